@@ -1,0 +1,155 @@
+// What a fiber is, and how one waits and is woken. Everything above `sched` builds on the calls of this file.
+//
+// A Fiber record stands for anything that may wait: a scheduled fiber, or a kernel thread that is none (`kernel` is
+// true then: main before the scheduler starts, foreign threads). The calls below work for both; where a fiber parks,
+// a kernel thread sleeps in the kernel.
+//
+// States, each change one CAS (DESIGN.md §5):
+//
+//     CREATED → QUEUED → RUNNING → PARKING → PARKED → QUEUED …        RUNNING → DONE
+//     PARKING → QUEUED (an unpark came first), PARKING → RUNNING (nothing to wait for)
+//
+// Invariants. A fiber is QUEUED with a queue entry, PARKED or DONE only when it is off its stack: those states are
+// entered by the post-switch action, on the stack of whatever runs next. So whoever finds it in a queue may run it
+// at once. It has exactly one queue entry while it is QUEUED and off its stack, else none. Records are type-stable:
+// a pointer stays readable for ever, and an unpark that comes too late is only a spurious one for the next user;
+// therefore every wait is a loop on a condition of its own.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "sched/context.h"
+#include "sched/spinlock.h"
+
+namespace fiberthread {
+
+struct Worker;
+struct Fiber;
+
+enum class State : uint32_t { Created, Queued, Running, Parking, Parked, Done };
+
+// Why a fiber waits; for dumps and deadlock reports. All strings are literals.
+struct ParkReason {
+  const char* what;                // "mutex", "cond", "join", "sleep", …
+  const void* object = nullptr;    // address of the thing waited on
+  const Fiber* owner = nullptr;    // who holds it, where known
+  const char* file = __builtin_FILE();
+  int line = __builtin_LINE();
+};
+
+// Bits of Fiber::interrupts. Whoever sets one calls interrupt(), which also unparks; a wait that may be ended by it
+// looks after each park.
+enum Interrupt : uint32_t {
+  kInterruptCancel = 1,  // pthread_cancel was called
+  kInterruptSignal = 2,  // a signal for this fiber is pending and not blocked
+};
+
+constexpr uint64_t kNever = ~uint64_t{0};  // a deadline that does not come
+
+struct alignas(64) Fiber {
+  // Touched by every switch.
+  Context context;                       // valid while off its stack
+  std::atomic<State> state{State::Created};
+  std::atomic<uint32_t> pending_unpark{0};  // latch: an unpark came while RUNNING or QUEUED
+  Worker* worker = nullptr;              // who runs it; meaningful while RUNNING, stable under Busy
+  Fiber* queue_next = nullptr;           // link of inbox, global queue and free lists
+  uint64_t sigmask = 0;                  // kernel's format; what the worker's kernel mask must be while it runs
+  std::atomic<uint32_t> interrupts{0};
+  uint32_t preempted = 0;                // times in a row, without parking in between
+
+  // Identity.
+  bool kernel = false;                   // a kernel thread, not scheduled by us
+  bool is_main = false;                  // fiber 0
+  bool in_libc = false;                  // preempted with its pc inside libc: goes in front
+  uint32_t id = 0;                       // the virtual tid of a fiber
+  char name[16] = {};
+  void* (*start)(void*) = nullptr;
+  void* arg = nullptr;
+  void* result = nullptr;
+  void* entry = nullptr;                 // sched_prepare()
+
+  // Memory; see stack.h. A block is kept with its record as long as both live.
+  char* block = nullptr;                 // lowest address, of the guard
+  size_t block_size = 0;
+  void* tcb = nullptr;                   // also the pthread_t
+  char* stack_low = nullptr;             // usable bounds of the stack in use (the user's own, if one was given)
+  char* stack_high = nullptr;
+  size_t guard_size = 0;
+  uint16_t size_class_index = 0;
+  bool user_stack = false;
+
+  // Waiting.
+  ParkReason reason{};
+  uint64_t since = 0;                    // cycles() when it last parked
+  std::atomic<uint32_t> kernel_word{0};  // futex of a kernel thread's park
+
+  // Join-lock protocol (join.h).
+  SpinLock join_lock;
+  std::atomic<uint32_t> done{0};
+  std::atomic<bool> valid{false};        // its handle may be used: born, and neither joined nor ended detached
+  bool detached = false;
+  Fiber* joiner = nullptr;
+
+  // Room for the layer above, zeroed at birth. `sched` does not look inside.
+  alignas(16) unsigned char shim[192] = {};
+
+  Fiber* all_next = nullptr;             // registry of all records ever made
+};
+
+// The fiber whose thread-local storage this is. Null in worker context and in foreign threads not yet seen. A plain
+// initial-exec variable is right under migration, as TLS belongs to the fiber.
+extern thread_local constinit Fiber* tls_current __attribute__((tls_model("initial-exec")));
+// > 0: neither preemption nor a program's asynchronous signal handler may come in here (see Busy).
+extern thread_local constinit uint32_t tls_busy __attribute__((tls_model("initial-exec")));
+
+Fiber* adopt_kernel_thread();  // makes the record of a foreign thread
+
+// The caller's record, made on demand for a foreign thread. Not in worker context. Never parks.
+inline Fiber* self() {
+  Fiber* f = tls_current;
+  return __builtin_expect(f != nullptr, 1) ? f : adopt_kernel_thread();
+}
+
+void leave_busy_slow();  // delivers what was recorded meanwhile
+
+// A stretch in which the fiber stays on its worker and no handler of the program runs on it: needed around every use
+// of Fiber::worker, of a SpinLock and of scheduler state. Nests. Parking inside is fine (the count is the fiber's
+// own). A signal or a preemption that comes meanwhile is recorded and acted upon when the outermost one ends.
+class Busy {
+ public:
+  Busy() {
+    tls_busy = tls_busy + 1;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  ~Busy() {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    uint32_t n = tls_busy - 1;
+    tls_busy = n;
+    if (__builtin_expect(n == 0 && tls_current && tls_current->interrupts.load(std::memory_order_relaxed) & kInterruptSignal, 0))
+      leave_busy_slow();
+  }
+  Busy(const Busy&) = delete;
+};
+
+// CLOCK_MONOTONIC in nanoseconds, the clock of all deadlines here.
+uint64_t now_ns();
+
+// Waits until *flag != expected, an unpark, an interrupt, or `deadline_ns` (absolute, now_ns()'s clock; kNever: none).
+// May return for no reason: call it in a loop. Returns false if the deadline has passed. The caller must not hold a
+// SpinLock. `flag` is read before the fiber leaves its stack; who changes it must unpark afterwards.
+bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkReason& reason, uint64_t deadline_ns = kNever);
+
+// Makes `f` runnable, or latches that for its next park. Never blocks, never runs `f`. Any thread, any context.
+void unpark(Fiber* f);
+
+// Forgets an unpark that came for an earlier wait. Only by the fiber itself, before it publishes a new wait.
+inline void clear_pending_unpark(Fiber* self) { self->pending_unpark.store(0, std::memory_order_relaxed); }
+
+// Sets interrupt bits and makes sure that `f` sees them: unparks it.
+void interrupt(Fiber* f, uint32_t bits);
+
+// Lets others run. A fiber goes to the end of the queue; a kernel thread calls the kernel's sched_yield.
+void yield();
+
+}  // namespace fiberthread

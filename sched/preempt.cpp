@@ -1,0 +1,359 @@
+#include "sched/preempt.h"
+
+#include <cerrno>
+#include <cstring>
+#include <dlfcn.h>
+#include <link.h>
+#include <sys/auxv.h>
+#include <ucontext.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "sched/fiber.h"
+#include "sched/syscall.h"
+
+extern "C" {
+void fiberthread_sigreturn() __attribute__((visibility("hidden")));
+void fiberthread_trampoline() __attribute__((visibility("hidden")));
+extern const char fiberthread_trampoline_end[] __attribute__((visibility("hidden")));
+// Read by the trampoline: the components that it saves, and the size of their area when nothing beyond AVX is in use,
+// nothing beyond AVX-512, anything.
+extern uint32_t fiberthread_xsave_mask __attribute__((visibility("hidden")));
+extern uint32_t fiberthread_xsave_sizes[3] __attribute__((visibility("hidden")));
+uint32_t fiberthread_xsave_mask = 0;
+uint32_t fiberthread_xsave_sizes[3] = {};
+}
+
+namespace fiberthread {
+
+void (*preempt_poke_hook)(siginfo_t*, void* ucontext) = nullptr;
+
+namespace {
+
+// ---- the kernel's types, which libc's headers change ----
+
+struct KernelSigaction {
+  void (*handler)(int, siginfo_t*, void*);
+  unsigned long flags;
+#if defined(__x86_64__)
+  void (*restorer)();
+#endif
+  uint64_t mask;
+};
+constexpr unsigned long kSaRestorer = 0x04000000;
+
+char timer_mark;  // its address in sigev_value tells our timers from others'
+
+#if defined(__x86_64__)
+
+// ---- whose code is it ----
+
+// Code in which a fiber is not stopped at all, or only reluctantly: it may hold a lock that many need.
+struct Range {
+  uintptr_t low, high;
+  bool never;
+};
+struct Ranges {
+  static constexpr unsigned kMax = 32;
+  unsigned count = 0;
+  Range range[kMax];
+};
+enum class Code { Free, Reluctant, Never };
+
+// Read in the handler, rewritten after dlopen: odd while being written.
+std::atomic<uint32_t> ranges_version{0};
+Ranges ranges;
+unsigned long long ranges_generation;  // the loader's count of changes they were made from
+
+// How many ticks in a row found this fiber in reluctant code.
+thread_local constinit uint32_t tls_refused __attribute__((tls_model("initial-exec"))) = 0;
+constexpr uint32_t kMaxRefused = 3;
+
+bool contains(const dl_phdr_info& info, const void* address) {
+  for (int i = 0; i < info.dlpi_phnum; i++) {
+    auto& ph = info.dlpi_phdr[i];
+    if (ph.p_type == PT_LOAD && reinterpret_cast<uintptr_t>(address) - (info.dlpi_addr + ph.p_vaddr) < ph.p_memsz) return true;
+  }
+  return false;
+}
+
+bool is_library(const dl_phdr_info& info, const char* prefix) {
+  const char* slash = strrchr(info.dlpi_name, '/');
+  const char* base = slash ? slash + 1 : info.dlpi_name;
+  return strncmp(base, prefix, strlen(prefix)) == 0;
+}
+
+struct Search {
+  Ranges found;
+  unsigned long long generation = 0;
+  const void* loader;  // addresses inside of these objects
+  const void* libc;
+  const void* malloc;
+  bool first = true;
+  bool full = false;
+};
+
+int look_at_object(dl_phdr_info* info, size_t, void* data) {
+  auto& s = *static_cast<Search*>(data);
+  s.generation = info->dlpi_adds + info->dlpi_subs;
+  bool program = s.first;
+  s.first = false;
+  bool never = false;
+  if (contains(*info, reinterpret_cast<const void*>(&look_at_object))) {
+    // Tests are linked with our objects: there Busy alone has to do, or nothing would ever be preempted.
+    if (program) return 0;
+    never = true;
+  } else if (contains(*info, s.loader)) {
+    never = true;
+  } else if (!contains(*info, s.libc) && !is_library(*info, "libgcc_s.so") && !is_library(*info, "linux-vdso.so") &&
+             (program || !contains(*info, s.malloc))) {
+    return 0;
+  }
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    auto& ph = info->dlpi_phdr[i];
+    if (ph.p_type != PT_LOAD || !(ph.p_flags & PF_X)) continue;
+    if (s.found.count == Ranges::kMax) {
+      s.full = true;
+      return 1;
+    }
+    uintptr_t low = info->dlpi_addr + ph.p_vaddr;
+    Range* r = s.found.range;
+    unsigned at = s.found.count++;
+    for (; at > 0 && r[at - 1].low > low; at--) r[at] = r[at - 1];
+    r[at] = {low, low + ph.p_memsz, never};
+  }
+  return 0;
+}
+
+Code code_at(uintptr_t pc) {
+  if (pc - reinterpret_cast<uintptr_t>(&fiberthread_trampoline) <
+      reinterpret_cast<uintptr_t>(fiberthread_trampoline_end) - reinterpret_cast<uintptr_t>(&fiberthread_trampoline))
+    return Code::Never;
+  uint32_t version = ranges_version.load(std::memory_order_acquire);
+  unsigned low = 0, high = ranges.count < Ranges::kMax ? ranges.count : Ranges::kMax;
+  while (low < high) {
+    unsigned middle = (low + high) / 2;
+    if (ranges.range[middle].high <= pc) low = middle + 1;
+    else high = middle;
+  }
+  Code code = Code::Free;
+  if (low < ranges.count && low < Ranges::kMax && ranges.range[low].low <= pc)
+    code = ranges.range[low].never ? Code::Never : Code::Reluctant;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (version & 1 || ranges_version.load(std::memory_order_relaxed) != version) return Code::Never;  // next tick, then
+  return code;
+}
+
+// ---- register state ----
+
+constexpr uint32_t kX87Sse = 0x3, kAvx = 0x4, kPkru = 0x200, kAmx = 0x60000;
+constexpr uint64_t kKnown = 0xe02e7;   // x87 SSE AVX, AVX-512, PKRU, AMX, APX: all that a program can have
+constexpr uint64_t kMpx = 0x18;        // no longer used by any kernel
+constexpr uint32_t kXsaveLegacy = 576; // fixed part and header
+
+uint32_t component_size[32];
+bool component_aligned[32];
+bool enabled = false;
+
+uint32_t area_size(uint32_t components) {
+  uint32_t size = kXsaveLegacy;
+  for (int i = 2; i < 32; i++) {
+    if (!(components >> i & 1)) continue;
+    if (component_aligned[i]) size = (size + 63) & ~63u;
+    size += component_size[i];
+  }
+  return (size + 63) & ~63u;
+}
+
+bool look_at_processor() {
+  unsigned a, b, c, d;
+  constexpr unsigned kOsxsave = 1u << 27, kXsavec = 2, kXgetbv1 = 4, kAligned = 2;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & kOsxsave)) return false;
+  if (!__get_cpuid_count(13, 1, &a, &b, &c, &d) || !(a & kXsavec) || !(a & kXgetbv1)) return false;
+  unsigned low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  uint64_t xcr0 = low | uint64_t{high} << 32;
+  if (xcr0 & ~(kKnown | kMpx)) return false;  // state that we do not know how to keep
+  uint32_t mask = xcr0 & kKnown;
+  for (int i = 2; i < 32; i++) {
+    if (!(mask >> i & 1)) continue;
+    if (!__get_cpuid_count(13, i, &a, &b, &c, &d) || a == 0) return false;
+    component_size[i] = a;
+    component_aligned[i] = c & kAligned;
+  }
+  fiberthread_xsave_sizes[0] = area_size(mask & (kX87Sse | kAvx | kPkru));
+  fiberthread_xsave_sizes[1] = area_size(mask & ~kAmx);
+  fiberthread_xsave_sizes[2] = area_size(mask);
+  fiberthread_xsave_mask = mask;
+  return true;
+}
+
+// Bytes that the trampoline's area will take, from what the kernel saved of the interrupted code.
+uint32_t area_needed(const ucontext_t* uc) {
+  constexpr size_t kMagicAt = 464, kXstateBvAt = 512;
+  constexpr uint32_t kMagic = 0x46505853;  // Linux' FP_XSTATE_MAGIC1
+  auto* fp = reinterpret_cast<const char*>(uc->uc_mcontext.fpregs);
+  uint32_t magic, in_use;
+  if (!fp) return fiberthread_xsave_sizes[2];
+  memcpy(&magic, fp + kMagicAt, sizeof magic);
+  if (magic != kMagic) return fiberthread_xsave_sizes[2];
+  memcpy(&in_use, fp + kXstateBvAt, sizeof in_use);
+  in_use &= fiberthread_xsave_mask;
+  if (in_use & kAmx) return fiberthread_xsave_sizes[2];
+  return fiberthread_xsave_sizes[in_use & ~(kX87Sse | kAvx | kPkru) ? 1 : 0];
+}
+
+// ---- injection ----
+
+constexpr uintptr_t kRedZone = 128;
+constexpr uintptr_t kWords = 2 * 8;            // rip and the function
+constexpr uintptr_t kRegisters = 16 * 8 + 64;  // and the gap
+constexpr uintptr_t kCalled = 4096;            // for the code that is called
+
+bool has_room(const Fiber* f, const ucontext_t* uc) {
+  auto low = reinterpret_cast<uintptr_t>(f->stack_low), high = reinterpret_cast<uintptr_t>(f->stack_high);
+  // Without an alternate stack our own signal frame would be where the trampoline's goes.
+  if (reinterpret_cast<uintptr_t>(uc) - low < high - low) return false;
+  auto sp = static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RSP]);
+  return sp <= high && sp >= low + kRedZone + kWords + kRegisters + area_needed(uc) + kCalled;
+}
+
+void inject(ucontext_t* uc, void (*fn)()) {
+  auto& regs = uc->uc_mcontext.gregs;
+  auto* words = reinterpret_cast<uint64_t*>(regs[REG_RSP] - kRedZone - kWords);
+  words[0] = reinterpret_cast<uint64_t>(fn);
+  words[1] = regs[REG_RIP];
+  regs[REG_RSP] = reinterpret_cast<greg_t>(words);
+  regs[REG_RIP] = reinterpret_cast<greg_t>(&fiberthread_trampoline);
+}
+
+// Called by the trampoline on the fiber's stack; Busy since the handler.
+void give_way() {
+  int error = errno;
+  preempt_switch_out(tls_current);
+  {
+    Busy leave;
+    tls_busy = tls_busy - 1;  // the handler's; so what `leave` does at its end is done for that
+  }
+  errno = error;
+}
+
+void tick(ucontext_t* uc) {
+  Fiber* f = tls_current;
+  if (!enabled || !f || f->kernel || tls_busy > 0) return;
+  Code code = code_at(uc->uc_mcontext.gregs[REG_RIP]);
+  if (code == Code::Never || !preempt_wanted(f) || !has_room(f, uc)) return;
+  if (code == Code::Reluctant && tls_refused < kMaxRefused) {
+    tls_refused = tls_refused + 1;
+    return;
+  }
+  tls_refused = 0;
+  f->in_libc = code == Code::Reluctant;
+  tls_busy = 1;
+  inject(uc, give_way);
+}
+
+#endif  // __x86_64__
+
+void on_signal(int, siginfo_t* info, void* context) {
+#if defined(__x86_64__)
+  if (info->si_code == SI_TIMER) {
+    if (info->si_value.sival_ptr == &timer_mark) tick(static_cast<ucontext_t*>(context));
+    return;
+  }
+#endif
+  if (auto* hook = preempt_poke_hook) {
+    int error = errno;
+    hook(info, context);
+    errno = error;
+  }
+}
+
+void install_handler() {
+  KernelSigaction action = {};
+  action.handler = on_signal;
+  action.flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+#if defined(__x86_64__)
+  action.flags |= kSaRestorer;
+  action.restorer = fiberthread_sigreturn;
+#endif
+  action.mask = ~uint64_t{0};  // the program's handlers must not start on top of ours
+  raw_syscall(SYS_rt_sigaction, kPreemptSignal, arg(&action), 0, sizeof action.mask);
+}
+
+void unblock() {
+  uint64_t set = uint64_t{1} << (kPreemptSignal - 1);
+  raw_syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, arg(&set), 0, sizeof set);
+}
+
+}  // namespace
+
+#if defined(__x86_64__)
+
+bool preempt_init() {
+  install_handler();
+  if (!look_at_processor()) return false;
+  preempt_look_at_objects();
+  enabled = true;
+  return true;
+}
+
+void preempt_look_at_objects() {
+  Search s;
+  s.loader = dlsym(RTLD_DEFAULT, "__tls_get_addr");
+  s.libc = dlsym(RTLD_DEFAULT, "gnu_get_libc_version");
+  s.malloc = dlsym(RTLD_DEFAULT, "malloc");
+  dl_iterate_phdr(look_at_object, &s);
+  if (s.full) return;
+  Busy busy;
+  static SpinLock writing;
+  writing.lock();
+  if (s.generation >= ranges_generation) {
+    ranges_generation = s.generation;
+    ranges_version.fetch_add(1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    ranges = s.found;
+    ranges_version.fetch_add(1, std::memory_order_release);
+  }
+  writing.unlock();
+}
+
+void preempt_start_worker() {
+  unblock();
+  if (!enabled) return;
+  sigevent event = {};
+  event.sigev_value.sival_ptr = &timer_mark;
+  event.sigev_signo = kPreemptSignal;
+  event.sigev_notify = SIGEV_THREAD_ID;
+  event._sigev_un._tid = static_cast<int>(raw_syscall(SYS_gettid));
+  int timer;  // the kernel's timer_t
+  // Without a timer (RLIMIT_SIGPENDING) this worker does not preempt; sysmon's further slots are what is left.
+  if (raw_syscall(SYS_timer_create, CLOCK_THREAD_CPUTIME_ID, arg(&event), arg(&timer)) != 0) return;
+  itimerspec every = {{0, kTickNs}, {0, kTickNs}};
+  raw_syscall(SYS_timer_settime, timer, 0, arg(&every), 0);
+}
+
+bool inject_call(void* ucontext, void (*fn)()) {
+  auto* uc = static_cast<ucontext_t*>(ucontext);
+  Fiber* f = tls_current;
+  if (!enabled || !f || f->kernel || tls_busy > 0) return false;
+  if (code_at(uc->uc_mcontext.gregs[REG_RIP]) == Code::Never || !has_room(f, uc)) return false;
+  inject(uc, fn);
+  return true;
+}
+
+#else  // no preemption on AArch64 yet, only pokes
+
+bool preempt_init() {
+  install_handler();
+  return false;
+}
+
+void preempt_look_at_objects() {}
+void preempt_start_worker() { unblock(); }
+bool inject_call(void*, void (*)()) { return false; }
+
+#endif
+
+}  // namespace fiberthread

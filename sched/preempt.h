@@ -1,0 +1,49 @@
+// Preemption of fibers that do not give way by themselves (DESIGN.md §5).
+//
+// Each worker has an interval timer on its own CPU clock, so it never interrupts a system call and stands still while
+// the worker sleeps. Its signal runs on the worker's alternate stack and only decides; to preempt, it edits the
+// interrupted context so that the kernel's own sigreturn continues in a trampoline on the fiber's stack, below the red
+// zone. That saves every register, calls, and restores them on whatever worker it then runs. No signal frame outlives
+// its handler, so none ever moves between workers.
+#pragma once
+#include <csignal>
+#include <cstdint>
+
+namespace fiberthread {
+
+struct Fiber;
+
+// 32: libc uses it for its own pthread_cancel, which never runs here, and therefore strips it from every mask and
+// hides it from the program.
+constexpr int kPreemptSignal = 32;
+constexpr long kTickNs = 4'000'000;
+
+// Installs the handler and learns the processor's register state and where libc, ld.so and this library are. Once per
+// process before the first worker's preempt_start_worker, and again in a fork child. False if nothing can be preempted
+// on this machine; pokes work even then. Takes the loader's lock: not in worker context.
+bool preempt_init();
+
+// After dlopen or dlclose: learns again which code is whose. Takes the loader's lock.
+void preempt_look_at_objects();
+
+// Called by each worker on itself: unblocks the signal and arms its timer.
+void preempt_start_worker();
+
+// The same signal sent by us (tgkill, sigqueue) to a worker: called in the handler, on the alternate stack, with
+// whatever was running interrupted at any instruction. errno is kept.
+extern void (*preempt_poke_hook)(siginfo_t*, void* ucontext);
+
+// In a signal handler on the alternate stack: makes the interrupted fiber call fn() as soon as the handler returns,
+// as if it had done so between two instructions. If fn returns, all registers are as before; it may also never
+// return, and unwind through the interrupted frame. False, and nothing done, if the fiber cannot be stopped there:
+// in this library, in ld.so, Busy, or on a stack that is unknown or has no room.
+bool inject_call(void* ucontext, void (*fn)());
+
+// Provided by the scheduler. Does anybody wait for a worker, so that `f`, which runs here, should give way? Called in
+// the handler.
+bool preempt_wanted(Fiber* f);
+// Puts `f`, the caller, into the global queue (in front if f->in_libc) and switches away; returns when it runs again.
+// Called Busy on the fiber's stack.
+void preempt_switch_out(Fiber* f);
+
+}  // namespace fiberthread

@@ -1,0 +1,160 @@
+// The queues of runnable fibers: a slot's local queue and inbox, and the global queue.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "sched/fiber.h"
+
+namespace fiberthread {
+
+// One producer (the worker that holds the slot), many consumers (it and thieves). A ring of 65,536; head and tail
+// run free and wrap.
+class LocalQueue {
+ public:
+  static constexpr uint32_t kSize = 65536;
+
+  // Producer only. False when full.
+  bool push(Fiber* f) {
+    uint32_t t = tail_.load(std::memory_order_relaxed);
+    if (t - head_.load(std::memory_order_acquire) >= kSize) return false;
+    ring_[t % kSize].store(f, std::memory_order_relaxed);
+    tail_.store(t + 1, std::memory_order_release);  // publishes the entry
+    return true;
+  }
+
+  // Any consumer.
+  Fiber* pop() {
+    uint32_t h = head_.load(std::memory_order_acquire);
+    for (;;) {
+      if (static_cast<int32_t>(tail_.load(std::memory_order_acquire) - h) <= 0) return nullptr;
+      Fiber* f = ring_[h % kSize].load(std::memory_order_relaxed);
+      // If the entry was overwritten after a wrap, head moved and the CAS fails.
+      if (head_.compare_exchange_weak(h, h + 1, std::memory_order_acq_rel, std::memory_order_acquire)) return f;
+    }
+  }
+
+  // Moves half of this queue to `to`, whose producer the caller is, and returns one of them to run.
+  Fiber* steal_into(LocalQueue& to) {
+    for (;;) {
+      uint32_t h = head_.load(std::memory_order_acquire);
+      uint32_t t = tail_.load(std::memory_order_acquire);
+      int32_t n = static_cast<int32_t>(t - h);
+      if (n <= 0) return nullptr;
+      n -= n / 2;
+      uint32_t tt = to.tail_.load(std::memory_order_relaxed);
+      uint32_t room = kSize - (tt - to.head_.load(std::memory_order_acquire));
+      if (static_cast<uint32_t>(n) > room + 1) n = static_cast<int32_t>(room + 1);
+      Fiber* first = ring_[h % kSize].load(std::memory_order_relaxed);
+      for (int32_t i = 1; i < n; i++)
+        to.ring_[(tt + i - 1) % kSize].store(ring_[(h + i) % kSize].load(std::memory_order_relaxed), std::memory_order_relaxed);
+      if (!head_.compare_exchange_strong(h, h + n, std::memory_order_acq_rel, std::memory_order_relaxed)) continue;
+      to.tail_.store(tt + n - 1, std::memory_order_release);
+      return first;
+    }
+  }
+
+  uint32_t size() const {
+    int32_t n = static_cast<int32_t>(tail_.load(std::memory_order_acquire) - head_.load(std::memory_order_acquire));
+    return n > 0 ? static_cast<uint32_t>(n) : 0;
+  }
+  bool empty() const { return size() == 0; }
+  void reset() {
+    head_.store(0, std::memory_order_relaxed);
+    tail_.store(0, std::memory_order_relaxed);
+  }
+
+ private:
+  alignas(64) std::atomic<uint32_t> head_{0};
+  alignas(64) std::atomic<uint32_t> tail_{0};
+  alignas(64) std::atomic<Fiber*> ring_[kSize] = {};
+};
+
+// Many producers, one consumer at a time: whoever gets the try-lock, so that a thief can empty it behind a CPU hog.
+class Inbox {
+ public:
+  void push(Fiber* f) {
+    Fiber* h = head_.load(std::memory_order_relaxed);
+    do f->queue_next = h;
+    while (!head_.compare_exchange_weak(h, f, std::memory_order_release, std::memory_order_relaxed));
+  }
+
+  // The oldest fiber, or null if there is none or another drains.
+  Fiber* pop() {
+    if (empty() || !consumer_.try_lock()) return nullptr;
+    if (!front_) {
+      Fiber* list = head_.exchange(nullptr, std::memory_order_acquire);
+      while (list) {  // newest first: turn it round
+        Fiber* next = list->queue_next;
+        list->queue_next = front_;
+        front_ = list;
+        list = next;
+      }
+    }
+    Fiber* f = front_;
+    if (f) front_ = f->queue_next;
+    has_front_.store(front_ != nullptr, std::memory_order_relaxed);
+    consumer_.unlock();
+    return f;
+  }
+
+  bool empty() const {
+    return !head_.load(std::memory_order_acquire) && !has_front_.load(std::memory_order_relaxed);
+  }
+  void reset() {
+    head_.store(nullptr, std::memory_order_relaxed);
+    front_ = nullptr;
+    has_front_.store(false, std::memory_order_relaxed);
+    consumer_.reset();
+  }
+
+ private:
+  alignas(64) std::atomic<Fiber*> head_{nullptr};
+  alignas(64) SpinLock consumer_;
+  std::atomic<bool> has_front_{false};
+  Fiber* front_ = nullptr;
+};
+
+// Unbounded, any number of producers and consumers.
+class GlobalQueue {
+ public:
+  void push(Fiber* f) {
+    SpinGuard guard(lock_);
+    f->queue_next = nullptr;
+    if (tail_) tail_->queue_next = f;
+    else head_ = f;
+    tail_ = f;
+    size_.store(size_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+  void push_front(Fiber* f) {
+    SpinGuard guard(lock_);
+    f->queue_next = head_;
+    head_ = f;
+    if (!tail_) tail_ = f;
+    size_.store(size_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+  Fiber* pop() {
+    if (empty()) return nullptr;
+    SpinGuard guard(lock_);
+    Fiber* f = head_;
+    if (!f) return nullptr;
+    head_ = f->queue_next;
+    if (!head_) tail_ = nullptr;
+    size_.store(size_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+    return f;
+  }
+  bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
+  uint32_t size() const { return size_.load(std::memory_order_relaxed); }
+  void reset() {
+    lock_.reset();
+    head_ = tail_ = nullptr;
+    size_.store(0, std::memory_order_relaxed);
+  }
+
+ private:
+  alignas(64) SpinLock lock_;
+  Fiber* head_ = nullptr;
+  Fiber* tail_ = nullptr;
+  std::atomic<uint32_t> size_{0};
+};
+
+}  // namespace fiberthread

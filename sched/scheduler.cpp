@@ -1,0 +1,1006 @@
+// Who runs what: park, unpark, spawn, yield, and what a worker does when it has nothing to run.
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <new>
+
+#include "sched/preempt.h"
+#include "sched/stack.h"
+#include "sched/tcb.h"
+#include "sched/worker.h"
+
+namespace fiberthread {
+
+Statistics statistics;
+Options options;
+Fiber main_fiber_record;
+Fiber* main_fiber = &main_fiber_record;
+std::atomic<uint32_t> live_fibers{1};
+
+namespace {
+
+Slot* slots[kMaxSlots];
+std::atomic<uint32_t> slot_count{0};
+GlobalQueue global_queue;
+std::atomic<Worker*> workers{nullptr};
+
+// Idle state: free slots, workers without a slot that sleep, and who of them sleeps until the next timer.
+SpinLock idle_lock;
+Slot* free_slots = nullptr;
+std::atomic<uint32_t> free_slot_count{0};
+Worker* idle_workers = nullptr;
+Worker* timer_watcher = nullptr;
+uint64_t watch_deadline = kNever;
+// Workers that look for work to steal. While there is one, nobody needs to be woken; the last to find work wakes the next.
+std::atomic<uint32_t> searching{0};
+
+enum class Phase : uint32_t { Off, Starting, On, Impossible };
+std::atomic<Phase> phase{Phase::Off};
+std::atomic<uint32_t> round_robin{0};
+
+constexpr uint32_t kNextStreak = 32;   // fibers from `next` in a row before the queue gets its turn
+constexpr uint32_t kFairTick = 61;     // every so many looks the global queue comes first
+constexpr uint32_t kStealAgeUs = 5;    // how long `next` belongs to its slot alone
+constexpr uint32_t kSpinUs = 20;       // how long a worker searches before it sleeps
+constexpr uint64_t kIdleMask = ~(uint64_t{1} << (kPreemptSignal - 1));  // pokes reach idle workers too
+constexpr size_t kWorkerStack = 64 * 1024;
+
+uint64_t g_cycles_per_us = 0;
+
+// ---- queues ----
+
+bool slot_has_work(const Slot* s) {
+  return s->next.load(std::memory_order_relaxed) || !s->local.empty() || !s->inbox.empty();
+}
+
+// Without membarrier (old kernel, sandbox) the entry pays for the barrier itself.
+bool no_membarrier = false;
+void entry_fence() {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (__builtin_expect(no_membarrier, 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+// Entry into scheduler code that may use the worker's slot; the other side is try_take() in sysmon.cpp.
+class Entry {
+ public:
+  explicit Entry(Worker* w) : w_(w), before_(w->in_sched.load(std::memory_order_relaxed)) {
+    w->in_sched.store(1, std::memory_order_relaxed);
+    // Sysmon's membarrier makes this store visible before the load below, or makes the load see its request.
+    entry_fence();
+    if (__builtin_expect(w->revoked.load(std::memory_order_relaxed) != kKept, 0)) settle(w);
+  }
+  ~Entry() { w_->in_sched.store(before_, std::memory_order_release); }
+
+  static void settle(Worker* w) {
+    uint32_t asked = kAsked;
+    if (w->revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel) || asked == kKept) return;
+    w->slot = nullptr;  // taken: somebody else has it
+    w->revoked.store(kKept, std::memory_order_release);
+  }
+
+ private:
+  Worker* w_;
+  uint32_t before_;
+};
+
+// Adds a runnable fiber to the caller's slot, or to the global queue where there is none.
+void enqueue_local(Worker* w, Fiber* f) {
+  if (!w || !w->slot || !w->slot->local.push(f)) global_queue.push(f);
+}
+
+// Where a woken or new fiber goes: in front, if that place is free.
+void enqueue_woken(Fiber* f) {
+  Fiber* me = tls_current;
+  Worker* w = me ? (me->kernel ? nullptr : me->worker) : tls_worker;
+  if (!w) {
+    uint32_t n = slot_count.load(std::memory_order_acquire);
+    if (n) slots[f->id % n]->inbox.push(f);
+    else global_queue.push(f);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // the entry before we look for sleepers; pairs with go_idle()
+    wake_if_needed();
+    return;
+  }
+  Entry entry(w);
+  Slot* s = w->slot;
+  if (s && !s->next.load(std::memory_order_relaxed) && options.spawn != SpawnPolicy::RoundRobin) {
+    s->next_since.store(cycles(), std::memory_order_relaxed);
+    s->next.store(f, std::memory_order_release);
+    // Whoever woke it will often wait soon, and then it runs here at once. If not, sysmon finds it.
+    sysmon_poke();
+    return;
+  }
+  enqueue_local(w, f);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake_if_needed();
+}
+
+Fiber* take_next(Slot* s) {
+  return s->next.load(std::memory_order_relaxed) ? s->next.exchange(nullptr, std::memory_order_acq_rel) : nullptr;
+}
+
+// A quick look, on the fiber's stack or the worker's.
+Fiber* pick(Worker* w) {
+  Slot* s = w->slot;
+  if (!s) return nullptr;
+  Fiber* f;
+  if (++w->tick % kFairTick == 0) {
+    s->timers.run(now_ns());
+    if ((f = global_queue.pop())) return f;
+  }
+  if (w->next_streak < kNextStreak && (f = take_next(s))) {
+    w->next_streak++;
+    return f;
+  }
+  w->next_streak = 0;
+  if ((f = s->local.pop())) return f;
+  if ((f = s->inbox.pop())) return f;
+  if ((f = global_queue.pop())) return f;
+  return take_next(s);
+}
+
+void apply_mask(Worker* w, uint64_t mask) {
+  if (w->kernel_mask == mask) return;
+  w->kernel_mask = mask;
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
+}
+
+void prepare_run(Worker* w, Fiber* f) {
+  f->state.store(State::Running, std::memory_order_relaxed);  // we own the queue entry, so nobody else changes it
+  f->worker = w;
+  w->running.store(f, std::memory_order_relaxed);
+  w->heartbeat.store(w->heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  w->switches++;
+  apply_mask(w, f->sigmask);
+}
+
+// What every stack does first after a switch brought it back.
+void run_post(Worker* w) {
+  auto* post = w->post;
+  if (!post) return;
+  w->post = nullptr;
+  post(w, w->previous);
+}
+
+void arrive(Fiber* me) {
+  Worker* w = me->worker;
+  run_post(w);
+  w->in_sched.store(0, std::memory_order_release);
+}
+
+bool take_free_slot(Worker* w);
+
+// Leaves the fiber's stack; `post` is run for it by whatever comes next. Busy.
+void suspend(Fiber* me, void (*post)(Worker*, Fiber*)) {
+  Worker* w = me->worker;
+  w->in_sched.store(1, std::memory_order_relaxed);
+  entry_fence();
+  if (__builtin_expect(w->revoked.load(std::memory_order_relaxed) != kKept, 0)) Entry::settle(w);
+  w->post = post;
+  w->previous = me;
+  Fiber* next = pick(w);
+  if (next) {
+    if (w->timer_added) sysmon_watch_timers();
+    w->timer_added = false;
+    prepare_run(w, next);
+    fiberthread_switch(&me->context, &next->context);
+  } else {
+    w->running.store(nullptr, std::memory_order_relaxed);
+    fiberthread_switch(&me->context, &w->context);
+  }
+  arrive(me);
+}
+
+// ---- post-switch actions ----
+
+void post_park(Worker* w, Fiber* f) {
+  w->parks++;
+  State parking = State::Parking;
+  // Release: whoever unparks it and runs it sees all that it wrote.
+  if (f->state.compare_exchange_strong(parking, State::Parked, std::memory_order_acq_rel)) return;
+  enqueue_woken(f);  // QUEUED by an unpark that left the queueing to us
+}
+
+void post_yield(Worker* w, Fiber* f) {
+  f->state.store(State::Queued, std::memory_order_release);
+  enqueue_local(w, f);
+}
+
+void post_preempt(Worker*, Fiber* f) {
+  f->state.store(State::Queued, std::memory_order_release);
+  if (f->in_libc) global_queue.push_front(f);  // it may hold one of libc's locks
+  else global_queue.push(f);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake_if_needed();
+}
+
+void post_exit(Worker*, Fiber* f) {
+  f->join_lock.lock();
+  f->state.store(State::Done, std::memory_order_release);
+  f->done.store(1, std::memory_order_seq_cst);
+  Fiber* joiner = f->joiner;
+  bool detached = f->detached;
+  f->join_lock.unlock();
+  if (joiner) unpark(joiner);
+  else if (detached) block_put(f);
+}
+
+// ---- idle ----
+
+void add_free_slot(Slot* s) {  // IdleLock
+  s->holder.store(nullptr, std::memory_order_relaxed);
+  s->free_next = free_slots;
+  free_slots = s;
+  free_slot_count.store(free_slot_count.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+}
+
+Slot* pop_free_slot() {  // IdleLock
+  Slot* s = free_slots;
+  if (!s) return nullptr;
+  free_slots = s->free_next;
+  free_slot_count.store(free_slot_count.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+  return s;
+}
+
+Worker* pop_idle_worker() {  // IdleLock
+  Worker* w = idle_workers;
+  if (!w) return nullptr;
+  idle_workers = w->idle_next;
+  w->idle = false;
+  return w;
+}
+
+void give_slot(Worker* w, Slot* s) {
+  w->slot = s;
+  s->holder.store(w, std::memory_order_release);
+}
+
+bool take_free_slot(Worker* w) {
+  if (free_slot_count.load(std::memory_order_relaxed) == 0) return false;
+  SpinGuard guard(idle_lock);
+  Slot* s = pop_free_slot();
+  if (!s) return false;
+  give_slot(w, s);
+  return true;
+}
+
+void get_up(Worker* w) {
+  w->wake.store(1, std::memory_order_release);
+  futex_wake(&w->wake, 1);
+}
+
+void stop_searching(Worker* w) {
+  if (!w->searching) return;
+  w->searching = false;
+  if (searching.fetch_sub(1, std::memory_order_seq_cst) == 1 && work_queued()) wake_if_needed();
+}
+
+Fiber* steal(Worker* w) {
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  w->random = w->random * 1664525 + 1013904223;
+  uint32_t start = w->random >> 16;
+  for (uint32_t i = 0; i < n; i++) {
+    Slot* s = slots[(start + i) % n];
+    Fiber* f;
+    if ((f = s->inbox.pop())) return f;
+    if (s == w->slot) continue;
+    if ((f = s->local.steal_into(w->slot->local))) {
+      w->steals++;
+      return f;
+    }
+    if (s->next.load(std::memory_order_relaxed) &&
+        cycles() - s->next_since.load(std::memory_order_relaxed) > kStealAgeUs * g_cycles_per_us &&
+        (f = take_next(s))) {
+      w->steals++;
+      return f;
+    }
+  }
+  return nullptr;
+}
+
+void leave_idle(Worker* w) {  // IdleLock
+  if (timer_watcher == w) {
+    timer_watcher = nullptr;
+    watch_deadline = kNever;
+  }
+  if (!w->idle) return;
+  for (Worker** p = &idle_workers; *p; p = &(*p)->idle_next)
+    if (*p == w) {
+      *p = w->idle_next;
+      break;
+    }
+  w->idle = false;
+}
+
+// Gives the slot back and sleeps until there may be work. Returns with or without a slot.
+void go_idle(Worker* w) {
+  apply_mask(w, kIdleMask);  // a sleeping worker stands for no fiber, so it takes no signal
+  uint64_t deadline;
+  {
+    SpinGuard guard(idle_lock);
+    if (w->slot) {
+      add_free_slot(w->slot);
+      w->slot = nullptr;
+    }
+    w->wake.store(0, std::memory_order_relaxed);
+    w->idle_next = idle_workers;
+    idle_workers = w;
+    w->idle = true;
+    deadline = next_timer();
+    if (deadline < watch_deadline) {
+      timer_watcher = w;
+      watch_deadline = deadline;
+    } else {
+      deadline = kNever;
+    }
+  }
+  if (w->searching) {
+    w->searching = false;
+    searching.fetch_sub(1, std::memory_order_seq_cst);
+  }
+  // The slot is free and nobody counts on us as searching, before we look at the queues once more; pairs with the fence
+  // between queueing and wake_if_needed() elsewhere: one of the two sees the other.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!work_queued() && now_ns() < deadline)
+    while (w->wake.load(std::memory_order_acquire) == 0) {
+      long r = futex_wait(&w->wake, 0, deadline == kNever ? 0 : deadline);
+      if (r == -ETIMEDOUT) break;
+    }
+  {
+    SpinGuard guard(idle_lock);
+    leave_idle(w);
+  }
+  if (!w->slot) take_free_slot(w);
+  if (w->slot && !w->searching) {
+    w->searching = true;
+    searching.fetch_add(1, std::memory_order_seq_cst);
+  }
+}
+
+// In worker context: the next fiber to run, after however much sleep.
+Fiber* find(Worker* w) {
+  for (;;) {
+    Fiber* f;
+    if (!w->slot && !take_free_slot(w)) {
+      go_idle(w);
+      continue;
+    }
+    if ((f = pick(w))) return f;
+    run_timers(now_ns());
+    if ((f = pick(w))) return f;
+    if (!w->searching) {
+      w->searching = true;
+      searching.fetch_add(1, std::memory_order_seq_cst);
+    }
+    uint64_t start = cycles();
+    do {
+      if ((f = steal(w)) || (f = pick(w))) return f;
+      for (int i = 0; i < 8; i++) cpu_relax();
+    } while (cycles() - start < kSpinUs * g_cycles_per_us);
+    go_idle(w);
+  }
+}
+
+[[noreturn]] void worker_loop(Worker* w) {
+  for (;;) {
+    run_post(w);
+    Fiber* f = find(w);
+    stop_searching(w);
+    if (next_timer() != kNever) sysmon_watch_timers();
+    prepare_run(w, f);
+    fiberthread_switch(&w->context, &f->context);
+  }
+}
+
+int worker_main(void* p) {
+  auto* w = static_cast<Worker*>(p);
+  w->tid = static_cast<int>(raw_syscall(SYS_gettid));
+  stack_t ss = {};
+  ss.ss_sp = w->signal_stack;
+  ss.ss_size = kSignalStack;
+  raw_syscall(SYS_sigaltstack, arg(&ss), 0);
+  preempt_start_worker();
+  worker_loop(w);
+}
+
+Worker* make_worker() {
+  constexpr size_t kPage = 4096;
+  size_t size = kPage + kSignalStack + kPage + kWorkerStack + ((tcb_reserve() + sizeof(Worker) + 2 * kPage) & ~(kPage - 1));
+  char* mem = map_stack(size, kPage);
+  if (!mem) return nullptr;
+  raw_syscall(SYS_mprotect, arg(mem + kPage + kSignalStack), kPage, 0);
+  char* top = mem + size - sizeof(Worker);
+  top -= reinterpret_cast<uintptr_t>(top) % 64;
+  auto* w = new (top) Worker;
+  w->stack = mem + 2 * kPage + kSignalStack;
+  w->stack_size = static_cast<size_t>(tcb_low(top) - w->stack);
+  w->signal_stack = mem + kPage;
+  w->context.tp = tcb_make_worker(top, w->stack, w->stack + w->stack_size, w);
+  w->random = static_cast<uint32_t>(cycles());
+  w->in_sched.store(1, std::memory_order_relaxed);
+  return w;
+}
+
+void publish_worker(Worker* w) {
+  Worker* head = workers.load(std::memory_order_relaxed);
+  do w->all_next = head;
+  while (!workers.compare_exchange_weak(head, w, std::memory_order_release, std::memory_order_relaxed));
+  statistics.workers.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool add_slot() {
+  uint32_t n = slot_count.load(std::memory_order_relaxed);
+  if (n == kMaxSlots) return false;
+  if (!slots[n]) {
+    void* mem = mmap(nullptr, sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mem == MAP_FAILED) return false;
+    slots[n] = new (mem) Slot;
+    slots[n]->index = n;
+  }
+  slot_count.store(n + 1, std::memory_order_release);
+  SpinGuard guard(idle_lock);
+  add_free_slot(slots[n]);
+  return true;
+}
+
+uint32_t cpu_count() {
+  cpu_set_t set;
+  long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof set, arg(&set));
+  return n > 0 ? static_cast<uint32_t>(CPU_COUNT_S(n, &set)) : 1;
+}
+
+void measure_cycles() {
+  uint64_t c = cycles(), t = now_ns();
+  while (now_ns() - t < 20'000) cpu_relax();
+  g_cycles_per_us = (cycles() - c) * 1000 / (now_ns() - t);
+  if (!g_cycles_per_us) g_cycles_per_us = 1;
+}
+
+// The kernel thread of a native fiber becomes a worker, and the fiber goes on as one of many. Busy, signals blocked.
+bool become_worker(Fiber* me) {
+  Worker* w = make_worker();
+  if (!w) return false;
+  w->tid = static_cast<int>(raw_syscall(SYS_gettid));
+  stack_t ss = {}, old = {};
+  raw_syscall(SYS_sigaltstack, 0, arg(&old));
+  ss.ss_sp = w->signal_stack;
+  ss.ss_size = kSignalStack;
+  raw_syscall(SYS_sigaltstack, arg(&ss), 0);
+  tcb_adopt_main();
+  // Worker context begins in worker_loop when a fiber first leaves this kernel thread.
+  make_context(w->context, w->stack + w->stack_size, w->context.tp, [](void* p) { worker_loop(static_cast<Worker*>(p)); }, w);
+  w->kernel_mask = kIdleMask;
+  me->context.tp = thread_pointer();
+  me->worker = w;
+  me->kernel = false;
+  me->state.store(State::Running, std::memory_order_release);
+  w->running.store(me, std::memory_order_relaxed);
+  publish_worker(w);
+  {
+    SpinGuard guard(idle_lock);
+    if (Slot* s = pop_free_slot()) give_slot(w, s);
+  }
+  w->in_sched.store(0, std::memory_order_release);
+  preempt_start_worker();
+  return true;
+}
+
+std::atomic<const char*> impossible_because{nullptr};
+
+}  // namespace
+
+uint64_t cycles_per_us() { return g_cycles_per_us; }
+
+// ---- what the rest of sched uses ----
+
+bool idle_slots() { return free_slot_count.load(std::memory_order_relaxed) != 0; }
+Worker* all_workers() { return workers.load(std::memory_order_acquire); }
+Slot** all_slots(uint32_t* count) {
+  *count = slot_count.load(std::memory_order_acquire);
+  return slots;
+}
+
+bool work_queued() {
+  if (!global_queue.empty()) return true;
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < n; i++)
+    if (slot_has_work(slots[i])) return true;
+  return false;
+}
+
+uint64_t next_timer() {
+  uint64_t first = kNever;
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < n; i++) {
+    uint64_t t = slots[i]->timers.next();
+    if (t < first) first = t;
+  }
+  return first;
+}
+
+void run_timers(uint64_t now) {
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < n; i++) slots[i]->timers.run(now);
+}
+
+// After work was queued (and a full fence): gets somebody to look, unless somebody does.
+void wake_if_needed() {
+  if (free_slot_count.load(std::memory_order_relaxed) == 0) {
+    sysmon_poke();  // all run; but some may be asleep in the kernel
+    return;
+  }
+  uint32_t zero = 0;
+  if (searching.load(std::memory_order_relaxed) != 0 ||
+      !searching.compare_exchange_strong(zero, 1, std::memory_order_seq_cst, std::memory_order_relaxed))
+    return;
+  Slot* s;
+  Worker* w = nullptr;
+  {
+    SpinGuard guard(idle_lock);
+    s = pop_free_slot();
+    if (s && (w = pop_idle_worker())) {
+      give_slot(w, s);
+      w->searching = true;
+    }
+  }
+  if (w) {
+    get_up(w);
+    return;
+  }
+  if (s && (w = start_worker(s))) return;
+  if (s) {
+    SpinGuard guard(idle_lock);
+    add_free_slot(s);
+  }
+  searching.fetch_sub(1, std::memory_order_seq_cst);
+  sysmon_poke();
+}
+
+Worker* start_worker(Slot* s) {
+  Worker* w = make_worker();
+  if (!w) return nullptr;
+  give_slot(w, s);
+  w->searching = true;
+  w->kernel_mask = kIdleMask;
+  uint64_t old;
+  sched_block_signals(&old);
+  // No pthread_create: this may run while a preempted fiber holds any of libc's locks.
+  int saved_errno = errno;
+  int tid = clone(worker_main, w->stack + w->stack_size,
+                  CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS, w,
+                  nullptr, w->context.tp, nullptr);
+  errno = saved_errno;
+  sched_restore_signals(old);
+  if (tid < 0) {
+    raw_syscall(SYS_munmap, arg(w->signal_stack - 4096),
+                reinterpret_cast<char*>(w) + sizeof(Worker) - (w->signal_stack - 4096));
+    return nullptr;
+  }
+  w->tid = tid;
+  publish_worker(w);
+  return w;
+}
+
+bool hand_slot_to_spare(Slot* s) {
+  Worker* w;
+  {
+    SpinGuard guard(idle_lock);
+    w = pop_idle_worker();
+    if (w) {
+      give_slot(w, s);
+      w->searching = true;
+    }
+  }
+  searching.fetch_add(1, std::memory_order_seq_cst);
+  if (w) {
+    get_up(w);
+    return true;
+  }
+  if (start_worker(s)) return true;
+  searching.fetch_sub(1, std::memory_order_seq_cst);
+  SpinGuard guard(idle_lock);
+  add_free_slot(s);
+  return false;
+}
+
+void sched_block_signals(uint64_t* old) {
+  uint64_t all = kIdleMask;
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(old), 8);
+}
+void sched_restore_signals(uint64_t old) { raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&old), 0, 8); }
+
+void sched_apply_mask() {
+  Fiber* me = self();
+  if (!me->kernel) apply_mask(me->worker, me->sigmask);
+  else raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->sigmask), 0, 8);
+}
+
+// ---- fiber.h ----
+
+uint64_t now_ns() {
+  timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(ts.tv_nsec);
+}
+
+namespace {
+
+bool park_in_kernel(Fiber* me, const std::atomic<uint32_t>* flag, uint32_t expected, uint64_t deadline) {
+  me->kernel_word.store(0, std::memory_order_relaxed);
+  me->state.store(State::Parking, std::memory_order_seq_cst);
+  bool in_time = true;
+  State parking = State::Parking;
+  if (me->pending_unpark.exchange(0, std::memory_order_seq_cst) == 0 && flag->load(std::memory_order_seq_cst) == expected &&
+      me->state.compare_exchange_strong(parking, State::Parked, std::memory_order_acq_rel)) {
+    while (me->kernel_word.load(std::memory_order_acquire) == 0) {
+      long r = futex_wait(&me->kernel_word, 0, deadline == kNever ? 0 : deadline);
+      if (r == -ETIMEDOUT || r == -EINTR) {
+        State parked = State::Parked;
+        in_time = r != -ETIMEDOUT;
+        if (me->state.compare_exchange_strong(parked, State::Running, std::memory_order_acq_rel)) return in_time;
+        // An unpark won: its store to kernel_word is coming, and must not hit a later wait.
+        while (me->kernel_word.load(std::memory_order_acquire) == 0) cpu_relax();
+      }
+    }
+  }
+  me->state.store(State::Running, std::memory_order_release);
+  return in_time;
+}
+
+// True on a stack that is not the fiber's: a signal handler's. A wait there must stay on this kernel thread.
+bool off_own_stack(Fiber* me) {
+  char* sp = static_cast<char*>(__builtin_frame_address(0));
+  Worker* w = me->worker;
+  return static_cast<size_t>(sp - w->signal_stack) < kSignalStack;
+}
+
+}  // namespace
+
+bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkReason& reason, uint64_t deadline) {
+  Fiber* me = self();
+  Busy busy;
+  if (me->pending_unpark.load(std::memory_order_relaxed)) {
+    me->pending_unpark.store(0, std::memory_order_relaxed);
+    return true;
+  }
+  me->reason = reason;
+  if (me->kernel) return park_in_kernel(me, flag, expected, deadline);
+  if (__builtin_expect(off_own_stack(me), 0)) {
+    me->kernel = true;
+    bool in_time = park_in_kernel(me, flag, expected, deadline);
+    me->kernel = false;
+    return in_time;
+  }
+  // Sequentially consistent against unpark(), which sets the latch and then looks at the state.
+  me->state.store(State::Parking, std::memory_order_seq_cst);
+  if (me->pending_unpark.exchange(0, std::memory_order_seq_cst) || flag->load(std::memory_order_seq_cst) != expected) {
+    me->state.exchange(State::Running, std::memory_order_acq_rel);  // or QUEUED by an unpark: then it is without entry
+    return true;
+  }
+  me->preempted = 0;
+  me->since = cycles();
+  if (deadline == kNever) {
+    suspend(me, post_park);
+    return true;
+  }
+  Timer timer{me, deadline};
+  {
+    Entry entry(me->worker);
+    Slot* s = me->worker->slot;
+    (s ? s : slots[0])->timers.add(timer);
+    me->worker->timer_added = true;
+  }
+  suspend(me, post_park);
+  timer.wheel->cancel(timer);
+  return now_ns() < deadline;
+}
+
+void unpark(Fiber* f) {
+  State s = f->state.load(std::memory_order_acquire);
+  for (;;) {
+    switch (s) {
+      case State::Parked:
+        if (!f->state.compare_exchange_weak(s, State::Queued, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+        if (f->kernel) {
+          f->kernel_word.store(1, std::memory_order_release);
+          futex_wake(&f->kernel_word, 1);
+        } else {
+          Busy busy;
+          enqueue_woken(f);
+        }
+        return;
+      case State::Parking:
+        // Still on its stack: it finds this when it wants to commit, and queues itself.
+        if (!f->state.compare_exchange_weak(s, State::Queued, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+        return;
+      case State::Running:
+      case State::Queued:
+        f->pending_unpark.store(1, std::memory_order_seq_cst);
+        s = f->state.load(std::memory_order_seq_cst);
+        if (s == State::Parked || s == State::Parking) continue;
+        return;
+      default:
+        return;
+    }
+  }
+}
+
+void interrupt(Fiber* f, uint32_t bits) {
+  f->interrupts.fetch_or(bits, std::memory_order_seq_cst);
+  unpark(f);
+}
+
+void yield() {
+  Fiber* me = self();
+  if (!me->kernel) {
+    Busy busy;
+    Worker* w = me->worker;
+    if (!off_own_stack(me)) {
+      bool others;
+      {
+        Entry entry(w);
+        others = !w->slot || slot_has_work(w->slot) || !global_queue.empty();
+      }
+      if (others) {
+        suspend(me, post_yield);
+        return;
+      }
+    }
+  }
+  raw_syscall(SYS_sched_yield);
+}
+
+bool preempt_wanted(Fiber* f) {
+  Worker* w = f->worker;
+  if (w->revoked.load(std::memory_order_relaxed) == kTaken) return true;
+  return !w->slot || slot_has_work(w->slot) || !global_queue.empty();
+}
+
+void preempt_switch_out(Fiber* me) {
+  Busy busy;
+  me->preempted++;
+  me->worker->preemptions.fetch_add(1, std::memory_order_relaxed);
+  suspend(me, post_preempt);
+}
+
+// ---- life ----
+
+void sched_init() {
+  main_fiber->kernel = true;
+  main_fiber->is_main = true;
+  main_fiber->state.store(State::Running, std::memory_order_relaxed);
+  main_fiber->tcb = reinterpret_cast<void*>(pthread_self());
+  main_fiber->id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
+  main_fiber->valid.store(true, std::memory_order_relaxed);
+  tls_current = main_fiber;
+}
+
+bool sched_started() { return phase.load(std::memory_order_acquire) == Phase::On; }
+
+bool sched_start() {
+  Fiber* me = self();
+  Phase p = phase.load(std::memory_order_acquire);
+  if (__builtin_expect(p == Phase::On && !(me->is_main && me->kernel), 1)) return true;
+  if (p == Phase::Impossible) return false;
+  Busy busy;
+  if (p == Phase::Off && phase.compare_exchange_strong(p, Phase::Starting, std::memory_order_acq_rel)) {
+    const char* why = nullptr;
+    uint64_t old;
+    sched_block_signals(&old);
+    bool ok = false;
+    // The kernel wants to know who uses the cheap form of membarrier (sysmon.cpp). Before the second thread exists, as
+    // later it waits 16 ms for every CPU.
+    no_membarrier = raw_syscall(SYS_membarrier, 1 << 4 /* REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0;
+    if (options.force_nptl) why = "asked for by FIBERTHREAD_NPTL";
+    else if (options.fail_self_check) why = "the self-check was told to fail";
+    else ok = tcb_init(sysmon_main, &why);
+    if (ok) {
+      measure_cycles();
+      stack_look_at_objects();
+      preempt_init();
+      uint32_t n = options.workers ? options.workers : cpu_count();
+      for (uint32_t i = 0; i < n && i < kMaxSlots; i++) add_slot();
+    }
+    sched_restore_signals(old);
+    impossible_because.store(why);
+    if (!ok && options.verbose) {
+      char line[160];
+      size_t n = 0;
+      for (const char* s : {"fiberthread: threads are NPTL's: ", why, "\n"})
+        for (; *s && n < sizeof line; s++) line[n++] = *s;
+      raw_syscall(SYS_write, 2, arg(line), static_cast<long>(n));
+    }
+    phase.store(ok ? Phase::On : Phase::Impossible, std::memory_order_release);
+    futex_wake(&phase, 1 << 30);
+  }
+  while (phase.load(std::memory_order_acquire) == Phase::Starting)
+    futex_wait(&phase, static_cast<uint32_t>(Phase::Starting));
+  if (!sched_started()) return false;
+  if (me->is_main && me->kernel) {
+    uint64_t old;
+    sched_block_signals(&old);
+    me->sigmask = old;
+    bool ok = become_worker(me);
+    if (ok) sched_apply_mask();
+    else sched_restore_signals(old);
+    return ok;
+  }
+  return true;
+}
+
+namespace {
+void fiber_entry(void* p) {
+  auto* f = static_cast<Fiber*>(p);
+  arrive(f);
+  reinterpret_cast<void (*)(Fiber*)>(f->entry)(f);
+  __builtin_unreachable();
+}
+}  // namespace
+
+void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
+  f->entry = reinterpret_cast<void*>(entry);
+  f->done.store(0, std::memory_order_relaxed);
+  f->joiner = nullptr;
+  f->pending_unpark.store(0, std::memory_order_relaxed);
+  f->interrupts.store(0, std::memory_order_relaxed);
+  f->preempted = 0;
+  f->in_libc = false;
+  f->kernel = false;
+  tcb_begin(*f);
+  char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->stack_high) & ~uintptr_t{15});
+  make_context(f->context, high, f->context.tp, fiber_entry, f);
+  f->state.store(State::Created, std::memory_order_relaxed);
+}
+
+void sched_spawn(Fiber* f) {
+  live_fibers.fetch_add(1, std::memory_order_relaxed);
+  statistics.fibers.fetch_add(1, std::memory_order_relaxed);
+  Busy busy;
+  f->state.store(State::Queued, std::memory_order_release);
+  if (options.spawn == SpawnPolicy::RoundRobin) {
+    uint32_t n = slot_count.load(std::memory_order_acquire);
+    slots[round_robin.fetch_add(1, std::memory_order_relaxed) % n]->inbox.push(f);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    wake_if_needed();
+  } else {
+    enqueue_woken(f);
+  }
+}
+
+void sched_exit() {
+  Fiber* me = self();
+  tls_busy = 1;
+  suspend(me, post_exit);
+  __builtin_unreachable();
+}
+
+bool sched_join(Fiber* f, void** result, uint64_t deadline, uint32_t interrupt_mask) {
+  Fiber* me = self();
+  clear_pending_unpark(me);
+  while (!f->done.load(std::memory_order_acquire)) {
+    bool in_time = park_if(&f->done, 0, {"join", f, f}, deadline);
+    if (f->done.load(std::memory_order_acquire)) break;
+    if (in_time && !(me->interrupts.load(std::memory_order_relaxed) & interrupt_mask)) {
+      if (me->interrupts.load(std::memory_order_relaxed) & kInterruptSignal) leave_busy_slow();
+      continue;
+    }
+    Busy busy;
+    SpinGuard guard(f->join_lock);
+    if (f->done.load(std::memory_order_relaxed)) break;
+    f->joiner = nullptr;
+    return false;
+  }
+  Busy busy;
+  f->join_lock.lock();  // the ending side is out of it after this
+  f->join_lock.unlock();
+  if (result) *result = f->result;
+  f->valid.store(false, std::memory_order_release);
+  if (f->block) block_put(f);
+  return true;
+}
+
+// ---- foreign threads ----
+
+namespace {
+Fiber* foreign_free = nullptr;
+SpinLock foreign_lock;
+
+void forget_foreign(void* p) {
+  auto* f = static_cast<Fiber*>(p);
+  tls_busy = 1;
+  tls_current = nullptr;
+  SpinGuard guard(foreign_lock);
+  f->queue_next = foreign_free;
+  foreign_free = f;
+}
+}  // namespace
+
+extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);
+extern "C" void* __dso_handle;
+
+Fiber* adopt_kernel_thread() {
+  tls_busy = tls_busy + 1;
+  Fiber* f;
+  {
+    SpinGuard guard(foreign_lock);
+    f = foreign_free;
+    if (f) foreign_free = f->queue_next;
+  }
+  if (!f) {
+    constexpr size_t kSlab = 16;
+    auto* slab = static_cast<Fiber*>(
+        mmap(nullptr, sizeof(Fiber) * kSlab, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (slab == MAP_FAILED) {
+      static const char kNoMemory[] = "fiberthread: no memory for a thread's record\n";
+      raw_syscall(SYS_write, 2, arg(kNoMemory), sizeof kNoMemory - 1);
+      _exit(127);
+    }
+    for (size_t i = 0; i < kSlab; i++) new (&slab[i]) Fiber;
+    SpinGuard guard(foreign_lock);
+    for (size_t i = 1; i < kSlab; i++) {
+      slab[i].queue_next = foreign_free;
+      foreign_free = &slab[i];
+    }
+    f = slab;
+  }
+  f->kernel = true;
+  f->id = static_cast<uint32_t>(raw_syscall(SYS_gettid));
+  f->pending_unpark.store(0, std::memory_order_relaxed);
+  f->interrupts.store(0, std::memory_order_relaxed);
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&f->sigmask), 8);
+  memset(f->shim, 0, sizeof f->shim);
+  f->state.store(State::Running, std::memory_order_release);
+  tls_current = f;
+  __cxa_thread_atexit_impl(forget_foreign, f, &__dso_handle);
+  tls_busy = tls_busy - 1;
+  return f;
+}
+
+// ---- fork ----
+
+void sched_after_fork_child() {
+  Fiber* me = tls_current;
+  idle_lock.reset();
+  foreign_lock.reset();
+  foreign_free = nullptr;  // may be half changed
+  free_slots = nullptr;
+  free_slot_count.store(0);
+  idle_workers = nullptr;
+  timer_watcher = nullptr;
+  watch_deadline = kNever;
+  searching.store(0);
+  uint32_t n = slot_count.load();
+  for (uint32_t i = 0; i < n; i++) {
+    Slot* s = slots[i];
+    s->local.reset();
+    s->inbox.reset();
+    s->next.store(nullptr);
+    s->timers.reset();
+    s->holder.store(nullptr);
+  }
+  slot_count.store(0);
+  global_queue.reset();
+  workers.store(nullptr);
+  statistics.workers.store(0);
+  statistics.fibers.store(0);
+  sysmon_reset();
+  tcb_reset_after_fork();
+  if (phase.load() != Phase::Impossible) phase.store(Phase::Off);
+  // The forking fiber is the new process's main, on the one kernel thread that there is.
+  main_fiber->is_main = false;
+  me->is_main = true;
+  me->kernel = true;
+  me->worker = nullptr;
+  me->state.store(State::Running);
+  me->pending_unpark.store(0);
+  main_fiber = me;
+  live_fibers.store(1);
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,190 @@
+// Sysmon: a kernel thread that watches the workers. It runs timers that nobody else looks at, gets idle workers up for
+// work that its slot does not come to, and takes the slot of a worker that sleeps in the kernel.
+//
+// It takes no libc lock, ever: a preempted fiber may hold any of them.
+//
+// The hand-over. Worker, entering scheduler code:     Sysmon:
+//     in_sched = 1                                        revoked: 0 → 1 (CAS)
+//     revoked?  1 → 0 by CAS: keep the slot               membarrier
+//               2: the slot is gone, revoked = 0          in_sched == 0 and heartbeat as seen?  1 → 2 by CAS: taken
+//     leaving: in_sched = 0                               else 1 → 0 by CAS
+// The CAS decides. The membarrier proves that a worker that entered before and read revoked == 0 is seen in in_sched.
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "sched/worker.h"
+
+namespace fiberthread {
+namespace {
+
+constexpr uint64_t kTick = 250'000;     // ns between looks while there is work
+constexpr uint64_t kHotTick = 50'000;   // while something waits that an idle worker could run
+constexpr uint32_t kLinger = 40;        // ticks without news before it sleeps
+
+std::atomic<uint32_t> asleep{0};        // futex word: 1 = sleeps until wake_at
+std::atomic<uint64_t> wake_at{kNever};
+std::atomic<int> tid{0};
+std::atomic<uint64_t> wanted_mask{0};
+std::atomic<uint32_t> mask_version{0}, mask_done{0};
+int proc_task = -1;                     // /proc/self/task, opened before a chroot can hide it
+
+uint64_t cpu_time(int thread) {
+  timespec ts{};
+  // The kernel's encoding of a thread's CPU clock.
+  raw_syscall(SYS_clock_gettime, (~static_cast<long>(thread) << 3) | 6, arg(&ts));
+  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(ts.tv_nsec);
+}
+
+// Asleep in the kernel, as /proc tells; true also when /proc says nothing (two equal CPU clocks must do then).
+bool asleep_by_proc(int thread) {
+  if (proc_task < 0) return true;
+  char path[32];
+  char digits[12];
+  int n = 0;
+  for (int t = thread; t; t /= 10) digits[n++] = static_cast<char>('0' + t % 10);
+  char* p = path;
+  while (n) *p++ = digits[--n];
+  memcpy(p, "/syscall", 9);
+  long fd = raw_syscall(SYS_openat, proc_task, arg(path), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return true;
+  char text[8] = {};
+  long got = raw_syscall(SYS_read, fd, arg(text), sizeof text);
+  raw_syscall(SYS_close, fd);
+  return got <= 0 || text[0] != 'r';  // "running": also when it only lacks a CPU
+}
+
+void try_take(Worker* w, uint32_t heartbeat) {
+  uint32_t kept = kKept;
+  if (!w->revoked.compare_exchange_strong(kept, kAsked, std::memory_order_seq_cst)) return;
+  raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0);
+  Slot* s = w->slot;
+  uint32_t asked = kAsked;
+  if (w->in_sched.load(std::memory_order_seq_cst) == 0 && w->heartbeat.load(std::memory_order_relaxed) == heartbeat && s) {
+    if (w->revoked.compare_exchange_strong(asked, kTaken, std::memory_order_acq_rel)) {
+      statistics.handovers.fetch_add(1, std::memory_order_relaxed);
+      hand_slot_to_spare(s);
+    }
+    return;
+  }
+  w->revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel);
+}
+
+// Looks at one worker; true if it made progress since the last look.
+bool look_at(Worker* w, bool queued) {
+  uint32_t beat = w->heartbeat.load(std::memory_order_relaxed);
+  if (beat != w->seen_heartbeat) {
+    w->seen_heartbeat = beat;
+    w->seen_same = 0;
+    return true;
+  }
+  if (!w->running.load(std::memory_order_relaxed) || w->revoked.load(std::memory_order_relaxed) == kTaken) return false;
+  if (!queued) {
+    w->seen_same = 0;
+    return false;
+  }
+  uint64_t cpu = cpu_time(w->tid);
+  bool same = w->seen_same++ > 0 && cpu == w->seen_cpu;
+  w->seen_cpu = cpu;
+  if (same && w->in_sched.load(std::memory_order_relaxed) == 0 && asleep_by_proc(w->tid)) try_take(w, beat);
+  return false;
+}
+
+void adopt_mask() {
+  uint32_t v = mask_version.load(std::memory_order_acquire);
+  if (v == mask_done.load(std::memory_order_relaxed)) return;
+  uint64_t mask = wanted_mask.load(std::memory_order_relaxed);
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
+  mask_done.store(v, std::memory_order_release);
+  futex_wake(&mask_done, 1 << 30);
+}
+
+}  // namespace
+
+int sysmon_tid() { return tid.load(std::memory_order_relaxed); }
+
+void sysmon_poke() {
+  uint32_t deep = 1;
+  if (asleep.load(std::memory_order_relaxed) == 1 && asleep.compare_exchange_strong(deep, 0, std::memory_order_acq_rel))
+    futex_wake(&asleep, 1);
+}
+
+void sysmon_watch_timers() {
+  if (next_timer() < wake_at.load(std::memory_order_relaxed)) sysmon_poke();  // a short sleep is over soon anyway
+}
+
+// Process-directed signals find a kernel thread that takes them as the main fiber would, even with everything parked.
+// Returns when it is so: a signal that main has just blocked cannot end the process any more.
+void sysmon_set_mask(uint64_t mask) {
+  if (!sched_started()) return;
+  wanted_mask.store(mask, std::memory_order_relaxed);
+  uint32_t v = mask_version.fetch_add(1, std::memory_order_acq_rel) + 1;
+  asleep.store(0, std::memory_order_release);
+  futex_wake(&asleep, 1);
+  for (uint32_t d; static_cast<int32_t>((d = mask_done.load(std::memory_order_acquire)) - v) < 0;) futex_wait(&mask_done, d);
+}
+
+void sysmon_reset() {
+  asleep.store(0);
+  wake_at.store(kNever);
+  tid.store(0);
+  mask_version.store(0);
+  mask_done.store(0);
+  if (proc_task >= 0) raw_syscall(SYS_close, proc_task);  // it is the parent's
+  proc_task = -1;
+}
+
+void sysmon_main() {
+  tid.store(static_cast<int>(raw_syscall(SYS_gettid)), std::memory_order_relaxed);
+  raw_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1);
+  long fd = raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (fd >= 0) {
+    // High, so that programs see the numbers that they expect.
+    long high = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 512);
+    if (high >= 0) {
+      raw_syscall(SYS_close, fd);
+      fd = high;
+    }
+    proc_task = static_cast<int>(fd);
+  }
+  uint32_t quiet = 0;
+  for (;;) {
+    adopt_mask();
+    uint64_t now = now_ns();
+    run_timers(now);
+    bool queued = work_queued();
+    bool news = false;
+    for (Worker* w = all_workers(); w; w = w->all_next) news |= look_at(w, queued);
+    if (queued && idle_slots()) wake_if_needed();
+    quiet = news || queued ? 0 : quiet + 1;
+
+    uint64_t timer = next_timer();
+    uint64_t until = now + (queued && idle_slots() ? kHotTick : kTick);
+    if (quiet >= kLinger) {
+      until = timer;
+      wake_at.store(until, std::memory_order_relaxed);
+      asleep.store(1, std::memory_order_seq_cst);
+      // Work that was queued before the store has not poked us.
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+      if ((work_queued() && !idle_slots()) || next_timer() < until) {
+        asleep.store(0, std::memory_order_relaxed);
+        quiet = 0;
+        continue;
+      }
+    } else {
+      if (timer < until) until = timer;
+      wake_at.store(until, std::memory_order_relaxed);
+      asleep.store(2, std::memory_order_seq_cst);  // a short sleep that nobody needs to end, but for the mask
+    }
+    uint32_t s = asleep.load(std::memory_order_acquire);
+    if (s && mask_version.load(std::memory_order_acquire) == mask_done.load(std::memory_order_relaxed))
+      futex_wait(&asleep, s, until == kNever ? 0 : until);
+    asleep.store(0, std::memory_order_relaxed);
+    wake_at.store(now_ns() + kTick, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,603 @@
+#include "sched/tcb.h"
+
+#include <dlfcn.h>
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <link.h>
+#include <locale.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/rseq.h>
+#include <unistd.h>
+
+#include "sched/syscall.h"
+#include "sched/worker.h"
+
+extern "C" {
+void __pthread_register_cancel(__pthread_unwind_buf_t*);
+void __pthread_unregister_cancel(__pthread_unwind_buf_t*);
+}
+
+namespace fiberthread {
+
+thread_local constinit Fiber* tls_current __attribute__((tls_model("initial-exec"))) = nullptr;
+thread_local constinit uint32_t tls_busy __attribute__((tls_model("initial-exec"))) = 0;
+thread_local constinit Worker* tls_worker __attribute__((tls_model("initial-exec"))) = nullptr;
+
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr uint32_t kRseqSignature = 0x53053053;  // what the kernel's ABI calls RSEQ_SIG on x86
+constexpr size_t kMaxPthread = 16384;
+
+// One field as libc's debugger descriptors tell it.
+struct Field {
+  uint32_t bits, count, offset;
+};
+
+// Everything learnt about this libc. Written once before the first fiber, constant afterwards.
+struct Layout {
+  size_t sizeof_pthread, tls_size, tls_align;
+  // Offsets in struct pthread.
+  uint32_t tid, list, cancelhandling, specific, dtv;
+  uint32_t stackblock, stackblock_size, cleanup_jmp_buf, cleanup, robust_head, res;
+  uint32_t list_next, list_prev;
+  uint32_t level2_data, key_data_seq, key_data_data, sizeof_key_data, level2_count, level1_count;
+  uint32_t key_seq, key_destr, sizeof_key_struct, key_count;
+  uint32_t dtv_entry, dtv_val;
+  uint32_t slotinfo_len, slotinfo_next, slotinfo_array, slotinfo_map, sizeof_slotinfo, map_offset, map_modid;
+  char* rtld_global;
+  char* stack_user;             // list head
+  std::atomic<int>* list_lock;  // libc's own low-level lock over the stack lists
+  char** slotinfo_list;
+  char* keys;                   // __pthread_keys
+  ptrdiff_t resp;               // of the TLS variable __resp, from the thread pointer
+};
+Layout L;
+
+void* (*dl_allocate_tls)(void*);
+void (*dl_deallocate_tls)(void*, bool);
+void (*call_tls_dtors)();
+void (*ctype_init)();
+
+// struct pthread of the model, as it was while it ran, with pointers into itself noted for relocation.
+alignas(64) unsigned char template_image[kMaxPthread];
+uint16_t self_pointers[64];
+unsigned self_pointer_count;
+char* model_tcb;
+
+struct StaticTls {
+  ptrdiff_t offset;  // from the thread pointer
+  const void* image;
+  size_t file_size, mem_size;
+};
+// Static TLS of all modules but libc and this library; guarded by modules_lock.
+StaticTls modules[256];
+unsigned module_count;
+std::atomic<bool> modules_dirty{true};
+SpinLock modules_lock;
+
+char* thread_pointer_of(void* tcb) {
+#if defined(__x86_64__)
+  return static_cast<char*>(tcb);
+#else
+  return static_cast<char*>(tcb) + L.sizeof_pthread;
+#endif
+}
+
+template <class T>
+T& at(void* base, size_t offset) { return *reinterpret_cast<T*>(static_cast<char*>(base) + offset); }
+
+void* private_symbol(const char* name) { return dlvsym(RTLD_DEFAULT, name, "GLIBC_PRIVATE"); }
+
+bool field(const char* name, uint32_t& offset, uint32_t* count = nullptr, uint32_t* bits = nullptr) {
+  auto* f = static_cast<const Field*>(private_symbol(name));
+  if (!f) return false;
+  offset = f->offset;
+  if (count) *count = f->count;
+  if (bits) *bits = f->bits;
+  return true;
+}
+
+bool number(const char* name, uint32_t& value) {
+  auto* p = static_cast<const uint32_t*>(private_symbol(name));
+  if (p) value = *p;
+  return p;
+}
+
+const char* read_descriptors() {
+  uint32_t size = 0, unused;
+  if (!number("_thread_db_sizeof_pthread", size) || size > kMaxPthread) return "no size of struct pthread";
+  L.sizeof_pthread = size;
+  auto* info = reinterpret_cast<void (*)(size_t*, size_t*)>(private_symbol("_dl_get_tls_static_info"));
+  dl_allocate_tls = reinterpret_cast<void* (*)(void*)>(private_symbol("_dl_allocate_tls"));
+  dl_deallocate_tls = reinterpret_cast<void (*)(void*, bool)>(private_symbol("_dl_deallocate_tls"));
+  call_tls_dtors = reinterpret_cast<void (*)()>(private_symbol("__call_tls_dtors"));
+  ctype_init = reinterpret_cast<void (*)()>(private_symbol("__ctype_init"));
+  L.rtld_global = static_cast<char*>(private_symbol("_rtld_global"));
+  L.keys = static_cast<char*>(private_symbol("__pthread_keys"));
+  if (!info || !dl_allocate_tls || !dl_deallocate_tls || !call_tls_dtors || !ctype_init || !L.rtld_global || !L.keys)
+    return "libc lacks a loader entry";
+  info(&L.tls_size, &L.tls_align);
+  if (void* resp = private_symbol("__resp")) L.resp = static_cast<char*>(resp) - static_cast<char*>(thread_pointer());
+  else return "no resolver state";
+
+  uint32_t stack_user, slotinfo, entry_bits;
+  bool ok = field("_thread_db_pthread_tid", L.tid) && field("_thread_db_pthread_list", L.list) &&
+            field("_thread_db_pthread_cancelhandling", L.cancelhandling) &&
+            field("_thread_db_pthread_specific", L.specific, &L.level1_count) &&
+            field("_thread_db_pthread_dtvp", L.dtv) && field("_thread_db_list_t_next", L.list_next) &&
+            field("_thread_db_list_t_prev", L.list_prev) &&
+            field("_thread_db_pthread_key_data_level2_data", L.level2_data, &L.level2_count) &&
+            field("_thread_db_pthread_key_data_seq", L.key_data_seq) &&
+            field("_thread_db_pthread_key_data_data", L.key_data_data) &&
+            field("_thread_db_pthread_key_struct_seq", L.key_seq) &&
+            field("_thread_db_pthread_key_struct_destr", L.key_destr) &&
+            field("_thread_db___pthread_keys", unused, &L.key_count) &&
+            field("_thread_db_dtv_dtv", unused, nullptr, &entry_bits) &&
+            field("_thread_db_dtv_t_pointer_val", L.dtv_val) &&
+            field("_thread_db_rtld_global__dl_stack_user", stack_user) &&
+            field("_thread_db_rtld_global__dl_tls_dtv_slotinfo_list", slotinfo) &&
+            field("_thread_db_dtv_slotinfo_list_len", L.slotinfo_len) &&
+            field("_thread_db_dtv_slotinfo_list_next", L.slotinfo_next) &&
+            field("_thread_db_dtv_slotinfo_list_slotinfo", L.slotinfo_array) &&
+            field("_thread_db_dtv_slotinfo_map", L.slotinfo_map) &&
+            field("_thread_db_link_map_l_tls_offset", L.map_offset) &&
+            field("_thread_db_link_map_l_tls_modid", L.map_modid) &&
+            number("_thread_db_sizeof_dtv_slotinfo", L.sizeof_slotinfo) &&
+            number("_thread_db_sizeof_pthread_key_data", L.sizeof_key_data) &&
+            number("_thread_db_sizeof_pthread_key_struct", L.sizeof_key_struct);
+  if (!ok) return "libc lacks a debugger descriptor";
+  L.dtv_entry = entry_bits / 8;
+  if (L.dtv_entry != 2 * sizeof(void*)) return "unknown form of the dtv";
+  L.stack_user = L.rtld_global + stack_user;
+  L.slotinfo_list = reinterpret_cast<char**>(L.rtld_global + slotinfo);
+  return nullptr;
+}
+
+// ---- the experiment on the model thread ----
+
+constexpr size_t kModelStack = 256 * 1024 + 0x5000;  // an odd size, so that its value is found nowhere by chance
+constexpr size_t kSearch = 512;                      // bytes around the list head that may hold its lock
+struct Experiment {
+  void (*main)();
+  char* stack;
+  std::atomic<uint32_t> step{0};  // 1: model looked at; 2: go on as sysmon; 3: end
+  const char* why = nullptr;
+  struct kernel_sigaction* original;
+  int during[kSearch / sizeof(int)];
+  std::atomic<bool> seen{false};
+} experiment;
+
+struct kernel_sigaction {
+  void (*handler)(int, siginfo_t*, void*);
+  unsigned long flags;
+#if defined(__x86_64__)
+  void (*restorer)();
+#endif
+  uint64_t mask;
+};
+
+template <class F>
+int find_word(const char* from, size_t bytes, F matches) {
+  int found = -1;
+  for (size_t o = 0; o + sizeof(uintptr_t) <= bytes; o += sizeof(uintptr_t)) {
+    if (!matches(*reinterpret_cast<const uintptr_t*>(from + o))) continue;
+    if (found >= 0) return -2;  // not unique
+    found = static_cast<int>(o);
+  }
+  return found;
+}
+
+const char* look_at_model() {
+  char* pd = reinterpret_cast<char*>(pthread_self());
+  if (thread_pointer_of(pd) != thread_pointer()) return "thread pointer is elsewhere";
+  model_tcb = pd;
+  char* low = experiment.stack;
+  char* high = low + kModelStack;
+  if (pd < low || pd + L.sizeof_pthread > high) return "TCB is not on the given stack";
+
+  // cleanup_jmp_buf and cleanup: let libc itself put an address that we know there.
+  __pthread_unwind_buf_t buf;
+  __pthread_register_cancel(&buf);
+  int jmp = find_word(pd, L.sizeof_pthread, [&](uintptr_t v) { return v == reinterpret_cast<uintptr_t>(&buf); });
+  __pthread_unregister_cancel(&buf);
+  auto* push = reinterpret_cast<void (*)(_pthread_cleanup_buffer*, void (*)(void*), void*)>(
+      dlsym(RTLD_DEFAULT, "_pthread_cleanup_push"));
+  auto* pop = reinterpret_cast<void (*)(_pthread_cleanup_buffer*, int)>(dlsym(RTLD_DEFAULT, "_pthread_cleanup_pop"));
+  int cleanup = -1;
+  if (push && pop) {
+    _pthread_cleanup_buffer b;
+    push(&b, +[](void*) {}, nullptr);
+    cleanup = find_word(pd, L.sizeof_pthread, [&](uintptr_t v) { return v == reinterpret_cast<uintptr_t>(&b); });
+    pop(&b, 0);
+  }
+  int block = find_word(pd, L.sizeof_pthread, [&](uintptr_t v) { return v == reinterpret_cast<uintptr_t>(low); });
+  int size = find_word(pd, L.sizeof_pthread, [&](uintptr_t v) { return v == kModelStack; });
+  if (jmp < 0 || block < 0 || size < 0) return "struct pthread has an unknown form";
+  L.cleanup_jmp_buf = jmp;
+  L.cleanup = cleanup >= 0 ? cleanup : 0;
+  L.stackblock = block;
+  L.stackblock_size = size;
+  void* head = nullptr;
+  size_t head_size = 0;
+  if (raw_syscall(SYS_get_robust_list, 0, arg(&head), arg(&head_size)) == 0 && head >= pd && head < pd + L.sizeof_pthread)
+    L.robust_head = static_cast<char*>(head) - pd;
+  char* res = at<char*>(thread_pointer(), L.resp);
+  if (res < pd || res >= pd + L.sizeof_pthread) return "resolver state is elsewhere";
+  L.res = res - pd;
+  if (at<uint32_t>(pd, L.tid) != static_cast<uint32_t>(raw_syscall(SYS_gettid))) return "tid is elsewhere";
+
+  memcpy(template_image, pd, L.sizeof_pthread);
+  self_pointer_count = 0;
+  for (size_t o = 0; o + 8 <= L.sizeof_pthread; o += 8) {
+    auto& v = *reinterpret_cast<uintptr_t*>(template_image + o);
+    char* p = reinterpret_cast<char*>(v);
+    if (p >= pd && p <= pd + L.sizeof_pthread) {
+      if (self_pointer_count == 64) return "too many pointers in struct pthread";
+      v -= reinterpret_cast<uintptr_t>(pd);
+      self_pointers[self_pointer_count++] = static_cast<uint16_t>(o);
+    } else if (p >= low && p < high && o != L.stackblock) {
+      v = 0;  // into the model's stack: its unwind buffer
+    }
+  }
+  // The resolver state starts empty, like that of a new thread.
+  return nullptr;
+}
+
+void setxid_wrapper(int sig, siginfo_t* info, void* context) {
+  memcpy(experiment.during, L.stack_user, kSearch);
+  experiment.seen.store(true, std::memory_order_release);
+  experiment.original->handler(sig, info, context);
+}
+
+// libc holds the lock of its stack lists while it signals the other threads to change ids. Changing none, we look which
+// word is 1 only meanwhile.
+const char* find_list_lock() {
+  kernel_sigaction old, wrapped;
+  constexpr int kSetxid = 33;  // libc's SIGSETXID
+  if (raw_syscall(SYS_rt_sigaction, kSetxid, 0, arg(&old), 8) != 0 || reinterpret_cast<uintptr_t>(old.handler) <= 1)
+    return "no set*id handler";
+  experiment.original = &old;
+  wrapped = old;
+  wrapped.handler = setxid_wrapper;
+  int before[kSearch / sizeof(int)], after[kSearch / sizeof(int)];
+  auto* real = reinterpret_cast<int (*)(uid_t, uid_t, uid_t)>(dlsym(RTLD_NEXT, "setresuid"));
+  if (!real) return "no setresuid";
+  raw_syscall(SYS_rt_sigaction, kSetxid, arg(&wrapped), 0, 8);
+  memcpy(before, L.stack_user, kSearch);
+  real(-1, -1, -1);
+  memcpy(after, L.stack_user, kSearch);
+  raw_syscall(SYS_rt_sigaction, kSetxid, arg(&old), 0, 8);
+  if (!experiment.seen.load(std::memory_order_acquire)) return "set*id did not signal";
+  int found = -1;
+  for (size_t i = 0; i < kSearch / sizeof(int); i++) {
+    if (before[i] != 0 || experiment.during[i] != 1 || after[i] != 0) continue;
+    if (found >= 0) return "the stack list's lock is not unique";
+    found = static_cast<int>(i);
+  }
+  if (found < 0) return "the stack list's lock was not found";
+  L.list_lock = reinterpret_cast<std::atomic<int>*>(L.stack_user + found * sizeof(int));
+  return nullptr;
+}
+
+void* model_thread(void*) {
+  tls_busy = 1;
+  experiment.why = look_at_model();
+  experiment.step.store(1, std::memory_order_release);
+  futex_wake(&experiment.step, 1);
+  uint32_t s;
+  while ((s = experiment.step.load(std::memory_order_acquire)) == 1) futex_wait(&experiment.step, 1);
+  if (s == 2) experiment.main();
+  return nullptr;
+}
+
+// ---- libc's low-level lock: 0 free, 1 taken, 2 taken with waiters ----
+
+void list_lock() {
+  int zero = 0;
+  if (L.list_lock->compare_exchange_strong(zero, 1, std::memory_order_acquire)) return;
+  while (L.list_lock->exchange(2, std::memory_order_acquire) != 0) futex_wait(L.list_lock, 2);
+}
+
+void list_unlock() {
+  if (L.list_lock->exchange(0, std::memory_order_release) == 2) futex_wake(L.list_lock, 1);
+}
+
+void fill(char* pd) {
+  memcpy(pd, template_image, L.sizeof_pthread);
+  for (unsigned i = 0; i < self_pointer_count; i++)
+    at<uintptr_t>(pd, self_pointers[i]) += reinterpret_cast<uintptr_t>(pd);
+  memset(pd + L.res, 0, 64);
+  at<char*>(pd, L.list + L.list_next) = at<char*>(pd, L.list + L.list_prev) = pd + L.list;
+  at<void*>(pd, L.dtv) = nullptr;
+  at<uint32_t>(pd, L.cancelhandling) = 0;
+}
+
+void fill_tls(char* pd) {
+  char* tp = thread_pointer_of(pd);
+  at<char*>(tp, L.resp) = pd + L.res;
+  auto& area = at<struct rseq>(tp, __rseq_offset);
+  area.cpu_id_start = 0;
+  area.cpu_id = RSEQ_CPU_ID_REGISTRATION_FAILED;
+  area.rseq_cs = 0;
+}
+
+void link(char* pd) {
+  char* node = pd + L.list;
+  list_lock();
+  char* first = at<char*>(L.stack_user, L.list_next);
+  at<char*>(node, L.list_next) = first;
+  at<char*>(node, L.list_prev) = L.stack_user;
+  at<char*>(first, L.list_prev) = node;
+  std::atomic_thread_fence(std::memory_order_release);  // libc walks the list forward without the lock in dlopen
+  at<char*>(L.stack_user, L.list_next) = node;
+  list_unlock();
+}
+
+char* place(char* top) {
+#if defined(__x86_64__)
+  return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(top - L.sizeof_pthread) & ~(L.tls_align - 1));
+#else
+  return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(top - L.tls_size) & ~(L.tls_align - 1)) - L.sizeof_pthread;
+#endif
+}
+
+char* make(char* top) {
+  char* pd = place(top);
+  fill(pd);
+  if (!dl_allocate_tls(thread_pointer_of(pd))) return nullptr;
+  fill_tls(pd);
+  return pd;
+}
+
+template <class T>
+T& tls_of(void* tcb, T& mine) {
+  return at<T>(thread_pointer_of(tcb), reinterpret_cast<char*>(&mine) - static_cast<char*>(thread_pointer()));
+}
+
+// ---- modules ----
+
+// Where module `modid` has its static TLS, by the loader's own table.
+bool static_offset(size_t modid, ptrdiff_t& offset) {
+  size_t first = 0;
+  for (char* list = *L.slotinfo_list; list; list = at<char*>(list, L.slotinfo_next)) {
+    size_t len = at<size_t>(list, L.slotinfo_len);
+    if (modid >= first + len) {
+      first += len;
+      continue;
+    }
+    char* map = at<char*>(list, L.slotinfo_array + (modid - first) * L.sizeof_slotinfo + L.slotinfo_map);
+    if (!map || at<size_t>(map, L.map_modid) != modid) return false;
+    ptrdiff_t o = at<ptrdiff_t>(map, L.map_offset);
+#if defined(__x86_64__)
+    if (o <= 0) return false;  // none, or forced to be dynamic
+    offset = -o;
+#else
+    if (o < 0) return false;
+    offset = o;
+#endif
+    return true;
+  }
+  return false;
+}
+
+int add_module(dl_phdr_info* info, size_t, void* data) {
+  auto& count = *static_cast<unsigned*>(data);
+  if (!info->dlpi_tls_modid || count == 256) return 0;
+  auto contains = [&](const void* p) {
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+      auto& ph = info->dlpi_phdr[i];
+      auto start = info->dlpi_addr + ph.p_vaddr;
+      if (ph.p_type == PT_LOAD && reinterpret_cast<uintptr_t>(p) - start < ph.p_memsz) return true;
+    }
+    return false;
+  };
+  if (contains(reinterpret_cast<void*>(&add_module)) || contains(L.keys)) return 0;  // ours; libc's
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    auto& ph = info->dlpi_phdr[i];
+    ptrdiff_t offset;
+    if (ph.p_type == PT_TLS && static_offset(info->dlpi_tls_modid, offset))
+      modules[count++] = {offset, reinterpret_cast<void*>(info->dlpi_addr + ph.p_vaddr), ph.p_filesz, ph.p_memsz};
+  }
+  return 0;
+}
+
+void read_modules() {
+  static SpinLock reading;  // dl_iterate_phdr takes the loader's lock, so not under modules_lock alone
+  if (!reading.try_lock()) return;
+  modules_dirty.store(false, std::memory_order_relaxed);
+  unsigned count = 0;
+  dl_iterate_phdr(add_module, &count);
+  module_count = count;
+  reading.unlock();
+}
+
+// Not inlined: no address derived from another thread pointer may be known here.
+__attribute__((noinline)) bool works_on(char* pd, char* room, size_t size) {
+  ctype_init();
+  errno = 77;
+  char* e = reinterpret_cast<char*>(&errno);
+  bool ok = e >= room && e < room + size && reinterpret_cast<char*>(pthread_self()) == pd && tls_current == nullptr;
+  return ok && (*__ctype_b_loc())['a'] == (*__ctype_b_loc())['b'];
+}
+
+bool prove() {
+  // A TCB like any fiber's, on which libc must work. Signals are blocked by the caller.
+  alignas(64) static char room[65536];
+  static bool proven = false;
+  if (proven) return true;
+  if (tcb_reserve() > sizeof room) return true;  // large TLS; the layout itself was checked already
+  char* pd = make(room + sizeof room);
+  if (!pd) return false;
+  void* mine = thread_pointer();
+  set_thread_pointer(thread_pointer_of(pd));
+  bool ok = works_on(pd, room, sizeof room);
+  set_thread_pointer(mine);
+  dl_deallocate_tls(thread_pointer_of(pd), false);
+  proven = ok;
+  return ok;
+}
+
+}  // namespace
+
+bool tcb_init(void (*model_main)(), const char** why) {
+  if ((*why = read_descriptors())) return false;
+  experiment.main = model_main;
+  experiment.step.store(0);
+  experiment.seen.store(false);
+  experiment.stack = static_cast<char*>(
+      mmap(nullptr, kModelStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0));
+  if (experiment.stack == MAP_FAILED) {
+    *why = "no memory";
+    return false;
+  }
+  auto* create = reinterpret_cast<int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>(
+      dlsym(RTLD_NEXT, "pthread_create"));
+  auto* join = reinterpret_cast<int (*)(pthread_t, void**)>(dlsym(RTLD_NEXT, "pthread_join"));
+  pthread_attr_t attr;
+  pthread_attr_init(&attr);
+  pthread_t thread;
+  if (!create || !join || pthread_attr_setstack(&attr, experiment.stack, kModelStack) != 0 ||
+      create(&thread, &attr, model_thread, nullptr) != 0) {
+    pthread_attr_destroy(&attr);
+    munmap(experiment.stack, kModelStack);
+    *why = "no kernel thread to be had";
+    return false;
+  }
+  pthread_attr_destroy(&attr);
+  while (experiment.step.load(std::memory_order_acquire) == 0) futex_wait(&experiment.step, 0);
+  *why = experiment.why;
+  if (!*why) *why = find_list_lock();
+  if (!*why && !prove()) *why = "the self-check failed";
+  experiment.step.store(*why ? 3 : 2, std::memory_order_release);
+  futex_wake(&experiment.step, 1);
+  if (!*why) return true;
+  join(thread, nullptr);
+  munmap(experiment.stack, kModelStack);
+  return false;
+}
+
+size_t tcb_reserve() {
+#if defined(__x86_64__)
+  return (L.tls_size + 2 * L.tls_align + 63) & ~size_t{63};
+#else
+  return (L.tls_size + L.sizeof_pthread + 2 * L.tls_align + 63) & ~size_t{63};
+#endif
+}
+
+char* tcb_low(char* top) { return top - tcb_reserve(); }
+
+bool tcb_make(Fiber& f, char* top) {
+  char* pd = make(top);
+  if (!pd) return false;
+  f.tcb = pd;
+  f.context.tp = thread_pointer_of(pd);
+  tls_of(pd, tls_current) = &f;
+  link(pd);
+  return true;
+}
+
+void* tcb_make_worker(char* top, char* stack_low, char* stack_high, Worker* w) {
+  // No libc lock may be taken here, and no code that needs libc's TLS runs in worker context: TCB and this library's
+  // three variables are enough.
+  char* pd = place(top);
+  fill(pd);
+  fill_tls(pd);
+  at<char*>(pd, L.stackblock) = stack_low;
+  at<size_t>(pd, L.stackblock_size) = stack_high - stack_low;
+  tls_of(pd, tls_worker) = w;
+  tls_of(pd, tls_busy) = 1;
+  return thread_pointer_of(pd);
+}
+
+void tcb_begin(Fiber& f) {
+  tls_of(f.tcb, tls_busy) = 1;
+  at<uint32_t>(f.tcb, L.tid) = f.id;
+  at<char*>(f.tcb, L.stackblock) = f.stack_low;
+  at<size_t>(f.tcb, L.stackblock_size) = f.stack_high - f.stack_low;
+}
+
+void tcb_end(Fiber& f) {
+  char* tp = thread_pointer_of(f.tcb);
+  char* dtv = at<char*>(f.tcb, L.dtv);
+  size_t entries = *reinterpret_cast<size_t*>(dtv - L.dtv_entry);
+  for (size_t i = 1; i <= entries; i++) {
+    char* entry = dtv + i * L.dtv_entry;
+    void*& to_free = *reinterpret_cast<void**>(entry + sizeof(void*) - L.dtv_val);
+    if (!to_free) continue;
+    void* p = to_free;
+    to_free = nullptr;
+    *reinterpret_cast<void**>(entry + L.dtv_val) = reinterpret_cast<void*>(-1);  // not allocated: made anew on use
+    free(p);
+  }
+  uselocale(LC_GLOBAL_LOCALE);
+  if (modules_dirty.load(std::memory_order_relaxed)) read_modules();
+  for (unsigned i = 0; i < module_count; i++) {
+    auto& m = modules[i];
+    memcpy(tp + m.offset, m.image, m.file_size);
+    memset(tp + m.offset + m.file_size, 0, m.mem_size - m.file_size);
+  }
+  at<uint32_t>(f.tcb, L.cancelhandling) = 0;
+  at<void*>(f.tcb, L.cleanup_jmp_buf) = nullptr;
+  if (L.cleanup) at<void*>(f.tcb, L.cleanup) = nullptr;
+  errno = 0;
+}
+
+void** tcb_cleanup_jmp_buf(void* tcb) { return &at<void*>(tcb, L.cleanup_jmp_buf); }
+uint32_t* tcb_cancelhandling(void* tcb) { return &at<uint32_t>(tcb, L.cancelhandling); }
+uint32_t* tcb_tid(void* tcb) { return &at<uint32_t>(tcb, L.tid); }
+void* tcb_thread_pointer(void* tcb) { return thread_pointer_of(tcb); }
+
+void tcb_run_key_destructors() {
+  char* pd = reinterpret_cast<char*>(pthread_self());
+  for (int round = 0; round < PTHREAD_DESTRUCTOR_ITERATIONS; round++) {
+    bool called = false;
+    for (uint32_t i = 0; i < L.level1_count; i++) {
+      char* block = at<char*>(pd, L.specific + i * sizeof(char*));
+      if (!block) continue;
+      for (size_t j = 0; j < L.level2_count; j++) {
+        char* data = block + L.level2_data + j * L.sizeof_key_data;
+        void*& value = at<void*>(data, L.key_data_data);
+        if (!value) continue;
+        void* v = value;
+        value = nullptr;
+        char* key = L.keys + (i * L.level2_count + j) * L.sizeof_key_struct;
+        // A value set under a former use of the key number is not this key's.
+        if (at<uintptr_t>(key, L.key_seq) != at<uintptr_t>(data, L.key_data_seq)) continue;
+        if (auto* destructor = at<void (*)(void*)>(key, L.key_destr)) {
+          destructor(v);
+          called = true;
+        }
+      }
+    }
+    if (!called) return;
+  }
+  for (uint32_t i = 0; i < L.level1_count; i++)
+    if (char* block = at<char*>(pd, L.specific + i * sizeof(char*)))
+      for (size_t j = 0; j < L.level2_count; j++)
+        at<void*>(block + L.level2_data + j * L.sizeof_key_data, L.key_data_data) = nullptr;
+}
+
+void tcb_first_steps() { ctype_init(); }
+void tcb_call_tls_destructors() { call_tls_dtors(); }
+
+void tcb_modules_changed() { modules_dirty.store(true, std::memory_order_relaxed); }
+
+void tcb_adopt_main() {
+  void* tp = thread_pointer();
+  if (__rseq_size) {
+    auto& area = at<struct rseq>(tp, __rseq_offset);
+    // 32 bytes is what libc registers while __rseq_size is smaller; the flag 1 is "unregister".
+    raw_syscall(SYS_rseq, arg(&area), 32, 1, kRseqSignature);
+    area.cpu_id = RSEQ_CPU_ID_REGISTRATION_FAILED;
+  }
+}
+
+void tcb_reset_after_fork() { modules_dirty.store(true); }
+
+}  // namespace fiberthread

@@ -1,0 +1,63 @@
+// A glibc thread control block (TCB) and static TLS for every fiber and worker.
+//
+// Nothing about glibc's structures is typed in: offsets come from libc's own _thread_db_* descriptors, and what no
+// descriptor gives is found by experiment on a model thread (sysmon), made by the real pthread_create on known memory.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "sched/fiber.h"
+
+namespace fiberthread {
+
+// Starts the model thread, learns the layout and proves it. `model_main(arg)` runs on that thread once it has been
+// looked at, and goes on as sysmon. Returns false, with a literal in *why, if this libc cannot be served; the thread
+// has ended then. Called once per process (again in a fork child), by a native thread, signals blocked.
+bool tcb_init(void (*model_main)(), const char** why);
+
+// Bytes that TCB and static TLS take at the top of a block, alignment included.
+size_t tcb_reserve();
+
+// Makes TCB and TLS below `top`, all modules' TLS initialised, and links it into the loader's stack list. Sets
+// f.tcb, f.context.tp. Calls malloc: fiber or native thread only. Returns false without memory.
+bool tcb_make(Fiber& f, char* top);
+
+// The same for a worker that has `stack` as its stack. Returns the thread pointer, or null.
+void* tcb_make_worker(char* top, char* stack_low, char* stack_high, Worker* w);
+
+// Lowest address that tcb_make(top) uses: the stack of the block begins here and grows down.
+char* tcb_low(char* top);
+
+// At birth: stack bounds and id into the TCB.
+void tcb_begin(Fiber& f);
+
+// At death, on the fiber itself, after all of the program's destructors: frees dynamic TLS, sets every module's static
+// TLS but libc's back to its image, resets errno, locale and cancellation. The block can be born again at once.
+void tcb_end(Fiber& f);
+
+// Where the caller's unwinding by libc's pthread_exit shall end: a sigsetjmp'ed __pthread_unwind_buf_t, or null.
+void** tcb_cleanup_jmp_buf(void* tcb);
+// The caller's cancellation word of libc.
+uint32_t* tcb_cancelhandling(void* tcb);
+uint32_t* tcb_tid(void* tcb);
+void* tcb_thread_pointer(void* tcb);
+
+// What libc does first in a new thread: on the fiber, before any code of the program.
+void tcb_first_steps();
+
+// Runs the calling fiber's thread_local destructors.
+void tcb_call_tls_destructors();
+
+// Runs the destructors of pthread keys for the calling fiber, as POSIX orders them.
+void tcb_run_key_destructors();
+
+// The list of modules with TLS may have changed (dlopen, dlclose).
+void tcb_modules_changed();
+
+// Makes the initial thread's TCB fit to move between workers: no rseq registration, single-thread mode off.
+void tcb_adopt_main();
+
+// In the child of a fork: forgets what only the parent had.
+void tcb_reset_after_fork();
+
+}  // namespace fiberthread

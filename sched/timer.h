@@ -1,0 +1,45 @@
+// Timers: a hierarchical wheel per slot. Insert and cancel are O(1); a timer fires at most one tick (65.5 µs) late by the
+// wheel itself, and never early.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "sched/spinlock.h"
+
+namespace fiberthread {
+
+struct Fiber;
+class TimerWheel;
+
+// On the stack of the fiber that waits. When due, the fiber is unparked.
+struct Timer {
+  Fiber* fiber;
+  uint64_t deadline;  // now_ns() clock
+  Timer* next = nullptr;
+  Timer** link = nullptr;  // what points to this one; null when in no wheel
+  TimerWheel* wheel = nullptr;
+};
+
+class TimerWheel {
+ public:
+  // The caller holds a Busy or is in worker context, for all of these.
+  void add(Timer& t);
+  void cancel(Timer& t);  // after it, nobody touches t
+  void run(uint64_t now);  // unparks what is due
+  // Not later than the first deadline; kNever if there is none. May be early by the coarseness of the wheel.
+  uint64_t next() const { return next_.load(std::memory_order_acquire); }
+  void reset();
+
+ private:
+  static constexpr int kTickShift = 16, kLevelBits = 6, kLevels = 8, kWidth = 1 << kLevelBits;
+  void insert(Timer& t);
+  void recompute();
+
+  SpinLock lock_;  // before the queue locks that unpark takes
+  std::atomic<uint64_t> next_{~uint64_t{0}};
+  uint64_t tick_ = 0;  // all earlier ticks were run
+  uint64_t occupied_[kLevels] = {};
+  Timer* buckets_[kLevels][kWidth] = {};
+};
+
+}  // namespace fiberthread

@@ -1,0 +1,140 @@
+// Slots, workers and the queues between them: the inside of the scheduler. Only `sched` and the few files of `shim` that
+// deal with kernel threads as such (signals, fork, ids) look in here.
+//
+// Lock order: TimerWheel → IdleLock → (Inbox, GlobalQueue). None is held across a switch or a blocking call.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "sched/fiber.h"
+#include "sched/queue.h"
+#include "sched/timer.h"
+
+namespace fiberthread {
+
+constexpr uint32_t kMaxSlots = 256;
+
+// The right to schedule. Its holder alone produces into `local`.
+struct Slot {
+  LocalQueue local;
+  Inbox inbox;
+  // A fiber to run next, in front of `local`; others may take it once it is old.
+  alignas(64) std::atomic<Fiber*> next{nullptr};
+  std::atomic<uint64_t> next_since{0};  // cycles()
+  TimerWheel timers;
+  std::atomic<Worker*> holder{nullptr};
+  Slot* free_next = nullptr;
+  uint32_t index = 0;
+};
+
+enum Revoked : uint32_t { kKept = 0, kAsked = 1, kTaken = 2 };
+
+// A kernel thread that runs fibers. Never freed.
+struct alignas(64) Worker {
+  Context context;  // worker context, while a fiber runs
+  Slot* slot = nullptr;
+  std::atomic<Fiber*> running{nullptr};
+  void (*post)(Worker*, Fiber*) = nullptr;  // post-switch action on `previous`, run by what comes next
+  Fiber* previous = nullptr;
+  // Set while the worker is in scheduler code and may use its slot. Sysmon takes the slot only if it is clear; see
+  // sysmon.cpp for the protocol with `revoked`.
+  std::atomic<uint32_t> in_sched{0};
+  std::atomic<uint32_t> revoked{kKept};
+  std::atomic<uint32_t> heartbeat{0};  // switches made; wraps
+  uint32_t tick = 0;                   // looks for work
+  uint32_t next_streak = 0;            // fibers run from `next` in a row
+  uint64_t kernel_mask = 0;            // signal mask of the kernel thread
+  bool timer_added = false;            // since it last went on to another fiber
+  bool searching = false;              // counted in Scheduler::searching
+  uint32_t random = 0;
+
+  int32_t tid = 0;
+  std::atomic<uint32_t> wake{0};       // futex: 1 = get up
+  Worker* idle_next = nullptr;
+  bool idle = false;                   // in the idle list; under IdleLock
+  char* stack = nullptr;
+  size_t stack_size = 0;
+  char* signal_stack = nullptr;        // always installed
+  // Sysmon's own notes.
+  uint32_t seen_heartbeat = 0;
+  uint64_t seen_cpu = 0;
+  uint32_t seen_same = 0;
+  Worker* all_next = nullptr;
+
+  // For the statistics.
+  uint64_t switches = 0, parks = 0, steals = 0;
+  std::atomic<uint64_t> preemptions{0};
+};
+
+constexpr size_t kSignalStack = 256 * 1024;
+
+struct Statistics {
+  std::atomic<uint64_t> fibers{0}, handovers{0};
+  std::atomic<uint32_t> workers{0};
+};
+extern Statistics statistics;
+
+enum class SpawnPolicy { Adaptive, RoundRobin, Local };
+
+struct Options {
+  uint32_t workers = 0;  // 0: as many as CPUs
+  SpawnPolicy spawn = SpawnPolicy::Adaptive;
+  bool statistics = false, verbose = false, force_nptl = false, fail_self_check = false;
+};
+extern Options options;
+
+// The worker that the calling kernel thread is, in worker context only.
+extern thread_local constinit Worker* tls_worker __attribute__((tls_model("initial-exec")));
+
+extern Fiber main_fiber_record;
+extern Fiber* main_fiber;  // fiber 0; after a fork, the fiber that forked
+
+// ---- life (scheduler.cpp) ----
+
+// Starts the scheduler if it has not been, and makes the main kernel thread worker 0 if it calls. False if this libc
+// cannot be served: threads must be NPTL's then. Any native thread or fiber.
+bool sched_start();
+bool sched_started();
+// At library start: the initial thread becomes fiber 0 in name.
+void sched_init();
+
+// Makes a born fiber (state Created) runnable.
+void sched_spawn(Fiber* f);
+// Ends the calling fiber. Its record may be reused at once if detached, else after join.
+[[noreturn]] void sched_exit();
+// Lays out the first frame of f; entry runs on the fiber in Busy once.
+void sched_prepare(Fiber* f, void (*entry)(Fiber*));
+
+// Waits until f has ended and takes its result; f is recycled. The caller has made sure that it is the only joiner
+// (Fiber::joiner). Returns false at the deadline, or when an interrupt in `mask` is set; the caller is no joiner then.
+bool sched_join(Fiber* f, void** result, uint64_t deadline_ns, uint32_t interrupt_mask);
+
+// Live fibers, main included.
+extern std::atomic<uint32_t> live_fibers;
+
+void sched_block_signals(uint64_t* old);
+void sched_restore_signals(uint64_t old);
+
+// Applies the caller's new Fiber::sigmask to the kernel thread. Busy.
+void sched_apply_mask();
+
+// ---- between the files of sched ----
+bool idle_slots();
+void wake_if_needed();
+Worker* start_worker(Slot* s);           // null without memory or threads
+bool hand_slot_to_spare(Slot* s);        // sysmon: the slot is held by nobody
+Slot** all_slots(uint32_t* count);
+Worker* all_workers();
+bool work_queued();
+uint64_t next_timer();
+void run_timers(uint64_t now);
+void sysmon_main();
+void sysmon_poke();                      // make sure that it is awake
+void sysmon_watch_timers();              // poke it if a timer is due before it wakes
+void sysmon_set_mask(uint64_t mask);      // of the main fiber
+void sysmon_reset();
+int sysmon_tid();
+void sched_after_fork_child();
+uint64_t cycles_per_us();
+
+}  // namespace fiberthread

@@ -1,0 +1,325 @@
+// pthread_create, _join, _detach, _exit and what a thread knows of itself.
+#include "shim/thread.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "sched/stack.h"
+#include "sched/tcb.h"
+#include "sched/worker.h"
+#include "shim/cancel.h"
+#include "shim/export.h"
+#include "shim/mutex.h"
+#include "shim/real.h"
+#include "shim/signal.h"
+#include "shim/time.h"
+
+extern "C" {
+int __sigsetjmp(struct __jmp_buf_tag*, int) __attribute__((returns_twice));
+// thread_<arch>.S: fills `buf` by __sigsetjmp; who jumps there lands in fiberthread_main_landed, with the stack
+// pointer that the jumper's buffer had.
+void fiberthread_landing(struct __jmp_buf_tag* buf) __attribute__((visibility("hidden")));
+void fiberthread_landing_elsewhere(struct __jmp_buf_tag* buf) __attribute__((visibility("hidden")));
+[[noreturn]] void fiberthread_main_landed() __attribute__((visibility("hidden"), used));
+}
+
+namespace fiberthread {
+namespace {
+
+// The destructors, then the count. Does not return.
+[[noreturn]] void end_thread() {
+  Fiber* me = self();
+  cancel_begin_exit(me);
+  tcb_call_tls_destructors();
+  tcb_run_key_destructors();
+  me = self();
+  if (live_fibers.fetch_sub(1, std::memory_order_acq_rel) == 1) exit(0);  // POSIX: the last thread ends the process
+  thread_exit_raw();
+}
+
+void run(Fiber* f) {
+  __pthread_unwind_buf_t target;  // libc's pthread_exit unwinds to here
+  memset(&target, 0, sizeof target);
+  *tcb_cleanup_jmp_buf(f->tcb) = &target;
+  tcb_first_steps();
+  f->result = PTHREAD_CANCELED;  // unless it returns or exits with another: libc's own cancellation sets none
+  if (__sigsetjmp(reinterpret_cast<__jmp_buf_tag*>(&target), 0) == 0) {
+    tls_busy = 0;
+    if (f->interrupts.load(std::memory_order_relaxed) & kInterruptSignal) leave_busy_slow();
+    void* result = f->start(f->arg);
+    self()->result = result;
+  }
+  end_thread();
+}
+
+constexpr size_t kMinStack = 16384;  // PTHREAD_STACK_MIN, which libc computes at run time where registers are large
+
+// Attributes of a thread to be made.
+struct Wanted {
+  size_t stack_size, guard_size;
+  void* stack;
+  bool detached;
+  bool has_mask;
+  uint64_t mask;
+};
+
+void read_attr(const pthread_attr_t* attr, Wanted& w) {
+  int state = PTHREAD_CREATE_JOINABLE;
+  pthread_attr_getdetachstate(attr, &state);
+  w.detached = state == PTHREAD_CREATE_DETACHED;
+  pthread_attr_getguardsize(attr, &w.guard_size);
+  pthread_attr_getstack(attr, &w.stack, &w.stack_size);
+  if (reinterpret_cast<uintptr_t>(w.stack) + w.stack_size == 0) {  // none was set
+    w.stack = nullptr;
+    pthread_attr_getstacksize(attr, &w.stack_size);
+  }
+  sigset_t mask;
+  w.has_mask = pthread_attr_getsigmask_np(attr, &mask) == 0;
+  if (w.has_mask) memcpy(&w.mask, &mask, sizeof w.mask);
+}
+
+// What pthread_attr_t defaults to; pthread_setattr_default_np changes it.
+std::atomic<uint32_t> default_version{1};
+SpinLock default_lock;
+uint32_t default_known = 0;
+Wanted default_wanted;
+
+Wanted default_attr() {
+  uint32_t version = default_version.load(std::memory_order_acquire);
+  {
+    Busy busy;
+    SpinGuard guard(default_lock);
+    if (default_known == version) return default_wanted;
+  }
+  pthread_attr_t attr;
+  Wanted w{};
+  if (pthread_getattr_default_np(&attr) == 0) {
+    read_attr(&attr, w);
+    pthread_attr_destroy(&attr);
+  } else {
+    w.stack_size = 8 << 20;
+    w.guard_size = 4096;
+  }
+  Busy busy;
+  SpinGuard guard(default_lock);
+  default_wanted = w;
+  default_known = version;
+  return w;
+}
+
+// 0, or why `me` must not wait for `f`. On 0 the caller is registered as the joiner.
+int become_joiner(Fiber* me, Fiber* f) {
+  if (f == me) return EDEADLK;
+  Busy busy;
+  SpinGuard guard(f->join_lock);
+  if (f->detached || f->joiner) return EINVAL;
+  if (me->joiner == f) return EDEADLK;  // it waits for us
+  f->joiner = me;
+  return 0;
+}
+
+int join(pthread_t t, void** result, uint64_t deadline_ns) {
+  Fiber* f = fiber_of(t);
+  if (!f) return ESRCH;
+  test_cancel();
+  Fiber* me = self();
+  if (int e = become_joiner(me, f)) return e;
+  for (;;) {
+    if (sched_join(f, result, deadline_ns, cancel_enabled(me) ? uint32_t{kInterruptCancel} : 0)) return 0;
+    if (cancel_pending(me)) cancel_self();
+    if (deadline_ns != kNever && now_ns() >= deadline_ns) return ETIMEDOUT;
+    if (int e = become_joiner(me, f)) return e;
+  }
+}
+
+bool started() { return sched_started(); }
+
+}  // namespace
+
+Fiber* fiber_of(pthread_t t) {
+  if (reinterpret_cast<void*>(t) == main_fiber->tcb) return main_fiber;
+  Fiber* f = block_find(reinterpret_cast<void*>(t));
+  return f && f->valid.load(std::memory_order_acquire) ? f : nullptr;
+}
+
+bool stale_handle(pthread_t t) { return block_find(reinterpret_cast<void*>(t)) != nullptr; }
+
+void thread_exit(void* value) {
+  Fiber* me = self();
+  me->result = value;
+  if (me == main_fiber && !me->block) {
+    // libc put main's own unwind target at the end of the chain and would end the kernel thread there. Everything
+    // of it stays but the place where it goes on.
+    auto* buf = static_cast<__pthread_unwind_buf_t*>(*tcb_cleanup_jmp_buf(me->tcb));
+    while (buf && buf->__pad[0]) buf = static_cast<__pthread_unwind_buf_t*>(buf->__pad[0]);
+    sigjmp_buf here, there;
+    memset(&here, 0, sizeof here);
+    memset(&there, 0, sizeof there);
+    fiberthread_landing(here);
+    fiberthread_landing_elsewhere(there);
+    int pc = -1;
+    auto* a = reinterpret_cast<unsigned long*>(here);
+    auto* b = reinterpret_cast<unsigned long*>(there);
+    for (size_t i = 0; i < sizeof(__jmp_buf) / sizeof(long); i++)
+      if (a[i] != b[i]) pc = pc == -1 ? static_cast<int>(i) : -2;
+    if (buf && pc >= 0) reinterpret_cast<unsigned long*>(buf)[pc] = a[pc];
+    else end_thread();
+  }
+  REAL(pthread_exit)(value);
+  __builtin_unreachable();
+}
+
+void thread_exit_raw() {
+  Fiber* me = self();
+  robust_mutexes_owner_died(me);
+  if (me->kernel) {
+    // The only thread of a forked child, or a thread that is not ours: let the kernel end it.
+    raw_syscall(SYS_exit, 0);
+  }
+  tls_busy = 1;
+  if (me->block) tcb_end(*me);
+  {
+    SpinGuard guard(me->join_lock);
+    if (me->detached) me->valid.store(false, std::memory_order_release);
+  }
+  sched_exit();
+}
+
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+extern "C" void fiberthread_main_landed() { end_thread(); }
+
+FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* attr, void* (*start)(void*), void* arg) noexcept {
+  if (!sched_start()) return REAL(pthread_create)(thread, attr, start, arg);
+  Wanted w;
+  if (attr) read_attr(attr, w);
+  else w = default_attr();
+  if (w.stack) {
+    if (w.stack_size < kMinStack) return EINVAL;
+    w.guard_size = 0;
+  } else if (w.stack_size < kMinStack || w.guard_size >= w.stack_size) {
+    return EINVAL;
+  }
+  Fiber* me = self();
+  Fiber* f;
+  {
+    Busy busy;
+    f = block_get(w.stack_size, w.guard_size, w.stack);
+  }
+  if (!f) return EAGAIN;
+  f->start = start;
+  f->arg = arg;
+  f->detached = w.detached;
+  memcpy(f->name, me->name, sizeof f->name);
+  f->sigmask = w.has_mask ? w.mask : me->sigmask;
+  memset(f->shim, 0, sizeof f->shim);
+  sched_prepare(f, run);
+  f->valid.store(true, std::memory_order_release);
+  *thread = reinterpret_cast<pthread_t>(f->tcb);
+  sched_spawn(f);
+  return 0;
+}
+
+FIBERTHREAD_EXPORT int pthread_join(pthread_t t, void** result) {
+  if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_join)(t, result);
+  return join(t, result, kNever);
+}
+
+FIBERTHREAD_EXPORT int pthread_tryjoin_np(pthread_t t, void** result) noexcept {
+  if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_tryjoin_np)(t, result);
+  Fiber* f = fiber_of(t);
+  if (!f) return ESRCH;
+  if (!f->done.load(std::memory_order_acquire)) return f == self() ? EDEADLK : EBUSY;
+  return join(t, result, kNever);
+}
+
+FIBERTHREAD_EXPORT int pthread_clockjoin_np(pthread_t t, void** result, clockid_t clock, const timespec* abstime) {
+  if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_clockjoin_np)(t, result, clock, abstime);
+  if (clock != CLOCK_REALTIME && clock != CLOCK_MONOTONIC) return EINVAL;
+  if (!abstime) return join(t, result, kNever);
+  if (abstime->tv_nsec < 0 || abstime->tv_nsec >= 1'000'000'000) return EINVAL;
+  return join(t, result, deadline_from(clock, abstime));
+}
+
+FIBERTHREAD_EXPORT int pthread_timedjoin_np(pthread_t t, void** result, const timespec* abstime) {
+  if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_timedjoin_np)(t, result, abstime);
+  return pthread_clockjoin_np(t, result, CLOCK_REALTIME, abstime);
+}
+
+FIBERTHREAD_EXPORT int pthread_detach(pthread_t t) noexcept {
+  if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_detach)(t);
+  Fiber* f = fiber_of(t);
+  if (!f) return ESRCH;
+  Busy busy;
+  bool ended;
+  {
+    SpinGuard guard(f->join_lock);
+    if (f->detached) return EINVAL;
+    if (f->joiner) return 0;  // as NPTL: somebody waits for it, which detaches it in effect
+    f->detached = true;
+    ended = f->done.load(std::memory_order_relaxed);
+  }
+  if (ended && f->block) {
+    f->valid.store(false, std::memory_order_release);
+    block_put(f);
+  }
+  return 0;
+}
+
+FIBERTHREAD_EXPORT void pthread_exit(void* value) {
+  if (!started() || (self()->kernel && !self()->block && self() != main_fiber)) {
+    REAL(pthread_exit)(value);
+    __builtin_unreachable();
+  }
+  thread_exit(value);
+}
+
+FIBERTHREAD_EXPORT int pthread_setattr_default_np(const pthread_attr_t* attr) noexcept {
+  int e = REAL(pthread_setattr_default_np)(attr);
+  default_version.fetch_add(1, std::memory_order_acq_rel);
+  return e;
+}
+
+FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noexcept {
+  Fiber* f = fiber_of(t);
+  if (!f && stale_handle(t)) return ESRCH;
+  if (!f || !f->block) return REAL(pthread_getattr_np)(t, attr);
+  if (int e = pthread_attr_init(attr)) return e;
+  // As NPTL: the guard is outside, TCB and TLS are inside, so that a collector that scans the stack sees them.
+  char* high = f->user_stack ? f->stack_high : f->block + f->block_size;
+  pthread_attr_setstack(attr, f->stack_low, static_cast<size_t>(high - f->stack_low));
+  pthread_attr_setguardsize(attr, f->user_stack ? 0 : f->guard_size);
+  pthread_attr_setdetachstate(attr, f->detached ? PTHREAD_CREATE_DETACHED : PTHREAD_CREATE_JOINABLE);
+  cpu_set_t cpus;
+  long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof cpus, arg(&cpus));
+  if (n > 0) pthread_attr_setaffinity_np(attr, static_cast<size_t>(n), &cpus);
+  return 0;
+}
+
+FIBERTHREAD_EXPORT int pthread_setname_np(pthread_t t, const char* name) noexcept {
+  Fiber* f = fiber_of(t);
+  if (!f && stale_handle(t)) return ESRCH;
+  if (!f || !f->block) return REAL(pthread_setname_np)(t, name);
+  if (strlen(name) >= sizeof f->name) return ERANGE;
+  strcpy(f->name, name);
+  return 0;
+}
+
+FIBERTHREAD_EXPORT int pthread_getname_np(pthread_t t, char* buf, size_t size) noexcept {
+  Fiber* f = fiber_of(t);
+  if (!f && stale_handle(t)) return ESRCH;
+  if (!f || !f->block) return REAL(pthread_getname_np)(t, buf, size);
+  if (size < sizeof f->name) return ERANGE;
+  if (*f->name) strcpy(buf, f->name);
+  else raw_syscall(SYS_prctl, PR_GET_NAME, fiberthread::arg(buf));  // of the process, as a new thread inherits it
+  return 0;
+}

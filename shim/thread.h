@@ -1,0 +1,20 @@
+// Threads as the rest of the shim needs them.
+#pragma once
+#include <pthread.h>
+
+#include "sched/fiber.h"
+
+namespace fiberthread {
+
+// The fiber whose handle `t` is, main included, until it is joined or, detached, has ended. Null for threads that are
+// none of ours (NPTL's own) and for stale handles of ours. Signal-safe.
+Fiber* fiber_of(pthread_t t);
+// True if `t` was once a handle of ours: then an unknown one is ESRCH and must not reach libc, which would read the TCB.
+bool stale_handle(pthread_t t);
+
+// Ends the calling fiber as pthread_exit does, unwinding it.
+[[noreturn]] void thread_exit(void* value);
+// Ends the calling fiber without any handler, as SYS_exit ends an NPTL thread.
+[[noreturn]] void thread_exit_raw();
+
+}  // namespace fiberthread

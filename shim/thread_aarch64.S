@@ -1,0 +1,29 @@
+// As thread_x86_64.S: two landings for pthread_exit of main, which differ in nothing but their address.
+        .macro  landing name
+        .globl  \name
+        .hidden \name
+        .type   \name, %function
+\name:
+        .cfi_startproc
+        hint    #34                             // bti c
+        stp     x29, x30, [sp, #-16]!
+        .cfi_adjust_cfa_offset 16
+        .cfi_rel_offset x29, 0
+        .cfi_rel_offset x30, 8
+        mov     w1, #0
+        bl      __sigsetjmp
+        cbnz    w0, 1f
+        ldp     x29, x30, [sp], #16
+        .cfi_adjust_cfa_offset -16
+        ret
+        .cfi_undefined x30                      // nobody to unwind to
+1:      bl      fiberthread_main_landed
+        brk     #1
+        .cfi_endproc
+        .size   \name, . - \name
+        .endm
+
+        .text
+        landing fiberthread_landing
+        landing fiberthread_landing_elsewhere
+        .section .note.GNU-stack, "", %progbits
