@@ -14,7 +14,7 @@
 #include "sched/syscall.h"
 
 extern "C" {
-void fiberthread_sigreturn() __attribute__((visibility("hidden")));
+void __restore_rt() __attribute__((visibility("hidden")));
 void fiberthread_trampoline() __attribute__((visibility("hidden")));
 extern const char fiberthread_trampoline_end[] __attribute__((visibility("hidden")));
 // Read by the trampoline: the components that it saves, and the size of their area when nothing beyond AVX is in use,
@@ -276,7 +276,7 @@ void install_handler() {
   action.flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
 #if defined(__x86_64__)
   action.flags |= kSaRestorer;
-  action.restorer = fiberthread_sigreturn;
+  action.restorer = __restore_rt;
 #endif
   action.mask = ~uint64_t{0};  // the program's handlers must not start on top of ours
   raw_syscall(SYS_rt_sigaction, kPreemptSignal, arg(&action), 0, sizeof action.mask);

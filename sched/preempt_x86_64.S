@@ -128,17 +128,17 @@ fiberthread_trampoline:
 fiberthread_trampoline_end:
         .size   fiberthread_trampoline, . - fiberthread_trampoline
 
-// What the kernel returns to from our handler. Debuggers and unwinders know it by exactly these bytes; it has no CFI,
-// nor has the byte before it, so that they look.
-        .globl  fiberthread_sigreturn
-        .hidden fiberthread_sigreturn
-        .type   fiberthread_sigreturn, @function
+// What the kernel returns to from our handler. Debuggers know it by exactly this name and these bytes, libgcc by the bytes
+// as long as neither it nor the byte before it has CFI.
+        .globl  __restore_rt
+        .hidden __restore_rt
+        .type   __restore_rt, @function
         .p2align 4
         nop
-fiberthread_sigreturn:
+__restore_rt:
         mov     $15, %rax                       // rt_sigreturn
         syscall
-        .size   fiberthread_sigreturn, . - fiberthread_sigreturn
+        .size   __restore_rt, . - __restore_rt
 
         .section .note.gnu.property, "a"
         .p2align 3

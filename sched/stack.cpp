@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "sched/reaper.h"
 #include "sched/syscall.h"
 #include "sched/tcb.h"
 
@@ -20,12 +21,15 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kGranule = 64 * 1024;  // strides are multiples: so no block's hot top straddles a page table
 constexpr size_t kMaxClasses = 512, kMaxChunks = 4096;
-constexpr unsigned kWarm = 1024;  // free blocks per class that keep their stack pages
+constexpr unsigned kWarm = 1024;   // free blocks per class that keep their stack pages
+constexpr unsigned kCool = 16384;  // free blocks per class that keep TCB and TLS; beyond, batches go to the reaper
+constexpr unsigned kBatch = 4096;
 
 struct Class {
   SpinLock lock;
   Fiber* free = nullptr;
-  unsigned free_count = 0;
+  unsigned free_count = 0;  // read without the lock for a guess
+  Fiber* unborn = nullptr;  // free, without TCB and memory
   uint32_t next_chunk_blocks = 64;
   int chunk = -1;  // the one that still has unborn blocks
 };
@@ -136,6 +140,8 @@ Fiber* take_free(Class& c) {
   if (f) {
     c.free = f->queue_next;
     c.free_count--;
+  } else if ((f = c.unborn)) {
+    c.unborn = f->queue_next;
   }
   return f;
 }
@@ -174,7 +180,7 @@ Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
   if (!f && !(f = bear(c, cls, stride))) return nullptr;
   char* top = f->block + f->block_size;
   if (!f->tcb && !tcb_make(*f, top)) {
-    put_free(c, f);
+    block_unborn(f);
     return nullptr;
   }
   f->user_stack = user_stack != nullptr;
@@ -194,12 +200,35 @@ Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
 void block_put(Fiber* f) {
   Class& c = classes[f->size_class_index];
   if (c.free_count >= kWarm && !f->user_stack) {
-    // Keep the page that TCB and TLS are in, give back the rest.
-    uintptr_t keep = reinterpret_cast<uintptr_t>(f->stack_high) & ~(kPage - 1);
+    uintptr_t keep = reinterpret_cast<uintptr_t>(tcb_used_low(*f)) & ~(kPage - 1);
     uintptr_t from = reinterpret_cast<uintptr_t>(f->block) + f->guard_size;
     if (keep > from) raw_syscall(SYS_madvise, from, keep - from, MADV_DONTNEED);
   }
   put_free(c, f);
+  if (__builtin_expect(c.free_count < kCool + kBatch, 1)) return;
+  Fiber* batch;
+  {
+    SpinGuard guard(c.lock);
+    if (c.free_count < kCool + kBatch) return;
+    batch = c.free;
+    Fiber* last = batch;
+    for (unsigned i = 1; i < kBatch; i++) last = last->queue_next;
+    c.free = last->queue_next;
+    c.free_count -= kBatch;
+    last->queue_next = nullptr;
+  }
+  reaper_take(batch);
+}
+
+void block_keep(Fiber* f) { put_free(classes[f->size_class_index], f); }
+
+void block_unborn(Fiber* f) {
+  Class& c = classes[f->size_class_index];
+  char* low = f->block + f->guard_size;
+  raw_syscall(SYS_madvise, arg(low), f->block_size - f->guard_size, MADV_DONTNEED);
+  SpinGuard guard(c.lock);
+  f->queue_next = c.unborn;
+  c.unborn = f;
 }
 
 Fiber* block_find(const void* handle) {
@@ -255,9 +284,10 @@ void block_unlock_after_fork(bool child, Fiber* survivor) {
   // All other fibers are gone. Their TCBs left libc's list at the fork, so they are made anew when used again; their
   // memory goes back.
   for (auto& c : classes) {
-    c.free = nullptr;
+    c.free = c.unborn = nullptr;
     c.free_count = 0;
   }
+  reaper_reset_after_fork();
   uint32_t n = chunk_count.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < n; i++) {
     uint32_t born = chunks[i].born.load(std::memory_order_relaxed);
@@ -266,7 +296,9 @@ void block_unlock_after_fork(bool child, Fiber* survivor) {
       if (f == survivor) continue;
       f->state.store(State::Done, std::memory_order_relaxed);
       f->tcb = nullptr;
-      put_free(classes[f->size_class_index], f);
+      Class& c = classes[f->size_class_index];
+      f->queue_next = c.unborn;
+      c.unborn = f;
     }
     // One call for the chunk; guards survive it.
     if (born == 0) continue;

@@ -19,6 +19,10 @@ Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack);
 // Gives back a fiber that is DONE and off its stack. Worker context too.
 void block_put(Fiber* f);
 
+// From the reaper: a block that stays as it is, and one without TCB, whose memory goes back.
+void block_keep(Fiber* f);
+void block_unborn(Fiber* f);
+
 // The fiber whose pthread_t is `handle`, or null if that is none of ours. It may be one that ended. Signal-safe.
 Fiber* block_find(const void* handle);
 

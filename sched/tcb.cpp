@@ -75,11 +75,15 @@ struct StaticTls {
   const void* image;
   size_t file_size, mem_size;
 };
-// Static TLS of all modules but libc and this library; guarded by modules_lock.
+// Static TLS of all modules but libc and this library; written by read_modules().
 StaticTls modules[256];
 unsigned module_count;
 std::atomic<bool> modules_dirty{true};
-SpinLock modules_lock;
+// libc's own static TLS, and how it looks in a thread that has done nothing yet.
+StaticTls libc_tls;
+unsigned char pristine[4096];
+std::atomic<bool> pristine_known{false};
+std::atomic<size_t> deepest{0};  // static TLS used by any module, below the thread pointer (x86-64)
 
 char* thread_pointer_of(void* tcb) {
 #if defined(__x86_64__)
@@ -347,6 +351,16 @@ char* place(char* top) {
 #endif
 }
 
+void unlink(char* pd) {
+  char* node = pd + L.list;
+  list_lock();
+  char* next = at<char*>(node, L.list_next);
+  char* prev = at<char*>(node, L.list_prev);
+  at<char*>(next, L.list_prev) = prev;
+  at<char*>(prev, L.list_next) = next;
+  list_unlock();
+}
+
 char* make(char* top) {
   char* pd = place(top);
   fill(pd);
@@ -397,11 +411,15 @@ int add_module(dl_phdr_info* info, size_t, void* data) {
     }
     return false;
   };
-  if (contains(reinterpret_cast<void*>(&add_module)) || contains(L.keys)) return 0;  // ours; libc's
+  bool ours = contains(reinterpret_cast<void*>(&add_module)), libc = contains(L.keys);
   for (int i = 0; i < info->dlpi_phnum; i++) {
     auto& ph = info->dlpi_phdr[i];
     ptrdiff_t offset;
-    if (ph.p_type == PT_TLS && static_offset(info->dlpi_tls_modid, offset))
+    if (ph.p_type != PT_TLS || !static_offset(info->dlpi_tls_modid, offset)) continue;
+    if (offset < 0 && static_cast<size_t>(-offset) > deepest.load(std::memory_order_relaxed))
+      deepest.store(static_cast<size_t>(-offset), std::memory_order_relaxed);
+    if (libc) libc_tls = {offset, nullptr, 0, ph.p_memsz};
+    if (!ours && !libc)
       modules[count++] = {offset, reinterpret_cast<void*>(info->dlpi_addr + ph.p_vaddr), ph.p_filesz, ph.p_memsz};
   }
   return 0;
@@ -548,6 +566,39 @@ void tcb_end(Fiber& f) {
   errno = 0;
 }
 
+char* tcb_used_low(const Fiber& f) {
+#if defined(__x86_64__)
+  return thread_pointer_of(f.tcb) - deepest.load(std::memory_order_relaxed);
+#else
+  return static_cast<char*>(f.tcb);
+#endif
+}
+
+bool tcb_is_pristine(const Fiber& f) {
+  if (!pristine_known.load(std::memory_order_acquire)) return false;
+  char* tls = thread_pointer_of(f.tcb) + libc_tls.offset;
+  char* resp = thread_pointer_of(f.tcb) + L.resp;
+  for (size_t o = 0; o < libc_tls.mem_size; o += sizeof(long)) {
+    if (tls + o == resp) continue;  // differs by where the block is
+    if (memcmp(tls + o, pristine + o, sizeof(long)) != 0) return false;
+  }
+  for (uint32_t i = 1; i < L.level1_count; i++)
+    if (at<char*>(f.tcb, L.specific + i * sizeof(char*))) return false;
+  // The resolver state begins with zeros as long as it is not used.
+  for (size_t o = 0; o < 64; o += sizeof(long))
+    if (at<long>(f.tcb, L.res + o)) return false;
+  return true;
+}
+
+void tcb_prepare_adoption(Fiber& f) { at<uint32_t>(f.tcb, L.cancelhandling) = 0; }
+
+void tcb_release(Fiber& f) {
+  char* pd = static_cast<char*>(f.tcb);
+  unlink(pd);
+  dl_deallocate_tls(thread_pointer_of(pd), false);
+  f.tcb = nullptr;
+}
+
 void** tcb_cleanup_jmp_buf(void* tcb) { return &at<void*>(tcb, L.cleanup_jmp_buf); }
 uint32_t* tcb_cancelhandling(void* tcb) { return &at<uint32_t>(tcb, L.cancelhandling); }
 uint32_t* tcb_tid(void* tcb) { return &at<uint32_t>(tcb, L.tid); }
@@ -583,7 +634,17 @@ void tcb_run_key_destructors() {
         at<void*>(block + L.level2_data + j * L.sizeof_key_data, L.key_data_data) = nullptr;
 }
 
-void tcb_first_steps() { ctype_init(); }
+void tcb_first_steps() {
+  ctype_init();
+  if (__builtin_expect(pristine_known.load(std::memory_order_relaxed), 1)) return;
+  static std::atomic<bool> taken{false};
+  // The first fiber of all is the model, before it ran any code of the program.
+  if (taken.exchange(true, std::memory_order_relaxed)) return;
+  if (modules_dirty.load(std::memory_order_relaxed)) read_modules();
+  if (libc_tls.mem_size == 0 || libc_tls.mem_size > sizeof pristine) return;
+  memcpy(pristine, static_cast<char*>(thread_pointer()) + libc_tls.offset, libc_tls.mem_size);
+  pristine_known.store(true, std::memory_order_release);
+}
 void tcb_call_tls_destructors() { call_tls_dtors(); }
 
 void tcb_modules_changed() { modules_dirty.store(true, std::memory_order_relaxed); }

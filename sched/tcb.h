@@ -35,6 +35,16 @@ void tcb_begin(Fiber& f);
 // TLS but libc's back to its image, resets errno, locale and cancellation. The block can be born again at once.
 void tcb_end(Fiber& f);
 
+// The lowest address of the block's TLS that any module uses; below it are only spare room and the stack.
+char* tcb_used_low(const Fiber& f);
+
+// True if nothing in the block's TLS can own memory of libc.
+bool tcb_is_pristine(const Fiber& f);
+// Before a native thread exits on the block's thread pointer, and after that (or at once if pristine): takes it out of
+// libc's list and frees its dtv. They take libc locks.
+void tcb_prepare_adoption(Fiber& f);
+void tcb_release(Fiber& f);
+
 // Where the caller's unwinding by libc's pthread_exit shall end: a sigsetjmp'ed __pthread_unwind_buf_t, or null.
 void** tcb_cleanup_jmp_buf(void* tcb);
 // The caller's cancellation word of libc.

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "sched/reaper.h"
 #include "sched/stack.h"
 #include "sched/tcb.h"
 #include "sched/worker.h"
@@ -216,6 +217,7 @@ FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* a
     f = block_get(w.stack_size, w.guard_size, w.stack);
   }
   if (!f) return EAGAIN;
+  if (__builtin_expect(live_fibers.load(std::memory_order_relaxed) >= 2048, 0)) reaper_start_if_needed();
   f->start = start;
   f->arg = arg;
   f->detached = w.detached;
