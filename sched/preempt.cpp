@@ -12,6 +12,7 @@
 
 #include "sched/fiber.h"
 #include "sched/syscall.h"
+#include "sched/worker.h"
 
 extern "C" {
 void __restore_rt() __attribute__((visibility("hidden")));
@@ -33,17 +34,9 @@ namespace {
 
 // ---- the kernel's types, which libc's headers change ----
 
-struct KernelSigaction {
-  void (*handler)(int, siginfo_t*, void*);
-  unsigned long flags;
-#if defined(__x86_64__)
-  void (*restorer)();
-#endif
-  uint64_t mask;
-};
 constexpr unsigned long kSaRestorer = 0x04000000;
 
-char timer_mark;  // its address in sigev_value tells our timers from others'
+[[maybe_unused]] char timer_mark;  // its address in sigev_value tells our timers from others'
 
 #if defined(__x86_64__)
 
@@ -66,9 +59,11 @@ std::atomic<uint32_t> ranges_version{0};
 Ranges ranges;
 unsigned long long ranges_generation;  // the loader's count of changes they were made from
 
-// How many ticks in a row found this fiber in reluctant code.
+// How many ticks in a row found this fiber where it is not stopped, or only reluctantly.
 thread_local constinit uint32_t tls_refused __attribute__((tls_model("initial-exec"))) = 0;
 constexpr uint32_t kMaxRefused = 3;
+constexpr uint32_t kMaxForeignMask = 64;  // the program may have made the system call itself, and mean it
+constexpr uint64_t kLibcSignals = uint64_t{3} << 31;
 
 bool contains(const dl_phdr_info& info, const void* address) {
   for (int i = 0; i < info.dlpi_phnum; i++) {
@@ -243,13 +238,24 @@ void tick(ucontext_t* uc) {
   Fiber* f = tls_current;
   if (!enabled || !f || f->kernel || tls_busy > 0) return;
   Code code = code_at(uc->uc_mcontext.gregs[REG_RIP]);
-  if (code == Code::Never || !preempt_wanted(f) || !has_room(f, uc)) return;
-  if (code == Code::Reluctant && tls_refused < kMaxRefused) {
+  if (!preempt_wanted(f) || !has_room(f, uc)) return;
+  // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.
+  uint64_t mask;
+  memcpy(&mask, &uc->uc_sigmask, sizeof mask);
+  bool foreign_mask = f->worker && (mask ^ f->worker->kernel_mask) & ~kLibcSignals;
+  if (code == Code::Never || (code == Code::Reluctant && tls_refused < kMaxRefused) ||
+      (foreign_mask && tls_refused < kMaxForeignMask)) {
     tls_refused = tls_refused + 1;
     return;
   }
-  tls_refused = 0;
-  f->in_libc = code == Code::Reluctant;
+  if (code == Code::Reluctant) {
+    // In front of the queue once, so that a lock it may hold is soon free; the next tick takes it to the tail. Always in
+    // front, a few fibers that live in malloc would keep all others from running.
+    f->in_libc = !f->in_libc;
+  } else {
+    f->in_libc = false;
+  }
+  if (!f->in_libc) tls_refused = 0;
   tls_busy = 1;
   inject(uc, give_way);
 }
@@ -270,18 +276,6 @@ void on_signal(int, siginfo_t* info, void* context) {
   }
 }
 
-void install_handler() {
-  KernelSigaction action = {};
-  action.handler = on_signal;
-  action.flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-#if defined(__x86_64__)
-  action.flags |= kSaRestorer;
-  action.restorer = __restore_rt;
-#endif
-  action.mask = ~uint64_t{0};  // the program's handlers must not start on top of ours
-  raw_syscall(SYS_rt_sigaction, kPreemptSignal, arg(&action), 0, sizeof action.mask);
-}
-
 void unblock() {
   uint64_t set = uint64_t{1} << (kPreemptSignal - 1);
   raw_syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, arg(&set), 0, sizeof set);
@@ -289,10 +283,26 @@ void unblock() {
 
 }  // namespace
 
+void install_kernel_handler(int sig, void (*handler)(int, siginfo_t*, void*), kernel_handler* old) {
+  kernel_handler action = {};
+  action.handler = handler;
+  action.flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+#if defined(__x86_64__)
+  action.flags |= kSaRestorer;
+  action.restorer = __restore_rt;
+#endif
+  action.mask = ~uint64_t{0};  // the program's handlers must not start on top of ours
+  raw_syscall(SYS_rt_sigaction, sig, arg(&action), arg(old), sizeof action.mask);
+}
+
+void restore_kernel_handler(int sig, const kernel_handler& old) {
+  raw_syscall(SYS_rt_sigaction, sig, arg(&old), 0, sizeof old.mask);
+}
+
 #if defined(__x86_64__)
 
 bool preempt_init() {
-  install_handler();
+  install_kernel_handler(kPreemptSignal, on_signal);
   if (!look_at_processor()) return false;
   preempt_look_at_objects();
   enabled = true;
@@ -346,7 +356,7 @@ bool inject_call(void* ucontext, void (*fn)()) {
 #else  // no preemption on AArch64 yet, only pokes
 
 bool preempt_init() {
-  install_handler();
+  install_kernel_handler(kPreemptSignal, on_signal);
   return false;
 }
 

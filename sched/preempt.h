@@ -33,6 +33,17 @@ void preempt_start_worker();
 // whatever was running interrupted at any instruction. errno is kept.
 extern void (*preempt_poke_hook)(siginfo_t*, void* ucontext);
 
+// The kernel's own form of a signal's action, for signals that libc keeps to itself.
+struct kernel_handler {
+  void (*handler)(int, siginfo_t*, void*);
+  unsigned long flags;
+  void (*restorer)();
+  uint64_t mask;
+};
+// Installs `handler` for `sig` on the alternate stack, everything blocked while it runs, interrupted calls restarted.
+void install_kernel_handler(int sig, void (*handler)(int, siginfo_t*, void*), kernel_handler* old = nullptr);
+void restore_kernel_handler(int sig, const kernel_handler& old);
+
 // In a signal handler on the alternate stack: makes the interrupted fiber call fn() as soon as the handler returns,
 // as if it had done so between two instructions. If fn returns, all registers are as before; it may also never
 // return, and unwind through the interrupted frame. False, and nothing done, if the fiber cannot be stopped there:

@@ -49,7 +49,7 @@ constexpr uint32_t kNextStreak = 32;   // fibers from `next` in a row before the
 constexpr uint32_t kFairTick = 61;     // every so many looks the global queue comes first
 constexpr uint32_t kStealAgeUs = 5;    // how long `next` belongs to its slot alone
 constexpr uint32_t kSpinUs = 20;       // how long a worker searches before it sleeps
-constexpr uint64_t kIdleMask = ~(uint64_t{1} << (kPreemptSignal - 1));  // pokes reach idle workers too
+constexpr uint64_t kIdleMask = ~(uint64_t{3} << (kPreemptSignal - 1));  // libc's two, which reach idle workers too
 constexpr size_t kWorkerStack = 64 * 1024;
 
 uint64_t g_cycles_per_us = 0;
@@ -113,6 +113,7 @@ void enqueue_woken(Fiber* f) {
     s->next_since.store(cycles(), std::memory_order_relaxed);
     s->next.store(f, std::memory_order_release);
     // Whoever woke it will often wait soon, and then it runs here at once. If not, sysmon finds it.
+    entry_fence();  // sysmon's membarrier is the other half
     sysmon_poke();
     return;
   }
@@ -212,10 +213,10 @@ void post_yield(Worker* w, Fiber* f) {
   enqueue_local(w, f);
 }
 
-void post_preempt(Worker*, Fiber* f) {
+void post_preempt(Worker* w, Fiber* f) {
   f->state.store(State::Queued, std::memory_order_release);
   if (f->in_libc) global_queue.push_front(f);  // it may hold one of libc's locks
-  else global_queue.push(f);
+  else enqueue_local(w, f);                    // where its data are in the cache
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
 }
@@ -347,7 +348,13 @@ void go_idle(Worker* w) {
   // The slot is free and nobody counts on us as searching, before we look at the queues once more; pairs with the fence
   // between queueing and wake_if_needed() elsewhere: one of the two sees the other.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!work_queued() && now_ns() < deadline)
+  bool queued = work_queued();
+  // Without a free slot there is nothing that we can do for it; sysmon may.
+  if (queued && free_slot_count.load(std::memory_order_seq_cst) == 0) {
+    sysmon_poke();
+    queued = false;
+  }
+  if (!queued && now_ns() < deadline)
     while (w->wake.load(std::memory_order_acquire) == 0) {
       long r = futex_wait(&w->wake, 0, deadline == kNever ? 0 : deadline);
       if (r == -ETIMEDOUT) break;
@@ -610,7 +617,7 @@ bool hand_slot_to_spare(Slot* s) {
 }
 
 void sched_block_signals(uint64_t* old) {
-  uint64_t all = kIdleMask;
+  uint64_t all = kIdleMask;  // without 33, which the model thread inherits and tcb_init() needs there
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(old), 8);
 }
 void sched_restore_signals(uint64_t old) { raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&old), 0, 8); }

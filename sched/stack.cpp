@@ -48,6 +48,7 @@ std::atomic<uint32_t> chunk_count{0};
 SpinLock chunk_lock;  // after Class::lock
 std::atomic<uint32_t> next_id{1u << 22};
 std::atomic<bool> executable{false};
+bool stale_memory = false;  // in a fork child: unborn blocks are not empty
 
 // Strides grow by 64 kB up to 1 MB, then by a sixteenth of a power of two.
 size_t stride_of(size_t need, unsigned& cls) {
@@ -67,9 +68,24 @@ int protection() {
   return PROT_READ | PROT_WRITE | (executable.load(std::memory_order_relaxed) ? PROT_EXEC : 0);
 }
 
+// Emulators say yes to any advice; this one would have made the page fault.
+bool guards_work() {
+  static const bool works = [] {
+    void* page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return false;
+    bool ok = raw_syscall(SYS_madvise, arg(page), kPage, MADV_GUARD_INSTALL) == 0;
+    // The kernel reads the byte for us, and reports the fault.
+    uint64_t mask;
+    ok = ok && raw_syscall(SYS_rt_sigprocmask, 0, arg(page), arg(&mask), 8) == -EFAULT;
+    raw_syscall(SYS_munmap, arg(page), kPage);
+    return ok;
+  }();
+  return works;
+}
+
 bool install_guard(char* low, size_t size) {
   if (size == 0) return true;
-  if (raw_syscall(SYS_madvise, arg(low), size, MADV_GUARD_INSTALL) == 0) return true;
+  if (guards_work() && raw_syscall(SYS_madvise, arg(low), size, MADV_GUARD_INSTALL) == 0) return true;
   return raw_syscall(SYS_mprotect, arg(low), size, PROT_NONE) == 0;
 }
 
@@ -179,9 +195,12 @@ Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
   Fiber* f = take_free(c);
   if (!f && !(f = bear(c, cls, stride))) return nullptr;
   char* top = f->block + f->block_size;
-  if (!f->tcb && !tcb_make(*f, top)) {
-    block_unborn(f);
-    return nullptr;
+  if (!f->tcb) {
+    if (stale_memory) raw_syscall(SYS_madvise, arg(f->block + f->guard_size), f->block_size - f->guard_size, MADV_DONTNEED);
+    if (!tcb_make(*f, top)) {
+      block_unborn(f);
+      return nullptr;
+    }
   }
   f->user_stack = user_stack != nullptr;
   if (user_stack) {
@@ -281,8 +300,9 @@ void block_unlock_after_fork(bool child, Fiber* survivor) {
   chunk_lock.unlock();
   for (auto& c : classes) c.lock.unlock();
   if (!child) return;
-  // All other fibers are gone. Their TCBs left libc's list at the fork, so they are made anew when used again; their
-  // memory goes back.
+  // All other fibers are gone. Their TCBs left libc's list at the fork, so they are made anew when used again. Until
+  // then their memory stays as it was, as that of dead threads does on NPTL: the child may look at what lies there.
+  stale_memory = true;
   for (auto& c : classes) {
     c.free = c.unborn = nullptr;
     c.free_count = 0;
@@ -300,15 +320,6 @@ void block_unlock_after_fork(bool child, Fiber* survivor) {
       f->queue_next = c.unborn;
       c.unborn = f;
     }
-    // One call for the chunk; guards survive it.
-    if (born == 0) continue;
-    char* low = chunks[i].base;
-    char* high = low + size_t{born} * chunks[i].stride;
-    if (survivor && survivor->block >= low && survivor->block < high) {
-      raw_syscall(SYS_madvise, arg(low), survivor->block - low, MADV_DONTNEED);
-      low = survivor->block + survivor->block_size;
-    }
-    raw_syscall(SYS_madvise, arg(low), high - low, MADV_DONTNEED);
   }
 }
 

@@ -21,7 +21,7 @@
 namespace fiberthread {
 namespace {
 
-constexpr uint64_t kTick = 250'000;     // ns between looks while there is work
+constexpr uint64_t kTick = 500'000;     // ns between looks while there is work: two find a sleeper
 constexpr uint64_t kHotTick = 50'000;   // while something waits that an idle worker could run
 constexpr uint32_t kLinger = 40;        // ticks without news before it sleeps
 
@@ -30,6 +30,7 @@ std::atomic<uint64_t> wake_at{kNever};
 std::atomic<int> tid{0};
 std::atomic<uint64_t> wanted_mask{0};
 std::atomic<uint32_t> mask_version{0}, mask_done{0};
+std::atomic<uint32_t> called{0};
 int proc_task = -1;                     // /proc/self/task, opened before a chroot can hide it
 
 uint64_t cpu_time(int thread) {
@@ -76,21 +77,17 @@ void try_take(Worker* w, uint32_t heartbeat) {
 // Looks at one worker; true if it made progress since the last look.
 bool look_at(Worker* w, bool queued) {
   uint32_t beat = w->heartbeat.load(std::memory_order_relaxed);
-  if (beat != w->seen_heartbeat) {
-    w->seen_heartbeat = beat;
-    w->seen_same = 0;
-    return true;
-  }
-  if (!w->running.load(std::memory_order_relaxed) || w->revoked.load(std::memory_order_relaxed) == kTaken) return false;
-  if (!queued) {
-    w->seen_same = 0;
-    return false;
+  bool progress = beat != w->seen_heartbeat;
+  w->seen_heartbeat = beat;
+  if (!queued || !w->running.load(std::memory_order_relaxed) || w->revoked.load(std::memory_order_relaxed) == kTaken) {
+    w->seen_cpu = 0;
+    return progress;
   }
   uint64_t cpu = cpu_time(w->tid);
-  bool same = w->seen_same++ > 0 && cpu == w->seen_cpu;
+  bool same = !progress && cpu == w->seen_cpu;
   w->seen_cpu = cpu;
   if (same && w->in_sched.load(std::memory_order_relaxed) == 0 && asleep_by_proc(w->tid)) try_take(w, beat);
-  return false;
+  return progress;
 }
 
 void adopt_mask() {
@@ -103,6 +100,13 @@ void adopt_mask() {
 }
 
 }  // namespace
+
+void (*sysmon_hook)() = nullptr;
+
+void sysmon_call() {
+  called.store(1, std::memory_order_seq_cst);
+  if (asleep.exchange(0, std::memory_order_seq_cst)) futex_wake(&asleep, 1);
+}
 
 int sysmon_tid() { return tid.load(std::memory_order_relaxed); }
 
@@ -133,6 +137,7 @@ void sysmon_reset() {
   tid.store(0);
   mask_version.store(0);
   mask_done.store(0);
+  called.store(0);
   if (proc_task >= 0) raw_syscall(SYS_close, proc_task);  // it is the parent's
   proc_task = -1;
 }
@@ -153,6 +158,7 @@ void sysmon_main() {
   uint32_t quiet = 0;
   for (;;) {
     adopt_mask();
+    if (called.load(std::memory_order_relaxed) && called.exchange(0, std::memory_order_acq_rel) && sysmon_hook) sysmon_hook();
     uint64_t now = now_ns();
     run_timers(now);
     bool queued = work_queued();
@@ -167,9 +173,11 @@ void sysmon_main() {
       until = timer;
       wake_at.store(until, std::memory_order_relaxed);
       asleep.store(1, std::memory_order_seq_cst);
-      // Work that was queued before the store has not poked us.
+      // Work that was queued before the store has not poked us. Its queuer pays for no fence between the two: the
+      // membarrier makes it see the store, or us the work.
+      raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0);
       std::atomic_thread_fence(std::memory_order_seq_cst);
-      if ((work_queued() && !idle_slots()) || next_timer() < until) {
+      if (work_queued() || next_timer() < until) {
         asleep.store(0, std::memory_order_relaxed);
         quiet = 0;
         continue;
@@ -180,7 +188,7 @@ void sysmon_main() {
       asleep.store(2, std::memory_order_seq_cst);  // a short sleep that nobody needs to end, but for the mask
     }
     uint32_t s = asleep.load(std::memory_order_acquire);
-    if (s && mask_version.load(std::memory_order_acquire) == mask_done.load(std::memory_order_relaxed))
+    if (s && !called.load(std::memory_order_seq_cst) && mask_version.load(std::memory_order_acquire) == mask_done.load(std::memory_order_relaxed))
       futex_wait(&asleep, s, until == kNever ? 0 : until);
     asleep.store(0, std::memory_order_relaxed);
     wake_at.store(now_ns() + kTick, std::memory_order_relaxed);

@@ -17,6 +17,10 @@
 #include "sched/syscall.h"
 #include "sched/worker.h"
 
+// glibc 2.34 has neither.
+#pragma weak __rseq_offset
+#pragma weak __rseq_size
+
 extern "C" {
 void __pthread_register_cancel(__pthread_unwind_buf_t*);
 void __pthread_unregister_cancel(__pthread_unwind_buf_t*);
@@ -31,7 +35,6 @@ thread_local constinit Worker* tls_worker __attribute__((tls_model("initial-exec
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr uint32_t kRseqSignature = 0x53053053;  // what the kernel's ABI calls RSEQ_SIG on x86
 constexpr size_t kMaxPthread = 16384;
 
 // One field as libc's debugger descriptors tell it.
@@ -322,9 +325,12 @@ void fill(char* pd) {
   at<uint32_t>(pd, L.cancelhandling) = 0;
 }
 
+bool has_rseq() { return &__rseq_size && __rseq_size; }
+
 void fill_tls(char* pd) {
   char* tp = thread_pointer_of(pd);
   at<char*>(tp, L.resp) = pd + L.res;
+  if (!has_rseq()) return;
   auto& area = at<struct rseq>(tp, __rseq_offset);
   area.cpu_id_start = 0;
   area.cpu_id = RSEQ_CPU_ID_REGISTRATION_FAILED;
@@ -651,10 +657,10 @@ void tcb_modules_changed() { modules_dirty.store(true, std::memory_order_relaxed
 
 void tcb_adopt_main() {
   void* tp = thread_pointer();
-  if (__rseq_size) {
+  if (has_rseq()) {
     auto& area = at<struct rseq>(tp, __rseq_offset);
     // 32 bytes is what libc registers while __rseq_size is smaller; the flag 1 is "unregister".
-    raw_syscall(SYS_rseq, arg(&area), 32, 1, kRseqSignature);
+    raw_syscall(SYS_rseq, arg(&area), 32, 1, RSEQ_SIG);
     area.cpu_id = RSEQ_CPU_ID_REGISTRATION_FAILED;
   }
 }

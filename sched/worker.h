@@ -58,7 +58,6 @@ struct alignas(64) Worker {
   // Sysmon's own notes.
   uint32_t seen_heartbeat = 0;
   uint64_t seen_cpu = 0;
-  uint32_t seen_same = 0;
   Worker* all_next = nullptr;
 
   // For the statistics.
@@ -134,6 +133,9 @@ void sysmon_watch_timers();              // poke it if a timer is due before it 
 void sysmon_set_mask(uint64_t mask);      // of the main fiber
 void sysmon_reset();
 int sysmon_tid();
+// Called on sysmon soon after sysmon_call(), which may come from any signal handler.
+extern void (*sysmon_hook)();
+void sysmon_call();
 void sched_after_fork_child();
 uint64_t cycles_per_us();
 

@@ -142,6 +142,15 @@ int join(pthread_t t, void** result, uint64_t deadline_ns) {
 
 bool started() { return sched_started(); }
 
+// Starts the scheduler at the first thread. False if threads are NPTL's.
+bool start_scheduler() {
+  bool first = !sched_started();
+  if (__builtin_expect(first, 0)) signal_init();
+  if (!sched_start()) return false;
+  if (__builtin_expect(first, 0)) signal_scheduler_started();
+  return true;
+}
+
 }  // namespace
 
 Fiber* fiber_of(pthread_t t) {
@@ -180,6 +189,7 @@ void thread_exit(void* value) {
 void thread_exit_raw() {
   Fiber* me = self();
   robust_mutexes_owner_died(me);
+  signal_thread_ends(me);
   if (me->kernel) {
     // The only thread of a forked child, or a thread that is not ours: let the kernel end it.
     raw_syscall(SYS_exit, 0);
@@ -200,7 +210,7 @@ using namespace fiberthread;
 extern "C" void fiberthread_main_landed() { end_thread(); }
 
 FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* attr, void* (*start)(void*), void* arg) noexcept {
-  if (!sched_start()) return REAL(pthread_create)(thread, attr, start, arg);
+  if (!start_scheduler()) return REAL(pthread_create)(thread, attr, start, arg);
   Wanted w;
   if (attr) read_attr(attr, w);
   else w = default_attr();

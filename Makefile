@@ -1,0 +1,121 @@
+# make, make deps, make demo, make test, make apps, make bench, make install, make clean.
+# Variants, each in a build directory of its own: DEBUG=1, SANITIZE=address|undefined (unit tests only), CROSS=aarch64.
+
+ifeq ($(filter -j%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
+endif
+MAKEFLAGS += --no-builtin-rules
+.SUFFIXES:
+.DELETE_ON_ERROR:
+
+PREFIX ?= /usr/local
+VERSION := 0.1
+
+ARCH := $(if $(CROSS),$(CROSS),$(shell uname -m))
+BUILD := build$(if $(CROSS),/$(CROSS))$(if $(DEBUG),/debug)$(if $(SANITIZE),/sanitize-$(SANITIZE))
+TOOL := $(if $(CROSS),$(CROSS)-linux-gnu-)
+CXX := $(TOOL)g++
+CC := $(TOOL)gcc
+AR := $(TOOL)ar
+
+# -g in every build: a report from the field needs names.
+OPTIMIZE := $(if $(DEBUG),-O1 -DFIBERTHREAD_DEBUG_CHECKS,-O2)
+WARN := -Wall -Wextra
+LIBFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics \
+	-fvisibility=hidden -ftls-model=initial-exec -fasynchronous-unwind-tables $(if $(SANITIZE),-fsanitize=$(SANITIZE))
+TESTFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP $(if $(SANITIZE),-fsanitize=$(SANITIZE))
+
+LOW := $(wildcard sched/*.cpp sync/*.cpp sched/*_$(ARCH).S sync/*_$(ARCH).S)
+HIGH := $(wildcard shim/*.cpp shim/*_$(ARCH).S) preload/init.cpp
+LOW_OBJECTS := $(LOW:%=$(BUILD)/obj/%.o)
+HIGH_OBJECTS := $(HIGH:%=$(BUILD)/obj/%.o)
+SO := $(BUILD)/libfiberthread.so
+LAUNCHER := $(BUILD)/fiberthread
+
+UNIT_TESTS := $(patsubst tests/%.cpp,$(BUILD)/tests/%,$(wildcard tests/*_test.cpp))
+PRELOADED := $(patsubst tests/preloaded/%,$(BUILD)/tests/preloaded/%,$(basename $(wildcard tests/preloaded/*.c tests/preloaded/*.cpp)))
+
+.PHONY: all
+all: $(SO) $(LAUNCHER) $(BUILD)/fiberthread.pc
+
+# A clear word instead of "g++: not found" for each file.
+$(BUILD)/.compiler:
+	@command -v $(CXX) >/dev/null || { echo 'There is no compiler ($(CXX)). Run "make deps".' >&2; exit 1; }
+	@mkdir -p $(BUILD) && touch $@
+
+$(BUILD)/obj/%.cpp.o: %.cpp Makefile | $(BUILD)/.compiler
+	@mkdir -p $(@D)
+	$(CXX) $(LIBFLAGS) -c $< -o $@
+
+$(BUILD)/obj/%.S.o: %.S Makefile | $(BUILD)/.compiler
+	@mkdir -p $(@D)
+	$(CC) -g -I. -MMD -MP -c $< -o $@
+
+# Linked by the C driver, so that nothing of libstdc++ gets in.
+$(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map
+	$(CC) -shared -static-libgcc $(if $(SANITIZE),-fsanitize=$(SANITIZE),-Wl$(comma)--no-undefined) -Wl,-z,now,-z,relro,-z,initfirst,-z,noexecstack \
+		-Wl,-soname,libfiberthread.so,--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
+comma := ,
+
+$(LAUNCHER): preload/launcher.cpp Makefile | $(BUILD)/.compiler
+	@mkdir -p $(@D)
+	$(CXX) -std=c++20 $(OPTIMIZE) -g $(WARN) $< -o $@
+
+$(BUILD)/fiberthread.pc: preload/fiberthread.pc.in Makefile
+	@mkdir -p $(@D)
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $< >$@
+
+# ---- tests ----
+
+# Unit tests are linked with the objects, so that they reach what is hidden in the library. Their threads are fibers.
+$(BUILD)/tests/%_test: tests/%_test.cpp $(LOW_OBJECTS) $(HIGH_OBJECTS) Makefile
+	@mkdir -p $(@D)
+	$(CXX) $(TESTFLAGS) $< $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@ -pthread $(if $(CROSS),-static-libstdc++ -static-libgcc,-lcriterion)
+
+PRELOADED_FLAGS = -O2 -g -w -pthread -rdynamic
+$(BUILD)/tests/preloaded/%: tests/preloaded/%.c Makefile | $(BUILD)/.compiler
+	@mkdir -p $(@D)
+	$(CC) $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n 's|^// libs: ||p' $<)
+$(BUILD)/tests/preloaded/%: tests/preloaded/%.cpp Makefile | $(BUILD)/.compiler
+	@mkdir -p $(@D)
+	$(CXX) -std=c++20 $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n 's|^// libs: ||p' $<)
+
+.PHONY: unit test-programs
+unit: $(UNIT_TESTS)
+test-programs: all unit $(PRELOADED)
+
+.PHONY: deps demo test apps bench
+deps:
+	@tests/deps build
+demo:
+	@tests/deps build demo
+	@$(MAKE) --no-print-directory all
+	@tests/demo $(BUILD)
+test:
+	@tests/deps build test
+	@$(MAKE) --no-print-directory test-programs
+	@$(MAKE) --no-print-directory CROSS=aarch64 unit
+	@tests/run $(TESTS)
+apps:
+	@tests/deps build test apps
+	@$(MAKE) --no-print-directory test-programs
+	@tests/run --apps $(TESTS)
+bench:
+	@tests/deps build bench
+	@$(MAKE) --no-print-directory all
+	@bench-scripts/run $(BUILD) $(CASES)
+
+# ---- installing ----
+
+.PHONY: install clean
+install: all
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man7
+	install -m 755 $(SO) $(DESTDIR)$(PREFIX)/lib/
+	install -m 755 $(LAUNCHER) $(DESTDIR)$(PREFIX)/bin/
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' preload/fiberthread.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/fiberthread.pc
+	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 man/*.7 $(DESTDIR)$(PREFIX)/share/man/man7/
+clean:
+	rm -rf build
+
+-include $(LOW_OBJECTS:.o=.d) $(HIGH_OBJECTS:.o=.d) $(UNIT_TESTS:=.d)

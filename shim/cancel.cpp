@@ -1,0 +1,141 @@
+// pthread_cancel and its settings.
+//
+// A request is noted here and in libc's own word (CANCELED), which makes libc's own cancellation points act: its
+// read() and the like look at that before they wait. A fiber that is parked is woken, and its wait ends. One that may be asleep in
+// the kernel is sent the scheduler's signal: where libc has made cancellation asynchronous, as it does around each of
+// its waiting system calls, the fiber is made to call cancel_self() as if it had done so itself at that point.
+#include "shim/cancel.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "sched/preempt.h"
+#include "sched/syscall.h"
+#include "sched/tcb.h"
+#include "sched/worker.h"
+#include "shim/export.h"
+#include "shim/real.h"
+#include "shim/signal.h"
+#include "shim/thread.h"
+
+namespace fiberthread {
+namespace {
+
+struct Cancellation {
+  std::atomic<bool> requested;
+  // The fiber's own settings; others read them as a hint.
+  std::atomic<bool> disabled;
+  std::atomic<bool> asynchronous;
+  std::atomic<bool> exiting;
+};
+Cancellation& state_of(Fiber* f) { return shim_share<Cancellation, 96, 128>(f); }
+
+// Where libc keeps "asynchronous" in a TCB: found by experiment, as an offset and the bits that change.
+std::atomic<int32_t> type_offset{-1};
+std::atomic<uint32_t> type_bits{0};
+constexpr uint32_t kLibcCanceled = 8;  // of _thread_db_pthread_cancelhandling's word, stable since 2.0
+
+void find_type_field() {
+  if (type_offset.load(std::memory_order_acquire) >= 0) return;
+  constexpr size_t kLook = 2048;
+  unsigned char before[kLook];
+  auto* tcb = static_cast<volatile unsigned char*>(self()->tcb);
+  Busy busy;
+  int old;
+  for (size_t i = 0; i < kLook; i++) before[i] = tcb[i];
+  if (REAL(pthread_setcanceltype)(PTHREAD_CANCEL_ASYNCHRONOUS, &old) != 0) return;
+  int32_t at = -1;
+  for (size_t i = 0; i < kLook && at < 0; i++)
+    if (before[i] != tcb[i]) at = static_cast<int32_t>(i);
+  uint32_t bits = at >= 0 ? before[at] ^ tcb[at] : 0;
+  REAL(pthread_setcanceltype)(old, nullptr);
+  if (at < 0 || old != PTHREAD_CANCEL_DEFERRED) return;
+  type_bits.store(bits, std::memory_order_relaxed);
+  type_offset.store(at, std::memory_order_release);
+}
+
+bool libc_is_asynchronous(Fiber* f) {
+  int32_t at = type_offset.load(std::memory_order_acquire);
+  return at >= 0 && static_cast<volatile unsigned char*>(f->tcb)[at] & type_bits.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+bool cancel_enabled(Fiber* me) {
+  Cancellation& s = state_of(me);
+  return !s.disabled.load(std::memory_order_relaxed) && !s.exiting.load(std::memory_order_relaxed);
+}
+
+bool cancel_pending(Fiber* me) { return state_of(me).requested.load(std::memory_order_acquire) && cancel_enabled(me); }
+
+void cancel_self() {
+  cancel_begin_exit(self());
+  thread_exit(PTHREAD_CANCELED);
+}
+
+void test_cancel() {
+  Fiber* me = self();
+  if (__builtin_expect(cancel_pending(me), 0)) cancel_self();
+}
+
+void cancel_if_asynchronous() {
+  Fiber* me = tls_current;
+  if (me && state_of(me).asynchronous.load(std::memory_order_relaxed) && cancel_pending(me)) cancel_self();
+}
+
+void cancel_begin_exit(Fiber* me) {
+  state_of(me).exiting.store(true, std::memory_order_relaxed);
+  me->interrupts.fetch_and(~uint32_t{kInterruptCancel}, std::memory_order_relaxed);
+}
+
+void cancel_poked(siginfo_t*, void* context) {
+  Fiber* me = tls_current;
+  if (!me || me->kernel || !cancel_pending(me)) return;
+  if (!state_of(me).asynchronous.load(std::memory_order_relaxed) && !libc_is_asynchronous(me)) return;
+  inject_call(context, cancel_self);
+}
+
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
+  if (!sched_started()) return REAL(pthread_cancel)(t);
+  Fiber* f = fiber_of(t);
+  if (!f) return ESRCH;  // libc's would take our signal for its own
+  if (f->done.load(std::memory_order_acquire)) return 0;
+  find_type_field();
+  Cancellation& s = state_of(f);
+  s.requested.store(true, std::memory_order_seq_cst);
+  __atomic_fetch_or(tcb_cancelhandling(f->tcb), kLibcCanceled, __ATOMIC_SEQ_CST);
+  if (f == self()) {
+    cancel_if_asynchronous();
+    return 0;
+  }
+  // The signal bit brings it to where asynchronous cancellation is looked for, should it not be running.
+  interrupt(f, kInterruptCancel | (s.asynchronous.load(std::memory_order_relaxed) ? uint32_t{kInterruptSignal} : 0));
+  if (!f->kernel && f->state.load(std::memory_order_seq_cst) == State::Running) {
+    if (Worker* w = __atomic_load_n(&f->worker, __ATOMIC_RELAXED))
+      raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), w->tid, kPreemptSignal);
+  }
+  return 0;
+}
+
+FIBERTHREAD_EXPORT int pthread_setcancelstate(int state, int* old) {
+  int e = REAL(pthread_setcancelstate)(state, old);
+  if (e == 0 && tls_current) {
+    state_of(tls_current).disabled.store(state == PTHREAD_CANCEL_DISABLE, std::memory_order_relaxed);
+    cancel_if_asynchronous();
+  }
+  return e;
+}
+
+FIBERTHREAD_EXPORT int pthread_setcanceltype(int type, int* old) {
+  int e = REAL(pthread_setcanceltype)(type, old);
+  if (e == 0 && tls_current) {
+    state_of(tls_current).asynchronous.store(type == PTHREAD_CANCEL_ASYNCHRONOUS, std::memory_order_relaxed);
+    cancel_if_asynchronous();
+  }
+  return e;
+}

@@ -1,0 +1,33 @@
+// Cancellation as the waiting calls see it (POSIX: XSH 2.9.5). A call that is a cancellation point looks with
+// test_cancel() before it waits, waits with wait_interrupts(), and when its wait was ended by kInterruptCancel puts its
+// object in order and calls cancel_self().
+#pragma once
+#include <signal.h>
+
+#include <cstdint>
+
+#include "sched/fiber.h"
+
+namespace fiberthread {
+
+// May a pthread_cancel of `me`, the caller, act now? False once it ends.
+bool cancel_enabled(Fiber* me);
+// Enabled, and asked for.
+bool cancel_pending(Fiber* me);
+// Ends the calling thread as cancelled: unwinds it. Holds nothing, not Busy.
+[[noreturn]] void cancel_self();
+// cancel_self() if cancel_pending().
+void test_cancel();
+// cancel_self() if that is pending and the caller's type is asynchronous.
+void cancel_if_asynchronous();
+// In the handler of the scheduler's signal, on whatever it interrupted: somebody may have been cancelled there.
+void cancel_poked(siginfo_t* info, void* context);
+// The thread ends by itself: from now on nothing cancels it.
+void cancel_begin_exit(Fiber* me);
+
+// The interrupts that end a wait which is a cancellation point, besides `others`.
+inline uint32_t wait_interrupts(Fiber* me, uint32_t others = 0) {
+  return others | (cancel_enabled(me) ? uint32_t{kInterruptCancel} : 0);
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,113 @@
+// pthread_cond_*. Waiters stand in the parking lot under the object's address; of the object itself only a flag is used, and
+// __wrefs, whose two low bits glibc's static initialisers and attributes give a meaning. Process-shared ones are libc's.
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "shim/cancel.h"
+#include "shim/export.h"
+#include "shim/mutex.h"
+#include "shim/real.h"
+#include "shim/time.h"
+#include "sync/parking_lot.h"
+
+namespace fiberthread {
+namespace {
+
+constexpr unsigned kShared = 1, kMonotonic = 2;  // of __wrefs
+
+unsigned bits_of(const pthread_cond_t* c) { return c->__data.__wrefs; }
+
+// Set by each waiter under the bucket lock, before it gives the mutex up; cleared under it when the queue is empty. So who
+// signals after having held the mutex sees it. It may stay set after a timeout.
+std::atomic<uint32_t>& waiting(pthread_cond_t* c) { return *reinterpret_cast<std::atomic<uint32_t>*>(c); }
+
+int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const timespec* t) {
+  Fiber* me = self();
+  if (t && !valid(*t)) return EINVAL;
+  if (int e = mutex_check_release(mutex, me)) return e;
+  test_cancel();
+  Waiter w;
+  w.requeue_to = mutex_requeue_address(mutex);
+  auto enqueue = [c] {
+    waiting(c).store(1, std::memory_order_relaxed);
+    return true;
+  };
+  WakeReason r = park(c, w, enqueue, [mutex] { mutex_unlock(mutex); }, {"cond", c}, deadline_from(clock, t), wait_interrupts(me));
+  // From here on the object may be gone.
+  int e = mutex_relock(mutex, me, r == WakeReason::Woken ? w.token : 0);
+  if (r == WakeReason::Interrupted) cancel_self();
+  // Early only if the clock was set meanwhile: then a wake-up for no reason.
+  if (e == 0 && r == WakeReason::TimedOut && reached(clock, t)) return ETIMEDOUT;
+  return e;
+}
+
+}  // namespace
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+FIBERTHREAD_EXPORT int pthread_cond_init(pthread_cond_t* c, const pthread_condattr_t* attr) noexcept {
+  int shared = PTHREAD_PROCESS_PRIVATE;
+  clockid_t clock = CLOCK_REALTIME;
+  if (attr) {
+    pthread_condattr_getpshared(attr, &shared);
+    pthread_condattr_getclock(attr, &clock);
+    if (shared == PTHREAD_PROCESS_SHARED) return REAL(pthread_cond_init)(c, attr);
+  }
+  memset(c, 0, sizeof *c);
+  if (clock == CLOCK_MONOTONIC) c->__data.__wrefs = kMonotonic;
+  return 0;
+}
+
+FIBERTHREAD_EXPORT int pthread_cond_destroy(pthread_cond_t* c) noexcept {
+  if (bits_of(c) & kShared) return REAL(pthread_cond_destroy)(c);
+  return 0;
+}
+
+FIBERTHREAD_EXPORT int pthread_cond_wait(pthread_cond_t* c, pthread_mutex_t* mutex) {
+  if (bits_of(c) & kShared) return REAL(pthread_cond_wait)(c, mutex);
+  return wait_on(c, mutex, CLOCK_MONOTONIC, nullptr);
+}
+
+FIBERTHREAD_EXPORT int pthread_cond_timedwait(pthread_cond_t* c, pthread_mutex_t* mutex, const timespec* t) {
+  if (bits_of(c) & kShared) return REAL(pthread_cond_timedwait)(c, mutex, t);
+  return wait_on(c, mutex, bits_of(c) & kMonotonic ? CLOCK_MONOTONIC : CLOCK_REALTIME, t);
+}
+
+FIBERTHREAD_EXPORT int pthread_cond_clockwait(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const timespec* t) {
+  if (bits_of(c) & kShared) return REAL(pthread_cond_clockwait)(c, mutex, clock, t);
+  if (!is_wait_clock(clock)) return EINVAL;
+  return wait_on(c, mutex, clock, t);
+}
+
+FIBERTHREAD_EXPORT int pthread_cond_signal(pthread_cond_t* c) noexcept {
+  if (bits_of(c) & kShared) return REAL(pthread_cond_signal)(c);
+  // Relaxed: a waiter that must be seen set it before it unlocked the mutex that the caller has held since.
+  if (!waiting(c).load(std::memory_order_relaxed)) return 0;
+  WakeList list;
+  {
+    LockedQueue q(c);
+    if (q.first()) list.add(q, *q.first());
+    if (!q.first()) waiting(c).store(0, std::memory_order_relaxed);
+  }
+  list.wake_all();
+  return 0;
+}
+
+FIBERTHREAD_EXPORT int pthread_cond_broadcast(pthread_cond_t* c) noexcept {
+  if (bits_of(c) & kShared) return REAL(pthread_cond_broadcast)(c);
+  if (!waiting(c).load(std::memory_order_relaxed)) return 0;
+  const void* to;
+  {
+    LockedQueue q(c);
+    waiting(c).store(0, std::memory_order_relaxed);  // our last touch
+    Waiter* first = q.first();
+    if (!first) return 0;
+    to = first->requeue_to;
+  }
+  // Who comes in between is woken as well, which is a wake-up for no reason.
+  if (to) requeue_waiters(c, to, mutex_expect_waiters, const_cast<void*>(to));
+  else unpark_all(c);
+  return 0;
+}

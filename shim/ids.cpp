@@ -1,0 +1,195 @@
+#include "shim/ids.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "sched/preempt.h"
+#include "sched/worker.h"
+#include "shim/export.h"
+#include "shim/real.h"
+#include "shim/signal.h"
+#include "sync/fiber_mutex.h"
+
+namespace fiberthread {
+namespace {
+
+// libc would signal the threads that it knows and find the thread control blocks of fibers there, so the calls are made by
+// ourselves: on the caller's kernel thread, then on each other one, in the handler of libc's own signal for this purpose,
+// which nobody blocks. Its own handler is back afterwards.
+constexpr int kSetxidSignal = 33;
+
+struct Order {
+  long number, a, b, c;
+  std::atomic<int32_t> tid;
+  std::atomic<uint32_t> done;  // futex
+  std::atomic<long> result;
+};
+Order order;
+FiberMutex ids_mutex;
+
+void on_order(int, siginfo_t*, void*) {
+  // Acquire: with the release of tid, the rest of the order is seen. Who is not meant got it late, and obeyed before.
+  if (order.tid.load(std::memory_order_acquire) != static_cast<int32_t>(raw_syscall(SYS_gettid))) return;
+  order.result.store(raw_syscall(order.number, order.a, order.b, order.c), std::memory_order_relaxed);
+  order.tid.store(0, std::memory_order_relaxed);
+  order.done.store(1, std::memory_order_release);
+  futex_wake(&order.done, 1);
+}
+
+// Makes one thread obey; false if there is no such thread.
+bool command(int pid, int32_t tid, long expected) {
+  order.done.store(0, std::memory_order_relaxed);
+  order.tid.store(tid, std::memory_order_release);
+  if (raw_syscall(SYS_tgkill, pid, tid, kSetxidSignal) != 0) return false;
+  while (order.done.load(std::memory_order_acquire) == 0) {
+    futex_wait(&order.done, 0, now_ns() + 100'000'000);
+    if (order.done.load(std::memory_order_acquire) == 0 && raw_syscall(SYS_tgkill, pid, tid, 0) != 0) return false;
+  }
+  if (order.result.load(std::memory_order_relaxed) != expected) {
+    static const char kText[] = "fiberthread: a thread could not change its ids; as the process would have several, it ends\n";
+    raw_syscall(SYS_write, 2, arg(kText), sizeof kText - 1);
+    abort();
+  }
+  return true;
+}
+
+// Kernel threads that have obeyed.
+struct Obeyed {
+  int32_t* tids;
+  size_t count = 0, room;
+
+  Obeyed() {
+    room = 1 << 20;
+    tids = static_cast<int32_t*>(mmap(nullptr, room * sizeof *tids, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (tids == MAP_FAILED) abort();
+  }
+  ~Obeyed() { munmap(tids, room * sizeof *tids); }
+  bool has(int32_t tid) const {
+    for (size_t i = 0; i < count; i++)
+      if (tids[i] == tid) return true;
+    return false;
+  }
+  void add(int32_t tid) {
+    if (count < room) tids[count++] = tid;
+  }
+};
+
+// Threads that we did not make (libc's helpers) are found only here.
+template <class Visit>
+void each_listed_thread(Visit visit) {
+  long fd = raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  alignas(8) char buffer[4096];
+  long n;
+  while ((n = raw_syscall(SYS_getdents64, fd, arg(buffer), sizeof buffer)) > 0)
+    for (long at = 0; at < n;) {
+      struct Entry {
+        uint64_t ino, off;
+        uint16_t length;
+        unsigned char type;
+        char name[];
+      };
+      auto* e = reinterpret_cast<Entry*>(buffer + at);
+      int32_t tid = 0;
+      for (const char* p = e->name; *p >= '0' && *p <= '9'; p++) tid = tid * 10 + (*p - '0');
+      if (tid) visit(tid);
+      at += e->length;
+    }
+  raw_syscall(SYS_close, fd);
+}
+
+long everywhere(long number, long a, long b, long c) {
+  ids_mutex.lock();
+  long r;
+  {
+    Busy busy;  // stays on this kernel thread
+    r = raw_syscall(number, a, b, c);
+    if (r == 0) {
+      kernel_handler old;
+      install_kernel_handler(kSetxidSignal, on_order, &old);
+      order.number = number;
+      order.a = a;
+      order.b = b;
+      order.c = c;
+      int pid = static_cast<int>(raw_syscall(SYS_getpid));
+      Obeyed obeyed;
+      obeyed.add(static_cast<int32_t>(raw_syscall(SYS_gettid)));
+      // Threads made meanwhile have the ids of their makers. Once none is left that has not obeyed, no maker is.
+      for (bool news = true; news;) {
+        news = false;
+        auto look = [&](int32_t tid) {
+          if (tid <= 0 || obeyed.has(tid)) return;
+          news |= command(pid, tid, r);
+          obeyed.add(tid);
+        };
+        for (Worker* w = all_workers(); w; w = w->all_next) look(__atomic_load_n(&w->tid, __ATOMIC_ACQUIRE));
+        look(sysmon_tid());
+        each_listed_thread(look);
+      }
+      restore_kernel_handler(kSetxidSignal, old);
+    }
+  }
+  ids_mutex.unlock();
+  if (r == 0) return 0;
+  errno = static_cast<int>(-r);
+  return -1;
+}
+
+// libc's calls will do while it knows all threads, and in the child of a vfork, which is one of its own.
+bool by_libc() { return !sched_started() || in_vfork_child(); }
+
+}  // namespace
+
+void ids_reset_after_fork() { new (&ids_mutex) FiberMutex; }
+
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+#define SET_IDS(name, parameters, arguments, number, a, b, c)             \
+  FIBERTHREAD_EXPORT int name parameters noexcept {                        \
+    if (by_libc()) return REAL(name) arguments;                            \
+    return static_cast<int>(everywhere(number, a, b, c));                  \
+  }
+
+// (uid_t)-1 as a long must have its upper half clear or set alike: the kernel takes 32 bits.
+SET_IDS(setuid, (uid_t u), (u), SYS_setuid, u, 0, 0)
+SET_IDS(setgid, (gid_t g), (g), SYS_setgid, g, 0, 0)
+SET_IDS(seteuid, (uid_t e), (e), SYS_setresuid, -1, e, -1)
+SET_IDS(setegid, (gid_t e), (e), SYS_setresgid, -1, e, -1)
+SET_IDS(setreuid, (uid_t r, uid_t e), (r, e), SYS_setreuid, r, e, 0)
+SET_IDS(setregid, (gid_t r, gid_t e), (r, e), SYS_setregid, r, e, 0)
+SET_IDS(setresuid, (uid_t r, uid_t e, uid_t s), (r, e, s), SYS_setresuid, r, e, s)
+SET_IDS(setresgid, (gid_t r, gid_t e, gid_t s), (r, e, s), SYS_setresgid, r, e, s)
+SET_IDS(setgroups, (size_t n, const gid_t* list), (n, list), SYS_setgroups, static_cast<long>(n), arg(list), 0)
+
+// libc's would call its own setgroups.
+FIBERTHREAD_EXPORT int initgroups(const char* user, gid_t group) {
+  if (by_libc()) return REAL(initgroups)(user, group);
+  int room = 64;
+  for (;;) {
+    auto* list = static_cast<gid_t*>(malloc(static_cast<size_t>(room) * sizeof(gid_t)));
+    if (!list) {
+      errno = ENOMEM;
+      return -1;
+    }
+    int n = room;
+    if (getgrouplist(user, group, list, &n) >= 0) {
+      // More than the kernel takes are left out, as libc does.
+      long most = sysconf(_SC_NGROUPS_MAX);
+      if (most > 0 && n > most) n = static_cast<int>(most);
+      int r = setgroups(static_cast<size_t>(n), list);
+      free(list);
+      return r;
+    }
+    free(list);
+    room = n > room ? n : room * 2;
+  }
+}

@@ -1,0 +1,41 @@
+// Signals, in their first form.
+//
+// One kernel handler of ours stands for every signal that the program handles. It runs on the worker's signal stack and
+// decides whose the signal is: of the running fiber if it was sent to that thread, else of the main fiber if that has
+// it unblocked (programs rely on it), else of any that has. If that one is running here, the program's handler is called
+// at once, on the signal stack; a wait inside it stays in the kernel. Else the signal is recorded, and runs as a call
+// on its fiber's stack when that leaves Busy; a parked fiber is woken, one in a system call is interrupted.
+//
+// The kernel's mask of a worker is that of the fiber which it runs, sysmon's that of the main fiber. So default actions,
+// exec'd children and signals that all block are as on NPTL. Until the first thread is made, nothing of this is in place.
+#pragma once
+#include <signal.h>
+
+#include <cstdint>
+
+#include "sched/fiber.h"
+
+namespace fiberthread {
+
+// Takes over the handlers that the program has installed. Before the scheduler starts, by whoever starts it; idempotent.
+void signal_init();
+// After the scheduler has started: sysmon takes process-directed signals as the main fiber would.
+void signal_scheduler_started();
+// The calling thread ends: what is pending for the process goes to another one.
+void signal_thread_ends(Fiber* me);
+void signal_after_fork_child();
+
+// The handlers that ended the caller's last wait, did they all ask for SA_RESTART?
+bool signal_restarts(Fiber* me);
+
+// Sends to one thread. `info` may be null: as by pthread_kill. 0 or an errno value.
+int signal_send(Fiber* to, int sig, const siginfo_t* info);
+// The same, by the tid that gettid() gives.
+int thread_kill_tid(int tgid, int tid, int sig, const siginfo_t* info);
+// rt_sigprocmask for the calling thread, as pthread_sigmask. 0 or an errno value.
+int signal_mask_raw(int how, const uint64_t* set, uint64_t* old);
+
+// True in the child of a vfork that has not exec'ed: our memory is the parent's then, and must not be changed.
+bool in_vfork_child();
+
+}  // namespace fiberthread

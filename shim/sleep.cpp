@@ -1,0 +1,99 @@
+// sched_yield, and the calls that only let time pass. A fiber parks with a deadline; kernel threads sleep in libc's way.
+#include <errno.h>
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "sched/worker.h"
+#include "shim/cancel.h"
+#include "shim/export.h"
+#include "shim/real.h"
+#include "shim/signal.h"
+#include "shim/time.h"
+
+namespace fiberthread {
+namespace {
+
+bool in_fiber() { return sched_started() && !self()->kernel; }
+
+// Parks until the deadline (0), or until a handler has run (EINTR).
+int sleep_until(uint64_t deadline) {
+  static const std::atomic<uint32_t> never{0};
+  Fiber* me = self();
+  test_cancel();
+  Busy busy;  // a signal's handler must not run before we have seen that there is one
+  clear_pending_unpark(me);
+  while (now_ns() < deadline) {
+    uint32_t i = me->interrupts.load(std::memory_order_seq_cst);
+    if (i & kInterruptSignal) return EINTR;
+    if (i & wait_interrupts(me)) return ECANCELED;
+    park_if(&never, 0, {"sleep"}, deadline);
+  }
+  return 0;
+}
+
+int sleep_and_test(uint64_t deadline) {
+  int e = sleep_until(deadline);
+  if (e == ECANCELED) test_cancel();
+  return e;
+}
+
+uint64_t after(const timespec& t) {
+  timespec from_now = t;
+  uint64_t now = now_ns();
+  if (from_now.tv_sec > 4'000'000'000) return kNever;
+  return now + static_cast<uint64_t>(from_now.tv_sec * kNsPerSec + from_now.tv_nsec);
+}
+
+}  // namespace
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+FIBERTHREAD_EXPORT int sched_yield() noexcept {
+  fiberthread::yield();
+  return 0;
+}
+
+FIBERTHREAD_EXPORT int clock_nanosleep(clockid_t clock, int flags, const timespec* t, timespec* left) {
+  bool known = clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME || clock == CLOCK_TAI;
+  if (!known || !in_fiber()) return REAL(clock_nanosleep)(clock, flags, t, left);
+  if (!valid(*t) || t->tv_sec < 0) return EINVAL;
+  if (flags & TIMER_ABSTIME) {
+    for (;;) {
+      if (int e = sleep_and_test(deadline_from(clock, t))) return e;
+      if (reached(clock, t)) return 0;
+    }
+  }
+  uint64_t deadline = after(*t);
+  int e = sleep_and_test(deadline);
+  if (e && left) {
+    uint64_t now = now_ns(), rest = deadline > now ? deadline - now : 0;
+    *left = {static_cast<time_t>(rest / kNsPerSec), static_cast<long>(rest % kNsPerSec)};
+  }
+  return e;
+}
+
+FIBERTHREAD_EXPORT int nanosleep(const timespec* t, timespec* left) {
+  if (!in_fiber()) return REAL(nanosleep)(t, left);
+  int e = clock_nanosleep(CLOCK_MONOTONIC, 0, t, left);
+  if (e == 0) return 0;
+  errno = e;
+  return -1;
+}
+
+FIBERTHREAD_EXPORT int usleep(useconds_t us) {
+  timespec t{static_cast<time_t>(us / 1'000'000), static_cast<long>(us % 1'000'000) * 1000};
+  return nanosleep(&t, nullptr);
+}
+
+FIBERTHREAD_EXPORT unsigned sleep(unsigned seconds) {
+  if (!in_fiber()) return REAL(sleep)(seconds);
+  timespec t{static_cast<time_t>(seconds), 0}, left{};
+  int error = errno;
+  if (nanosleep(&t, &left) == 0) {
+    errno = error;
+    return 0;
+  }
+  return static_cast<unsigned>(left.tv_sec) + (left.tv_nsec >= 500'000'000);
+}

@@ -1,0 +1,30 @@
+#include "shim/time.h"
+
+namespace fiberthread {
+namespace {
+constexpr int64_t kFarSeconds = 4'000'000'000;  // 126 years, well inside 64 bits of nanoseconds
+}
+
+uint64_t deadline_from(clockid_t clock, const timespec* t) {
+  if (!t) return kNever;
+  if (clock == CLOCK_MONOTONIC) {
+    if (t->tv_sec < 0) return 0;
+    if (t->tv_sec > kFarSeconds) return kNever;
+    return static_cast<uint64_t>(t->tv_sec * kNsPerSec + t->tv_nsec);
+  }
+  timespec now;
+  clock_gettime(clock, &now);  // before now_ns(), so that the error makes us late, not early
+  int64_t seconds;
+  if (__builtin_sub_overflow(t->tv_sec, now.tv_sec, &seconds)) return t->tv_sec < 0 ? 0 : kNever;
+  if (seconds > kFarSeconds) return kNever;
+  int64_t left = seconds < -1 ? -1 : seconds * kNsPerSec + (t->tv_nsec - now.tv_nsec);
+  return left <= 0 ? 0 : now_ns() + static_cast<uint64_t>(left);
+}
+
+bool reached(clockid_t clock, const timespec* t) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return now.tv_sec > t->tv_sec || (now.tv_sec == t->tv_sec && now.tv_nsec >= t->tv_nsec);
+}
+
+}  // namespace fiberthread

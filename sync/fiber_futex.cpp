@@ -1,0 +1,50 @@
+#include "sync/fiber_futex.h"
+
+#include "sync/parking_lot.h"
+
+namespace fiberthread {
+
+bool FiberFutex::wait_slow(uint64_t token, uint64_t deadline) {
+  for (int spins = 0;;) {
+    uint64_t w = word_.load(std::memory_order_acquire);
+    if (w >> 1 >= token) return true;
+    if (!(w & kHasWaiters)) {
+      if (spins++ < 16) {
+        cpu_relax();
+        continue;
+      }
+      if (!word_.compare_exchange_weak(w, w | kHasWaiters, std::memory_order_relaxed)) continue;
+    }
+    Waiter waiter;
+    waiter.token = token;
+    // A post that clears the bit before we are queued finds nobody, but then the bit is clear here.
+    auto ahead = [&] {
+      uint64_t now = word_.load(std::memory_order_relaxed);
+      return now & kHasWaiters && now >> 1 < token;
+    };
+    if (park(this, waiter, ahead, {"futex", this}, deadline) == WakeReason::TimedOut) return get() >= token;
+  }
+}
+
+void FiberFutex::wake_all() { unpark_all(this); }
+
+void FiberFutex::post_one() {
+  uint64_t w = word_.load(std::memory_order_relaxed);
+  while (!(w & kHasWaiters))
+    if (word_.compare_exchange_weak(w, w + kOne, std::memory_order_release, std::memory_order_relaxed)) return;
+  WakeList list;
+  {
+    LockedQueue q(this);
+    Waiter* first = q.first();
+    w = word_.load(std::memory_order_relaxed);
+    while (first && first->token > (w >> 1) + 1) first = first->next;
+    if (first) list.add(q, *first);
+    uint64_t bit = q.first() ? kHasWaiters : 0;
+    // Counting is the last touch, under the lock: a waiter that sees the count may destroy us.
+    while (!word_.compare_exchange_weak(w, ((w & ~kHasWaiters) + kOne) | bit, std::memory_order_release, std::memory_order_relaxed)) {
+    }
+  }
+  list.wake_all();
+}
+
+}  // namespace fiberthread

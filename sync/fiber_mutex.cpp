@@ -1,0 +1,98 @@
+#include "sync/fiber_mutex.h"
+
+#include "sync/parking_lot.h"
+
+namespace fiberthread {
+namespace {
+
+constexpr int kSpins = 16;
+constexpr uint64_t kPatienceNs = 1'000'000;
+constexpr int kPatienceRaces = 16;
+constexpr uint32_t kWantsHandOver = 1;  // Waiter::tag
+
+// Only a hint: the owner's record is readable for ever, its fields may be out of date.
+bool runs_elsewhere(const Fiber* owner, const Fiber* me) {
+  return owner->state.load(std::memory_order_relaxed) == State::Running &&
+         (owner->kernel || me->kernel || __atomic_load_n(&owner->worker, __ATOMIC_RELAXED) != me->worker);
+}
+
+}  // namespace
+
+bool FiberMutex::lock_slow(Fiber* me, uint64_t deadline, uint64_t token) {
+  uint64_t first = 0;  // when it first waited
+  int races = 0, spins = 0;
+  for (;;) {
+    uint64_t w = word_.load(std::memory_order_relaxed);
+    if (w == 0) {
+      uint64_t mine = value(me) | (token & kMore ? kHasWaiters : 0);
+      if (word_.compare_exchange_weak(w, mine, std::memory_order_acquire, std::memory_order_relaxed)) return true;
+      continue;
+    }
+    if (!(w & kHasWaiters)) {
+      if (spins < kSpins && races == 0 && !(token & kMore) && runs_elsewhere(reinterpret_cast<Fiber*>(w), me)) {
+        spins++;
+        cpu_relax();
+        continue;
+      }
+      // Relaxed: the bucket lock orders it against unlock_slow(). From here on the owner stands for all who are queued.
+      if (!word_.compare_exchange_weak(w, w | kHasWaiters, std::memory_order_relaxed)) continue;
+    }
+    Waiter waiter;
+    if (first == 0) {
+      first = now_ns();
+    } else {
+      waiter.in_front = races > 0;
+      if (races >= kPatienceRaces || (races > 0 && now_ns() - first > kPatienceNs)) waiter.tag = kWantsHandOver;
+    }
+    auto still_held = [this] { return word_.load(std::memory_order_relaxed) & kHasWaiters; };
+    switch (park(this, waiter, still_held, {"mutex", this, reinterpret_cast<Fiber*>(w & ~kHasWaiters)}, deadline)) {
+      case WakeReason::Woken:
+        if (waiter.token & kHandedOver) return true;
+        token = waiter.token;
+        races++;
+        break;
+      case WakeReason::Invalid:
+        break;
+      default:
+        return false;  // the bit may stay without a waiter: one slow unlock
+    }
+  }
+}
+
+void FiberMutex::unlock_slow() {
+  uint64_t w = word_.load(std::memory_order_relaxed);
+  while (!(w & kHasWaiters)) {  // somebody else's, or the bit came and went
+    if (w == 0) return;
+    if (word_.compare_exchange_weak(w, 0, std::memory_order_release, std::memory_order_relaxed)) return;
+  }
+  WakeList list;
+  {
+    LockedQueue q(this);
+    // Plain stores: while it is held with the bit set, only its owner changes the word. After the store the mutex may be
+    // gone.
+    Waiter* head = q.first();
+    if (!head) {
+      word_.store(0, std::memory_order_release);
+      return;
+    }
+    bool more = head->next;
+    if (head->tag == kWantsHandOver) {
+      head->token = kHandedOver;
+      word_.store(value(head->fiber) | (more ? kHasWaiters : 0), std::memory_order_release);
+    } else {
+      head->token = more ? kMore : 0;
+      word_.store(0, std::memory_order_release);
+    }
+    list.add(q, *head);
+  }
+  list.wake_all();
+}
+
+bool FiberMutex::expect_waiters() {
+  uint64_t w = word_.load(std::memory_order_relaxed);
+  while (w != 0)
+    if (word_.compare_exchange_weak(w, w | kHasWaiters, std::memory_order_relaxed)) return true;
+  return false;
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,72 @@
+// FiberMutex: an unfair mutex in one word.
+//
+// Cost: uncontended lock + unlock is two CASes; a contended hand-over one park and one unpark. Fairness: who comes by
+// may take the lock before a woken waiter does, but a waiter that has lost a race and waits for more than 1 ms, or has lost 16
+// of them, is handed the lock directly; waiters keep their place in the queue. Not recursive: locking it twice
+// waits for ever. Zero-filled memory is an unlocked mutex; nothing needs to be destroyed.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "sched/fiber.h"
+
+namespace fiberthread {
+
+struct Waiter;
+
+// All members: fibers and foreign threads; not in signal handlers that may interrupt the owner. lock() and lock_until()
+// may park; the others never do.
+class FiberMutex {
+ public:
+  constexpr FiberMutex() = default;
+  FiberMutex(const FiberMutex&) = delete;
+
+  void lock() { lock(self()); }
+  bool try_lock() { return try_lock(self()); }
+  // Gives up at `deadline_ns` (now_ns()'s clock) and returns false. Tries at least once.
+  bool lock_until(uint64_t deadline_ns) { return lock_until(self(), deadline_ns); }
+  // Whoever holds it; unlocking a free one does nothing.
+  void unlock() { unlock(self()); }
+  // Null if it is free. May be out of date at once, unless it is the caller.
+  Fiber* owner() const { return reinterpret_cast<Fiber*>(word_.load(std::memory_order_relaxed) & ~kHasWaiters); }
+
+  // The same for callers that know self() already.
+  bool try_lock(Fiber* me) {
+    uint64_t free = 0;
+    // Acquire, with the release in unlock: the last owner's writes are seen.
+    return word_.compare_exchange_strong(free, value(me), std::memory_order_acquire, std::memory_order_relaxed);
+  }
+  void lock(Fiber* me) {
+    if (__builtin_expect(!try_lock(me), 0)) lock_slow(me, kNever, 0);
+  }
+  bool lock_until(Fiber* me, uint64_t deadline_ns) { return try_lock(me) || lock_slow(me, deadline_ns, 0); }
+  void unlock(Fiber* me) {
+    uint64_t mine = value(me);
+    if (__builtin_expect(!word_.compare_exchange_strong(mine, 0, std::memory_order_release, std::memory_order_relaxed), 0))
+      unlock_slow();
+  }
+
+  // For waits whose waiter may be moved to this mutex's queue (condition variables): Waiter::requeue_to is the mutex's
+  // address, and once woken, the waiter comes here with its token. It must take the lock and not give up.
+  void relock(Fiber* me, uint64_t token) {
+    if (!(token & kHandedOver)) lock_slow(me, kNever, token);
+  }
+  // Under the lock of the queue: if the mutex is held, makes its owner wake somebody when it unlocks. False if it is free.
+  bool expect_waiters();
+
+ private:
+  // {owner: 63, hasWaiters: 1}. A free mutex is 0. The bit asks the owner to wake somebody. It is clear while a woken waiter
+  // is on its way to the lock, even if others are queued: so those who come by meanwhile take the fast path. The
+  // woken one knows of the others from its token and sets the bit again.
+  static constexpr uint64_t kHasWaiters = 1;
+  // Waiter::token
+  static constexpr uint64_t kMore = 1, kHandedOver = 2;
+  static uint64_t value(Fiber* f) { return reinterpret_cast<uint64_t>(f); }
+  bool lock_slow(Fiber* me, uint64_t deadline_ns, uint64_t token);
+  void unlock_slow();
+
+  std::atomic<uint64_t> word_{0};
+};
+static_assert(sizeof(FiberMutex) == 8 && alignof(Fiber) > 1);
+
+}  // namespace fiberthread

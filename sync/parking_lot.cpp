@@ -1,0 +1,184 @@
+#include "sync/parking_lot.h"
+
+namespace fiberthread {
+namespace {
+
+constexpr size_t kBucketBits = 12, kBuckets = size_t{1} << kBucketBits;
+
+constinit Bucket buckets[kBuckets];
+// Which buckets were ever used, so that a fork child touches only those. Relaxed: read where one thread is left.
+constinit std::atomic<uint64_t> used_buckets[kBuckets / 64];
+
+Bucket& bucket_of(const void* address) {
+  // Fibonacci hashing: the high bits of the product depend on all bits of the address.
+  return buckets[reinterpret_cast<uintptr_t>(address) * 0x9E3779B97F4A7C15u >> (64 - kBucketBits)];
+}
+
+void lock_bucket(Bucket& b) {
+  if (__builtin_expect(!b.used.load(std::memory_order_relaxed), 0)) {
+    // Before locking: a fork may come right after it.
+    size_t i = static_cast<size_t>(&b - buckets);
+    used_buckets[i / 64].fetch_or(uint64_t{1} << i % 64, std::memory_order_relaxed);
+    b.used.store(true, std::memory_order_relaxed);
+  }
+  b.lock.lock();
+}
+
+// The link that points to the head of the address's queue, or the null at the end.
+Waiter** head_link(Bucket& b, const void* address) {
+  Waiter** p = &b.heads;
+  while (*p && (*p)->address != address) p = &(*p)->next_head;
+  return p;
+}
+
+void queue_add(Bucket& b, const void* address, Waiter& w) {
+  w.address = address;
+  w.bucket.store(&b, std::memory_order_relaxed);  // published by the bucket lock
+  Waiter** link = head_link(b, address);
+  Waiter* head = *link;
+  w.next = w.next_head = nullptr;
+  if (!head) {
+    w.prev = &w;
+    *link = &w;
+  } else if (w.in_front) {
+    w.next = head;
+    w.prev = head->prev;
+    w.next_head = head->next_head;
+    head->prev = &w;
+    *link = &w;
+  } else {
+    w.prev = head->prev;
+    head->prev->next = &w;
+    head->prev = &w;
+  }
+}
+
+void queue_remove(Bucket& b, Waiter& w) {
+  Waiter** link = head_link(b, w.address);
+  Waiter* head = *link;
+  if (&w != head) {
+    w.prev->next = w.next;
+    (w.next ? w.next : head)->prev = w.prev;
+  } else if (w.next) {
+    w.next->prev = w.prev;
+    w.next->next_head = w.next_head;
+    *link = w.next;
+  } else {
+    *link = w.next_head;
+  }
+  // Relaxed: its owner only concludes that the mark will come.
+  w.bucket.store(nullptr, std::memory_order_relaxed);
+}
+
+// Takes w out unless somebody did so before or it may no longer give up.
+bool withdraw(Waiter& w) {
+  for (;;) {
+    Bucket* b = w.bucket.load(std::memory_order_relaxed);
+    if (!b) return false;
+    Busy busy;
+    lock_bucket(*b);
+    bool here = w.bucket.load(std::memory_order_relaxed) == b;  // or it was moved meanwhile
+    bool out = here && !w.requeued;
+    if (out) queue_remove(*b, w);
+    b->lock.unlock();
+    if (here) return out;
+  }
+}
+
+}  // namespace
+
+LockedQueue::LockedQueue(const void* address) : address_(address), bucket_(bucket_of(address)) { lock_bucket(bucket_); }
+
+Waiter* LockedQueue::first() const { return *head_link(bucket_, address_); }
+
+void LockedQueue::add(Waiter& w) {
+  w.fiber = self();
+  queue_add(bucket_, address_, w);
+}
+
+void LockedQueue::remove(Waiter& w) { queue_remove(bucket_, w); }
+
+void WakeList::wake_all() {
+  for (Waiter* w = first_; w;) {
+    // After the mark the waiter may be gone at once.
+    Waiter* next = w->next;
+    Fiber* f = w->fiber;
+    w->signaled.store(1, std::memory_order_release);
+    unpark(f);
+    w = next;
+  }
+}
+
+WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline, uint32_t mask) {
+  Fiber* me = w.fiber;
+  auto loop = [&] {
+    bool late = deadline != kNever && now_ns() >= deadline;
+    // Acquire: what the waker did before is seen.
+    while (!w.signaled.load(std::memory_order_acquire)) {
+      if (mask || deadline != kNever) {
+        // After park_if() took the latch, before we look whether an interrupt made it: pairs with interrupt().
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        bool interrupted = me->interrupts.load(std::memory_order_relaxed) & mask;
+        if (interrupted || late) {
+          if (withdraw(w)) return interrupted ? WakeReason::Interrupted : WakeReason::TimedOut;
+          deadline = kNever;  // taken out, or bound to wait for what it was moved to
+          mask = 0;
+          late = false;
+        }
+      }
+      late = !park_if(&w.signaled, 0, reason, deadline);
+    }
+    return WakeReason::Woken;
+  };
+  if (!(mask & kInterruptSignal)) return loop();  // each park_if() handles signals when it ends
+  Busy busy;  // the signal must still be there when we look
+  return loop();
+}
+
+size_t requeue_waiters(const void* from, const void* to, bool (*may_move)(void*), void* context) {
+  Busy busy;
+  Bucket& a = bucket_of(from);
+  Bucket& b = bucket_of(to);
+  // By address: two that requeue in opposite directions must not wait for each other.
+  lock_bucket(&a < &b ? a : b);
+  if (&a != &b) lock_bucket(&a < &b ? b : a);
+  WakeList list;
+  size_t n = 0;
+  bool asked = false;
+  Waiter* stand_in = nullptr;
+  while (Waiter* w = *head_link(a, from)) {
+    n++;
+    queue_remove(a, *w);
+    bool move = w->requeue_to == to;
+    if (move && !asked) {
+      asked = true;
+      if (!may_move(context)) {
+        stand_in = w;
+        move = false;
+      }
+    }
+    if (move) {
+      w->requeued = true;
+      w->in_front = false;
+      queue_add(b, to, *w);
+      if (stand_in) stand_in->token = 1;
+    } else {
+      list.append(*w);
+    }
+  }
+  if (&a != &b) b.lock.unlock();
+  a.lock.unlock();
+  list.wake_all();
+  return n;
+}
+
+void parking_lot_reset_after_fork() {
+  for (size_t i = 0; i < kBuckets / 64; i++)
+    for (uint64_t bits = used_buckets[i].load(std::memory_order_relaxed); bits; bits &= bits - 1) {
+      Bucket& b = buckets[i * 64 + static_cast<size_t>(__builtin_ctzll(bits))];
+      b.heads = nullptr;
+      b.lock.reset();
+    }
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,8 @@
+// Unit tests are written for Criterion. Where there is none (AArch64, under an emulator) a runner with the same macros
+// stands in.
+#pragma once
+#if defined(__x86_64__)
+#include <criterion/criterion.h>
+#else
+#include "tests/mini_criterion.h"
+#endif
