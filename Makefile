@@ -1,7 +1,8 @@
 # make, make deps, make demo, make test, make apps, make bench, make install, make clean.
 # Variants, each in a build directory of its own: DEBUG=1, SANITIZE=address|undefined (unit tests only), CROSS=aarch64.
 
-ifeq ($(filter -j%,$(MAKEFLAGS)),)
+# Those that it calls itself get their share by the job server.
+ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
 endif
 MAKEFLAGS += --no-builtin-rules
@@ -10,6 +11,7 @@ MAKEFLAGS += --no-builtin-rules
 
 PREFIX ?= /usr/local
 VERSION := 0.1
+comma := ,
 
 ARCH := $(if $(CROSS),$(CROSS),$(shell uname -m))
 BUILD := build$(if $(CROSS),/$(CROSS))$(if $(DEBUG),/debug)$(if $(SANITIZE),/sanitize-$(SANITIZE))
@@ -38,6 +40,11 @@ PRELOADED := $(patsubst tests/preloaded/%,$(BUILD)/tests/preloaded/%,$(basename 
 .PHONY: all
 all: $(SO) $(LAUNCHER) $(BUILD)/fiberthread.pc
 
+# Changes when a source is removed, which no object's time would tell.
+$(BUILD)/sources: always
+	@mkdir -p $(@D); echo '$(LOW) $(HIGH)' | cmp -s - $@ || echo '$(LOW) $(HIGH)' >$@
+.PHONY: always
+
 # A clear word instead of "g++: not found" for each file.
 $(BUILD)/.compiler:
 	@command -v $(CXX) >/dev/null || { echo 'There is no compiler ($(CXX)). Run "make deps".' >&2; exit 1; }
@@ -52,11 +59,9 @@ $(BUILD)/obj/%.S.o: %.S Makefile | $(BUILD)/.compiler
 	$(CC) -g -I. -MMD -MP -c $< -o $@
 
 # Linked by the C driver, so that nothing of libstdc++ gets in.
-$(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map
+$(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map $(BUILD)/sources
 	$(CC) -shared -static-libgcc $(if $(SANITIZE),-fsanitize=$(SANITIZE),-Wl$(comma)--no-undefined) -Wl,-z,now,-z,relro,-z,initfirst,-z,noexecstack \
 		-Wl,-soname,libfiberthread.so,--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
-comma := ,
-
 $(LAUNCHER): preload/launcher.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(CXX) -std=c++20 $(OPTIMIZE) -g $(WARN) $< -o $@
@@ -80,13 +85,28 @@ $(BUILD)/tests/preloaded/%: tests/preloaded/%.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(CXX) -std=c++20 $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n 's|^// libs: ||p' $<)
 
+# ---- benchmarks ----
+
+BENCH := $(filter-out %/empty,$(patsubst bench-scripts/%.c,$(BUILD)/bench/%,$(wildcard bench-scripts/*.c))) $(BUILD)/bench/empty.so
+$(BUILD)/bench/%: bench-scripts/%.c bench-scripts/bench.h Makefile | $(BUILD)/.compiler
+	@mkdir -p $(@D)
+	$(CC) -O2 -g $(WARN) -pthread $< -o $@
+$(BUILD)/bench/%.so: bench-scripts/%.c Makefile | $(BUILD)/.compiler
+	@mkdir -p $(@D)
+	$(CC) -shared -fPIC $(WARN) $< -o $@
+
+.PHONY: bench-programs
+bench-programs: $(BENCH)
+
+# ---- what to call ----
+
 .PHONY: unit test-programs
 unit: $(UNIT_TESTS)
 test-programs: all unit $(PRELOADED)
 
 .PHONY: deps demo test apps bench
 deps:
-	@tests/deps build
+	@tests/deps build demo test bench
 demo:
 	@tests/deps build demo
 	@$(MAKE) --no-print-directory all
@@ -94,7 +114,7 @@ demo:
 test:
 	@tests/deps build test
 	@$(MAKE) --no-print-directory test-programs
-	@$(MAKE) --no-print-directory CROSS=aarch64 unit
+	@$(MAKE) --no-print-directory CROSS=aarch64 all unit
 	@tests/run $(TESTS)
 apps:
 	@tests/deps build test apps
@@ -102,7 +122,7 @@ apps:
 	@tests/run --apps $(TESTS)
 bench:
 	@tests/deps build bench
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory all bench-programs
 	@bench-scripts/run $(BUILD) $(CASES)
 
 # ---- installing ----

@@ -40,22 +40,33 @@ uint64_t cpu_time(int thread) {
   return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(ts.tv_nsec);
 }
 
-// Asleep in the kernel, as /proc tells; true also when /proc says nothing (two equal CPU clocks must do then).
-bool asleep_by_proc(int thread) {
-  if (proc_task < 0) return true;
-  char path[32];
-  char digits[12];
+// The start of a file of /proc/self/task/THREAD; false if it cannot be read.
+bool read_proc(int thread, const char* file, char* text, size_t size) {
+  if (proc_task < 0) return false;
+  char path[32], digits[12];
   int n = 0;
   for (int t = thread; t; t /= 10) digits[n++] = static_cast<char>('0' + t % 10);
   char* p = path;
   while (n) *p++ = digits[--n];
-  memcpy(p, "/syscall", 9);
+  strcpy(p, file);
   long fd = raw_syscall(SYS_openat, proc_task, arg(path), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return true;
-  char text[8] = {};
-  long got = raw_syscall(SYS_read, fd, arg(text), sizeof text);
+  if (fd < 0) return false;
+  long got = raw_syscall(SYS_read, fd, arg(text), static_cast<long>(size - 1));
   raw_syscall(SYS_close, fd);
-  return got <= 0 || text[0] != 'r';  // "running": also when it only lacks a CPU
+  if (got <= 0) return false;
+  text[got] = 0;
+  return true;
+}
+
+// Asleep in the kernel, as /proc tells; true also when /proc says nothing (two equal CPU clocks must do then).
+bool asleep_by_proc(int thread) {
+  char text[128];
+  // "running" also when it only lacks a CPU.
+  if (read_proc(thread, "/syscall", text, sizeof text)) return text[0] != 'r';
+  // A process that has changed its ids may no longer read that of itself. "tid (name) R …", where names may hold brackets.
+  if (!read_proc(thread, "/stat", text, sizeof text)) return true;
+  const char* end = strrchr(text, ')');
+  return !end || end[1] != ' ' || end[2] != 'R';
 }
 
 void try_take(Worker* w, uint32_t heartbeat) {

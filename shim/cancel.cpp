@@ -29,7 +29,7 @@ struct Cancellation {
   std::atomic<bool> asynchronous;
   std::atomic<bool> exiting;
 };
-Cancellation& state_of(Fiber* f) { return shim_share<Cancellation, 96, 128>(f); }
+Cancellation& state_of(Fiber* f) { return shim_share<Cancellation, 96, 112>(f); }
 
 // Where libc keeps "asynchronous" in a TCB: found by experiment, as an offset and the bits that change.
 std::atomic<int32_t> type_offset{-1};

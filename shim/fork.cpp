@@ -44,6 +44,14 @@ void in_child() {
 
 }  // namespace
 
+long fork_by(long nr, long a, long b, long c, long d, long e) {
+  prepare();
+  long r = raw_syscall(nr, a, b, c, d, e);
+  if (r == 0) in_child();
+  else in_parent();
+  return r;
+}
+
 void fork_init() { pthread_atfork(prepare, in_parent, in_child); }
 
 }  // namespace fiberthread

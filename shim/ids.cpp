@@ -25,61 +25,59 @@ namespace {
 // which nobody blocks. Its own handler is back afterwards.
 constexpr int kSetxidSignal = 33;
 
+struct Thread {
+  std::atomic<int32_t> tid;
+  std::atomic<uint32_t> obeyed;
+};
+
 struct Order {
   long number, a, b, c;
-  std::atomic<int32_t> tid;
-  std::atomic<uint32_t> done;  // futex
-  std::atomic<long> result;
+  std::atomic<Thread*> threads;  // who shall obey; null: nobody, what comes is late
+  std::atomic<size_t> count;
+  std::atomic<uint32_t> obeyed;  // futex: how many have
+  std::atomic<bool> failed;
 };
+constexpr size_t kMaxThreads = 1 << 20;
 Order order;
 FiberMutex ids_mutex;
 
 void on_order(int, siginfo_t*, void*) {
-  // Acquire: with the release of tid, the rest of the order is seen. Who is not meant got it late, and obeyed before.
-  if (order.tid.load(std::memory_order_acquire) != static_cast<int32_t>(raw_syscall(SYS_gettid))) return;
-  order.result.store(raw_syscall(order.number, order.a, order.b, order.c), std::memory_order_relaxed);
-  order.tid.store(0, std::memory_order_relaxed);
-  order.done.store(1, std::memory_order_release);
-  futex_wake(&order.done, 1);
+  auto tid = static_cast<int32_t>(raw_syscall(SYS_gettid));
+  Thread* threads = order.threads.load(std::memory_order_acquire);
+  size_t n = threads ? order.count.load(std::memory_order_acquire) : 0;  // with the release there, the order is seen
+  for (size_t i = n; i-- > 0;) {
+    Thread& t = threads[i];
+    if (t.tid.load(std::memory_order_relaxed) != tid) continue;
+    if (t.obeyed.exchange(1, std::memory_order_relaxed)) return;
+    if (raw_syscall(order.number, order.a, order.b, order.c) != 0) order.failed.store(true, std::memory_order_relaxed);
+    order.obeyed.fetch_add(1, std::memory_order_release);
+    futex_wake(&order.obeyed, 1);
+    return;
+  }
 }
 
-// Makes one thread obey; false if there is no such thread.
-bool command(int pid, int32_t tid, long expected) {
-  order.done.store(0, std::memory_order_relaxed);
-  order.tid.store(tid, std::memory_order_release);
-  if (raw_syscall(SYS_tgkill, pid, tid, kSetxidSignal) != 0) return false;
-  while (order.done.load(std::memory_order_acquire) == 0) {
-    futex_wait(&order.done, 0, now_ns() + 100'000'000);
-    if (order.done.load(std::memory_order_acquire) == 0 && raw_syscall(SYS_tgkill, pid, tid, 0) != 0) return false;
+// Makes the threads from `first` on obey, all at once.
+void command(int pid, Thread* threads, size_t first, size_t count) {
+  order.obeyed.store(0, std::memory_order_relaxed);
+  order.count.store(count, std::memory_order_release);
+  size_t gone = 0;
+  auto missing = [&](Thread& t, int sig) {
+    if (raw_syscall(SYS_tgkill, pid, t.tid.load(std::memory_order_relaxed), sig) == 0) return;
+    if (!t.obeyed.exchange(1, std::memory_order_relaxed)) gone++;  // it has ended
+  };
+  for (size_t i = first; i < count; i++) missing(threads[i], kSetxidSignal);
+  uint32_t n;
+  while ((n = order.obeyed.load(std::memory_order_acquire)) + gone < count - first) {
+    if (futex_wait(&order.obeyed, n, now_ns() + 100'000'000) != -ETIMEDOUT) continue;
+    for (size_t i = first; i < count; i++)
+      if (!threads[i].obeyed.load(std::memory_order_relaxed)) missing(threads[i], 0);
   }
-  if (order.result.load(std::memory_order_relaxed) != expected) {
+  if (order.failed.load(std::memory_order_relaxed)) {
     static const char kText[] = "fiberthread: a thread could not change its ids; as the process would have several, it ends\n";
     raw_syscall(SYS_write, 2, arg(kText), sizeof kText - 1);
     abort();
   }
-  return true;
 }
-
-// Kernel threads that have obeyed.
-struct Obeyed {
-  int32_t* tids;
-  size_t count = 0, room;
-
-  Obeyed() {
-    room = 1 << 20;
-    tids = static_cast<int32_t*>(mmap(nullptr, room * sizeof *tids, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    if (tids == MAP_FAILED) abort();
-  }
-  ~Obeyed() { munmap(tids, room * sizeof *tids); }
-  bool has(int32_t tid) const {
-    for (size_t i = 0; i < count; i++)
-      if (tids[i] == tid) return true;
-    return false;
-  }
-  void add(int32_t tid) {
-    if (count < room) tids[count++] = tid;
-  }
-};
 
 // Threads that we did not make (libc's helpers) are found only here.
 template <class Visit>
@@ -119,20 +117,32 @@ long everywhere(long number, long a, long b, long c) {
       order.b = b;
       order.c = c;
       int pid = static_cast<int>(raw_syscall(SYS_getpid));
-      Obeyed obeyed;
-      obeyed.add(static_cast<int32_t>(raw_syscall(SYS_gettid)));
+      long mem = raw_syscall(SYS_mmap, 0, kMaxThreads * sizeof(Thread), PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (mem < 0 && mem > -4096) abort();  // half of the threads with other ids would be worse
+      auto* threads = reinterpret_cast<Thread*>(mem);
+      order.count.store(0, std::memory_order_relaxed);
+      order.threads.store(threads, std::memory_order_release);
+      size_t known = 1;
+      threads[0].tid.store(static_cast<int32_t>(raw_syscall(SYS_gettid)), std::memory_order_relaxed);
+      threads[0].obeyed.store(1, std::memory_order_relaxed);
       // Threads made meanwhile have the ids of their makers. Once none is left that has not obeyed, no maker is.
-      for (bool news = true; news;) {
-        news = false;
+      for (;;) {
+        size_t count = known;
         auto look = [&](int32_t tid) {
-          if (tid <= 0 || obeyed.has(tid)) return;
-          news |= command(pid, tid, r);
-          obeyed.add(tid);
+          for (size_t i = 0; i < count; i++)
+            if (threads[i].tid.load(std::memory_order_relaxed) == tid) return;
+          if (tid > 0 && count < kMaxThreads) threads[count++].tid.store(tid, std::memory_order_relaxed);
         };
         for (Worker* w = all_workers(); w; w = w->all_next) look(__atomic_load_n(&w->tid, __ATOMIC_ACQUIRE));
         look(sysmon_tid());
         each_listed_thread(look);
+        if (count == known) break;
+        command(pid, threads, known, count);
+        known = count;
       }
+      order.threads.store(nullptr, std::memory_order_release);
+      raw_syscall(SYS_munmap, mem, kMaxThreads * sizeof(Thread));
       restore_kernel_handler(kSetxidSignal, old);
     }
   }

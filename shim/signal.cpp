@@ -20,6 +20,7 @@
 #include "shim/cancel.h"
 #include "shim/export.h"
 #include "shim/real.h"
+#include "shim/scheduling.h"
 #include "shim/thread.h"
 #include "shim/time.h"
 
@@ -591,6 +592,7 @@ void signal_scheduler_started() {
 }
 
 void signal_thread_ends(Fiber* me) {
+  alternate_stack = {};
   ThreadSignals& s = state_of(me);
   Pending* homeless = nullptr;
   {
@@ -697,26 +699,8 @@ int thread_kill_tid(int tgid, int tid, int sig, const siginfo_t* info) {
   if (tid <= 0 || (tgid != -1 && tgid <= 0)) return EINVAL;
   int pid = static_cast<int>(raw_syscall(SYS_getpid));
   if (sched_started() && (tgid == pid || tgid == -1) && !in_vfork_child()) {
-    struct Search {
-      uint32_t id;
-      Fiber* found;
-    } search{static_cast<uint32_t>(tid), nullptr};
-    if (main_fiber->id == search.id) {
-      search.found = main_fiber;
-    } else {
-      block_each(
-          [](Fiber* f, void* p) {
-            auto* s = static_cast<Search*>(p);
-            if (f->id != s->id || !f->tcb || !f->valid.load(std::memory_order_acquire)) return true;
-            s->found = f;
-            return false;
-          },
-          &search);
-    }
-    if (search.found && !search.found->kernel) {
-      if (search.found->done.load(std::memory_order_acquire)) return ESRCH;
-      return signal_send(search.found, sig, info);
-    }
+    Fiber* f = fiber_of_tid(tid);
+    if (f && !f->kernel) return f->done.load(std::memory_order_acquire) ? ESRCH : signal_send(f, sig, info);
   }
   long r;
   if (info) r = tgid == -1 ? raw_syscall(SYS_rt_sigqueueinfo, tid, sig, arg(info)) : raw_syscall(SYS_rt_tgsigqueueinfo, tgid, tid, sig, arg(info));

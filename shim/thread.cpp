@@ -19,6 +19,7 @@
 #include "shim/export.h"
 #include "shim/mutex.h"
 #include "shim/real.h"
+#include "shim/scheduling.h"
 #include "shim/signal.h"
 #include "shim/time.h"
 
@@ -234,6 +235,11 @@ FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* a
   memcpy(f->name, me->name, sizeof f->name);
   f->sigmask = w.has_mask ? w.mask : me->sigmask;
   memset(f->shim, 0, sizeof f->shim);
+  if (int e = scheduling_at_birth(f, me, attr)) {
+    Busy busy;
+    block_put(f);
+    return e;
+  }
   sched_prepare(f, run);
   f->valid.store(true, std::memory_order_release);
   *thread = reinterpret_cast<pthread_t>(f->tcb);

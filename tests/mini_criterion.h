@@ -9,9 +9,14 @@
 
 namespace mini {
 
-struct Options {
-  int timeout = 120;  // seconds
-  int signal = 0;     // that the test shall end by
+struct Options {  // in Criterion's order
+  void (*init)() = nullptr;
+  void (*fini)() = nullptr;
+  int signal = 0;  // that the test shall end by
+  int exit_code = 0;
+  bool disabled = false;
+  const char* description = nullptr;
+  double timeout = 120;  // seconds
 };
 
 struct Test {
@@ -42,15 +47,17 @@ template <class... Args>
 inline bool passes(const Test& t) {
   pid_t pid = fork();
   if (pid == 0) {
-    alarm(static_cast<unsigned>(t.options.timeout));
+    alarm(static_cast<unsigned>(t.options.timeout) + 1);
+    if (t.options.init) t.options.init();
     t.body();
+    if (t.options.fini) t.options.fini();
     _exit(0);
   }
   int status = 0;
   waitpid(pid, &status, 0);
   if (t.options.signal) return WIFSIGNALED(status) && WTERMSIG(status) == t.options.signal;
   if (WIFSIGNALED(status)) fprintf(stderr, "%s::%s: ended by signal %d\n", t.suite, t.name, WTERMSIG(status));
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return WIFEXITED(status) && WEXITSTATUS(status) == t.options.exit_code;
 }
 
 }  // namespace mini
@@ -72,13 +79,17 @@ inline bool passes(const Test& t) {
 #define cr_assert_null(a, ...) cr_assert((a) == nullptr __VA_OPT__(, ) __VA_ARGS__)
 #define cr_assert_not_null(a, ...) cr_assert((a) != nullptr __VA_OPT__(, ) __VA_ARGS__)
 #define cr_assert_str_eq(a, b, ...) cr_assert(strcmp(a, b) == 0 __VA_OPT__(, ) __VA_ARGS__)
+#define cr_assert_str_neq(a, b, ...) cr_assert(strcmp(a, b) != 0 __VA_OPT__(, ) __VA_ARGS__)
+#define cr_assert_arr_eq(a, b, size, ...) cr_assert(memcmp(a, b, size) == 0 __VA_OPT__(, ) __VA_ARGS__)
+#define cr_assert_fail(...) cr_assert(!"reached" __VA_OPT__(, ) __VA_ARGS__)
+#define cr_fail cr_assert_fail
 
 int main() {
   int n = 0, bad = 0;
   for (mini::Test* t = mini::Test::first; t; t = t->next) {
-    bool ok = mini::passes(*t);
+    bool ok = t->options.disabled || mini::passes(*t);
     bad += !ok;
-    printf("%s %d - %s::%s\n", ok ? "ok" : "not ok", ++n, t->suite, t->name);
+    printf("%s %d - %s::%s%s\n", ok ? "ok" : "not ok", ++n, t->suite, t->name, t->options.disabled ? " # SKIP disabled" : "");
     fflush(stdout);
   }
   printf("1..%d\n", n);

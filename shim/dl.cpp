@@ -1,0 +1,117 @@
+// dlopen, dlmopen and dlclose: the scheduler has to know what is loaded (TLS of modules, executable stacks, whose code is whose).
+//
+// RTLD_DEEPBIND is dropped, so that plugins see the same threads as the program. And libc looks for a library on behalf of
+// its caller (RUNPATH, $ORIGIN), which would be us: so that part is done here for the true caller.
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <link.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sched/preempt.h"
+#include "sched/stack.h"
+#include "sched/tcb.h"
+#include "sched/worker.h"
+#include "shim/export.h"
+#include "shim/real.h"
+
+namespace fiberthread {
+namespace {
+
+void look_again() {
+  if (!sched_started()) return;  // who starts it looks
+  int error = errno;
+  tcb_modules_changed();
+  stack_look_at_objects();
+  preempt_look_at_objects();
+  errno = error;
+}
+
+// The caller's object, or null if it is not known or looks nowhere but everybody does.
+link_map* object_with_own_path(const void* caller) {
+  Dl_info info;
+  link_map* map = nullptr;
+  if (!dladdr1(caller, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) || !map || !map->l_ld) return nullptr;
+  for (auto* d = map->l_ld; d->d_tag != DT_NULL; d++)
+    if (d->d_tag == DT_RUNPATH || d->d_tag == DT_RPATH) return map;
+  return nullptr;
+}
+
+// Puts the caller's directory in place of $ORIGIN at the start of `file`. False if there is none or it is too long.
+bool expand_origin(const char* file, const void* caller, char (&out)[PATH_MAX]) {
+  const char* rest = nullptr;
+  for (const char* name : {"$ORIGIN", "${ORIGIN}"})
+    if (strncmp(file, name, strlen(name)) == 0) rest = file + strlen(name);
+  Dl_info info;
+  link_map* map = nullptr;
+  if (!rest || !dladdr1(caller, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) || !map) return false;
+  char origin[PATH_MAX];
+  if (dlinfo(map, RTLD_DI_ORIGIN, origin) != 0 || strlen(origin) + strlen(rest) >= sizeof out) return false;
+  strcpy(out, origin);
+  strcat(out, rest);
+  return true;
+}
+
+// Where `map` would find `file` before everybody's directories are searched; false if nowhere.
+bool find_in_own_path(link_map* map, const char* file, char (&out)[PATH_MAX]) {
+  // dlinfo() gives all directories in order. Those that an object without a path of its own (the program's loader) has as
+  // well are left to libc, which knows its cache better.
+  constexpr size_t kRoom = 8192;  // of stack
+  Dl_serinfo size;
+  if (dlinfo(map, RTLD_DI_SERINFOSIZE, &size) != 0 || size.dls_size > kRoom) return false;
+  alignas(Dl_serinfo) char memory[kRoom];
+  auto* all = reinterpret_cast<Dl_serinfo*>(memory);
+  all->dls_size = size.dls_size;
+  all->dls_cnt = size.dls_cnt;
+  if (dlinfo(map, RTLD_DI_SERINFO, all) != 0) return false;
+  const Dl_serpath* path = all->dls_serpath;
+  asm("" : "+r"(path));  // declared as an array of none
+  for (unsigned i = 0; i < all->dls_cnt; i++) {
+    const char* dir = path[i].dls_name;
+    if (strlen(dir) + 1 + strlen(file) >= sizeof out) continue;
+    strcpy(out, dir);
+    strcat(out, "/");
+    strcat(out, file);
+    if (access(out, R_OK) == 0) return true;
+  }
+  return false;
+}
+
+template <class Open>
+void* open_for(const char* file, int flags, const void* caller, Open open) {
+  flags &= ~RTLD_DEEPBIND;
+  void* handle = nullptr;
+  char path[PATH_MAX];
+  if (file && *file == '$' && expand_origin(file, caller, path)) {
+    handle = open(path, flags);
+  } else if (link_map* map = file && *file && !strchr(file, '/') ? object_with_own_path(caller) : nullptr) {
+    handle = open(file, flags | RTLD_NOLOAD);
+    if (!handle && !(flags & RTLD_NOLOAD) && find_in_own_path(map, file, path)) handle = open(path, flags);
+    if (!handle) handle = open(file, flags);
+    else dlerror();  // the first try's
+  } else {
+    handle = open(file, flags);
+  }
+  look_again();
+  return handle;
+}
+
+}  // namespace
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+FIBERTHREAD_EXPORT void* dlopen(const char* file, int flags) noexcept {
+  return open_for(file, flags, __builtin_return_address(0), [](const char* f, int how) { return REAL(dlopen)(f, how); });
+}
+
+FIBERTHREAD_EXPORT void* dlmopen(Lmid_t ns, const char* file, int flags) noexcept {
+  return open_for(file, flags, __builtin_return_address(0), [ns](const char* f, int how) { return REAL(dlmopen)(ns, f, how); });
+}
+
+FIBERTHREAD_EXPORT int dlclose(void* handle) noexcept {
+  int r = REAL(dlclose)(handle);
+  look_again();
+  return r;
+}

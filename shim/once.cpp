@@ -1,0 +1,77 @@
+// pthread_once. An initialiser that does not return, because it throws or its thread ends, leaves the object as it was.
+#include <pthread.h>
+#include <unwind.h>
+
+#include "sched/syscall.h"
+#include "shim/export.h"
+#include "sync/parking_lot.h"
+
+extern "C" {
+// once_<arch>.S: calls fn; unwinding through its frame asks the function below.
+void fiberthread_once_call(void (*fn)()) __attribute__((visibility("hidden")));
+_Unwind_Reason_Code fiberthread_once_personality(int, _Unwind_Action actions, _Unwind_Exception_Class, _Unwind_Exception*,
+                                                 _Unwind_Context*) __attribute__((visibility("hidden")));
+}
+
+namespace fiberthread {
+namespace {
+
+// The word: 0, kDone as in glibc, or kRunning with the process that runs it: in the child of a fork nobody does.
+constexpr uint32_t kRunning = 1, kDone = 2;
+
+uint32_t running_here() { return static_cast<uint32_t>(raw_syscall(SYS_getpid)) << 2 | kRunning; }
+
+// The initialisers that this thread is in, innermost first.
+struct Frame {
+  std::atomic<uint32_t>* word;
+  Frame* outer;
+};
+thread_local constinit Frame* frames = nullptr;
+
+void settle(std::atomic<uint32_t>& word, uint32_t value) {
+  // Release: who finds it done sees what the initialiser did.
+  word.store(value, std::memory_order_release);
+  unpark_all(&word);
+}
+
+[[gnu::noinline]] void run_or_wait(std::atomic<uint32_t>& word, void (*fn)()) {
+  uint32_t running = running_here();
+  uint32_t w = word.load(std::memory_order_acquire);
+  while (w != kDone) {
+    if (w != running) {
+      if (!word.compare_exchange_weak(w, running, std::memory_order_acquire)) continue;
+      Frame frame{&word, frames};
+      frames = &frame;
+      fiberthread_once_call(fn);
+      frames = frame.outer;
+      settle(word, kDone);
+      return;
+    }
+    Waiter waiter;
+    park(&word, waiter, [&] { return word.load(std::memory_order_relaxed) == running; }, {"once", &word});
+    w = word.load(std::memory_order_acquire);
+  }
+}
+
+}  // namespace
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+_Unwind_Reason_Code fiberthread_once_personality(int, _Unwind_Action actions, _Unwind_Exception_Class, _Unwind_Exception*,
+                                                 _Unwind_Context*) {
+  if (actions & _UA_CLEANUP_PHASE) {
+    Frame* frame = frames;
+    frames = frame->outer;
+    settle(*frame->word, 0);
+  }
+  return _URC_CONTINUE_UNWIND;
+}
+
+FIBERTHREAD_EXPORT int pthread_once(pthread_once_t* once, void (*fn)()) {
+  auto& word = *reinterpret_cast<std::atomic<uint32_t>*>(once);
+  if (__builtin_expect(word.load(std::memory_order_acquire) != kDone, 0)) run_or_wait(word, fn);
+  return 0;
+}
+
+FIBERTHREAD_ALIAS(__pthread_once, pthread_once);

@@ -1,0 +1,207 @@
+// pthread_rwlock_*. A private lock is one word in glibc's object; who has to wait is handed the lock by who gives it up. As in
+// NPTL readers pass waiting writers, but for PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP.
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "shim/export.h"
+#include "shim/real.h"
+#include "shim/time.h"
+#include "sync/parking_lot.h"
+
+namespace fiberthread {
+namespace {
+
+struct RwLock {
+  std::atomic<uint32_t> word;  // {readers: 30, waiting, writer}; waiting may be left over from a timeout
+};
+constexpr uint32_t kWriter = 1, kWaiting = 2, kReader = 4, kMaxReaders = ~uint32_t{0} / kReader - 1;
+enum Kind : uint32_t { kWantsToRead, kWantsToWrite };  // Waiter::tag
+
+RwLock& of(pthread_rwlock_t* l) { return *reinterpret_cast<RwLock*>(l); }
+// The writer's tid, where glibc has it.
+int& writer(pthread_rwlock_t* l) { return l->__data.__cur_writer; }
+bool is_shared(const pthread_rwlock_t* l) { return l->__data.__shared != 0; }
+bool writers_first(const pthread_rwlock_t* l) { return l->__data.__flags == PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP; }
+
+bool writes(pthread_rwlock_t* l, const Fiber* me) {
+  return of(l).word.load(std::memory_order_relaxed) & kWriter &&
+         __atomic_load_n(&writer(l), __ATOMIC_RELAXED) == static_cast<int>(me->id);
+}
+
+int try_read(pthread_rwlock_t* l) {
+  auto& word = of(l).word;
+  uint32_t w = word.load(std::memory_order_relaxed);
+  while (!(w & kWriter) && !(w & kWaiting && writers_first(l))) {
+    if (w / kReader >= kMaxReaders) return EAGAIN;
+    if (word.compare_exchange_weak(w, w + kReader, std::memory_order_acquire, std::memory_order_relaxed)) return 0;
+  }
+  return EBUSY;
+}
+
+int try_write(pthread_rwlock_t* l, Fiber* me) {
+  auto& word = of(l).word;
+  uint32_t w = word.load(std::memory_order_relaxed);
+  while (w == 0 || w == kWaiting)
+    if (word.compare_exchange_weak(w, w | kWriter, std::memory_order_acquire, std::memory_order_relaxed)) {
+      __atomic_store_n(&writer(l), static_cast<int>(me->id), __ATOMIC_RELAXED);
+      return 0;
+    }
+  return EBUSY;
+}
+
+// Whose turn is it when `readers` hold the lock and the queue is as it is? Takes them out; returns what they add to the word.
+uint32_t admit(LockedQueue& q, bool writers_first, uint32_t readers, WakeList& list) {
+  Waiter* first_writer = nullptr;
+  bool any_reader = false;
+  for (Waiter* w = q.first(); w; w = w->next) {
+    if (w->tag == kWantsToWrite) first_writer = first_writer ? first_writer : w;
+    else any_reader = true;
+  }
+  if (first_writer && (writers_first || !any_reader)) {
+    if (readers) return 0;
+    list.add(q, *first_writer);
+    return kWriter;
+  }
+  uint32_t n = 0;
+  for (Waiter* w = q.first(); w;) {
+    Waiter* next = w->next;
+    if (w->tag == kWantsToRead) {
+      list.add(q, *w);
+      n += kReader;
+    }
+    w = next;
+  }
+  return n;
+}
+
+// Gives up `mine` (kWriter, kReader, or 0 when a waiter has gone), and hands the lock on.
+void hand_over(pthread_rwlock_t* l, uint32_t mine) {
+  WakeList list;
+  {
+    LockedQueue q(l);
+    bool prefer = writers_first(l);
+    auto& word = of(l).word;
+    // With kWaiting set, readers may still come and go by themselves, but only until the word says that none is left: then
+    // they come here as well. So first we give up our part, holding the place as a writer if it was the last.
+    uint32_t w = word.load(std::memory_order_relaxed), rest;
+    do {
+      rest = (w - mine) & ~kWaiting;
+      if (rest & kWriter) return;  // with mine == 0 only
+    } while (!word.compare_exchange_weak(w, kWaiting | (rest ? rest : kWriter), std::memory_order_acq_rel, std::memory_order_relaxed));
+    uint32_t holds = rest ? 0 : kWriter;
+    uint32_t add = admit(q, prefer, rest, list);
+    uint32_t waiting = q.first() ? kWaiting : 0;
+    w = word.load(std::memory_order_relaxed);
+    // Release: what was done under the lock is seen by those who get it. The last touch, but by them.
+    while (!word.compare_exchange_weak(w, ((w - holds + add) & ~kWaiting) | waiting, std::memory_order_release, std::memory_order_relaxed)) {
+    }
+  }
+  list.wake_all();
+}
+
+int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock, const timespec* t, bool timed) {
+  Fiber* me = self();
+  for (;;) {
+    int e = kind == kWantsToRead ? try_read(l) : try_write(l, me);
+    if (e != EBUSY) return e;
+    if (writes(l, me)) return EDEADLK;
+    if (timed && !valid(*t)) return EINVAL;
+    Waiter w;
+    w.tag = kind;
+    auto& word = of(l).word;
+    bool prefer = writers_first(l);
+    auto must_wait = [&] {
+      uint32_t now = word.load(std::memory_order_relaxed);
+      for (;;) {
+        bool free = kind == kWantsToWrite ? now == 0 || now == kWaiting : !(now & kWriter) && !(now & kWaiting && prefer);
+        if (free) return false;
+        if (now & kWaiting || word.compare_exchange_weak(now, now | kWaiting, std::memory_order_relaxed)) return true;
+      }
+    };
+    WakeReason r = park(l, w, must_wait, {kind == kWantsToRead ? "rwlock (read)" : "rwlock (write)", l}, deadline_from(clock, t));
+    if (r == WakeReason::Woken) {  // it is ours
+      if (kind == kWantsToWrite) __atomic_store_n(&writer(l), static_cast<int>(me->id), __ATOMIC_RELAXED);
+      return 0;
+    }
+    if (r == WakeReason::TimedOut) {
+      // Readers may have queued behind a writer that has gone.
+      hand_over(l, 0);
+      if (reached(clock, t)) return ETIMEDOUT;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+FIBERTHREAD_EXPORT int pthread_rwlock_init(pthread_rwlock_t* l, const pthread_rwlockattr_t* attr) noexcept {
+  int shared = PTHREAD_PROCESS_PRIVATE, kind = PTHREAD_RWLOCK_DEFAULT_NP;
+  if (attr) {
+    pthread_rwlockattr_getpshared(attr, &shared);
+    pthread_rwlockattr_getkind_np(attr, &kind);
+    if (shared == PTHREAD_PROCESS_SHARED) return REAL(pthread_rwlock_init)(l, attr);
+  }
+  memset(l, 0, sizeof *l);
+  l->__data.__flags = static_cast<unsigned>(kind);
+  return 0;
+}
+
+FIBERTHREAD_EXPORT int pthread_rwlock_destroy(pthread_rwlock_t* l) noexcept {
+  return is_shared(l) ? REAL(pthread_rwlock_destroy)(l) : 0;
+}
+
+FIBERTHREAD_EXPORT int pthread_rwlock_rdlock(pthread_rwlock_t* l) noexcept {
+  if (is_shared(l)) return REAL(pthread_rwlock_rdlock)(l);
+  return lock(l, kWantsToRead, CLOCK_MONOTONIC, nullptr, false);
+}
+FIBERTHREAD_EXPORT int pthread_rwlock_wrlock(pthread_rwlock_t* l) noexcept {
+  if (is_shared(l)) return REAL(pthread_rwlock_wrlock)(l);
+  return lock(l, kWantsToWrite, CLOCK_MONOTONIC, nullptr, false);
+}
+FIBERTHREAD_EXPORT int pthread_rwlock_tryrdlock(pthread_rwlock_t* l) noexcept {
+  return is_shared(l) ? REAL(pthread_rwlock_tryrdlock)(l) : try_read(l);
+}
+FIBERTHREAD_EXPORT int pthread_rwlock_trywrlock(pthread_rwlock_t* l) noexcept {
+  return is_shared(l) ? REAL(pthread_rwlock_trywrlock)(l) : try_write(l, self());
+}
+FIBERTHREAD_EXPORT int pthread_rwlock_timedrdlock(pthread_rwlock_t* l, const timespec* t) noexcept {
+  if (is_shared(l)) return REAL(pthread_rwlock_timedrdlock)(l, t);
+  return lock(l, kWantsToRead, CLOCK_REALTIME, t, true);
+}
+FIBERTHREAD_EXPORT int pthread_rwlock_timedwrlock(pthread_rwlock_t* l, const timespec* t) noexcept {
+  if (is_shared(l)) return REAL(pthread_rwlock_timedwrlock)(l, t);
+  return lock(l, kWantsToWrite, CLOCK_REALTIME, t, true);
+}
+FIBERTHREAD_EXPORT int pthread_rwlock_clockrdlock(pthread_rwlock_t* l, clockid_t clock, const timespec* t) noexcept {
+  if (is_shared(l)) return REAL(pthread_rwlock_clockrdlock)(l, clock, t);
+  return is_wait_clock(clock) ? lock(l, kWantsToRead, clock, t, true) : EINVAL;
+}
+FIBERTHREAD_EXPORT int pthread_rwlock_clockwrlock(pthread_rwlock_t* l, clockid_t clock, const timespec* t) noexcept {
+  if (is_shared(l)) return REAL(pthread_rwlock_clockwrlock)(l, clock, t);
+  return is_wait_clock(clock) ? lock(l, kWantsToWrite, clock, t, true) : EINVAL;
+}
+
+FIBERTHREAD_EXPORT int pthread_rwlock_unlock(pthread_rwlock_t* l) noexcept {
+  if (is_shared(l)) return REAL(pthread_rwlock_unlock)(l);
+  auto& word = of(l).word;
+  uint32_t w = word.load(std::memory_order_relaxed);
+  uint32_t mine = w & kWriter ? kWriter : kReader;
+  if (mine == kWriter) __atomic_store_n(&writer(l), 0, __ATOMIC_RELAXED);
+  for (;;) {
+    if (w & kWaiting && (w & ~kWaiting) == mine) break;
+    if (word.compare_exchange_weak(w, w - mine, std::memory_order_release, std::memory_order_relaxed)) return 0;
+  }
+  hand_over(l, mine);
+  return 0;
+}
+
+FIBERTHREAD_ALIAS(__pthread_rwlock_init, pthread_rwlock_init);
+FIBERTHREAD_ALIAS(__pthread_rwlock_destroy, pthread_rwlock_destroy);
+FIBERTHREAD_ALIAS(__pthread_rwlock_rdlock, pthread_rwlock_rdlock);
+FIBERTHREAD_ALIAS(__pthread_rwlock_wrlock, pthread_rwlock_wrlock);
+FIBERTHREAD_ALIAS(__pthread_rwlock_tryrdlock, pthread_rwlock_tryrdlock);
+FIBERTHREAD_ALIAS(__pthread_rwlock_trywrlock, pthread_rwlock_trywrlock);
+FIBERTHREAD_ALIAS(__pthread_rwlock_unlock, pthread_rwlock_unlock);

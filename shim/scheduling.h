@@ -1,0 +1,15 @@
+// What POSIX and Linux let a program say about the scheduling of one thread.
+#pragma once
+#include <pthread.h>
+
+#include "sched/fiber.h"
+
+namespace fiberthread {
+
+// At birth: as the creator's, or what explicit attributes say. 0 or an errno value.
+int scheduling_at_birth(Fiber* f, Fiber* creator, const pthread_attr_t* attr);
+
+// The fiber with this tid (as gettid() gives it), 0 for the caller; null if there is none.
+Fiber* fiber_of_tid(int tid);
+
+}  // namespace fiberthread

@@ -1,0 +1,228 @@
+// syscall(): what a system call means for a fiber. Rust's std, libstdc++ and many others wait on futexes this way; some ask for
+// their tid, or end their thread.
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "sched/worker.h"
+#include "shim/export.h"
+#include "shim/fork.h"
+#include "shim/scheduling.h"
+#include "shim/signal.h"
+#include "shim/thread.h"
+#include "shim/time.h"
+#include "sync/parking_lot.h"
+
+namespace fiberthread {
+namespace {
+
+// Private futexes wait in the parking lot, with the bit set as the tag. Others may be another process's and are the kernel's.
+
+long futex_wait_here(uint32_t* word, uint32_t expected, clockid_t clock, const timespec* t, bool relative, uint32_t bits) {
+  if (t && (!valid(*t) || t->tv_sec < 0)) return -EINVAL;
+  Fiber* me = self();
+  uint64_t deadline = kNever;
+  if (t && relative) {
+    if (t->tv_sec < 4'000'000'000) deadline = now_ns() + static_cast<uint64_t>(t->tv_sec * kNsPerSec + t->tv_nsec);
+  } else {
+    deadline = deadline_from(clock, t);
+  }
+  for (;;) {
+    Waiter w;
+    w.tag = bits;
+    WakeReason r = park(word, w, [&] { return __atomic_load_n(word, __ATOMIC_SEQ_CST) == expected; }, {"futex", word}, deadline,
+                        kInterruptSignal);
+    if (r == WakeReason::Woken) return 0;
+    if (r == WakeReason::Invalid) return -EAGAIN;
+    if (r == WakeReason::Interrupted && (t || !signal_restarts(me))) return -EINTR;
+    if (r == WakeReason::TimedOut) {
+      if (relative || reached(clock, t)) return -ETIMEDOUT;
+      deadline = deadline_from(clock, t);
+    }
+  }
+}
+
+long futex_wake_here(const uint32_t* word, int n, uint32_t bits) {
+  WakeList list;
+  {
+    LockedQueue q(word);
+    for (Waiter* w = q.first(); w && static_cast<int>(list.size()) < n;) {
+      Waiter* next = w->next;
+      if (w->tag & bits) list.add(q, *w);
+      w = next;
+    }
+  }
+  list.wake_all();
+  return static_cast<long>(list.size());
+}
+
+long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* word2, uint32_t value3) {
+  constexpr uint32_t kAll = FUTEX_BITSET_MATCH_ANY;
+  auto kernel = [&] { return raw_syscall(SYS_futex, arg(word), op, static_cast<long>(value), fourth, arg(word2), static_cast<long>(value3)); };
+  int command = op & FUTEX_CMD_MASK;
+  if (!(op & FUTEX_PRIVATE_FLAG) || reinterpret_cast<uintptr_t>(word) % sizeof *word || reinterpret_cast<uintptr_t>(word) < 4096) return kernel();
+  auto* t = reinterpret_cast<const timespec*>(fourth);
+  bool real_time = op & FUTEX_CLOCK_REALTIME;
+  uint32_t bits = command == FUTEX_WAIT_BITSET || command == FUTEX_WAKE_BITSET ? value3 : kAll;
+  if (bits == 0) return -EINVAL;
+  // Kernel threads may wait by system calls that we do not see.
+  auto wake_more = [&](long woken) {
+    if (woken >= static_cast<int>(value)) return woken;
+    long more = raw_syscall(SYS_futex, arg(word), op, static_cast<int>(value) - woken, 0, 0, static_cast<long>(value3));
+    return more < 0 ? (woken ? woken : more) : woken + more;
+  };
+  switch (command) {
+    case FUTEX_WAIT:
+      return futex_wait_here(word, value, CLOCK_MONOTONIC, t, true, bits);
+    case FUTEX_WAIT_BITSET:
+      return futex_wait_here(word, value, real_time ? CLOCK_REALTIME : CLOCK_MONOTONIC, t, false, bits);
+    case FUTEX_WAKE:
+    case FUTEX_WAKE_BITSET:
+      return wake_more(futex_wake_here(word, static_cast<int>(value) < 1 ? 1 : static_cast<int>(value), bits));
+    case FUTEX_CMP_REQUEUE:
+      if (__atomic_load_n(word, __ATOMIC_SEQ_CST) != value3) return -EAGAIN;
+      [[fallthrough]];
+    case FUTEX_REQUEUE: {
+      // Those to be moved are woken instead, which a futex's users must expect anyway.
+      long n = static_cast<long>(value) + fourth;
+      return futex_wake_here(word, n > 0x7fffffff ? 0x7fffffff : static_cast<int>(n), kAll);
+    }
+    case FUTEX_WAKE_OP: {
+      long r = kernel();
+      if (r < 0) return r;
+      return r + futex_wake_here(word, static_cast<int>(value), kAll) + futex_wake_here(word2, static_cast<int>(fourth), kAll);
+    }
+    default:
+      return kernel();
+  }
+}
+
+constexpr long kRobustListSize = 24;
+void*& robust_list_of(Fiber* f) { return shim_share<void*, 112, 128>(f); }
+
+// Results of libc-style calls as the kernel gives them.
+long as_kernel(long r) { return r == -1 ? -errno : r; }
+
+long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
+  Fiber* me = self();
+  switch (nr) {
+    case SYS_futex:
+      return futex_call(reinterpret_cast<uint32_t*>(a), static_cast<int>(b), static_cast<uint32_t>(c), d,
+                        reinterpret_cast<uint32_t*>(e), static_cast<uint32_t>(f));
+    case SYS_gettid:
+      return me->id;
+    case SYS_set_tid_address:  // the kernel would clear a word of the program's when the worker ends
+      return me->id;
+    case SYS_set_robust_list:
+      if (b != kRobustListSize) return -EINVAL;
+      robust_list_of(me) = reinterpret_cast<void*>(a);
+      return 0;
+    case SYS_get_robust_list:
+      if (a != 0 && a != me->id) return -ESRCH;
+      *reinterpret_cast<void**>(b) = robust_list_of(me);
+      *reinterpret_cast<size_t*>(c) = kRobustListSize;
+      return 0;
+#ifdef SYS_rseq
+    case SYS_rseq:  // it would belong to the worker
+      return -ENOSYS;
+#endif
+    case SYS_exit:
+      me->result = nullptr;
+      if (live_fibers.fetch_sub(1, std::memory_order_acq_rel) == 1) raw_syscall(SYS_exit_group, a);
+      thread_exit_raw();
+    case SYS_tkill:
+      return -thread_kill_tid(-1, static_cast<int>(a), static_cast<int>(b), nullptr);
+    case SYS_tgkill:
+      return -thread_kill_tid(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c), nullptr);
+    case SYS_rt_tgsigqueueinfo:
+      return -thread_kill_tid(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c), reinterpret_cast<siginfo_t*>(d));
+    case SYS_kill:
+      return as_kernel(kill(static_cast<pid_t>(a), static_cast<int>(b)));
+    case SYS_rt_sigprocmask:
+      if (d != 8) return -EINVAL;
+      return -signal_mask_raw(static_cast<int>(a), reinterpret_cast<uint64_t*>(b), reinterpret_cast<uint64_t*>(c));
+    case SYS_sigaltstack:
+      return as_kernel(sigaltstack(reinterpret_cast<stack_t*>(a), reinterpret_cast<stack_t*>(b)));
+    case SYS_sched_yield:
+      return sched_yield();
+    case SYS_nanosleep:
+      return as_kernel(nanosleep(reinterpret_cast<timespec*>(a), reinterpret_cast<timespec*>(b)));
+    case SYS_clock_nanosleep:
+      return -clock_nanosleep(static_cast<clockid_t>(a), static_cast<int>(b), reinterpret_cast<timespec*>(c), reinterpret_cast<timespec*>(d));
+#ifdef SYS_pause
+    case SYS_pause:
+      return as_kernel(pause());
+#endif
+    case SYS_sched_setaffinity:
+      return as_kernel(sched_setaffinity(static_cast<pid_t>(a), static_cast<size_t>(b), reinterpret_cast<cpu_set_t*>(c)));
+    case SYS_sched_getaffinity: {
+      // The kernel's tells how much it wrote.
+      long n = raw_syscall(SYS_sched_getaffinity, 0, b, c);
+      if (n < 0) return n;
+      long r = as_kernel(sched_getaffinity(static_cast<pid_t>(a), static_cast<size_t>(b), reinterpret_cast<cpu_set_t*>(c)));
+      return r < 0 ? r : n;
+    }
+    case SYS_sched_setscheduler:
+      return as_kernel(sched_setscheduler(static_cast<pid_t>(a), static_cast<int>(b), reinterpret_cast<sched_param*>(c)));
+    case SYS_sched_getscheduler:
+      return as_kernel(sched_getscheduler(static_cast<pid_t>(a)));
+    case SYS_sched_setparam:
+      return as_kernel(sched_setparam(static_cast<pid_t>(a), reinterpret_cast<sched_param*>(b)));
+    case SYS_sched_getparam:
+      return as_kernel(sched_getparam(static_cast<pid_t>(a), reinterpret_cast<sched_param*>(b)));
+    case SYS_setpriority:
+      return as_kernel(setpriority(static_cast<__priority_which_t>(a), static_cast<id_t>(b), static_cast<int>(c)));
+    case SYS_getpriority:
+      errno = 0;
+      if (int p = getpriority(static_cast<__priority_which_t>(a), static_cast<id_t>(b)); p != -1 || errno == 0) return 20 - p;  // the kernel's form
+      return -errno;
+#ifdef SYS_fork
+    case SYS_fork:
+    case SYS_vfork:  // its child cannot share a stack with a function that has returned
+      return fork_by(SYS_fork, 0, 0, 0, 0, 0);
+#endif
+#ifdef SYS_arch_prctl
+    case SYS_arch_prctl: {
+      constexpr long kSetFs = 0x1002;  // ARCH_SET_FS: the next switch would lose it, and all of libc before
+      return a == kSetFs ? -EPERM : raw_syscall(nr, a, b);
+    }
+#endif
+    case SYS_clone: {
+      constexpr long kVm = 0x100;
+      if (a & kVm) return -ENOSYS;  // a thread or half a process on memory that the library manages
+      return fork_by(SYS_clone, a, b, c, d, e);
+    }
+#ifdef SYS_clone3
+    case SYS_clone3:
+      return -ENOSYS;  // callers fall back to clone
+#endif
+    default:
+      return raw_syscall(nr, a, b, c, d, e, f);
+  }
+}
+
+}  // namespace
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+FIBERTHREAD_EXPORT long syscall(long nr, ...) noexcept {
+  va_list list;
+  va_start(list, nr);
+  long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long);
+  long d = va_arg(list, long), e = va_arg(list, long), f = va_arg(list, long);
+  va_end(list);
+  Fiber* me = tls_current;
+  bool fiber = me && sched_started() && !me->kernel;
+  // Futexes are one and the same for all threads of the process.
+  bool ours = (fiber || (nr == SYS_futex && sched_started())) && !(nr != SYS_futex && in_vfork_child());
+  long r = ours ? in_fiber(nr, a, b, c, d, e, f) : raw_syscall(nr, a, b, c, d, e, f);
+  if (r >= 0 || r < -4095) return r;
+  errno = static_cast<int>(-r);
+  return -1;
+}

@@ -1,0 +1,95 @@
+// Read-write locks of each kind: exclusion under load, errors, timeouts, and no reader left behind a writer that gave up.
+#define _GNU_SOURCE
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static struct timespec in_ms(clockid_t clock, long ms) {
+  struct timespec t;
+  clock_gettime(clock, &t);
+  t.tv_nsec += ms * 1000000;
+  t.tv_sec += t.tv_nsec / 1000000000;
+  t.tv_nsec %= 1000000000;
+  return t;
+}
+
+static pthread_rwlock_t lock;
+static atomic_int readers, writers;
+static long value;
+enum { kThreads = 24, kRounds = 1500 };
+
+static void* load(void* p) {
+  unsigned seed = (unsigned)(size_t)p;
+  for (int i = 0; i < kRounds; i++) {
+    int write = rand_r(&seed) % 4 == 0, timed = rand_r(&seed) % 5 == 0;
+    struct timespec t = in_ms(CLOCK_REALTIME, rand_r(&seed) % 2), mono = in_ms(CLOCK_MONOTONIC, rand_r(&seed) % 2);
+    int e = write ? (timed ? pthread_rwlock_timedwrlock(&lock, &t) : pthread_rwlock_wrlock(&lock))
+                  : (timed ? pthread_rwlock_clockrdlock(&lock, CLOCK_MONOTONIC, &mono) : pthread_rwlock_rdlock(&lock));
+    if (e == ETIMEDOUT) {
+      i--;
+      continue;
+    }
+    assert(e == 0);
+    if (write) {
+      assert(atomic_fetch_add(&writers, 1) == 0 && atomic_load(&readers) == 0);
+      long v = value;
+      if (i % 16 == 0) sched_yield();
+      value = v + 1;
+      atomic_fetch_sub(&writers, 1);
+    } else {
+      atomic_fetch_add(&readers, 1);
+      assert(atomic_load(&writers) == 0);
+      if (i % 16 == 0) sched_yield();
+      atomic_fetch_sub(&readers, 1);
+    }
+    pthread_rwlock_unlock(&lock);
+  }
+  return NULL;
+}
+
+static void* read_it(void* p) {
+  assert(pthread_rwlock_rdlock(&lock) == 0);
+  pthread_rwlock_unlock(&lock);
+  return p;
+}
+static void* try_to_write(void* p) {
+  struct timespec t = in_ms(CLOCK_REALTIME, 50);
+  assert(pthread_rwlock_timedwrlock(&lock, &t) == ETIMEDOUT);
+  return p;
+}
+
+int main() {
+  static const int kinds[] = {PTHREAD_RWLOCK_PREFER_READER_NP, PTHREAD_RWLOCK_PREFER_WRITER_NP,
+                              PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP};
+  for (int k = 0; k < 3; k++) {
+    pthread_rwlockattr_t a;
+    pthread_rwlockattr_init(&a);
+    pthread_rwlockattr_setkind_np(&a, kinds[k]);
+    assert(pthread_rwlock_init(&lock, &a) == 0);
+    pthread_t t[kThreads];
+    for (long i = 0; i < kThreads; i++) pthread_create(&t[i], NULL, load, (void*)(i + 1));
+    for (int i = 0; i < kThreads; i++) pthread_join(t[i], NULL);
+
+    assert(pthread_rwlock_wrlock(&lock) == 0);
+    assert(pthread_rwlock_wrlock(&lock) == EDEADLK && pthread_rwlock_rdlock(&lock) == EDEADLK);
+    assert(pthread_rwlock_trywrlock(&lock) == EBUSY && pthread_rwlock_tryrdlock(&lock) == EBUSY);
+    assert(pthread_rwlock_unlock(&lock) == 0);
+    // A reader holds it, a writer waits and gives up, readers that came after it get in while the first still holds it.
+    assert(pthread_rwlock_rdlock(&lock) == 0 && pthread_rwlock_tryrdlock(&lock) == 0);
+    pthread_create(&t[0], NULL, try_to_write, NULL);
+    struct timespec pause = {0, 10000000};
+    nanosleep(&pause, NULL);
+    for (int i = 1; i < 5; i++) pthread_create(&t[i], NULL, read_it, NULL);
+    for (int i = 0; i < 5; i++) pthread_join(t[i], NULL);
+    assert(pthread_rwlock_unlock(&lock) == 0 && pthread_rwlock_unlock(&lock) == 0);
+    assert(pthread_rwlock_trywrlock(&lock) == 0 && pthread_rwlock_unlock(&lock) == 0);
+    assert(pthread_rwlock_destroy(&lock) == 0);
+  }
+  puts("ok");
+  return 0;
+}

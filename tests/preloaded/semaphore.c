@@ -1,0 +1,136 @@
+// Semaphores: under load, in handlers, named and shared between processes, and gone as soon as a wait has returned.
+#define _GNU_SOURCE
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct timespec in_ms(clockid_t clock, long ms) {
+  struct timespec t;
+  clock_gettime(clock, &t);
+  t.tv_nsec += ms * 1000000;
+  t.tv_sec += t.tv_nsec / 1000000000;
+  t.tv_nsec %= 1000000000;
+  return t;
+}
+
+static sem_t s;
+static atomic_int inside;
+enum { kThreads = 24, kRounds = 1000, kAtOnce = 3 };
+static void* load(void* p) {
+  unsigned seed = (unsigned)(size_t)p;
+  for (int i = 0; i < kRounds; i++) {
+    struct timespec t = in_ms(CLOCK_REALTIME, rand_r(&seed) % 2), m = in_ms(CLOCK_MONOTONIC, rand_r(&seed) % 2);
+    int how = rand_r(&seed) % 8;
+    int e = how == 0 ? sem_timedwait(&s, &t) : how == 1 ? sem_clockwait(&s, CLOCK_MONOTONIC, &m) : how == 2 ? sem_trywait(&s) : sem_wait(&s);
+    if (e != 0) {
+      assert(errno == (how == 2 ? EAGAIN : ETIMEDOUT));
+      sched_yield();
+      i--;
+      continue;
+    }
+    assert(atomic_fetch_add(&inside, 1) < kAtOnce);
+    if (i % 8 == 0) sched_yield();
+    atomic_fetch_sub(&inside, 1);
+    sem_post(&s);
+  }
+  return NULL;
+}
+
+static sem_t ping, pong;
+static void* echo(void* p) {
+  for (int i = 0; i < 20000; i++) {
+    sem_wait(&ping);
+    sem_post(&pong);
+  }
+  return p;
+}
+
+static void* post_it(void* p) {
+  sem_post(p);
+  return NULL;
+}
+
+static sem_t from_handler;
+static void on_signal(int sig) {
+  (void)sig;
+  sem_post(&from_handler);
+}
+static void* wait_for_handler(void* p) {
+  while (sem_wait(&from_handler) != 0) assert(errno == EINTR);
+  return p;
+}
+
+int main() {
+  assert(sem_init(&s, 0, (unsigned)SEM_VALUE_MAX + 1) == -1 && errno == EINVAL);
+  sem_init(&s, 0, SEM_VALUE_MAX);
+  assert(sem_post(&s) == -1 && errno == EOVERFLOW);
+  sem_init(&s, 0, kAtOnce);
+  pthread_t t[kThreads];
+  for (long i = 0; i < kThreads; i++) pthread_create(&t[i], NULL, load, (void*)(i + 1));
+  for (int i = 0; i < kThreads; i++) pthread_join(t[i], NULL);
+  int v;
+  sem_getvalue(&s, &v);
+  printf("value %d\n", v);
+
+  sem_init(&ping, 0, 0);
+  sem_init(&pong, 0, 0);
+  pthread_create(&t[0], NULL, echo, NULL);
+  for (int i = 0; i < 20000; i++) {
+    sem_post(&ping);
+    sem_wait(&pong);
+  }
+  pthread_join(t[0], NULL);
+
+  // Destroyed and overwritten as soon as the wait has returned.
+  for (int i = 0; i < 2000; i++) {
+    sem_t* one = malloc(sizeof *one);
+    sem_init(one, 0, 0);
+    pthread_create(&t[0], NULL, post_it, one);
+    sem_wait(one);
+    sem_destroy(one);
+    memset(one, 0x5a, sizeof *one);
+    free(one);
+    pthread_join(t[0], NULL);
+  }
+
+  signal(SIGUSR1, on_signal);
+  sem_init(&from_handler, 0, 0);
+  for (int i = 0; i < 200; i++) {
+    pthread_create(&t[0], NULL, wait_for_handler, NULL);
+    if (i % 2) sched_yield();
+    pthread_kill(t[0], SIGUSR1);
+    pthread_join(t[0], NULL);
+  }
+
+  char name[64];
+  snprintf(name, sizeof name, "/fiberthread-test-%d", getpid());
+  sem_t* named = sem_open(name, O_CREAT | O_EXCL, 0600, 0);
+  sem_t* shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert(named != SEM_FAILED && sem_init(shared, 1, 0) == 0);
+  pid_t child = fork();
+  if (child == 0) {
+    sem_wait(shared);
+    sem_post(named);
+    _exit(0);
+  }
+  sem_post(shared);
+  assert(sem_wait(named) == 0);
+  waitpid(child, NULL, 0);
+  sem_close(named);
+  sem_unlink(name);
+  puts("ok");
+  return 0;
+}
