@@ -126,15 +126,19 @@ Fiber* take_next(Slot* s) {
   return s->next.load(std::memory_order_relaxed) ? s->next.exchange(nullptr, std::memory_order_acq_rel) : nullptr;
 }
 
-// A quick look, on the fiber's stack or the worker's.
-Fiber* pick(Worker* w) {
+// A quick look, on the fiber's stack or the worker's. After a preemption those that others have woken come first: the
+// local queue may be all hogs, each of which takes a tick.
+Fiber* pick(Worker* w, bool preempting = false) {
   Slot* s = w->slot;
   if (!s) return nullptr;
   Fiber* f;
-  if (++w->tick % kFairTick == 0) {
+  w->tick++;
+  if (w->tick % kFairTick == 0) {
     s->timers.run(now_ns());
     if ((f = global_queue.pop())) return f;
   }
+  if ((preempting || w->tick % kFairTick == kFairTick / 2) && (f = s->inbox.pop())) return f;
+  if (preempting && (f = global_queue.pop())) return f;
   if (w->next_streak < kNextStreak && (f = take_next(s))) {
     w->next_streak++;
     return f;
@@ -177,6 +181,8 @@ void arrive(Fiber* me) {
 
 bool take_free_slot(Worker* w);
 
+void post_preempt(Worker*, Fiber*);
+
 // Leaves the fiber's stack; `post` is run for it by whatever comes next. Busy.
 void suspend(Fiber* me, void (*post)(Worker*, Fiber*)) {
   Worker* w = me->worker;
@@ -185,7 +191,7 @@ void suspend(Fiber* me, void (*post)(Worker*, Fiber*)) {
   if (__builtin_expect(w->revoked.load(std::memory_order_relaxed) != kKept, 0)) Entry::settle(w);
   w->post = post;
   w->previous = me;
-  Fiber* next = pick(w);
+  Fiber* next = pick(w, post == post_preempt);
   if (next) {
     if (w->timer_added) sysmon_watch_timers();
     w->timer_added = false;
