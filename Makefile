@@ -80,10 +80,10 @@ $(BUILD)/tests/%_test: tests/%_test.cpp $(LOW_OBJECTS) $(HIGH_OBJECTS) Makefile
 PRELOADED_FLAGS = -O2 -g -w -pthread -rdynamic
 $(BUILD)/tests/preloaded/%: tests/preloaded/%.c Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(CC) $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n 's|^// libs: ||p' $<)
+	$(CC) $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n "s|^// libs: ||p" $<)
 $(BUILD)/tests/preloaded/%: tests/preloaded/%.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(CXX) -std=c++20 $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n 's|^// libs: ||p' $<)
+	$(CXX) -std=c++20 $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n "s|^// libs: ||p" $<)
 
 # ---- benchmarks ----
 

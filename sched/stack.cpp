@@ -187,7 +187,7 @@ int wants_exec_stack(dl_phdr_info* info, size_t, void* data) {
 Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
   size_t reserve = tcb_reserve();
   size_t own_stack = user_stack ? 0 : stack_size;
-  if (own_stack > (size_t{1} << 46)) return nullptr;
+  if (own_stack > (size_t{1} << 46)) return nullptr;  // before the sums below can overflow
   unsigned cls;
   size_t stride = stride_of(own_stack + reserve, cls);
   if (cls >= kMaxClasses) return nullptr;

@@ -73,17 +73,26 @@ uint16_t self_pointers[64];
 unsigned self_pointer_count;
 char* model_tcb;
 
-struct StaticTls {
+// Static TLS of all modules but libc and this library, with copies of their images, since dlclose may take the true ones
+// away at any time.
+struct Module {
   ptrdiff_t offset;  // from the thread pointer
   const void* image;
   size_t file_size, mem_size;
 };
-// Static TLS of all modules but libc and this library; written by read_modules().
-StaticTls modules[256];
-unsigned module_count;
+struct Modules {
+  unsigned long long generation;  // the loader's count of changes
+  size_t size;                    // of this mapping
+  unsigned count, room;
+  size_t bytes;                   // of images
+  Module module[];
+};
+SpinLock modules_lock;
+Modules* modules = nullptr;  // under modules_lock; never null once read
+Module libc_tls;
 std::atomic<bool> modules_dirty{true};
+std::atomic<int> loading{0};  // dlopens and dlcloses under way: any thread that ends meanwhile has to look itself
 // libc's own static TLS, and how it looks in a thread that has done nothing yet.
-StaticTls libc_tls;
 unsigned char pristine[4096];
 std::atomic<bool> pristine_known{false};
 std::atomic<size_t> deepest{0};  // static TLS used by any module, below the thread pointer (x86-64)
@@ -406,39 +415,88 @@ bool static_offset(size_t modid, ptrdiff_t& offset) {
   return false;
 }
 
-int add_module(dl_phdr_info* info, size_t, void* data) {
-  auto& count = *static_cast<unsigned*>(data);
-  if (!info->dlpi_tls_modid || count == 256) return 0;
-  auto contains = [&](const void* p) {
+// Calls visit(header, offset, info) for each module with static TLS that fibers must have set back.
+template <class Visit>
+void each_module(Visit visit) {
+  auto look = [](dl_phdr_info* info, size_t, void* data) {
+    auto& v = *static_cast<Visit*>(data);
+    v.generation(info->dlpi_adds + info->dlpi_subs);
+    if (!info->dlpi_tls_modid) return 0;
+    auto contains = [&](const void* p) {
+      for (int i = 0; i < info->dlpi_phnum; i++) {
+        auto& ph = info->dlpi_phdr[i];
+        auto start = info->dlpi_addr + ph.p_vaddr;
+        if (ph.p_type == PT_LOAD && reinterpret_cast<uintptr_t>(p) - start < ph.p_memsz) return true;
+      }
+      return false;
+    };
+    bool ours = contains(&L), libc = contains(L.keys);
     for (int i = 0; i < info->dlpi_phnum; i++) {
       auto& ph = info->dlpi_phdr[i];
-      auto start = info->dlpi_addr + ph.p_vaddr;
-      if (ph.p_type == PT_LOAD && reinterpret_cast<uintptr_t>(p) - start < ph.p_memsz) return true;
+      ptrdiff_t offset;
+      if (ph.p_type != PT_TLS || !static_offset(info->dlpi_tls_modid, offset)) continue;
+      if (offset < 0 && static_cast<size_t>(-offset) > deepest.load(std::memory_order_relaxed))
+        deepest.store(static_cast<size_t>(-offset), std::memory_order_relaxed);
+      Module m{offset, reinterpret_cast<void*>(info->dlpi_addr + ph.p_vaddr), ph.p_filesz, ph.p_memsz};
+      if (libc) libc_tls = m;
+      else if (!ours) v.module(m);
     }
-    return false;
+    return 0;
   };
-  bool ours = contains(reinterpret_cast<void*>(&add_module)), libc = contains(L.keys);
-  for (int i = 0; i < info->dlpi_phnum; i++) {
-    auto& ph = info->dlpi_phdr[i];
-    ptrdiff_t offset;
-    if (ph.p_type != PT_TLS || !static_offset(info->dlpi_tls_modid, offset)) continue;
-    if (offset < 0 && static_cast<size_t>(-offset) > deepest.load(std::memory_order_relaxed))
-      deepest.store(static_cast<size_t>(-offset), std::memory_order_relaxed);
-    if (libc) libc_tls = {offset, nullptr, 0, ph.p_memsz};
-    if (!ours && !libc)
-      modules[count++] = {offset, reinterpret_cast<void*>(info->dlpi_addr + ph.p_vaddr), ph.p_filesz, ph.p_memsz};
-  }
-  return 0;
+  dl_iterate_phdr(look, &visit);
 }
 
 void read_modules() {
-  static SpinLock reading;  // dl_iterate_phdr takes the loader's lock, so not under modules_lock alone
-  if (!reading.try_lock()) return;
   modules_dirty.store(false, std::memory_order_relaxed);
-  unsigned count = 0;
-  dl_iterate_phdr(add_module, &count);
-  module_count = count;
-  reading.unlock();
+  struct Measure {
+    unsigned* out_count;
+    size_t* out_bytes;
+    void generation(unsigned long long) {}
+    void module(const Module& m) {
+      *out_count += 1;
+      *out_bytes += m.file_size;
+    }
+  };
+  unsigned count = 4;  // more may be loaded before the second look
+  size_t bytes = 4096;
+  each_module(Measure{&count, &bytes});
+  size_t size = sizeof(Modules) + count * sizeof(Module) + bytes;
+  long mem = raw_syscall(SYS_mmap, 0, static_cast<long>(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mem < 0 && mem > -4096) {
+    modules_dirty.store(true, std::memory_order_relaxed);
+    return;
+  }
+  auto* fresh = reinterpret_cast<Modules*>(mem);
+  fresh->size = size;
+  fresh->room = count;
+  fresh->bytes = bytes;
+  struct Copy {
+    Modules* to;
+    char* image;
+    char* end;
+    void generation(unsigned long long g) { to->generation = g; }
+    void module(const Module& m) {
+      if (to->count == to->room || static_cast<size_t>(end - image) < m.file_size) {
+        modules_dirty.store(true, std::memory_order_relaxed);
+        return;
+      }
+      memcpy(image, m.image, m.file_size);
+      to->module[to->count++] = {m.offset, image, m.file_size, m.mem_size};
+      image += m.file_size;
+    }
+  };
+  char* images = reinterpret_cast<char*>(&fresh->module[count]);
+  each_module(Copy{fresh, images, images + bytes});
+  Modules* old = fresh;
+  {
+    Busy busy;
+    SpinGuard guard(modules_lock);
+    if (!modules || fresh->generation >= modules->generation) {
+      old = modules;
+      modules = fresh;
+    }
+  }
+  if (old) raw_syscall(SYS_munmap, arg(old), static_cast<long>(old->size));
 }
 
 // Not inlined: no address derived from another thread pointer may be known here.
@@ -560,11 +618,14 @@ void tcb_end(Fiber& f) {
     free(p);
   }
   uselocale(LC_GLOBAL_LOCALE);
-  if (modules_dirty.load(std::memory_order_relaxed)) read_modules();
-  for (unsigned i = 0; i < module_count; i++) {
-    auto& m = modules[i];
-    memcpy(tp + m.offset, m.image, m.file_size);
-    memset(tp + m.offset + m.file_size, 0, m.mem_size - m.file_size);
+  if (modules_dirty.load(std::memory_order_relaxed) || loading.load(std::memory_order_relaxed)) read_modules();
+  {
+    SpinGuard guard(modules_lock);
+    for (unsigned i = 0; modules && i < modules->count; i++) {
+      auto& m = modules->module[i];
+      memcpy(tp + m.offset, m.image, m.file_size);
+      memset(tp + m.offset + m.file_size, 0, m.mem_size - m.file_size);
+    }
   }
   at<uint32_t>(f.tcb, L.cancelhandling) = 0;
   at<void*>(f.tcb, L.cleanup_jmp_buf) = nullptr;
@@ -646,14 +707,19 @@ void tcb_first_steps() {
   static std::atomic<bool> taken{false};
   // The first fiber of all is the model, before it ran any code of the program.
   if (taken.exchange(true, std::memory_order_relaxed)) return;
-  if (modules_dirty.load(std::memory_order_relaxed)) read_modules();
+  if (modules_dirty.load(std::memory_order_relaxed) || loading.load(std::memory_order_relaxed)) read_modules();
   if (libc_tls.mem_size == 0 || libc_tls.mem_size > sizeof pristine) return;
   memcpy(pristine, static_cast<char*>(thread_pointer()) + libc_tls.offset, libc_tls.mem_size);
   pristine_known.store(true, std::memory_order_release);
 }
 void tcb_call_tls_destructors() { call_tls_dtors(); }
 
-void tcb_modules_changed() { modules_dirty.store(true, std::memory_order_relaxed); }
+void tcb_modules_change() { loading.fetch_add(1, std::memory_order_relaxed); }
+void tcb_modules_changed() {
+  // In this order: one of the two is seen.
+  modules_dirty.store(true, std::memory_order_release);
+  loading.fetch_sub(1, std::memory_order_release);
+}
 
 void tcb_adopt_main() {
   void* tp = thread_pointer();
@@ -665,6 +731,10 @@ void tcb_adopt_main() {
   }
 }
 
-void tcb_reset_after_fork() { modules_dirty.store(true); }
+void tcb_reset_after_fork() {
+  modules_dirty.store(true);
+  modules_lock.reset();
+  loading.store(0);
+}
 
 }  // namespace fiberthread

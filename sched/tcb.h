@@ -61,7 +61,8 @@ void tcb_call_tls_destructors();
 // Runs the destructors of pthread keys for the calling fiber, as POSIX orders them.
 void tcb_run_key_destructors();
 
-// The list of modules with TLS may have changed (dlopen, dlclose).
+// Around dlopen and dlclose: the list of modules with TLS changes somewhere between.
+void tcb_modules_change();
 void tcb_modules_changed();
 
 // Makes the initial thread's TCB fit to move between workers: no rseq registration, single-thread mode off.

@@ -20,9 +20,9 @@ namespace fiberthread {
 namespace {
 
 void look_again() {
+  tcb_modules_changed();
   if (!sched_started()) return;  // who starts it looks
   int error = errno;
-  tcb_modules_changed();
   stack_look_at_objects();
   preempt_look_at_objects();
   errno = error;
@@ -81,6 +81,7 @@ bool find_in_own_path(link_map* map, const char* file, char (&out)[PATH_MAX]) {
 template <class Open>
 void* open_for(const char* file, int flags, const void* caller, Open open) {
   flags &= ~RTLD_DEEPBIND;
+  tcb_modules_change();
   void* handle = nullptr;
   char path[PATH_MAX];
   if (file && *file == '$' && expand_origin(file, caller, path)) {
@@ -111,6 +112,7 @@ FIBERTHREAD_EXPORT void* dlmopen(Lmid_t ns, const char* file, int flags) noexcep
 }
 
 FIBERTHREAD_EXPORT int dlclose(void* handle) noexcept {
+  tcb_modules_change();
   int r = REAL(dlclose)(handle);
   look_again();
   return r;

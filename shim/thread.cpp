@@ -218,8 +218,10 @@ FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* a
   if (w.stack) {
     if (w.stack_size < kMinStack) return EINVAL;
     w.guard_size = 0;
-  } else if (w.stack_size < kMinStack || w.guard_size >= w.stack_size) {
-    return EINVAL;
+  } else {
+    // As in NPTL, the guard comes on top.
+    w.guard_size = (w.guard_size + 4095) & ~size_t{4095};
+    if (w.stack_size < kMinStack || __builtin_add_overflow(w.stack_size, w.guard_size, &w.stack_size)) return EINVAL;
   }
   Fiber* me = self();
   Fiber* f;
