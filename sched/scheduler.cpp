@@ -1012,6 +1012,8 @@ void sched_after_fork_child() {
   me->worker = nullptr;
   me->state.store(State::Running);
   me->pending_unpark.store(0);
+  me->join_lock.reset();
+  me->joiner = nullptr;  // whoever waits for us does so in the parent
   main_fiber = me;
   live_fibers.store(1);
 }

@@ -1,11 +1,10 @@
 #!/bin/bash
 # packages: pigz
 . "$(dirname "$0")/../lib.sh"
-
-corpus 12 >input
-for threads in 8 64; do
-  same 3 pigz -p $threads -b 64 -c input
-done
-mv fibers.out input.gz
-same 1 pigz -d -c input.gz
-cmp input fibers.out || fail "what comes out is not what went in"
+need pigz
+corpus 24
+compare 9 pigz -p 8 -c "$TMP/corpus"
+compare 16 pigz -p 64 -c "$TMP/corpus"
+pigz -c "$TMP/corpus" >"$TMP/corpus.gz"
+compare 2 pigz -dc "$TMP/corpus.gz"
+cmp "$TMP/corpus" "$TMP/fiber.out"

@@ -1,9 +1,9 @@
 #!/bin/bash
 # packages: xz-utils
 . "$(dirname "$0")/../lib.sh"
-
-corpus 8 >input
-same 3 xz -T4 -0 --block-size=512KiB -c input
-mv fibers.out input.xz
-same 3 xz -T4 -d -c input.xz
-cmp input fibers.out || fail "what comes out is not what went in"
+need xz
+corpus 8
+compare 4 xz -T4 -1 --block-size=1MiB -c "$TMP/corpus"
+cp "$TMP/fiber.out" "$TMP/corpus.xz"
+compare 0 xz -T4 -dc "$TMP/corpus.xz"
+cmp "$TMP/corpus" "$TMP/fiber.out"

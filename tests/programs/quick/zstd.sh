@@ -1,10 +1,9 @@
 #!/bin/bash
 # packages: zstd
 . "$(dirname "$0")/../lib.sh"
-
-corpus 24 >input
-same 4 zstd -q -T4 -B1M -c input
-mv fibers.out input.zst
-INPUT=input same 4 zstd -q -T4 -B1M --long -c
-same 0 zstd -q -d -c input.zst # only newer versions have threads here
-cmp input fibers.out || fail "what comes out is not what went in"
+need zstd
+corpus 24
+compare 4 zstd -q -T4 -c "$TMP/corpus"
+cp "$TMP/fiber.out" "$TMP/corpus.zst"
+compare 0 zstd -q -T4 -dc "$TMP/corpus.zst"
+cmp "$TMP/corpus" "$TMP/fiber.out"
