@@ -20,6 +20,11 @@ const char kUsage[] =
     "      --nptl          load the library but leave the threads to libc\n"
     "  -h, --help          this text\n";
 
+int wrong(const char* what, const char* value) {
+  fprintf(stderr, "fiberthread: %s \"%s\"\n", what, value);
+  return 2;
+}
+
 // Beside the launcher (a build tree), or ../lib of where it is installed.
 std::string find_library() {
   char self[4096];
@@ -42,8 +47,18 @@ int main(int argc, char** argv) {
                             {"nptl", no_argument, nullptr, kNptl},        {"help", no_argument, nullptr, 'h'},
                             {}};
   for (int c; (c = getopt_long(argc, argv, "+w:s:h", options, nullptr)) != -1;) switch (c) {
-      case 'w': setenv("FIBERTHREAD_WORKERS", optarg, 1); break;
-      case 's': setenv("FIBERTHREAD_SPAWN", optarg, 1); break;
+      case 'w': {
+        char* end;
+        long n = strtol(optarg, &end, 10);
+        if (*end || n < 1 || n > 256) return wrong("--workers takes a number from 1 to 256, not", optarg);
+        setenv("FIBERTHREAD_WORKERS", optarg, 1);
+        break;
+      }
+      case 's':
+        if (strcmp(optarg, "adaptive") && strcmp(optarg, "round-robin") && strcmp(optarg, "local"))
+          return wrong("--spawn takes adaptive, round-robin or local, not", optarg);
+        setenv("FIBERTHREAD_SPAWN", optarg, 1);
+        break;
       case kStats: setenv("FIBERTHREAD_STATS", "1", 1); break;
       case kVerbose: setenv("FIBERTHREAD_VERBOSE", "1", 1); break;
       case kNptl: setenv("FIBERTHREAD_NPTL", "1", 1); break;

@@ -1,4 +1,4 @@
-# Shared by the program tests. FIBERTHREAD_SO is the library, TMP a fresh directory.
+# Shared by the program tests. LIBRARY is the library, TMP a fresh directory.
 set -u
 fail() {
   echo "$*"
@@ -15,7 +15,7 @@ need() {
 fiber() {
   local workers=$1
   shift
-  env LD_PRELOAD="$FIBERTHREAD_SO" FIBERTHREAD_WORKERS="$workers" FIBERTHREAD_STATS=1 timeout -k 5 200 "$@" 2>"$TMP/stderr"
+  env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS="$workers" FIBERTHREAD_STATS=1 timeout -k 5 200 "$@" 2>"$TMP/stderr"
   local status=$?
   grep '^fiberthread: ' "$TMP/stderr" >"$TMP/stats"
   grep -v '^fiberthread: ' "$TMP/stderr" >&2

@@ -6,7 +6,7 @@ list="$(dirname "$0")/../../exports.txt"
 bad=0
 differ() { LC_ALL=C diff "$list" "$2" >"$TMP/diff" || { cat "$TMP/diff"; echo "$1"; bad=1; }; }
 
-nm -D --defined-only "$FIBERTHREAD_SO" | awk '{print $3}' | LC_ALL=C sort >"$TMP/built"
+nm -D --defined-only "$LIBRARY" | awk '{print $3}' | LC_ALL=C sort >"$TMP/built"
 differ "what the library exports (>) is not what tests/exports.txt lists (<)" "$TMP/built"
 
 # A name that a source exports but preload/exports.map forgot is hidden without a word: libc's own would be used.
@@ -20,7 +20,7 @@ readelf -sW "${objects[@]}" |
   awk '($5 == "GLOBAL" || $5 == "WEAK") && $6 == "DEFAULT" && $7 != "UND" && NF >= 8 { print $8 }' | LC_ALL=C sort -u >"$TMP/sources"
 differ "what the sources mark for export (>) is not in tests/exports.txt (<); preload/exports.map wants it too" "$TMP/sources"
 
-needed=$(readelf -dW "$FIBERTHREAD_SO" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so\.6|ld-linux-.*)$')
+needed=$(readelf -dW "$LIBRARY" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so\.6|ld-linux-.*)$')
 [ -z "$needed" ] || { echo "needs more than libc: $needed"; bad=1; }
-readelf -VW "$FIBERTHREAD_SO" | grep -q 'Version definition' && { echo "has version nodes: callers of other versions would not bind"; bad=1; }
+readelf -VW "$LIBRARY" | grep -q 'Version definition' && { echo "has version nodes: callers of other versions would not bind"; bad=1; }
 exit $bad

@@ -1,0 +1,20 @@
+#!/bin/bash
+# packages: gcc
+# SIGTERM, SIGINT and SIGKILL end a process whose threads are all parked.
+. "$(dirname "$0")/../lib.sh"
+gcc -O2 -w -pthread -o "$TMP/parked" "$(dirname "$0")/../src/parked.c" || fail "gcc failed"
+for signal in TERM INT KILL HUP ALRM; do
+  for workers in 1 2 16; do
+    # A shell's background jobs ignore SIGINT, and so would what it starts.
+    mkfifo "$TMP/fifo"
+    env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS=$workers setsid -w env -i --default-signal=INT \
+      LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS=$workers "$TMP/parked" >"$TMP/fifo" &
+    read -r line <"$TMP/fifo"
+    pid=$(pgrep -f "^$TMP/parked")
+    kill -$signal "$pid"
+    wait $!
+    status=$?
+    [ $status = $((128 + $(kill -l $signal))) ] || fail "SIG$signal on $workers workers: status $status"
+    rm "$TMP/fifo"
+  done
+done
