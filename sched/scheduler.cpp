@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,6 +16,8 @@
 #include "sched/stack.h"
 #include "sched/tcb.h"
 #include "sched/worker.h"
+
+extern "C" void* __libc_stack_end;  // the loader's
 
 namespace fiberthread {
 
@@ -475,6 +478,16 @@ void measure_cycles() {
   if (!g_cycles_per_us) g_cycles_per_us = 1;
 }
 
+// Bounds of the process's own stack, which grows as it is used.
+void find_main_stack(Fiber* me) {
+  if (me->stack_high) return;
+  rlimit limit;
+  constexpr size_t kMost = size_t{1} << 30;
+  size_t size = getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < kMost ? limit.rlim_cur : kMost;
+  me->stack_high = static_cast<char*>(__libc_stack_end);
+  me->stack_low = me->stack_high - size;
+}
+
 // The kernel thread of a native fiber becomes a worker, and the fiber goes on as one of many. Busy, signals blocked.
 bool become_worker(Fiber* me) {
   Worker* w = make_worker();
@@ -486,6 +499,7 @@ bool become_worker(Fiber* me) {
   ss.ss_size = kSignalStack;
   raw_syscall(SYS_sigaltstack, arg(&ss), 0);
   tcb_adopt_main();
+  if (me == &main_fiber_record) find_main_stack(me);
   // Worker context begins in worker_loop when a fiber first leaves this kernel thread.
   make_context(w->context, w->stack + w->stack_size, w->context.tp, [](void* p) { worker_loop(static_cast<Worker*>(p)); }, w);
   w->kernel_mask = kIdleMask;

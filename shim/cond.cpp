@@ -1,5 +1,6 @@
 // pthread_cond_*. Waiters stand in the parking lot under the object's address; of the object itself only a flag is used, and
-// __wrefs, whose two low bits glibc's static initialisers and attributes give a meaning. Process-shared ones are libc's.
+// __wrefs, whose two low bits glibc's static initialisers and attributes give a meaning. Process-shared ones are libc's, but for
+// waits with a private mutex.
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
@@ -16,25 +17,40 @@ namespace {
 
 constexpr unsigned kShared = 1, kMonotonic = 2;  // of __wrefs
 
-unsigned bits_of(const pthread_cond_t* c) { return c->__data.__wrefs; }
+// libc counts in the rest of the word.
+unsigned bits_of(const pthread_cond_t* c) { return __atomic_load_n(&c->__data.__wrefs, __ATOMIC_RELAXED); }
 
 // Set by each waiter under the bucket lock, before it gives the mutex up; cleared under it when the queue is empty. So who
 // signals after having held the mutex sees it. It may stay set after a timeout.
 std::atomic<uint32_t>& waiting(pthread_cond_t* c) { return *reinterpret_cast<std::atomic<uint32_t>*>(c); }
 
+// libc would take a private mutex, which is in our format, for one of its own. Only this process can use such a mutex,
+// so who waits with it for a shared object stands here as well; who signals looks only if there is anybody.
+constinit std::atomic<uint32_t> shared_waits{0};
+
+bool is_libcs(const pthread_cond_t* c, const pthread_mutex_t* mutex) {
+  constexpr int kSharedMutex = 128;
+  int kind = __atomic_load_n(&mutex->__data.__kind, __ATOMIC_RELAXED);
+  return bits_of(c) & kShared && kind >= 0 && kind & kSharedMutex;
+}
+
 int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const timespec* t) {
   Fiber* me = self();
+  bool shared = bits_of(c) & kShared;
   if (t && !valid(*t)) return EINVAL;
   if (int e = mutex_check_release(mutex, me)) return e;
   test_cancel();
   Waiter w;
   w.requeue_to = mutex_requeue_address(mutex);
-  auto enqueue = [c] {
-    waiting(c).store(1, std::memory_order_relaxed);
+  auto enqueue = [&] {
+    // Relaxed: the mutex orders either before the look of who signals.
+    if (shared) shared_waits.fetch_add(1, std::memory_order_relaxed);
+    else waiting(c).store(1, std::memory_order_relaxed);
     return true;
   };
   WakeReason r = park(c, w, enqueue, [mutex] { mutex_unlock(mutex); }, {"cond", c}, deadline_from(clock, t), wait_interrupts(me));
   // From here on the object may be gone.
+  if (shared) shared_waits.fetch_sub(1, std::memory_order_relaxed);
   int e = mutex_relock(mutex, me, r == WakeReason::Woken ? w.token : 0);
   if (r == WakeReason::Interrupted) cancel_self();
   // Early only if the clock was set meanwhile: then a wake-up for no reason.
@@ -66,23 +82,27 @@ FIBERTHREAD_EXPORT int pthread_cond_destroy(pthread_cond_t* c) noexcept {
 }
 
 FIBERTHREAD_EXPORT int pthread_cond_wait(pthread_cond_t* c, pthread_mutex_t* mutex) {
-  if (bits_of(c) & kShared) return REAL(pthread_cond_wait)(c, mutex);
+  if (is_libcs(c, mutex)) return REAL(pthread_cond_wait)(c, mutex);
   return wait_on(c, mutex, CLOCK_MONOTONIC, nullptr);
 }
 
 FIBERTHREAD_EXPORT int pthread_cond_timedwait(pthread_cond_t* c, pthread_mutex_t* mutex, const timespec* t) {
-  if (bits_of(c) & kShared) return REAL(pthread_cond_timedwait)(c, mutex, t);
+  if (is_libcs(c, mutex)) return REAL(pthread_cond_timedwait)(c, mutex, t);
   return wait_on(c, mutex, bits_of(c) & kMonotonic ? CLOCK_MONOTONIC : CLOCK_REALTIME, t);
 }
 
 FIBERTHREAD_EXPORT int pthread_cond_clockwait(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const timespec* t) {
-  if (bits_of(c) & kShared) return REAL(pthread_cond_clockwait)(c, mutex, clock, t);
+  if (is_libcs(c, mutex)) return REAL(pthread_cond_clockwait)(c, mutex, clock, t);
   if (!is_wait_clock(clock)) return EINVAL;
   return wait_on(c, mutex, clock, t);
 }
 
 FIBERTHREAD_EXPORT int pthread_cond_signal(pthread_cond_t* c) noexcept {
-  if (bits_of(c) & kShared) return REAL(pthread_cond_signal)(c);
+  if (bits_of(c) & kShared) {
+    int e = REAL(pthread_cond_signal)(c);
+    if (shared_waits.load(std::memory_order_relaxed)) unpark_waiters(c, 1);
+    return e;
+  }
   // Relaxed: a waiter that must be seen set it before it unlocked the mutex that the caller has held since.
   if (!waiting(c).load(std::memory_order_relaxed)) return 0;
   WakeList list;
@@ -96,7 +116,11 @@ FIBERTHREAD_EXPORT int pthread_cond_signal(pthread_cond_t* c) noexcept {
 }
 
 FIBERTHREAD_EXPORT int pthread_cond_broadcast(pthread_cond_t* c) noexcept {
-  if (bits_of(c) & kShared) return REAL(pthread_cond_broadcast)(c);
+  if (bits_of(c) & kShared) {
+    int e = REAL(pthread_cond_broadcast)(c);
+    if (shared_waits.load(std::memory_order_relaxed)) unpark_all(c);
+    return e;
+  }
   if (!waiting(c).load(std::memory_order_relaxed)) return 0;
   const void* to;
   {

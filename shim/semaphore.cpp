@@ -1,9 +1,15 @@
-// sem_*. A private semaphore is one 64-bit word {waiting: 1, value: 32} in glibc's place; a post with somebody waiting hands
-// over directly. Shared and named ones are libc's.
+// sem_*. A private semaphore is one 64-bit word in glibc's place, of which we use one more bit: {waiting: 1, libc's
+// waiters: 31, value: 32}. A post with somebody waiting hands over directly. Shared and named ones are libc's.
+//
+// As long as the scheduler does not run, waits are libc's: signals go straight to the program then, so only the kernel can
+// end a wait for one, and a handler that posts must find no lock of ours held. Such a wait may still go on when the
+// scheduler starts, on a thread that libc made for itself; so our posts wake libc's waiters too.
 #include <errno.h>
 #include <limits.h>
 #include <semaphore.h>
 
+#include "sched/syscall.h"
+#include "sched/worker.h"
 #include "shim/cancel.h"
 #include "shim/export.h"
 #include "shim/real.h"
@@ -19,11 +25,15 @@ struct Semaphore {
   uint32_t shared;  // glibc's `private`: 0, or 128 for a shared one
 };
 static_assert(sizeof(Semaphore) <= sizeof(sem_t));
-constexpr uint64_t kWaiting = uint64_t{1} << 32;
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);  // libc's futex is the first half of the word
+// Set and cleared under the bucket lock; it may be left over from a wait that was given up.
+constexpr uint64_t kWaiting = uint64_t{1} << 63;
 
 Semaphore& of(sem_t* s) { return *reinterpret_cast<Semaphore*>(s); }
 bool is_shared(sem_t* s) { return of(s).shared != 0; }
+bool wait_is_libcs(sem_t* s) { return is_shared(s) || !sched_started(); }
 uint32_t value_in(uint64_t w) { return static_cast<uint32_t>(w); }
+bool libc_waits(uint64_t w) { return (w & ~kWaiting) >> 32; }
 
 bool try_wait(Semaphore& s) {
   uint64_t w = s.word.load(std::memory_order_relaxed);
@@ -61,6 +71,9 @@ int wait_on(sem_t* sem, clockid_t clock, const timespec* t, bool timed) {
   }
 }
 
+// A handler may post to a shared one, and must not be the first to look it up.
+[[gnu::constructor]] void resolve_for_handlers() { (void)REAL(sem_post); }
+
 }  // namespace
 }  // namespace fiberthread
 
@@ -83,8 +96,12 @@ FIBERTHREAD_EXPORT int sem_post(sem_t* sem) noexcept {
   while (!(w & kWaiting)) {
     if (value_in(w) == SEM_VALUE_MAX) return fail(EOVERFLOW);
     // Our last touch: who takes the value may destroy the semaphore.
-    if (s.word.compare_exchange_weak(w, w + 1, std::memory_order_release, std::memory_order_relaxed)) return 0;
+    if (s.word.compare_exchange_weak(w, w + 1, std::memory_order_release, std::memory_order_relaxed)) {
+      if (__builtin_expect(libc_waits(w), 0)) futex_wake(sem, 1);
+      return 0;
+    }
   }
+  bool wake_libc = false;
   WakeList list;
   {
     LockedQueue q(sem);
@@ -98,9 +115,11 @@ FIBERTHREAD_EXPORT int sem_post(sem_t* sem) noexcept {
         if (value_in(w) == SEM_VALUE_MAX) return fail(EOVERFLOW);
         if (s.word.compare_exchange_weak(w, (w + 1) & ~kWaiting, std::memory_order_release, std::memory_order_relaxed)) break;
       }
+      wake_libc = libc_waits(w);
     }
   }
   list.wake_all();
+  if (wake_libc) futex_wake(sem, 1);
   return 0;
 }
 
@@ -110,17 +129,17 @@ FIBERTHREAD_EXPORT int sem_trywait(sem_t* sem) noexcept {
 }
 
 FIBERTHREAD_EXPORT int sem_wait(sem_t* sem) {
-  if (is_shared(sem)) return REAL(sem_wait)(sem);
+  if (wait_is_libcs(sem)) return REAL(sem_wait)(sem);
   return wait_on(sem, CLOCK_MONOTONIC, nullptr, false);
 }
 
 FIBERTHREAD_EXPORT int sem_timedwait(sem_t* sem, const timespec* t) {
-  if (is_shared(sem)) return REAL(sem_timedwait)(sem, t);
+  if (wait_is_libcs(sem)) return REAL(sem_timedwait)(sem, t);
   return wait_on(sem, CLOCK_REALTIME, t, true);
 }
 
 FIBERTHREAD_EXPORT int sem_clockwait(sem_t* sem, clockid_t clock, const timespec* t) {
-  if (is_shared(sem)) return REAL(sem_clockwait)(sem, clock, t);
+  if (wait_is_libcs(sem)) return REAL(sem_clockwait)(sem, clock, t);
   if (!is_wait_clock(clock)) return fail(EINVAL);
   return wait_on(sem, clock, t, true);
 }

@@ -95,5 +95,5 @@ FIBERTHREAD_EXPORT unsigned sleep(unsigned seconds) {
     errno = error;
     return 0;
   }
-  return static_cast<unsigned>(left.tv_sec) + (left.tv_nsec >= 500'000'000);
+  return static_cast<unsigned>(left.tv_sec);  // as libc: rounded down
 }

@@ -91,10 +91,7 @@ LockedQueue::LockedQueue(const void* address) : address_(address), bucket_(bucke
 
 Waiter* LockedQueue::first() const { return *head_link(bucket_, address_); }
 
-void LockedQueue::add(Waiter& w) {
-  w.fiber = self();
-  queue_add(bucket_, address_, w);
-}
+void LockedQueue::add(Waiter& w) { queue_add(bucket_, address_, w); }
 
 void LockedQueue::remove(Waiter& w) { queue_remove(bucket_, w); }
 

@@ -1,9 +1,9 @@
 #!/bin/bash
 # packages: lbzip2
 . "$(dirname "$0")/../lib.sh"
-
-corpus 6 >input
-same 4 lbzip2 -n 4 -c input
-mv fibers.out input.bz2
-same 4 lbzip2 -n 4 -d -c input.bz2
-cmp input fibers.out || fail "what comes out is not what went in"
+need lbzip2
+corpus 6
+compare 4 lbzip2 -n 4 -c "$TMP/corpus"
+cp "$TMP/fiber.out" "$TMP/corpus.bz2"
+compare 4 lbzip2 -n 4 -dc "$TMP/corpus.bz2"
+cmp "$TMP/corpus" "$TMP/fiber.out"
