@@ -100,6 +100,11 @@ bench-programs: $(BENCH)
 
 # ---- what to call ----
 
+# Those that need no preemption, and neither fork in a process with threads nor robust mutexes, which the emulator lacks.
+EMULATED := tls cond rwlock barrier_spin_once
+.PHONY: emulated
+emulated: $(SO) unit $(EMULATED:%=$(BUILD)/tests/preloaded/%)
+
 .PHONY: unit test-programs
 unit: $(UNIT_TESTS)
 test-programs: all unit $(PRELOADED)

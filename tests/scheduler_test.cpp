@@ -1,0 +1,162 @@
+// park_if, unpark, join, timers, and who runs what.
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "sched/worker.h"
+#include "tests/test.h"
+
+using namespace fiberthread;
+
+namespace {
+
+void use_workers(uint32_t n) { options.workers = n; }
+
+std::atomic<uint32_t> flag{0};
+std::atomic<Fiber*> waiter{nullptr};
+
+void* wait_for_flag(void*) {
+  waiter = self();
+  while (flag.load() == 0) park_if(&flag, 0, {"test"});
+  return nullptr;
+}
+
+void park_and_unpark(uint32_t workers) {
+  use_workers(workers);
+  for (int round = 0; round < 2000; round++) {
+    flag = 0;
+    waiter = nullptr;
+    pthread_t t;
+    pthread_create(&t, nullptr, wait_for_flag, nullptr);
+    while (!waiter.load()) sched_yield();
+    if (round % 3 == 0) sched_yield();
+    flag = 1;
+    unpark(waiter);
+    pthread_join(t, nullptr);
+  }
+}
+
+}  // namespace
+
+Test(scheduler, no_unpark_is_lost_1) { park_and_unpark(1); }
+Test(scheduler, no_unpark_is_lost_2) { park_and_unpark(2); }
+Test(scheduler, no_unpark_is_lost_16) { park_and_unpark(16); }
+
+// Two that wake each other in turn, each wait with a latch that may be left from before.
+Test(scheduler, ping_pong) {
+  use_workers(2);
+  static std::atomic<uint32_t> turn{0};
+  static std::atomic<Fiber*> players[2];
+  auto play = [](void* p) -> void* {
+    auto me = static_cast<uint32_t>(reinterpret_cast<long>(p));
+    players[me] = self();
+    while (!players[1 - me].load()) sched_yield();
+    for (uint32_t i = 0; i < 50000; i++) {
+      uint32_t now;
+      while ((now = turn.load()) % 2 != me) park_if(&turn, now, {"test"});
+      turn = now + 1;
+      unpark(players[1 - me]);
+    }
+    return nullptr;
+  };
+  pthread_t a, b;
+  pthread_create(&a, nullptr, play, reinterpret_cast<void*>(0L));
+  pthread_create(&b, nullptr, play, reinterpret_cast<void*>(1L));
+  pthread_join(a, nullptr);
+  pthread_join(b, nullptr);
+  cr_assert_eq(turn.load(), 100000u);
+}
+
+Test(scheduler, deadlines_pass_and_are_never_early) {
+  use_workers(2);
+  static std::atomic<uint32_t> never{0}, early{0};
+  auto nap = [](void* p) -> void* {
+    for (uint64_t i = 0; i < 20; i++) {
+      uint64_t deadline = now_ns() + (reinterpret_cast<uintptr_t>(p) * 37 + i * 101) % 3000 * 1000;
+      while (park_if(&never, 0, {"test"}, deadline)) {
+      }
+      early += now_ns() < deadline;
+    }
+    return nullptr;
+  };
+  pthread_t t[100];
+  for (uintptr_t i = 0; i < 100; i++) pthread_create(&t[i], nullptr, nap, reinterpret_cast<void*>(i));
+  for (auto& x : t) pthread_join(x, nullptr);
+  cr_assert_eq(early.load(), 0u);
+}
+
+Test(scheduler, a_deadline_too_far_does_not_overflow) {
+  use_workers(1);
+  static std::atomic<uint32_t> never{0};
+  pthread_t t;
+  pthread_create(&t, nullptr, [](void*) -> void* { waiter = self(); park_if(&never, 0, {"test"}, kNever - 1); return nullptr; }, nullptr);
+  while (!waiter.load()) sched_yield();
+  while (waiter.load()->state.load() != State::Parked) sched_yield();
+  unpark(waiter);
+  pthread_join(t, nullptr);
+}
+
+// k x workers that compute start on all workers, wherever they were made.
+Test(scheduler, work_spreads) {
+  use_workers(2);
+  static std::atomic<int> running{0}, most{0};
+  auto compute = [](void*) -> void* {
+    int now = ++running;
+    for (int m = most.load(); now > m && !most.compare_exchange_weak(m, now);) {
+    }
+    for (uint64_t end = now_ns() + 20'000'000; now_ns() < end;) {
+    }
+    running--;
+    return nullptr;
+  };
+  pthread_t t[8];
+  for (auto& x : t) pthread_create(&x, nullptr, compute, nullptr);
+  for (auto& x : t) pthread_join(x, nullptr);
+  cr_assert(most.load() >= 2, "%d at once", most.load());
+}
+
+// Workers asleep in the kernel lose their slots: more readers than workers, each waiting for the one before.
+Test(scheduler, slots_of_sleepers_are_handed_over) {
+  use_workers(1);
+  static int pipes[17][2];
+  for (auto& p : pipes) cr_assert_eq(pipe(p), 0);
+  auto pass = [](void* p) -> void* {
+    auto i = reinterpret_cast<long>(p);
+    char c;
+    if (read(pipes[i][0], &c, 1) != 1 || write(pipes[i + 1][1], &c, 1) != 1) abort();
+    return nullptr;
+  };
+  pthread_t t[16];
+  for (long i = 0; i < 16; i++) pthread_create(&t[i], nullptr, pass, reinterpret_cast<void*>(i));
+  char c = 'x';
+  cr_assert_eq(write(pipes[0][1], &c, 1), 1);
+  cr_assert_eq(read(pipes[16][0], &c, 1), 1);
+  for (auto& x : t) pthread_join(x, nullptr);
+  cr_assert(statistics.handovers.load() > 0);
+}
+
+Test(scheduler, a_record_is_recycled_only_when_its_fiber_is_gone) {
+  use_workers(16);
+  static std::atomic<int> ran{0};
+  auto run = [](void* p) -> void* {
+    ran++;
+    sched_yield();
+    return p;
+  };
+  for (int round = 0; round < 500; round++) {
+    pthread_t t[20];
+    static int args[20];
+    for (int i = 0; i < 20; i++) pthread_create(&t[i], nullptr, run, &args[i]);
+    for (int i = 0; i < 20; i += 2) pthread_detach(t[i]);
+    for (int i = 1; i < 20; i += 2) {
+      void* r;
+      pthread_join(t[i], &r);
+      cr_assert(r == &args[i]);
+    }
+  }
+  while (ran.load() < 10000) sched_yield();
+  cr_assert_eq(ran.load(), 10000);
+}
