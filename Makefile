@@ -13,6 +13,9 @@ PREFIX ?= /usr/local
 VERSION := 0.1
 comma := ,
 
+# V=1 shows the commands.
+Q = $(if $(V),,@echo "  $@";)
+
 ARCH := $(if $(CROSS),$(CROSS),$(shell uname -m))
 BUILD := build$(if $(CROSS),/$(CROSS))$(if $(DEBUG),/debug)$(if $(SANITIZE),/sanitize-$(SANITIZE))
 TOOL := $(if $(CROSS),$(CROSS)-linux-gnu-)
@@ -52,38 +55,38 @@ $(BUILD)/.compiler:
 
 $(BUILD)/obj/%.cpp.o: %.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(CXX) $(LIBFLAGS) -c $< -o $@
+	$(Q)$(CXX) $(LIBFLAGS) -c $< -o $@
 
 $(BUILD)/obj/%.S.o: %.S Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(CC) -g -I. -MMD -MP -c $< -o $@
+	$(Q)$(CC) -g -I. -MMD -MP -c $< -o $@
 
 # Linked by the C driver, so that nothing of libstdc++ gets in.
 $(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map $(BUILD)/sources
-	$(CC) -shared -static-libgcc $(if $(SANITIZE),-fsanitize=$(SANITIZE),-Wl$(comma)--no-undefined) -Wl,-z,now,-z,relro,-z,initfirst,-z,noexecstack \
+	$(Q)$(CC) -shared -static-libgcc $(if $(SANITIZE),-fsanitize=$(SANITIZE),-Wl$(comma)--no-undefined) -Wl,-z,now,-z,relro,-z,initfirst,-z,noexecstack \
 		-Wl,-soname,libfiberthread.so,--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
 $(LAUNCHER): preload/launcher.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(CXX) -std=c++20 $(OPTIMIZE) -g $(WARN) $< -o $@
+	$(Q)$(CXX) -std=c++20 $(OPTIMIZE) -g $(WARN) $< -o $@
 
 $(BUILD)/fiberthread.pc: preload/fiberthread.pc.in Makefile
 	@mkdir -p $(@D)
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $< >$@
+	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $< >$@
 
 # ---- tests ----
 
 # Unit tests are linked with the objects, so that they reach what is hidden in the library. Their threads are fibers.
 $(BUILD)/tests/%_test: tests/%_test.cpp $(LOW_OBJECTS) $(HIGH_OBJECTS) Makefile
 	@mkdir -p $(@D)
-	$(CXX) $(TESTFLAGS) $< $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@ -pthread $(if $(CROSS),-static-libstdc++ -static-libgcc,-lcriterion)
+	$(Q)$(CXX) $(TESTFLAGS) $< $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@ -pthread $(if $(CROSS),-static-libstdc++ -static-libgcc,-lcriterion)
 
 PRELOADED_FLAGS = -O2 -g -w -pthread -rdynamic
 $(BUILD)/tests/preloaded/%: tests/preloaded/%.c Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(CC) $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n "s|^// libs: ||p" $<)
+	$(Q)$(CC) $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n "s|^// libs: ||p" $<)
 $(BUILD)/tests/preloaded/%: tests/preloaded/%.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(CXX) -std=c++20 $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n "s|^// libs: ||p" $<)
+	$(Q)$(CXX) -std=c++20 $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n "s|^// libs: ||p" $<)
 
 # ---- benchmarks ----
 

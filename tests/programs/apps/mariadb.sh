@@ -1,5 +1,5 @@
 #!/bin/bash
-# packages: mariadb-server mariadb-client
+# packages: procps mariadb-server mariadb-client
 . "$(dirname "$0")/../lib.sh"
 need mariadbd
 data=$TMP/data sock=$TMP/sock

@@ -1,5 +1,5 @@
 #!/bin/bash
-# packages: memcached python3
+# packages: procps memcached python3
 . "$(dirname "$0")/../lib.sh"
 need memcached
 run() { # expected exit status comes from NPTL's run

@@ -1,5 +1,5 @@
 #!/bin/bash
-# packages: nginx-light apache2-utils curl
+# packages: procps nginx-light apache2-utils curl
 . "$(dirname "$0")/../lib.sh"
 need nginx
 mkdir -p "$TMP/www" "$TMP/logs"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# packages: redis-server redis-tools
+# packages: procps redis-server redis-tools
 # Its I/O threads spin: on two workers they only get on because fibers are preempted.
 . "$(dirname "$0")/../lib.sh"
 need redis-server

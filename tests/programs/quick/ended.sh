@@ -5,13 +5,11 @@
 gcc -O2 -w -pthread -o "$TMP/parked" "$(dirname "$0")/../src/parked.c" || fail "gcc failed"
 for signal in TERM INT KILL HUP ALRM; do
   for workers in 1 2 16; do
-    # A shell's background jobs ignore SIGINT, and so would what it starts.
+    # A shell's background jobs ignore SIGINT, and so would what they start.
     mkfifo "$TMP/fifo"
-    env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS=$workers setsid -w env -i --default-signal=INT \
-      LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS=$workers "$TMP/parked" >"$TMP/fifo" &
+    env --default-signal=INT LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS=$workers "$TMP/parked" >"$TMP/fifo" &
     read -r line <"$TMP/fifo"
-    pid=$(pgrep -f "^$TMP/parked")
-    kill -$signal "$pid"
+    kill -$signal $!
     wait $!
     status=$?
     [ $status = $((128 + $(kill -l $signal))) ] || fail "SIG$signal on $workers workers: status $status"
