@@ -734,7 +734,8 @@ void tcb_adopt_main() {
 void tcb_reset_after_fork() {
   modules_dirty.store(true);
   modules_lock.reset();
-  loading.store(0);
+  // `loading` stays: a fork inside a constructor comes to its end in the child too. Those of other threads never do, which
+  // costs the child time, not more.
 }
 
 }  // namespace fiberthread

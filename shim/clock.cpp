@@ -1,6 +1,11 @@
 // Calls that name a thread to the kernel: timers that signal one, and prctl's names.
+#include "shim/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -9,17 +14,98 @@
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
+#include "shim/signal.h"
+
+namespace fiberthread {
+namespace {
+
+// Timers for one fiber. The kernel cannot follow a fiber, so to it they are timers of the process, and the handler looks here
+// whose they are. A child of fork has none of them, which `pid` tells.
+struct ThreadTimer {
+  std::atomic<int> number{-1};  // the kernel's; -1: free, -2: being filled in
+  int pid = 0;
+  uint32_t id = 0;
+  Fiber* fiber = nullptr;
+};
+ThreadTimer timers[1024];
+std::atomic<size_t> timers_used{0};  // the others have never been used
+
+void add_timer(int number, Fiber* f) {
+  int pid = static_cast<int>(raw_syscall(SYS_getpid));
+  for (size_t i = 0; i < sizeof timers / sizeof *timers; i++) {
+    ThreadTimer& t = timers[i];
+    int n = t.number.load(std::memory_order_relaxed);
+    if (n == -2 || (n >= 0 && t.pid == pid) || !t.number.compare_exchange_strong(n, -2, std::memory_order_acquire)) continue;
+    t.pid = pid;
+    t.id = f->id;
+    t.fiber = f;
+    t.number.store(number, std::memory_order_release);
+    size_t used = timers_used.load(std::memory_order_relaxed);
+    while (used < i + 1 && !timers_used.compare_exchange_weak(used, i + 1, std::memory_order_release)) {
+    }
+    return;
+  }
+  // No room: it signals the process.
+}
+
+ThreadTimer* find_timer(int number) {
+  size_t used = timers_used.load(std::memory_order_acquire);
+  for (size_t i = 0; i < used; i++)
+    if (timers[i].number.load(std::memory_order_acquire) == number && timers[i].pid == static_cast<int>(raw_syscall(SYS_getpid)))
+      return &timers[i];
+  return nullptr;
+}
+
+bool is_ours(Fiber* f) { return f && sched_started() && !f->kernel && !in_vfork_child(); }
+
+}  // namespace
+
+Fiber* timer_target(int number, bool* gone) {
+  ThreadTimer* t = find_timer(number);
+  if (!t) return nullptr;
+  Fiber* f = t->fiber;
+  *gone = f->id != t->id || !f->valid.load(std::memory_order_acquire) || f->done.load(std::memory_order_acquire);
+  return *gone ? nullptr : f;
+}
+
+void set_name(Fiber* f, const char* name) {
+  strncpy(f->name, name, sizeof f->name - 1);
+  f->name[sizeof f->name - 1] = 0;
+  if (f != main_fiber) return;
+  Busy busy;  // stays on this kernel thread
+  long pid = raw_syscall(SYS_getpid);
+  if (raw_syscall(SYS_gettid) == pid) {
+    raw_syscall(SYS_prctl, PR_SET_NAME, arg(f->name));
+    return;
+  }
+  char path[48];
+  snprintf(path, sizeof path, "/proc/self/task/%ld/comm", pid);
+  long fd = raw_syscall(SYS_openat, AT_FDCWD, arg(path), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  raw_syscall(SYS_write, fd, arg(f->name), static_cast<long>(strlen(f->name)));
+  raw_syscall(SYS_close, fd);
+}
+
+}  // namespace fiberthread
 
 using namespace fiberthread;
 
-// A timer for one fiber becomes one for the process: the kernel cannot follow a fiber. The main fiber takes such signals first.
 FIBERTHREAD_EXPORT int timer_create(clockid_t clock, struct sigevent* event, timer_t* timer) noexcept {
-  if (event && event->sigev_notify == SIGEV_THREAD_ID && sched_started() && fiber_of_tid(event->_sigev_un._tid)) {
-    struct sigevent for_process = *event;
-    for_process.sigev_notify = SIGEV_SIGNAL;
-    return REAL(timer_create)(clock, &for_process, timer);
-  }
-  return REAL(timer_create)(clock, event, timer);
+  Fiber* f = event && event->sigev_notify == SIGEV_THREAD_ID ? fiber_of_tid(event->_sigev_un._tid) : nullptr;
+  if (!is_ours(f)) return REAL(timer_create)(clock, event, timer);
+  struct sigevent for_process = *event;
+  for_process.sigev_notify = SIGEV_SIGNAL;
+  int r = REAL(timer_create)(clock, &for_process, timer);
+  if (r == 0) add_timer(static_cast<int>(reinterpret_cast<intptr_t>(*timer)), f);
+  return r;
+}
+
+FIBERTHREAD_EXPORT int timer_delete(timer_t timer) noexcept {
+  // Before the kernel may give the number to another one. libc's own kind of timers have negative handles.
+  intptr_t number = reinterpret_cast<intptr_t>(timer);
+  if (ThreadTimer* t = number >= 0 && sched_started() && !in_vfork_child() ? find_timer(static_cast<int>(number)) : nullptr)
+    t->number.store(-1, std::memory_order_release);
+  return REAL(timer_delete)(timer);
 }
 
 FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
@@ -28,16 +114,17 @@ FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
   unsigned long a = va_arg(list, unsigned long), b = va_arg(list, unsigned long);
   unsigned long c = va_arg(list, unsigned long), d = va_arg(list, unsigned long);
   va_end(list);
-  Fiber* me = sched_started() ? tls_current : nullptr;
-  if (me && me->block && !me->kernel) {
-    if (option == PR_SET_NAME) {
-      strncpy(me->name, reinterpret_cast<const char*>(a), sizeof me->name - 1);
-      me->name[sizeof me->name - 1] = 0;
-      return 0;
-    }
-    if (option == PR_GET_NAME && *me->name) {
-      memcpy(reinterpret_cast<char*>(a), me->name, sizeof me->name);
-      return 0;
+  if (option == PR_SET_NAME || option == PR_GET_NAME) {
+    Fiber* me = tls_current;
+    if (a && is_ours(me)) {
+      if (option == PR_SET_NAME) {
+        set_name(me, reinterpret_cast<const char*>(a));
+        return 0;
+      }
+      if (*me->name) {
+        memcpy(reinterpret_cast<char*>(a), me->name, sizeof me->name);
+        return 0;
+      }
     }
   }
   return REAL(prctl)(option, a, b, c, d);

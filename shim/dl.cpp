@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <link.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -46,29 +47,48 @@ bool expand_origin(const char* file, const void* caller, char (&out)[PATH_MAX]) 
   Dl_info info;
   link_map* map = nullptr;
   if (!rest || !dladdr1(caller, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) || !map) return false;
-  char origin[PATH_MAX];
-  if (dlinfo(map, RTLD_DI_ORIGIN, origin) != 0 || strlen(origin) + strlen(rest) >= sizeof out) return false;
-  strcpy(out, origin);
+  if (dlinfo(map, RTLD_DI_ORIGIN, out) != 0 || strlen(out) + strlen(rest) >= sizeof out) return false;
   strcat(out, rest);
   return true;
 }
 
+// The directories where libraries are searched for an object, in order.
+class SearchPath {
+ public:
+  unsigned count = 0;
+
+  explicit SearchPath(link_map* map) {
+    Dl_serinfo size;
+    if (dlinfo(map, RTLD_DI_SERINFOSIZE, &size) != 0) return;
+    all_ = static_cast<Dl_serinfo*>(malloc(size.dls_size));  // stacks may be small
+    if (!all_) return;
+    all_->dls_size = size.dls_size;
+    all_->dls_cnt = size.dls_cnt;
+    if (dlinfo(map, RTLD_DI_SERINFO, all_) == 0) count = all_->dls_cnt;
+  }
+  ~SearchPath() { free(all_); }
+  SearchPath(const SearchPath&) = delete;
+
+  const char* operator[](unsigned i) const {
+    const Dl_serpath* path = all_->dls_serpath;
+    asm("" : "+r"(path));  // declared as an array of none
+    return path[i].dls_name;
+  }
+
+ private:
+  Dl_serinfo* all_ = nullptr;
+};
+
 // Where `map` would find `file` before everybody's directories are searched; false if nowhere.
 bool find_in_own_path(link_map* map, const char* file, char (&out)[PATH_MAX]) {
-  // dlinfo() gives all directories in order. Those that an object without a path of its own (the program's loader) has as
-  // well are left to libc, which knows its cache better.
-  constexpr size_t kRoom = 8192;  // of stack
-  Dl_serinfo size;
-  if (dlinfo(map, RTLD_DI_SERINFOSIZE, &size) != 0 || size.dls_size > kRoom) return false;
-  alignas(Dl_serinfo) char memory[kRoom];
-  auto* all = reinterpret_cast<Dl_serinfo*>(memory);
-  all->dls_size = size.dls_size;
-  all->dls_cnt = size.dls_cnt;
-  if (dlinfo(map, RTLD_DI_SERINFO, all) != 0) return false;
-  const Dl_serpath* path = all->dls_serpath;
-  asm("" : "+r"(path));  // declared as an array of none
-  for (unsigned i = 0; i < all->dls_cnt; i++) {
-    const char* dir = path[i].dls_name;
+  Dl_info info;
+  link_map* us = nullptr;
+  if (!dladdr1(reinterpret_cast<void*>(look_again), &info, reinterpret_cast<void**>(&us), RTLD_DL_LINKMAP) || !us) return false;
+  SearchPath own(map), common(us);
+  // What both end with is left to libc, whose cache comes before the default directories.
+  while (own.count && common.count && strcmp(own[own.count - 1], common[common.count - 1]) == 0) own.count--, common.count--;
+  for (unsigned i = 0; i < own.count; i++) {
+    const char* dir = own[i];
     if (strlen(dir) + 1 + strlen(file) >= sizeof out) continue;
     strcpy(out, dir);
     strcat(out, "/");

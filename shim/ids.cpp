@@ -104,10 +104,10 @@ void each_listed_thread(Visit visit) {
 }
 
 long everywhere(long number, long a, long b, long c) {
-  ids_mutex.lock();
   long r;
   {
-    Busy busy;  // stays on this kernel thread
+    Busy busy;  // stays on this kernel thread, and no handler that changes ids comes in while we hold the lock
+    ids_mutex.lock();
     r = raw_syscall(number, a, b, c);
     if (r == 0) {
       kernel_handler old;
@@ -145,8 +145,8 @@ long everywhere(long number, long a, long b, long c) {
       raw_syscall(SYS_munmap, mem, kMaxThreads * sizeof(Thread));
       restore_kernel_handler(kSetxidSignal, old);
     }
+    ids_mutex.unlock();
   }
-  ids_mutex.unlock();
   if (r == 0) return 0;
   errno = static_cast<int>(-r);
   return -1;
@@ -172,13 +172,29 @@ using namespace fiberthread;
 // (uid_t)-1 as a long must have its upper half clear or set alike: the kernel takes 32 bits.
 SET_IDS(setuid, (uid_t u), (u), SYS_setuid, u, 0, 0)
 SET_IDS(setgid, (gid_t g), (g), SYS_setgid, g, 0, 0)
-SET_IDS(seteuid, (uid_t e), (e), SYS_setresuid, -1, e, -1)
-SET_IDS(setegid, (gid_t e), (e), SYS_setresgid, -1, e, -1)
 SET_IDS(setreuid, (uid_t r, uid_t e), (r, e), SYS_setreuid, r, e, 0)
 SET_IDS(setregid, (gid_t r, gid_t e), (r, e), SYS_setregid, r, e, 0)
 SET_IDS(setresuid, (uid_t r, uid_t e, uid_t s), (r, e, s), SYS_setresuid, r, e, s)
 SET_IDS(setresgid, (gid_t r, gid_t e, gid_t s), (r, e, s), SYS_setresgid, r, e, s)
 SET_IDS(setgroups, (size_t n, const gid_t* list), (n, list), SYS_setgroups, static_cast<long>(n), arg(list), 0)
+
+// Alone in the family, these two do not take -1 for "as it is".
+FIBERTHREAD_EXPORT int seteuid(uid_t e) noexcept {
+  if (by_libc()) return REAL(seteuid)(e);
+  if (e == static_cast<uid_t>(-1)) {
+    errno = EINVAL;
+    return -1;
+  }
+  return static_cast<int>(everywhere(SYS_setresuid, -1, e, -1));
+}
+FIBERTHREAD_EXPORT int setegid(gid_t e) noexcept {
+  if (by_libc()) return REAL(setegid)(e);
+  if (e == static_cast<gid_t>(-1)) {
+    errno = EINVAL;
+    return -1;
+  }
+  return static_cast<int>(everywhere(SYS_setresgid, -1, e, -1));
+}
 
 // libc's would call its own setgroups.
 FIBERTHREAD_EXPORT int initgroups(const char* user, gid_t group) {

@@ -24,7 +24,7 @@ namespace {
 
 struct Scheduling {
   uint64_t cpus[5];  // up to 320 CPUs
-  bool has_cpus, has_nice;
+  bool has_cpus, has_nice, resets;  // SCHED_RESET_ON_FORK
   int8_t nice;
   int16_t policy;
   int16_t priority;
@@ -45,19 +45,30 @@ bool may_be_nice(int rtprio_needed) {
   return data[0].effective >> CAP_SYS_NICE & 1;
 }
 
-int set_policy(Fiber* f, int policy, int priority) {
+int set_policy(Fiber* f, int policy, const sched_param* p) {
+  if (!p || policy < 0) return EINVAL;
+  bool resets = policy & SCHED_RESET_ON_FORK;
   policy &= ~SCHED_RESET_ON_FORK;
+  int priority = p->sched_priority, error = errno;
   int low = sched_get_priority_min(policy), high = sched_get_priority_max(policy);
-  if (low < 0 || priority < low || priority > high) return EINVAL;
+  errno = error;
+  constexpr int kDeadline = 6;  // has more parameters than these calls have
+  if (policy == kDeadline || low < 0 || priority < low || priority > high) return EINVAL;
   Scheduling& s = state_of(f);
   bool real_time = policy == SCHED_FIFO || policy == SCHED_RR;
   if (real_time && !(s.policy == policy && priority <= s.priority) && !may_be_nice(priority)) return EPERM;
   s.policy = static_cast<int16_t>(policy);
   s.priority = static_cast<int16_t>(priority);
+  s.resets = resets;
   return 0;
+}
+int set_priority(Fiber* f, const sched_param* p) {
+  const Scheduling& s = state_of(f);
+  return set_policy(f, s.policy | (s.resets ? SCHED_RESET_ON_FORK : 0), p);
 }
 
 int set_cpus(Fiber* f, size_t size, const cpu_set_t* set) {
+  if (!set) return EFAULT;
   cpu_set_t allowed;
   long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof allowed, arg(&allowed));
   if (n < 0) return static_cast<int>(-n);
@@ -89,7 +100,7 @@ long get_cpus(Fiber* f, size_t size, cpu_set_t* set) {
 Fiber* target(int tid) {
   if (!sched_started() || in_vfork_child()) return nullptr;
   Fiber* f = fiber_of_tid(tid);
-  return is_ours(f) ? f : nullptr;
+  return is_ours(f) && !f->done.load(std::memory_order_acquire) ? f : nullptr;
 }
 
 int fail(int e) {
@@ -103,7 +114,7 @@ Fiber* target(pthread_t t, int* e) {
   *e = 0;
   if (!sched_started()) return nullptr;
   Fiber* f = fiber_of(t);
-  if (!f && stale_handle(t)) *e = ESRCH;
+  if (f ? f->done.load(std::memory_order_acquire) && is_ours(f) : stale_handle(t)) *e = ESRCH;
   return is_ours(f) ? f : nullptr;
 }
 
@@ -112,6 +123,11 @@ Fiber* target(pthread_t t, int* e) {
 int scheduling_at_birth(Fiber* f, Fiber* creator, const pthread_attr_t* attr) {
   Scheduling& s = state_of(f);
   if (is_ours(creator)) s = state_of(creator);
+  if (s.resets) {
+    if (s.policy == SCHED_FIFO || s.policy == SCHED_RR) s.policy = SCHED_OTHER, s.priority = 0;
+    if (s.nice < 0) s.nice = 0;
+    s.resets = false;
+  }
   if (!attr) return 0;
   int inherit;
   if (pthread_attr_getinheritsched(attr, &inherit) == 0 && inherit == PTHREAD_EXPLICIT_SCHED) {
@@ -121,7 +137,7 @@ int scheduling_at_birth(Fiber* f, Fiber* creator, const pthread_attr_t* attr) {
     pthread_attr_getschedparam(attr, &p);
     s.policy = SCHED_OTHER;
     s.priority = 0;
-    if (int e = set_policy(f, policy, p.sched_priority)) return e;
+    if (int e = set_policy(f, policy, &p)) return e;
   }
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -194,7 +210,7 @@ FIBERTHREAD_EXPORT int pthread_setschedparam(pthread_t t, int policy, const sche
   int e;
   Fiber* f = target(t, &e);
   if (e) return e;
-  return f ? set_policy(f, policy, p->sched_priority) : REAL(pthread_setschedparam)(t, policy, p);
+  return f ? set_policy(f, policy, p) : REAL(pthread_setschedparam)(t, policy, p);
 }
 FIBERTHREAD_EXPORT int pthread_getschedparam(pthread_t t, int* policy, sched_param* p) noexcept {
   int e;
@@ -209,23 +225,25 @@ FIBERTHREAD_EXPORT int pthread_setschedprio(pthread_t t, int priority) noexcept 
   int e;
   Fiber* f = target(t, &e);
   if (e) return e;
-  return f ? set_policy(f, state_of(f).policy, priority) : REAL(pthread_setschedprio)(t, priority);
+  sched_param p = {priority};
+  return f ? set_priority(f, &p) : REAL(pthread_setschedprio)(t, priority);
 }
 FIBERTHREAD_EXPORT int sched_setscheduler(pid_t tid, int policy, const sched_param* p) noexcept {
   Fiber* f = target(tid);
-  return f ? fail(set_policy(f, policy, p->sched_priority)) : REAL(sched_setscheduler)(tid, policy, p);
+  return f ? fail(set_policy(f, policy, p)) : REAL(sched_setscheduler)(tid, policy, p);
 }
 FIBERTHREAD_EXPORT int sched_getscheduler(pid_t tid) noexcept {
   Fiber* f = target(tid);
-  return f ? state_of(f).policy : REAL(sched_getscheduler)(tid);
+  return f ? state_of(f).policy | (state_of(f).resets ? SCHED_RESET_ON_FORK : 0) : REAL(sched_getscheduler)(tid);
 }
 FIBERTHREAD_EXPORT int sched_setparam(pid_t tid, const sched_param* p) noexcept {
   Fiber* f = target(tid);
-  return f ? fail(set_policy(f, state_of(f).policy, p->sched_priority)) : REAL(sched_setparam)(tid, p);
+  return f ? fail(set_priority(f, p)) : REAL(sched_setparam)(tid, p);
 }
 FIBERTHREAD_EXPORT int sched_getparam(pid_t tid, sched_param* p) noexcept {
   Fiber* f = target(tid);
   if (!f) return REAL(sched_getparam)(tid, p);
+  if (!p) return fail(EINVAL);
   p->sched_priority = state_of(f).priority;
   return 0;
 }

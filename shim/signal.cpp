@@ -18,11 +18,13 @@
 #include "sched/stack.h"
 #include "sched/worker.h"
 #include "shim/cancel.h"
+#include "shim/clock.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
 #include "shim/thread.h"
 #include "shim/time.h"
+#include "shim/user_memory.h"
 
 // Of fortified programs; in no header.
 extern "C" void __longjmp_chk(struct __jmp_buf_tag* env, int value) noexcept __attribute__((noreturn));
@@ -412,6 +414,7 @@ void report_overflow(const Fiber* f, const siginfo_t& info) {
 }
 
 void fault(Fiber* me, int sig, siginfo_t* info, ucontext_t* uc) {
+  if (user_memory_fault(uc)) return;
   Action a = action_of(sig);
   if (handled(a) && (me || !sched_started())) {
     if (me && !me->kernel) run_in_frame(me, sig, info, uc);
@@ -457,10 +460,14 @@ void dispatch(int sig, siginfo_t* info, ucontext_t* uc) {
   bool idle_context = tls_busy > 0 || !me;  // nothing of the program may run, no lock may be taken
   siginfo_t got = *info;
   if (!is_poke(got)) {
-    Fiber* to = me && (sent_to_thread(got) || profiles(got)) ? me : pick_target(me, sig);
+    bool gone = false;
+    Fiber* timed = got.si_code == SI_TIMER ? timer_target(got.si_timerid, &gone) : nullptr;
+    if (gone) return;
+    Fiber* to = timed ? timed : me && (sent_to_thread(got) || profiles(got)) ? me : pick_target(me, sig);
     if (to != me || idle_context || mask_of(me) & bit(sig)) {
-      if (!record(to, got, !sent_to_thread(got))) return;
+      if (!record(to, got, !timed && !sent_to_thread(got))) return;
       if (!to) return;
+      if (timed && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return;
       if (to == me) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
       else if (idle_context) tell_by_sysmon(to, sig);
       else tell(to, sig);

@@ -6,9 +6,12 @@
 #include <stdarg.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <string.h>
 #include <time.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include "sched/preempt.h"
 #include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/fork.h"
@@ -16,6 +19,7 @@
 #include "shim/signal.h"
 #include "shim/thread.h"
 #include "shim/time.h"
+#include "shim/user_memory.h"
 #include "sync/parking_lot.h"
 
 namespace fiberthread {
@@ -23,7 +27,10 @@ namespace {
 
 // Private futexes wait in the parking lot, with the bit set as the tag. Others may be another process's and are the kernel's.
 
-long futex_wait_here(uint32_t* word, uint32_t expected, clockid_t clock, const timespec* t, bool relative, uint32_t bits) {
+long futex_wait_here(uint32_t* word, uint32_t expected, clockid_t clock, const timespec* user_t, bool relative, uint32_t bits) {
+  timespec copy;
+  if (user_t && !copy_user(&copy, user_t)) return -EFAULT;
+  const timespec* t = user_t ? &copy : nullptr;
   if (t && (!valid(*t) || t->tv_sec < 0)) return -EINVAL;
   Fiber* me = self();
   uint64_t deadline = kNever;
@@ -35,8 +42,11 @@ long futex_wait_here(uint32_t* word, uint32_t expected, clockid_t clock, const t
   for (;;) {
     Waiter w;
     w.tag = bits;
-    WakeReason r = park(word, w, [&] { return __atomic_load_n(word, __ATOMIC_SEQ_CST) == expected; }, {"futex", word}, deadline,
-                        kInterruptSignal);
+    uint32_t now;
+    bool there = true;
+    auto still = [&] { return (there = fiberthread_user_load(word, &now) == 0) && now == expected; };
+    WakeReason r = park(word, w, still, {"futex", word}, deadline, kInterruptSignal);
+    if (!there) return -EFAULT;
     if (r == WakeReason::Woken) return 0;
     if (r == WakeReason::Invalid) return -EAGAIN;
     if (r == WakeReason::Interrupted && (t || !signal_restarts(me))) return -EINTR;
@@ -70,6 +80,7 @@ long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* w
   bool real_time = op & FUTEX_CLOCK_REALTIME;
   uint32_t bits = command == FUTEX_WAIT_BITSET || command == FUTEX_WAKE_BITSET ? value3 : kAll;
   if (bits == 0) return -EINVAL;
+  if (real_time && command != FUTEX_WAIT_BITSET) return kernel();  // no such call
   // Kernel threads may wait by system calls that we do not see.
   auto wake_more = [&](long woken) {
     if (woken >= static_cast<int>(value)) return woken;
@@ -85,11 +96,15 @@ long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* w
     case FUTEX_WAKE_BITSET:
       return wake_more(futex_wake_here(word, static_cast<int>(value) < 1 ? 1 : static_cast<int>(value), bits));
     case FUTEX_CMP_REQUEUE:
-      if (__atomic_load_n(word, __ATOMIC_SEQ_CST) != value3) return -EAGAIN;
-      [[fallthrough]];
     case FUTEX_REQUEUE: {
+      if (static_cast<int>(value) < 0 || static_cast<int>(fourth) < 0 || reinterpret_cast<uintptr_t>(word2) % sizeof *word2) return -EINVAL;
+      uint32_t now;
+      if (command == FUTEX_CMP_REQUEUE) {
+        if (fiberthread_user_load(word, &now) != 0) return -EFAULT;
+        if (now != value3) return -EAGAIN;
+      }
       // Those to be moved are woken instead, which a futex's users must expect anyway.
-      long n = static_cast<long>(value) + fourth;
+      long n = static_cast<long>(value) + static_cast<int>(fourth);
       return futex_wake_here(word, n > 0x7fffffff ? 0x7fffffff : static_cast<int>(n), kAll);
     }
     case FUTEX_WAKE_OP: {
@@ -108,6 +123,102 @@ void*& robust_list_of(Fiber* f) { return shim_share<void*, 112, 128>(f); }
 // Results of libc-style calls as the kernel gives them.
 long as_kernel(long r) { return r == -1 ? -errno : r; }
 
+// syscall() is no cancellation point, whatever the call.
+class NotCancelled {
+ public:
+  NotCancelled() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old_); }
+  ~NotCancelled() { pthread_setcancelstate(old_, nullptr); }
+
+ private:
+  int old_;
+};
+
+// A signal's action, by the names' own bookkeeping. libc's two signals are not to be had here either: one of them preempts.
+long action_here(int sig, const kernel_handler* act, kernel_handler* old, size_t size) {
+  if (size != 8 || sig == 32 || sig == 33) return -EINVAL;
+  kernel_handler k;
+  struct sigaction wanted, before;
+  if (act) {
+    if (!copy_user(&k, act)) return -EFAULT;
+    memset(&wanted, 0, sizeof wanted);
+    wanted.sa_sigaction = k.handler;
+    wanted.sa_flags = static_cast<int>(k.flags);
+    memcpy(&wanted.sa_mask, &k.mask, sizeof k.mask);
+  }
+  if (sigaction(sig, act ? &wanted : nullptr, &before) != 0) return -errno;
+  if (!old) return 0;
+  memset(&k, 0, sizeof k);
+  k.handler = before.sa_sigaction;
+  k.flags = static_cast<unsigned>(before.sa_flags);
+  memcpy(&k.mask, &before.sa_mask, sizeof k.mask);
+  return copy_user(old, &k) ? 0 : -EFAULT;
+}
+
+long sleep_here(clockid_t clock, int flags, const timespec* t, timespec* left) {
+  timespec copy, rest;
+  if (!copy_user(&copy, t)) return -EFAULT;
+  NotCancelled not_cancelled;
+  int e = clock_nanosleep(clock, flags, &copy, left && !(flags & TIMER_ABSTIME) ? &rest : nullptr);
+  if (e == EINTR && left && !(flags & TIMER_ABSTIME) && !copy_user(left, &rest)) return -EFAULT;
+  return -e;
+}
+
+long mask_here(int how, const uint64_t* set, uint64_t* old, size_t size) {
+  if (size != 8) return -EINVAL;
+  uint64_t wanted, before;
+  if (set && !copy_user(&wanted, set)) return -EFAULT;
+  if (int e = signal_mask_raw(how, set ? &wanted : nullptr, &before)) return -e;
+  return !old || copy_user(old, &before) ? 0 : -EFAULT;
+}
+
+// struct sched_attr, which libc has no call for.
+struct SchedulingAttributes {
+  uint32_t size, policy;
+  uint64_t flags;
+  int32_t nice;
+  uint32_t priority;
+  uint64_t rest[4];
+};
+
+long set_attributes_here(int tid, const SchedulingAttributes* user_a, unsigned flags) {
+  SchedulingAttributes a;
+  constexpr size_t kFirst = 48;  // the first version's
+  if (!user_a || flags) return -EINVAL;
+  if (fiberthread_user_copy(&a, user_a, kFirst) != 0) return -EFAULT;
+  if (a.size && a.size < kFirst) return -E2BIG;
+  constexpr uint64_t kResets = 1, kKeepPolicy = 8, kKeepParameters = 16;
+  sched_param p = {static_cast<int>(a.priority)};
+  if (a.flags & kKeepPolicy) {
+    int policy = sched_getscheduler(tid);
+    if (policy < 0) return -errno;
+    a.policy = static_cast<uint32_t>(policy & ~SCHED_RESET_ON_FORK);
+  }
+  if (a.flags & kKeepParameters) sched_getparam(tid, &p);
+  if (sched_setscheduler(tid, static_cast<int>(a.policy) | (a.flags & kResets ? SCHED_RESET_ON_FORK : 0), &p) != 0) return -errno;
+  bool fair = a.policy == SCHED_OTHER || a.policy == SCHED_BATCH;
+  return fair && !(a.flags & kKeepParameters) ? as_kernel(setpriority(PRIO_PROCESS, static_cast<id_t>(tid), a.nice)) : 0;
+}
+
+long attributes_here(Fiber* f, SchedulingAttributes* user_a, unsigned size, unsigned flags) {
+  long r = raw_syscall(SYS_sched_getattr, 0, arg(user_a), static_cast<long>(size), static_cast<long>(flags));
+  if (r < 0) return r;
+  int tid = static_cast<int>(f->id), policy = sched_getscheduler(tid);
+  sched_param p = {};
+  sched_getparam(tid, &p);
+  if (policy < 0) return -ESRCH;
+  user_a->policy = static_cast<uint32_t>(policy & ~SCHED_RESET_ON_FORK);
+  user_a->flags = policy & SCHED_RESET_ON_FORK ? 1 : 0;
+  user_a->priority = static_cast<uint32_t>(p.sched_priority);
+  user_a->nice = getpriority(PRIO_PROCESS, static_cast<id_t>(tid));
+  return 0;
+}
+
+// For another thread's sake: kernel threads that are none of ours have tids of the kernel's.
+Fiber* scheduled_fiber(int tid) {
+  Fiber* f = fiber_of_tid(tid);
+  return f && !f->kernel ? f : nullptr;
+}
+
 long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
   Fiber* me = self();
   switch (nr) {
@@ -124,9 +235,12 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return 0;
     case SYS_get_robust_list:
       if (a != 0 && a != me->id) return -ESRCH;
-      *reinterpret_cast<void**>(b) = robust_list_of(me);
-      *reinterpret_cast<size_t*>(c) = kRobustListSize;
-      return 0;
+      {
+        void* list = robust_list_of(me);
+        size_t size = kRobustListSize;
+        bool there = copy_user(reinterpret_cast<size_t*>(c), &size) && copy_user(reinterpret_cast<void**>(b), &list);
+        return there ? 0 : -EFAULT;
+      }
 #ifdef SYS_rseq
     case SYS_rseq:  // it would belong to the worker
       return -ENOSYS;
@@ -139,24 +253,33 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return -thread_kill_tid(-1, static_cast<int>(a), static_cast<int>(b), nullptr);
     case SYS_tgkill:
       return -thread_kill_tid(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c), nullptr);
-    case SYS_rt_tgsigqueueinfo:
-      return -thread_kill_tid(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c), reinterpret_cast<siginfo_t*>(d));
+    case SYS_rt_tgsigqueueinfo: {
+      siginfo_t info;
+      if (!copy_user(&info, reinterpret_cast<siginfo_t*>(d))) return -EFAULT;
+      return -thread_kill_tid(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c), &info);
+    }
     case SYS_kill:
       return as_kernel(kill(static_cast<pid_t>(a), static_cast<int>(b)));
+    case SYS_rt_sigaction:
+      return action_here(static_cast<int>(a), reinterpret_cast<kernel_handler*>(b), reinterpret_cast<kernel_handler*>(c), static_cast<size_t>(d));
     case SYS_rt_sigprocmask:
-      if (d != 8) return -EINVAL;
-      return -signal_mask_raw(static_cast<int>(a), reinterpret_cast<uint64_t*>(b), reinterpret_cast<uint64_t*>(c));
+      return mask_here(static_cast<int>(a), reinterpret_cast<uint64_t*>(b), reinterpret_cast<uint64_t*>(c), static_cast<size_t>(d));
     case SYS_sigaltstack:
       return as_kernel(sigaltstack(reinterpret_cast<stack_t*>(a), reinterpret_cast<stack_t*>(b)));
     case SYS_sched_yield:
       return sched_yield();
     case SYS_nanosleep:
-      return as_kernel(nanosleep(reinterpret_cast<timespec*>(a), reinterpret_cast<timespec*>(b)));
+      return sleep_here(CLOCK_MONOTONIC, 0, reinterpret_cast<timespec*>(a), reinterpret_cast<timespec*>(b));
     case SYS_clock_nanosleep:
-      return -clock_nanosleep(static_cast<clockid_t>(a), static_cast<int>(b), reinterpret_cast<timespec*>(c), reinterpret_cast<timespec*>(d));
+      return sleep_here(static_cast<clockid_t>(a), static_cast<int>(b), reinterpret_cast<timespec*>(c), reinterpret_cast<timespec*>(d));
+    case SYS_prctl:
+      return as_kernel(prctl(static_cast<int>(a), b, c, d, e));
 #ifdef SYS_pause
     case SYS_pause:
+    {
+      NotCancelled not_cancelled;
       return as_kernel(pause());
+    }
 #endif
     case SYS_sched_setaffinity:
       return as_kernel(sched_setaffinity(static_cast<pid_t>(a), static_cast<size_t>(b), reinterpret_cast<cpu_set_t*>(c)));
@@ -175,6 +298,14 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return as_kernel(sched_setparam(static_cast<pid_t>(a), reinterpret_cast<sched_param*>(b)));
     case SYS_sched_getparam:
       return as_kernel(sched_getparam(static_cast<pid_t>(a), reinterpret_cast<sched_param*>(b)));
+    case SYS_sched_setattr:
+      if (!scheduled_fiber(static_cast<int>(a))) return raw_syscall(nr, a, b, c);
+      return set_attributes_here(static_cast<int>(a), reinterpret_cast<SchedulingAttributes*>(b), static_cast<unsigned>(c));
+    case SYS_sched_getattr: {
+      Fiber* of = scheduled_fiber(static_cast<int>(a));
+      if (!of) return raw_syscall(nr, a, b, c, d);
+      return attributes_here(of, reinterpret_cast<SchedulingAttributes*>(b), static_cast<unsigned>(c), static_cast<unsigned>(d));
+    }
     case SYS_setpriority:
       return as_kernel(setpriority(static_cast<__priority_which_t>(a), static_cast<id_t>(b), static_cast<int>(c)));
     case SYS_getpriority:

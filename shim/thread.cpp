@@ -16,6 +16,7 @@
 #include "sched/tcb.h"
 #include "sched/worker.h"
 #include "shim/cancel.h"
+#include "shim/clock.h"
 #include "shim/export.h"
 #include "shim/mutex.h"
 #include "shim/real.h"
@@ -328,16 +329,16 @@ FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noe
 FIBERTHREAD_EXPORT int pthread_setname_np(pthread_t t, const char* name) noexcept {
   Fiber* f = fiber_of(t);
   if (!f && stale_handle(t)) return ESRCH;
-  if (!f || !f->block) return REAL(pthread_setname_np)(t, name);
+  if (!f || !sched_started() || f->kernel) return REAL(pthread_setname_np)(t, name);
   if (strlen(name) >= sizeof f->name) return ERANGE;
-  strcpy(f->name, name);
+  set_name(f, name);
   return 0;
 }
 
 FIBERTHREAD_EXPORT int pthread_getname_np(pthread_t t, char* buf, size_t size) noexcept {
   Fiber* f = fiber_of(t);
   if (!f && stale_handle(t)) return ESRCH;
-  if (!f || !f->block) return REAL(pthread_getname_np)(t, buf, size);
+  if (!f || !sched_started() || f->kernel) return REAL(pthread_getname_np)(t, buf, size);
   if (size < sizeof f->name) return ERANGE;
   if (*f->name) strcpy(buf, f->name);
   else raw_syscall(SYS_prctl, PR_GET_NAME, fiberthread::arg(buf));  // of the process, as a new thread inherits it

@@ -47,6 +47,8 @@ static void* changing(void* p) {
   errno = 0;
   assert(setuid(0) == -1 && errno == EPERM);
   assert(seteuid(1000) == 0 && setreuid(-1, 1000) == 0);
+  // Only here -1 is not "as it is".
+  assert(seteuid(-1) == -1 && errno == EINVAL && setegid(-1) == -1 && errno == EINVAL);
   return p;
 }
 

@@ -1,0 +1,14 @@
+// What names a thread to the kernel, as the rest of the shim needs it.
+#pragma once
+#include "sched/fiber.h"
+
+namespace fiberthread {
+
+// Whom the timer with this number (siginfo_t::si_timerid) signals by SIGEV_THREAD_ID; null: it signals the process. *gone is
+// set if that thread has ended. Signal-safe.
+Fiber* timer_target(int timer, bool* gone);
+
+// The name of a scheduled fiber; the main fiber's is the process's in the kernel, too. Cut to 15 bytes.
+void set_name(Fiber* f, const char* name);
+
+}  // namespace fiberthread

@@ -1,0 +1,42 @@
+// The caller's memory in calls that must answer EFAULT where it is missing, as the kernel does, and not crash.
+//
+// The functions below fault like any code; the handler of SIGSEGV finds the fault in them and lets them return -EFAULT. With
+// SIGSEGV blocked by the caller the kernel ends the process instead.
+#pragma once
+#include <ucontext.h>
+
+#include <cstddef>
+#include <cstdint>
+
+// user_memory_<arch>.S
+extern "C" {
+// Sequentially consistent; `from` is aligned.
+long fiberthread_user_load(const uint32_t* from, uint32_t* to) __attribute__((visibility("hidden")));
+// `n` is a multiple of 4. From the end on.
+long fiberthread_user_copy(void* to, const void* from, size_t n) __attribute__((visibility("hidden")));
+extern const char fiberthread_user_end[] __attribute__((visibility("hidden")));   // of these two
+extern const char fiberthread_user_fault[] __attribute__((visibility("hidden")));  // where they go on after a fault
+}
+
+namespace fiberthread {
+
+template <class T>
+bool copy_user(T* to, const T* from) {
+  static_assert(sizeof(T) % 4 == 0);
+  return fiberthread_user_copy(to, from, sizeof(T)) == 0;
+}
+
+// In the handler of a fault. True if it was one of those, and the interrupted code goes on.
+inline bool user_memory_fault(ucontext_t* uc) {
+#if defined(__x86_64__)
+  auto& pc = uc->uc_mcontext.gregs[REG_RIP];
+#else
+  auto& pc = uc->uc_mcontext.pc;
+#endif
+  auto at = static_cast<uintptr_t>(pc);
+  if (at < reinterpret_cast<uintptr_t>(&fiberthread_user_load) || at >= reinterpret_cast<uintptr_t>(fiberthread_user_end)) return false;
+  pc = reinterpret_cast<uintptr_t>(fiberthread_user_fault);
+  return true;
+}
+
+}  // namespace fiberthread
