@@ -18,6 +18,8 @@
 #include "sched/worker.h"
 
 extern "C" void* __libc_stack_end;  // the loader's
+// AddressSanitizer's, in programs that have it: a recycled stack is not what its last user left there.
+extern "C" void __asan_unpoison_memory_region(const volatile void*, size_t) __attribute__((weak));
 
 namespace fiberthread {
 
@@ -880,6 +882,7 @@ void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
   f->in_libc = false;
   f->kernel = false;
   tcb_begin(*f);
+  if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
   char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->stack_high) & ~uintptr_t{15});
   make_context(f->context, high, f->context.tp, fiber_entry, f);
   f->state.store(State::Created, std::memory_order_relaxed);

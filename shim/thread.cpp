@@ -312,6 +312,8 @@ FIBERTHREAD_EXPORT int pthread_setattr_default_np(const pthread_attr_t* attr) no
 
 FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noexcept {
   Fiber* f = fiber_of(t);
+  // A thread may ask about itself to the last: sanitizers do so when a detached one ends.
+  if (!f && tls_current && tls_current->tcb == reinterpret_cast<void*>(t)) f = tls_current;
   if (!f && stale_handle(t)) return ESRCH;
   if (!f || !f->block) return REAL(pthread_getattr_np)(t, attr);
   if (int e = pthread_attr_init(attr)) return e;
