@@ -144,7 +144,8 @@ struct PendingQueue {
 struct ThreadSignals {
   PendingQueue queue;
   std::atomic<uint64_t> waited_for{0};  // by sigwait
-  bool ended = false;
+  std::atomic<bool> ended{false};
+  std::atomic<uint32_t> arriving{0};  // times that a signal was to be recorded here
   bool restarts = false;  // own: see signal_restarts()
 };
 ThreadSignals& state_of(Fiber* f) { return shim_share<ThreadSignals, 0, 96>(f); }
@@ -235,7 +236,13 @@ Fiber* pick_target(Fiber* me, int sig) {
 // Records a signal for `f`, or for the process if f is null. False if it was dropped: pending already, or no memory.
 bool record(Fiber* f, const siginfo_t& info, bool for_process) {
   Locked locked;
-  PendingQueue& q = f && !state_of(f).ended ? state_of(f).queue : process_queue;
+  if (f) {
+    ThreadSignals& s = state_of(f);
+    // Marked before looked at, as signal_thread_ends() does it the other way round: one of us sees the other.
+    s.arriving.fetch_add(1, std::memory_order_seq_cst);
+    if (s.ended.load(std::memory_order_seq_cst)) f = nullptr;
+  }
+  PendingQueue& q = f ? state_of(f).queue : process_queue;
   if (info.si_signo < SIGRTMIN && q.bits.load(std::memory_order_relaxed) & bit(info.si_signo)) return false;
   Pending* p = new_pending();
   if (!p) return false;
@@ -601,10 +608,11 @@ void signal_scheduler_started() {
 void signal_thread_ends(Fiber* me) {
   alternate_stack = {};
   ThreadSignals& s = state_of(me);
+  s.ended.store(true, std::memory_order_seq_cst);
+  if (s.arriving.load(std::memory_order_seq_cst) == 0) return;  // the usual end, without a system call
   Pending* homeless = nullptr;
   {
     Locked locked;
-    s.ended = true;
     for (Pending* p = s.queue.first; p;) {
       Pending* next = p->next;
       Pending*& to = p->for_process ? homeless : free_pending;
