@@ -18,7 +18,8 @@
 #include "sched/worker.h"
 
 extern "C" void* __libc_stack_end;  // the loader's
-// AddressSanitizer's, in programs that have it: a recycled stack is not what its last user left there.
+// The sanitizers', in programs that have them. To AddressSanitizer, a recycled stack is as its last user left it.
+extern "C" void __tsan_init() __attribute__((weak));
 extern "C" void __asan_unpoison_memory_region(const volatile void*, size_t) __attribute__((weak));
 
 namespace fiberthread {
@@ -827,6 +828,7 @@ bool sched_start() {
     // later it waits 16 ms for every CPU.
     no_membarrier = raw_syscall(SYS_membarrier, 1 << 4 /* REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0;
     if (options.force_nptl) why = "asked for by FIBERTHREAD_NPTL";
+    else if (__tsan_init) why = "ThreadSanitizer keeps threads' state where fibers cannot have their own";
     else if (options.fail_self_check) why = "the self-check was told to fail";
     else ok = tcb_init(sysmon_main, &why);
     if (ok) {
