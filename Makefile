@@ -82,7 +82,7 @@ $(BUILD)/tests/%_test: tests/%_test.cpp $(LOW_OBJECTS) $(HIGH_OBJECTS) Makefile
 
 PRELOADED_FLAGS = -O2 -g -w -pthread -rdynamic
 $(BUILD)/tests/preloaded/%: tests/preloaded/%.c Makefile | $(BUILD)/.compiler
-	@mkdir -p $(@D)
+	@mkdir -p $(@D)/private
 	$(Q)$(CC) $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n "s|^// libs: ||p" $<)
 $(BUILD)/tests/preloaded/%: tests/preloaded/%.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
@@ -104,7 +104,7 @@ bench-programs: $(BENCH)
 # ---- what to call ----
 
 # Those that need no preemption, and neither fork in a process with threads nor robust mutexes, which the emulator lacks.
-EMULATED := tls cond rwlock barrier_spin_once
+EMULATED := tls dlopen cond rwlock barrier_spin_once
 .PHONY: emulated
 emulated: $(SO) unit $(EMULATED:%=$(BUILD)/tests/preloaded/%)
 
