@@ -387,6 +387,9 @@ Fiber* find(Worker* w) {
   for (;;) {
     Fiber* f;
     if (!w->slot && !take_free_slot(w)) {
+      // A timer that is due is nobody's if all who hold slots are asleep in the kernel, and sysmon may not know of it.
+      run_timers(now_ns());
+      if (next_timer() != kNever) sysmon_watch_timers();
       go_idle(w);
       continue;
     }
