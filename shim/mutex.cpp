@@ -224,10 +224,17 @@ FIBERTHREAD_EXPORT int pthread_mutex_init(pthread_mutex_t* mutex, const pthread_
   int shared = PTHREAD_PROCESS_PRIVATE, ceiling = 0;
   if (attr) {
     pthread_mutexattr_getpshared(attr, &shared);
-    if (shared == PTHREAD_PROCESS_SHARED) return REAL(pthread_mutex_init)(mutex, attr);
     pthread_mutexattr_gettype(attr, &type);
     pthread_mutexattr_getprotocol(attr, &protocol);
     pthread_mutexattr_getrobust(attr, &robust);
+    if (shared == PTHREAD_PROCESS_SHARED) {
+      if (protocol != PTHREAD_PRIO_INHERIT) return REAL(pthread_mutex_init)(mutex, attr);
+      // With inheritance the kernel wants the owner to be one of its threads, all the time. Without, all else holds, for
+      // processes without this library too: the object says what it is.
+      pthread_mutexattr_t plain = *attr;
+      pthread_mutexattr_setprotocol(&plain, PTHREAD_PRIO_NONE);
+      return REAL(pthread_mutex_init)(mutex, &plain);
+    }
     if (protocol == PTHREAD_PRIO_PROTECT) {
       pthread_mutexattr_getprioceiling(attr, &ceiling);
       int low = sched_get_priority_min(SCHED_FIFO);

@@ -1,6 +1,9 @@
-// Barriers, spin locks and pthread_once, its initialiser throwing or being cancelled.
+// Barriers, spin locks and pthread_once: load, sharing, freed at once; initialisers that throw, are cancelled, nest, or are
+// running when another thread forks.
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -36,6 +39,49 @@ static void barriers() {
   delete b;
 }
 
+// Whoever is the serial one destroys it, the others perhaps being on their way out.
+static void freed_barriers() {
+  for (int round = 0; round < 300; round++) {
+    auto* b = new pthread_barrier_t;
+    pthread_barrier_init(b, nullptr, 5);
+    std::vector<std::thread> t;
+    for (int i = 0; i < 5; i++)
+      t.emplace_back([b] {
+        if (pthread_barrier_wait(b) != PTHREAD_BARRIER_SERIAL_THREAD) return;
+        assert(pthread_barrier_destroy(b) == 0);
+        delete b;
+      });
+    for (auto& x : t) x.join();
+  }
+}
+
+static void between_processes() {
+  struct Shared {
+    pthread_barrier_t barrier;
+    pthread_spinlock_t spin;
+    int serial;
+    long n;
+  };
+  auto* s = static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  pthread_barrierattr_t a;
+  pthread_barrierattr_init(&a);
+  pthread_barrierattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+  assert(pthread_barrier_init(&s->barrier, &a, 2) == 0);
+  pthread_spin_init(&s->spin, PTHREAD_PROCESS_SHARED);
+  pid_t child = fork();
+  for (int i = 0; i < 500; i++) {
+    bool serial = pthread_barrier_wait(&s->barrier) == PTHREAD_BARRIER_SERIAL_THREAD;
+    pthread_spin_lock(&s->spin);
+    s->serial += serial;
+    s->n++;
+    pthread_spin_unlock(&s->spin);
+  }
+  if (child == 0) _exit(0);
+  int status;
+  assert(waitpid(child, &status, 0) == child && status == 0);
+  assert(s->serial == 500 && s->n == 1000);
+}
+
 static void spins() {
   pthread_spinlock_t l;
   pthread_spin_init(&l, PTHREAD_PROCESS_PRIVATE);
@@ -66,6 +112,48 @@ static void wait_to_be_cancelled() {
   if (started++ == 0)
     for (;;) pause();
   finished++;
+}
+
+static pthread_once_t outer_once = PTHREAD_ONCE_INIT, inner_once = PTHREAD_ONCE_INIT, forked_once = PTHREAD_ONCE_INIT;
+static std::atomic<int> inner_runs{0};
+static void inner() { inner_runs++; }
+static void outer() {
+  pthread_once(&inner_once, inner);
+  throw 1;
+}
+static std::atomic<int> release{0}, in_initialiser{0}, forked_runs{0};
+static void slow() {
+  forked_runs++;
+  in_initialiser = 1;
+  while (!release) usleep(1000);
+}
+
+static void nesting_and_forking() {
+  for (int i = 1; i <= 3; i++) {
+    int caught = 0;
+    try {
+      pthread_once(&outer_once, outer);
+    } catch (int) {
+      caught = 1;
+    }
+    assert(caught && inner_runs == 1);
+  }
+  // In the child nobody runs the initialiser: it runs again.
+  std::thread t([] { pthread_once(&forked_once, slow); });
+  while (!in_initialiser) sched_yield();
+  pid_t child = fork();
+  if (child == 0) {
+    release = 1;
+    pthread_once(&forked_once, slow);
+    pthread_once(&forked_once, slow);
+    _exit(forked_runs == 2 ? 0 : 1);
+  }
+  int status;
+  assert(waitpid(child, &status, 0) == child && status == 0);
+  release = 1;
+  t.join();
+  pthread_once(&forked_once, slow);
+  assert(forked_runs == 1);
 }
 
 static void onces() {
@@ -102,7 +190,10 @@ static void onces() {
 
 int main() {
   barriers();
+  freed_barriers();
   spins();
+  between_processes();
   onces();
+  nesting_and_forking();
   puts("ok");
 }

@@ -52,6 +52,29 @@ static void* sleeper(void* p) {
   return p;
 }
 
+static volatile int sleeping;
+static void* full_seconds(void* p) {
+  sleeping = 1;
+  unsigned left = sleep(100);
+  sleeping = 0;
+  assert(left >= 40 && left <= 99);  // rounded down
+  return p;
+}
+static void* dies_asleep(void* p) {
+  struct timespec t = {100, 0}, at;
+  switch ((long)p) {
+    case 0: nanosleep(&t, NULL); break;
+    case 1: sleep(100); break;
+    case 2: usleep(100000000); break;
+    case 3: clock_nanosleep(CLOCK_REALTIME, 0, &t, NULL); break;
+    default:
+      clock_gettime(CLOCK_MONOTONIC, &at);
+      at.tv_sec += 100;
+      clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+  }
+  return NULL;
+}
+
 int main() {
   assert(mtx_init(&m, mtx_plain) == thrd_success && mtx_init(&timed, mtx_timed | mtx_recursive) == thrd_success);
   assert(cnd_init(&c) == thrd_success && tss_create(&key, destroy) == thrd_success);
@@ -74,8 +97,11 @@ int main() {
   usleep(20000);
   assert(seconds(CLOCK_MONOTONIC) - before >= 0.02);
   struct timespec at, bad = {0, 2000000000}, short_time = {0, 5000000};
-  for (int k = 0; k < 2; k++) {
-    clockid_t clock = k ? CLOCK_REALTIME : CLOCK_MONOTONIC;
+  static const clockid_t clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_TAI};
+  for (int k = 0; k < 4; k++) {
+    clockid_t clock = clocks[k];
+    double start = seconds(clock);
+    assert(clock_nanosleep(clock, 0, &short_time, NULL) == 0 && seconds(clock) - start >= 0.005);
     clock_gettime(clock, &at);
     at.tv_nsec += 10000000;
     if (at.tv_nsec >= 1000000000) at.tv_nsec -= 1000000000, at.tv_sec++;
@@ -97,5 +123,21 @@ int main() {
   pthread_kill(p, SIGUSR1);
   pthread_join(p, NULL);
   printf("left %d\n", left_ok);
+
+  pthread_create(&p, NULL, full_seconds, NULL);
+  while (!sleeping) usleep(1000);
+  while (sleeping) {  // the first may come before it sleeps
+    usleep(10000);
+    pthread_kill(p, SIGUSR1);
+  }
+  pthread_join(p, NULL);
+  for (long k = 0; k < 5; k++) {
+    pthread_create(&p, NULL, dies_asleep, (void*)k);
+    if (k % 2) usleep(5000);
+    void* r;
+    pthread_cancel(p);
+    pthread_join(p, &r);
+    assert(r == PTHREAD_CANCELED);
+  }
   return 0;
 }

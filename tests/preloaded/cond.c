@@ -1,4 +1,5 @@
-// Condition variables: both clocks, broadcast, a bounded queue under load, destruction after a broadcast.
+// Condition variables: both clocks, broadcast, a bounded queue under load, destruction after a broadcast, signals against
+// cancellation, other kinds of mutexes, sharing.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -6,7 +7,10 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 static struct timespec in_ms(clockid_t clock, long ms) {
   struct timespec t;
@@ -109,6 +113,119 @@ static void gates(void) {
   }
 }
 
+// One of two waiters is signalled and cancelled at once. If it ends as cancelled, the signal must reach the other.
+static int tokens, here;
+static void unlock(void* p) { pthread_mutex_unlock(p); }
+static void* take_token(void* p) {
+  pthread_mutex_lock(&m);
+  pthread_cleanup_push(unlock, &m);
+  here++;
+  while (!tokens) pthread_cond_wait(&not_empty, &m);
+  tokens--;
+  pthread_cleanup_pop(1);
+  return p;
+}
+static void signal_and_cancel(void) {
+  for (int round = 0; round < 1000; round++) {
+    pthread_t a, b;
+    here = tokens = 0;
+    pthread_create(&a, NULL, take_token, NULL);
+    pthread_create(&b, NULL, take_token, NULL);
+    for (;;) {
+      pthread_mutex_lock(&m);
+      if (here == 2) break;
+      pthread_mutex_unlock(&m);
+      sched_yield();
+    }
+    tokens = 1;
+    pthread_cond_signal(&not_empty);
+    if (round % 2) pthread_cancel(a);
+    pthread_mutex_unlock(&m);
+    if (round % 2 == 0) pthread_cancel(a);
+    void* r;
+    pthread_join(a, &r);
+    if (r != PTHREAD_CANCELED) {
+      pthread_mutex_lock(&m);
+      tokens = 1;
+      pthread_mutex_unlock(&m);
+      pthread_cond_signal(&not_empty);
+    }
+    pthread_join(b, &r);
+    assert(r == NULL);
+  }
+}
+
+// Taking turns on a condition variable and a mutex of any kind.
+struct Turns {
+  pthread_mutex_t m;
+  pthread_cond_t c;
+  int turn, all;
+};
+static struct Turns* turns;
+static void* take_turns(void* p) {
+  for (int i = 0; i < 300; i++) {
+    assert(pthread_mutex_lock(&turns->m) == 0);
+    while (turns->turn % turns->all != (int)(long)p) assert(pthread_cond_wait(&turns->c, &turns->m) == 0);
+    turns->turn++;
+    if (i % 3) pthread_cond_broadcast(&turns->c);
+    assert(pthread_mutex_unlock(&turns->m) == 0);
+    if (i % 3 == 0) pthread_cond_broadcast(&turns->c);
+  }
+  return NULL;
+}
+static void kinds(void) {
+  static struct Turns local;
+  turns = &local;
+  for (int k = 0; k < 12; k++) {
+    static const int types[] = {PTHREAD_MUTEX_NORMAL, PTHREAD_MUTEX_RECURSIVE, PTHREAD_MUTEX_ERRORCHECK};
+    pthread_mutexattr_t a;
+    pthread_mutexattr_init(&a);
+    pthread_mutexattr_settype(&a, types[k % 3]);
+    if (k % 2) pthread_mutexattr_setprotocol(&a, PTHREAD_PRIO_INHERIT);
+    if (k / 3 == 3) pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
+    if (k / 3 == 2) pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+    pthread_condattr_t ca;
+    pthread_condattr_init(&ca);
+    // Shared or not, with a mutex that is or is not.
+    if (k / 3 == 1 || k == 6) pthread_condattr_setpshared(&ca, PTHREAD_PROCESS_SHARED);
+    assert(pthread_mutex_init(&local.m, &a) == 0 && pthread_cond_init(&local.c, &ca) == 0);
+    local.turn = 0;
+    local.all = 4;
+    if (k % 3 && k / 3 != 2) assert(pthread_cond_wait(&local.c, &local.m) == EPERM);
+    pthread_t t[4];
+    for (long i = 0; i < 4; i++) pthread_create(&t[i], NULL, take_turns, (void*)i);
+    for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
+    assert(local.turn == 1200);
+    struct timespec past = {0, 0};
+    pthread_mutex_lock(&local.m);
+    assert(pthread_cond_timedwait(&local.c, &local.m, &past) == ETIMEDOUT);
+    pthread_mutex_unlock(&local.m);
+    assert(pthread_cond_destroy(&local.c) == 0 && pthread_mutex_destroy(&local.m) == 0);
+  }
+}
+
+static void between_processes(void) {
+  turns = mmap(NULL, sizeof *turns, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  pthread_mutexattr_t a;
+  pthread_mutexattr_init(&a);
+  pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+  pthread_condattr_t ca;
+  pthread_condattr_init(&ca);
+  pthread_condattr_setpshared(&ca, PTHREAD_PROCESS_SHARED);
+  pthread_mutex_init(&turns->m, &a);
+  pthread_cond_init(&turns->c, &ca);
+  turns->all = 2;
+  pid_t child = fork();
+  if (child == 0) {
+    take_turns((void*)1);
+    _exit(0);
+  }
+  take_turns((void*)0);
+  int status;
+  assert(waitpid(child, &status, 0) == child && status == 0);
+  assert(turns->turn == 600);
+}
+
 int main() {
   pthread_t t[kProducers + kConsumers];
   for (long i = 0; i < kConsumers; i++) pthread_create(&t[i], NULL, consume, (void*)(i + 1));
@@ -117,5 +234,8 @@ int main() {
   printf("%ld\n", sum);
   timeouts();
   gates();
+  signal_and_cancel();
+  kinds();
+  between_processes();
   return 0;
 }

@@ -1,4 +1,5 @@
-// Read-write locks of each kind: exclusion under load, errors, timeouts, and no reader left behind a writer that gave up.
+// Read-write locks of each kind: exclusion under load, errors, timeouts, no reader left behind a writer that gave up,
+// who goes first, sharing.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -7,7 +8,10 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 static struct timespec in_ms(clockid_t clock, long ms) {
   struct timespec t;
@@ -63,6 +67,89 @@ static void* try_to_write(void* p) {
   return p;
 }
 
+static atomic_int wrote;
+static void* write_it(void* p) {
+  assert(pthread_rwlock_wrlock(&lock) == 0);
+  wrote = 1;
+  pthread_rwlock_unlock(&lock);
+  return p;
+}
+// A writer waits for a reader.
+static void who_goes_first(int kind) {
+  pthread_t t;
+  wrote = 0;
+  assert(pthread_rwlock_rdlock(&lock) == 0);
+  pthread_create(&t, NULL, write_it, NULL);
+  if (kind == PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP) {
+    // Once it waits, other readers have to.
+    while (pthread_rwlock_tryrdlock(&lock) == 0) {
+      pthread_rwlock_unlock(&lock);
+      sched_yield();
+    }
+    struct timespec past = {0, 0};
+    assert(pthread_rwlock_timedrdlock(&lock, &past) == ETIMEDOUT);
+  } else {
+    // Reading twice is no deadlock.
+    for (int i = 0; i < 200; i++) {
+      assert(pthread_rwlock_rdlock(&lock) == 0);
+      pthread_rwlock_unlock(&lock);
+      sched_yield();
+    }
+  }
+  assert(!wrote);
+  pthread_rwlock_unlock(&lock);
+  pthread_join(t, NULL);
+  assert(wrote);
+}
+
+// The last one out frees it.
+static void* use_and_free(void* p) {
+  struct Shared {
+    pthread_rwlock_t l;
+    int users;
+  }* s = p;
+  pthread_rwlock_rdlock(&s->l);
+  pthread_rwlock_unlock(&s->l);
+  pthread_rwlock_wrlock(&s->l);
+  int last = --s->users == 0;
+  pthread_rwlock_unlock(&s->l);
+  if (last) {
+    pthread_rwlock_destroy(&s->l);
+    free(s);
+  }
+  return NULL;
+}
+static void freed_at_once(void) {
+  for (int round = 0; round < 300; round++) {
+    void* s = calloc(1, sizeof(pthread_rwlock_t) + 8);
+    *(int*)((char*)s + sizeof(pthread_rwlock_t)) = 6;
+    pthread_t t[6];
+    for (int i = 0; i < 6; i++) pthread_create(&t[i], NULL, use_and_free, s);
+    for (int i = 0; i < 6; i++) pthread_join(t[i], NULL);
+  }
+}
+
+static void between_processes(void) {
+  struct {
+    pthread_rwlock_t l;
+    long n;
+  }* s = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  pthread_rwlockattr_t a;
+  pthread_rwlockattr_init(&a);
+  pthread_rwlockattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+  pthread_rwlock_init(&s->l, &a);
+  pid_t child = fork();
+  for (int i = 0; i < 5000; i++) {
+    pthread_rwlock_wrlock(&s->l);
+    s->n++;
+    pthread_rwlock_unlock(&s->l);
+  }
+  if (child == 0) _exit(0);
+  int status;
+  assert(waitpid(child, &status, 0) == child && status == 0);
+  assert(s->n == 10000);
+}
+
 int main() {
   static const int kinds[] = {PTHREAD_RWLOCK_PREFER_READER_NP, PTHREAD_RWLOCK_PREFER_WRITER_NP,
                               PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP};
@@ -88,8 +175,14 @@ int main() {
     for (int i = 0; i < 5; i++) pthread_join(t[i], NULL);
     assert(pthread_rwlock_unlock(&lock) == 0 && pthread_rwlock_unlock(&lock) == 0);
     assert(pthread_rwlock_trywrlock(&lock) == 0 && pthread_rwlock_unlock(&lock) == 0);
+    who_goes_first(kinds[k]);
+    struct timespec far = in_ms(CLOCK_MONOTONIC, 100000);
+    assert(pthread_rwlock_clockrdlock(&lock, CLOCK_PROCESS_CPUTIME_ID, &far) == EINVAL);
+    assert(pthread_rwlock_clockwrlock(&lock, CLOCK_MONOTONIC, &far) == 0 && pthread_rwlock_unlock(&lock) == 0);
     assert(pthread_rwlock_destroy(&lock) == 0);
   }
+  freed_at_once();
+  between_processes();
   puts("ok");
   return 0;
 }

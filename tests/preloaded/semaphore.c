@@ -1,4 +1,5 @@
-// Semaphores: under load, in handlers, named and shared between processes, and gone as soon as a wait has returned.
+// Semaphores: under load, in handlers and against them, before there is any thread, named and shared between processes,
+// and gone as soon as a wait has returned.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -73,7 +75,130 @@ static void* wait_for_handler(void* p) {
   return p;
 }
 
+static void handle(int sig, void (*handler)(int), int flags) {
+  struct sigaction sa;
+  memset(&sa, 0, sizeof sa);
+  sa.sa_handler = handler;
+  sa.sa_flags = flags;
+  sigaction(sig, &sa, NULL);
+}
+static void every(long us) {
+  struct itimerval t = {{0, us}, {0, us}};
+  setitimer(ITIMER_REAL, &t, NULL);
+}
+
+static sem_t from_thread;
+static void* post_from_thread(void* p) {
+  sem_post(&from_thread);
+  return p;
+}
+static void on_timer(union sigval v) {
+  (void)v;
+  pthread_t t;
+  assert(pthread_create(&t, NULL, post_from_thread, NULL) == 0);
+  pthread_join(t, NULL);
+}
+static void on_alarm(int sig) { (void)sig; }
+
+static void before_any_thread(void) {
+  sem_t never;
+  sem_init(&never, 0, 0);
+  handle(SIGALRM, on_alarm, 0);
+  every(10000);
+  assert(sem_wait(&never) == -1 && errno == EINTR);
+  struct timespec far = in_ms(CLOCK_REALTIME, 100000);
+  assert(sem_timedwait(&never, &far) == -1 && errno == EINTR);
+  sem_init(&from_handler, 0, 0);
+  handle(SIGALRM, on_signal, SA_RESTART);
+  every(100);
+  for (int i = 0; i < 2000; i++) assert(sem_wait(&from_handler) == 0);
+  every(0);
+  // The first thread is made by one of libc's own, and ends a wait that began when there was none.
+  struct sigevent e;
+  memset(&e, 0, sizeof e);
+  e.sigev_notify = SIGEV_THREAD;
+  e.sigev_notify_function = on_timer;
+  timer_t timer;
+  assert(timer_create(CLOCK_MONOTONIC, &e, &timer) == 0);
+  struct itimerspec soon = {{0, 0}, {0, 20000000}};
+  timer_settime(timer, 0, &soon, NULL);
+  assert(sem_wait(&from_thread) == 0);
+  timer_delete(timer);
+}
+
+static sem_t blocked;
+static atomic_int waiting, over, handled;
+static void count_signal(int sig) {
+  (void)sig;
+  handled++;
+}
+static void* interrupted(void* p) {
+  struct timespec far = in_ms(CLOCK_REALTIME, 100000);
+  waiting = 1;
+  int e = p ? sem_timedwait(&blocked, &far) : sem_wait(&blocked);
+  assert(e == -1 && errno == EINTR);
+  over = 1;
+  return NULL;
+}
+static void* not_interrupted(void* p) {
+  waiting = 1;
+  assert(sem_wait(&blocked) == 0);
+  over = 1;
+  return p;
+}
+static void interrupts(void) {
+  pthread_t t;
+  sem_init(&blocked, 0, 0);
+  for (int k = 0; k < 3; k++) {  // sem_wait, sem_timedwait, and the latter with SA_RESTART, which does not count
+    handle(SIGUSR2, count_signal, k == 2 ? SA_RESTART : 0);
+    waiting = over = 0;
+    pthread_create(&t, NULL, interrupted, k ? &blocked : NULL);
+    while (!waiting) sched_yield();
+    while (!over) {  // the first may come before it waits
+      pthread_kill(t, SIGUSR2);
+      usleep(1000);
+    }
+    pthread_join(t, NULL);
+  }
+  handle(SIGUSR2, count_signal, SA_RESTART);
+  waiting = over = handled = 0;
+  pthread_create(&t, NULL, not_interrupted, NULL);
+  while (!waiting) sched_yield();
+  for (int i = 1; i <= 20; i++) {
+    pthread_kill(t, SIGUSR2);
+    while (handled < i) usleep(200);
+    assert(!over);
+  }
+  sem_post(&blocked);
+  pthread_join(t, NULL);
+}
+
+static void* cancelled(void* p) {
+  waiting = 1;
+  for (;;) assert(sem_wait(p) == 0 || errno == EINTR);
+}
+static void cancellation(void) {
+  for (int i = 0; i < 300; i++) {
+    pthread_t a, b;
+    void* r;
+    sem_init(&blocked, 0, 0);
+    waiting = 0;
+    pthread_create(&a, NULL, cancelled, &blocked);
+    while (i % 2 && !waiting) sched_yield();
+    pthread_cancel(a);
+    pthread_join(a, &r);
+    assert(r == PTHREAD_CANCELED);
+    // Nobody waits any more, and nothing was taken.
+    pthread_create(&b, NULL, post_it, &blocked);
+    sem_wait(&blocked);
+    pthread_join(b, NULL);
+    int v = -1;
+    assert(sem_getvalue(&blocked, &v) == 0 && v == 0);
+  }
+}
+
 int main() {
+  before_any_thread();
   assert(sem_init(&s, 0, (unsigned)SEM_VALUE_MAX + 1) == -1 && errno == EINVAL);
   sem_init(&s, 0, SEM_VALUE_MAX);
   assert(sem_post(&s) == -1 && errno == EOVERFLOW);
@@ -114,6 +239,9 @@ int main() {
     pthread_kill(t[0], SIGUSR1);
     pthread_join(t[0], NULL);
   }
+
+  interrupts();
+  cancellation();
 
   char name[64];
   snprintf(name, sizeof name, "/fiberthread-test-%d", getpid());

@@ -197,6 +197,7 @@ int main() {
     pthread_kill(pthread_self(), SIGUSR1);
   }
   printf("main %d others %d\n", on_main, on_others);
+  on_main = 0;
   if (fork() == 0) {
     for (int i = 0; i < 10; i++) {
       usleep(3000);
@@ -204,7 +205,6 @@ int main() {
     }
     _exit(0);
   }
-  on_main = 0;
   while (wait(NULL) < 0) assert(errno == EINTR);
   printf("from a child: some %d others %d\n", on_main > 0, on_others);
 

@@ -1,0 +1,179 @@
+// FiberFutex: counts are reached, wake-ups arrive once and in order, and the futex may go when a wait has returned.
+#include "sync/fiber_futex.h"
+
+#include "tests/test.h"
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+
+#include "tests/sync_threads.h"
+
+using namespace fiberthread;
+
+namespace {
+
+Test(fiber_futex, counts_from_zeros) {
+  alignas(FiberFutex) unsigned char memory[sizeof(FiberFutex)] = {};
+  auto& f = *reinterpret_cast<FiberFutex*>(memory);
+  cr_assert_eq(f.get(), 0u);
+  f.post();
+  f.post_one();
+  cr_assert_eq(f.get(), 2u);
+  cr_assert(f.wait(0) && f.wait(2));
+  cr_assert(f.wait(2, 0));  // reached: the deadline does not matter
+}
+
+void gives_up(FiberFutex& f) {
+  for (uint64_t ms : {0, 1, 15}) {
+    uint64_t deadline = now_ns() + ms * kMs;
+    cr_assert(!f.wait_until(deadline));
+    cr_assert(now_ns() >= deadline);
+  }
+}
+
+Test(fiber_futex, gives_up_in_time_but_not_early) {
+  FiberFutex f;
+  gives_up(f);
+  Threads t;
+  t.kernel([&] { gives_up(f); });
+  t.fiber([&] { gives_up(f); });
+  t.join();
+  cr_assert_eq(queued(&f), 0u);
+  f.post();  // with the bit left over
+  cr_assert_eq(f.get(), 1u);
+}
+
+Test(fiber_futex, post_wakes_those_whose_count_has_come) {
+  FiberFutex f;
+  std::atomic<int> woken{0};
+  Threads t;
+  for (uint64_t i = 0; i < 12; i++) {
+    auto body = [&, i] {
+      uint64_t token = i / 3 + 1;  // 1 to 4, three of each
+      cr_assert(f.wait(token));
+      cr_assert(f.get() >= token);
+      woken++;
+    };
+    i < 3 ? t.kernel(body) : t.fiber(body);
+  }
+  until_queued(&f, 12);
+  for (int posts = 1; posts <= 4; posts++) {
+    f.post();
+    while (woken < 3 * posts) yield();
+    until_queued(&f, static_cast<size_t>(12 - 3 * posts));
+    cr_assert_eq(woken, 3 * posts);
+  }
+}
+
+Test(fiber_futex, post_one_wakes_the_first_that_it_can) {
+  FiberFutex f;
+  std::atomic<int> last{-1}, woken{0};
+  const uint64_t tokens[] = {3, 1, 1, 2, 1};
+  Threads t;
+  for (int i = 0; i < 5; i++) {
+    t.fiber([&, i] {
+      cr_assert(f.wait(tokens[i]));
+      last = i;
+      woken++;
+    });
+    until_queued(&f, static_cast<size_t>(i) + 1);
+  }
+  const int order[] = {1, 2, 0, 3, 4};
+  for (int i = 0; i < 5; i++) {
+    f.post_one();
+    while (woken != i + 1) yield();
+    cr_assert_eq(last, order[i]);
+    cr_assert_eq(queued(&f), static_cast<size_t>(4 - i));
+  }
+  cr_assert_eq(f.get(), 5u);
+}
+
+Test(fiber_futex, ping_pong) {
+  constexpr uint64_t kRounds = 20000;
+  for (bool kernel : {false, true}) {
+    FiberFutex ping, pong;
+    Threads t;
+    auto echo = [&] {
+      for (uint64_t i = 1; i <= kRounds; i++) {
+        cr_assert(ping.wait(i));
+        i % 2 ? pong.post() : pong.post_one();
+      }
+    };
+    kernel ? t.kernel(echo) : t.fiber(echo);
+    for (uint64_t i = 1; i <= kRounds; i++) {
+      i % 3 ? ping.post() : ping.post_one();
+      cr_assert(pong.wait(i));
+    }
+  }
+}
+
+// All posts are counted and every count is seen, some of the waits timing out meanwhile.
+Test(fiber_futex, no_post_is_missed, .timeout = 240) {
+  constexpr uint64_t kPosters = 6, kEach = 10000;
+  FiberFutex f;
+  Threads t;
+  for (int i = 0; i < 16; i++) {
+    auto body = [&, i] {
+      Random random{static_cast<uint64_t>(i)};
+      for (uint64_t token = 0; token < kPosters * kEach;) {
+        token += 1 + random(100);
+        if (token > kPosters * kEach) token = kPosters * kEach;
+        if (random(2)) {
+          cr_assert(f.wait(token));
+        } else {
+          while (!f.wait(token, now_ns() + random(100'000))) {}
+        }
+        cr_assert(f.get() >= token);
+      }
+    };
+    i < 3 ? t.kernel(body) : t.fiber(body);
+  }
+  for (uint64_t i = 0; i < kPosters; i++)
+    t.fiber([&, i] {
+      for (uint64_t r = 0; r < kEach; r++) {
+        f.post();
+        if ((r + i) % 32 == 0) yield();
+      }
+    });
+  t.join();
+  cr_assert_eq(f.get(), kPosters * kEach);
+  cr_assert_eq(queued(&f), 0u);
+}
+
+// A post that is not enough comes just when somebody has made up his mind to wait; the one that is enough must still wake him.
+Test(fiber_futex, posts_one_after_the_other_are_not_lost, .timeout = 240) {
+  constexpr uint64_t kRounds = 60000;
+  FiberFutex f;
+  Rounds rounds(2);
+  Threads t;
+  for (bool posts : {false, true})
+    t.kernel([&, posts] {
+      Random random{posts};
+      for (uint64_t r = 1; r <= kRounds; r++) {
+        rounds.meet();
+        for (int k = 0; k < 2; k++) {
+          for (uint32_t delay = random(400); delay; delay--) asm volatile("");
+          if (posts) r % 2 ? f.post() : f.post_one();
+        }
+        if (!posts) cr_assert(f.wait(2 * r));
+      }
+    });
+  t.join();
+  cr_assert_eq(f.get(), 2 * kRounds);
+}
+
+Test(fiber_futex, may_go_when_a_wait_has_returned, .timeout = 240) {
+  for (int round = 0; round < 4000; round++) {
+    auto* f = new FiberFutex;
+    Threads t;
+    auto post = [f, round] { round % 2 ? f->post() : f->post_one(); };
+    round % 8 == 0 ? t.kernel(post) : t.fiber(post);
+    if (round % 3) yield();
+    cr_assert(f->wait(1));
+    memset(static_cast<void*>(f), 0x5a, sizeof *f);
+    delete f;
+  }
+}
+
+}  // namespace

@@ -1,0 +1,417 @@
+// The table of wait queues: order, moving, giving up, and that nobody is forgotten when all of it happens at once.
+#include "sync/parking_lot.h"
+
+#include "tests/test.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <deque>
+#include <vector>
+
+#include "tests/sync_threads.h"
+
+using namespace fiberthread;
+
+namespace {
+
+auto always = [] { return true; };
+
+Test(parking_lot, queues_keep_their_order_whatever_is_taken_out) {
+  // More addresses than buckets: some share one.
+  constexpr size_t kAddresses = 6000;
+  static char addresses[kAddresses];
+  std::vector<std::deque<Waiter*>> model(kAddresses);
+  Random random{1};
+  for (int i = 0; i < 200000; i++) {
+    size_t a = random(4) ? random(kAddresses) : random(8);  // some long queues
+    auto& expected = model[a];
+    LockedQueue q(&addresses[a]);
+    cr_assert_eq(q.first(), expected.empty() ? nullptr : expected.front());
+    if (expected.empty() || random(5) < 3) {
+      auto* w = new Waiter;
+      w->in_front = random(3) == 0;
+      w->in_front ? expected.push_front(w) : expected.push_back(w);
+      q.add(*w);
+    } else {
+      size_t at = random(3) == 0 ? 0 : random(static_cast<uint32_t>(expected.size()));
+      Waiter* w = expected[at];
+      expected.erase(expected.begin() + static_cast<long>(at));
+      q.remove(*w);
+      delete w;
+    }
+    size_t n = 0;
+    for (Waiter* w = q.first(); w; w = w->next) cr_assert_eq(w, expected[n++]);
+    cr_assert_eq(n, expected.size());
+  }
+  for (size_t a = 0; a < kAddresses; a++)
+    for (LockedQueue q(&addresses[a]); Waiter* w = q.first();) {
+      q.remove(*w);
+      delete w;
+    }
+}
+
+Test(parking_lot, first_come_first_woken) {
+  char address;
+  std::vector<int> order;  // one at a time writes
+  std::atomic<int> woken{0};
+  Threads t;
+  for (int i = 0; i < 20; i++) {
+    auto body = [&, i] {
+      Waiter w;
+      cr_assert(park(&address, w, always, {"test"}) == WakeReason::Woken);
+      order.push_back(i);
+      woken++;
+    };
+    i % 5 == 0 ? t.kernel(body) : t.fiber(body);
+    until_queued(&address, static_cast<size_t>(i) + 1);
+  }
+  for (int i = 0; i < 20; i++) {
+    cr_assert_eq(unpark_waiters(&address, 1), 1u);
+    while (woken != i + 1) yield();
+    cr_assert_eq(order.back(), i);
+  }
+}
+
+Test(parking_lot, wakes_as_many_as_asked_and_says_so) {
+  char address;
+  std::atomic<int> woken{0};
+  Threads t;
+  for (int i = 0; i < 10; i++)
+    t.fiber([&] {
+      Waiter w;
+      park(&address, w, always, {"test"});
+      woken++;
+    });
+  until_queued(&address, 10);
+  size_t told = 0;
+  bool told_more = false;
+  auto done = [&](size_t n, bool more) { told = n, told_more = more; };
+  cr_assert_eq(unpark_waiters(&address, 3, done), 3u);
+  cr_assert(told == 3 && told_more);
+  cr_assert_eq(queued(&address), 7u);
+  cr_assert_eq(unpark_waiters(&address, 100, done), 7u);
+  cr_assert(told == 7 && !told_more);
+  cr_assert_eq(unpark_all(&address), 0u);
+  t.join();
+  cr_assert_eq(woken, 10);
+}
+
+Test(parking_lot, who_is_told_not_to_wait_is_not_queued) {
+  char address;
+  Waiter w;
+  cr_assert(park(&address, w, [] { return false; }, {"test"}) == WakeReason::Invalid);
+  cr_assert_eq(queued(&address), 0u);
+}
+
+Test(parking_lot, wake_up_before_the_sleep_counts) {
+  char address;
+  auto self_wake = [&] {
+    Waiter w;
+    auto wake = [&] { cr_assert_eq(unpark_all(&address), 1u); };
+    cr_assert(park(&address, w, always, wake, {"test"}) == WakeReason::Woken);
+  };
+  Threads t;
+  t.kernel(self_wake);
+  t.fiber(self_wake);
+}
+
+void times_out() {
+  char address;
+  for (uint64_t ms : {0, 1, 15}) {
+    Waiter w;
+    uint64_t deadline = now_ns() + ms * kMs;
+    cr_assert(park(&address, w, always, {"test"}, deadline) == WakeReason::TimedOut);
+    cr_assert(now_ns() >= deadline);
+    cr_assert_eq(queued(&address), 0u);
+  }
+  Waiter w;
+  cr_assert(park(&address, w, always, {"test"}, 0) == WakeReason::TimedOut);
+}
+
+Test(parking_lot, times_out_but_not_early) {
+  times_out();  // main, the scheduler being off
+  Threads t;
+  t.kernel(times_out);
+  t.fiber(times_out);
+}
+
+Test(parking_lot, interrupts_of_the_mask_end_a_wait) {
+  char address;
+  for (bool kernel : {true, false}) {
+    std::atomic<Fiber*> who{nullptr};
+    std::atomic<int> phase{0};
+    Threads t;
+    auto body = [&] {
+      Fiber* me = self();
+      who = me;
+      Waiter w;
+      cr_assert(park(&address, w, always, {"test"}, kNever, kInterruptCancel) == WakeReason::Interrupted);
+      cr_assert_eq(queued(&address), 0u);
+      cr_assert(me->interrupts & kInterruptCancel);
+      Waiter again;  // still pending
+      cr_assert(park(&address, again, always, {"test"}, kNever, kInterruptCancel) == WakeReason::Interrupted);
+      phase = 1;
+      Waiter deaf;
+      cr_assert(park(&address, deaf, always, {"test"}) == WakeReason::Woken);
+      me->interrupts.fetch_and(~uint32_t{kInterruptCancel});
+      Waiter by_signal;
+      cr_assert(park(&address, by_signal, always, {"test"}, kNever, kInterruptSignal) == WakeReason::Interrupted);
+    };
+    kernel ? t.kernel(body) : t.fiber(body);
+    until_queued(&address, 1);
+    interrupt(who, kInterruptCancel);
+    while (phase != 1) yield();
+    until_queued(&address, 1);
+    unpark(who);  // for no reason
+    cr_assert_eq(unpark_all(&address), 1u);
+    until_queued(&address, 1);
+    interrupt(who, kInterruptSignal);
+    t.join();
+  }
+}
+
+Test(parking_lot, token_and_tag_go_between_waiter_and_waker) {
+  char address;
+  Threads t;
+  for (uint32_t i = 0; i < 8; i++)
+    t.fiber([&, i] {
+      Waiter w;
+      w.tag = i;
+      park(&address, w, always, {"test"});
+      cr_assert_eq(w.token, i * 10);
+    });
+  until_queued(&address, 8);
+  WakeList list;
+  {
+    LockedQueue q(&address);
+    for (Waiter* w = q.first(); w; w = w->next) w->token = w->tag * 10;
+    for (Waiter* w = q.first(); w;) {  // from the middle
+      Waiter* next = w->next;
+      if (w->tag % 3) list.add(q, *w);
+      w = next;
+    }
+    while (q.first()) list.add(q, *q.first());
+  }
+  cr_assert_eq(list.size(), 8u);
+  list.wake_all();
+}
+
+// ---- moving ----
+
+struct MoveAnswer {
+  bool answer;
+  std::atomic<int> asked{0};
+};
+bool answer_move(void* p) {
+  auto* a = static_cast<MoveAnswer*>(p);
+  a->asked++;
+  return a->answer;
+}
+
+Test(parking_lot, moved_ones_sleep_on_and_no_longer_give_up) {
+  char from, to;
+  std::atomic<int> woken{0};
+  std::atomic<Fiber*> who[6] = {};
+  Threads t;
+  for (uint32_t i = 0; i < 6; i++) {
+    t.fiber([&, i] {
+      who[i] = self();
+      Waiter w;
+      w.requeue_to = &to;
+      w.tag = i;
+      uint64_t deadline = i == 5 ? now_ns() + 400 * kMs : kNever;
+      cr_assert(park(&from, w, always, {"test"}, deadline, kInterruptCancel) == WakeReason::Woken);
+      cr_assert(w.requeued);
+      self()->interrupts.fetch_and(~uint32_t{kInterruptCancel});
+      if (i == 5) cr_assert(now_ns() >= deadline);
+      woken++;
+    });
+    until_queued(&from, i + 1);
+  }
+  Waiter before;  // was there first, and stays first
+  before.tag = 100;
+  {
+    LockedQueue q(&to);
+    q.add(before);
+  }
+  MoveAnswer yes{true};
+  cr_assert_eq(requeue_waiters(&from, &to, answer_move, &yes), 6u);
+  cr_assert_eq(yes.asked, 1);
+  cr_assert_eq(queued(&from), 0u);
+  {
+    LockedQueue q(&to);
+    Waiter* w = q.first();
+    cr_assert_eq(w->tag, 100u);
+    for (uint32_t i = 0; i < 6; i++) {
+      w = w->next;
+      cr_assert_eq(w->tag, i);
+    }
+    cr_assert_null(w->next);
+    q.remove(before);
+  }
+  for (auto& f : who) interrupt(f, kInterruptCancel);
+  uint64_t late = now_ns() + 500 * kMs;
+  while (now_ns() < late) yield();
+  cr_assert_eq(woken, 0);
+  cr_assert_eq(queued(&to), 6u);
+  cr_assert_eq(unpark_all(&to), 6u);
+  t.join();
+  cr_assert_eq(woken, 6);
+}
+
+Test(parking_lot, one_is_woken_for_the_others_if_they_may_not_move) {
+  char from, to;
+  for (uint32_t n : {1u, 5u}) {
+    std::atomic<int> woken{0};
+    std::atomic<uint64_t> token{99};
+    Threads t;
+    for (uint32_t i = 0; i < n; i++) {
+      t.fiber([&, i] {
+        Waiter w;
+        w.requeue_to = &to;
+        park(&from, w, always, {"test"});
+        if (i == 0) token = w.token;
+        cr_assert_eq(w.requeued, i != 0);
+        woken++;
+      });
+      until_queued(&from, i + 1);
+    }
+    MoveAnswer no{false};
+    cr_assert_eq(requeue_waiters(&from, &to, answer_move, &no), n);
+    cr_assert_eq(no.asked, 1);
+    while (woken != 1) yield();
+    cr_assert_eq(token, n > 1 ? 1u : 0u);
+    cr_assert_eq(queued(&to), n - 1);
+    cr_assert_eq(unpark_all(&to), n - 1);
+  }
+}
+
+Test(parking_lot, who_does_not_belong_there_is_woken_instead_of_moved) {
+  char from, to, elsewhere;
+  std::atomic<int> woken{0};
+  Threads t;
+  for (int i = 0; i < 6; i++) {
+    t.fiber([&, i] {
+      Waiter w;
+      w.requeue_to = i % 3 == 0 ? &to : i % 3 == 1 ? &elsewhere : nullptr;
+      park(&from, w, always, {"test"});
+      woken++;
+    });
+    until_queued(&from, static_cast<size_t>(i) + 1);
+  }
+  MoveAnswer yes{true};
+  cr_assert_eq(requeue_waiters(&from, &to, answer_move, &yes), 6u);
+  while (woken != 4) yield();
+  cr_assert_eq(queued(&to), 2u);
+  MoveAnswer not_asked{true};
+  char nobody;
+  cr_assert_eq(requeue_waiters(&nobody, &to, answer_move, &not_asked), 0u);
+  cr_assert_eq(not_asked.asked, 0);
+  unpark_all(&to);
+}
+
+// ---- everything at once ----
+
+// Each wake-up that a waker made must reach exactly one waiter, while waiters give up, are interrupted and are moved both ways.
+Test(parking_lot, no_wake_up_is_lost_or_made_up, .timeout = 240) {
+  constexpr int kWaiters = 24, kRounds = 3000;
+  static char here, there;
+  std::atomic<uint64_t> sent{0}, got{0};
+  std::atomic<int> left{kWaiters};
+  std::atomic<Fiber*> who[kWaiters] = {};
+  Threads t;
+  auto waiter = [&](int i) {
+    Random random{static_cast<uint64_t>(i)};
+    Fiber* me = self();
+    who[i] = me;
+    for (int r = 0; r < kRounds; r++) {
+      Waiter w;
+      bool swap = random(2);
+      w.requeue_to = swap ? &here : &there;
+      w.in_front = random(4) == 0;
+      uint64_t deadline = random(3) ? now_ns() + random(300'000) : kNever;
+      uint32_t mask = random(2) ? uint32_t{kInterruptCancel} : 0;
+      got += park(swap ? &there : &here, w, always, {"test"}, deadline, mask) == WakeReason::Woken;
+      me->interrupts.fetch_and(~uint32_t{kInterruptCancel});
+    }
+    left--;
+  };
+  auto waker = [&](int i) {
+    Random random{static_cast<uint64_t>(i) + 1000};
+    while (left > 0) {
+      char* a = random(2) ? &here : &there;
+      switch (random(4)) {
+        case 0:
+          sent += unpark_waiters(a, 1 + random(3));
+          break;
+        case 1: {
+          MoveAnswer answer{random(3) != 0};
+          requeue_waiters(a, a == &here ? &there : &here, answer_move, &answer);
+          // Those queued here after a move do not belong to where they came from: they are woken, which is not counted.
+          break;
+        }
+        case 2:
+          if (Fiber* f = who[random(kWaiters)]) interrupt(f, kInterruptCancel);
+          break;
+        default:
+          yield();
+      }
+    }
+  };
+  for (int i = 0; i < 4; i++) t.kernel([&, i] { waiter(i); });
+  t.kernel([&] { waker(0); });
+  for (int i = 4; i < kWaiters; i++) t.fiber([&, i] { waiter(i); });
+  for (int i = 1; i < 4; i++) t.fiber([&, i] { waker(i); });
+  t.join();
+  cr_assert(got >= sent, "%lu sent, %lu arrived", sent.load(), got.load());
+  cr_assert_eq(queued(&here) + queued(&there), 0u);
+}
+
+Test(parking_lot, counts_of_wake_ups_agree, .timeout = 240) {
+  constexpr int kWaiters = 24, kRounds = 4000;
+  static char address;
+  std::atomic<uint64_t> sent{0}, got{0};
+  std::atomic<int> left{kWaiters};
+  Threads t;
+  auto waiter = [&](int i) {
+    Random random{static_cast<uint64_t>(i)};
+    for (int r = 0; r < kRounds; r++) {
+      Waiter w;
+      w.in_front = random(4) == 0;
+      got += park(&address, w, always, {"test"}, random(3) ? now_ns() + random(200'000) : kNever) == WakeReason::Woken;
+    }
+    left--;
+  };
+  for (int i = 0; i < 4; i++) t.kernel([&, i] { waiter(i); });
+  for (int i = 4; i < kWaiters; i++) t.fiber([&, i] { waiter(i); });
+  for (int i = 0; i < 3; i++)
+    t.fiber([&, i] {
+      Random random{static_cast<uint64_t>(i) + 1000};
+      while (left > 0) {
+        if (random(2)) sent += unpark_waiters(&address, 1 + random(3));
+        else yield();
+      }
+    });
+  t.join();
+  cr_assert_eq(sent, got);
+}
+
+Test(parking_lot, nobody_waits_in_a_forked_child) {
+  char address;
+  Threads t;
+  for (int i = 0; i < 3; i++)
+    t.fiber([&] {
+      Waiter w;
+      park(&address, w, always, {"test"});
+    });
+  until_queued(&address, 3);
+  pid_t child = fork();
+  if (child == 0) _exit(queued(&address) == 0 && unpark_all(&address) == 0 ? 0 : 1);
+  int status;
+  cr_assert(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  cr_assert_eq(unpark_all(&address), 3u);
+}
+
+}  // namespace

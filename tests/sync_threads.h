@@ -1,0 +1,83 @@
+// For the tests of sync: fibers, and kernel threads that are none, running lambdas.
+#pragma once
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "shim/real.h"
+#include "sync/parking_lot.h"
+
+// Joins in its destructor, so declare it after what the threads use.
+class Threads {
+ public:
+  ~Threads() { join(); }
+  void fiber(std::function<void()> body) { start(std::move(body), false); }
+  void kernel(std::function<void()> body) { start(std::move(body), true); }
+  void join() {
+    for (auto& t : threads_) t.kernel ? REAL(pthread_join)(t.handle, nullptr) : pthread_join(t.handle, nullptr);
+    threads_.clear();
+  }
+
+ private:
+  struct One {
+    pthread_t handle;
+    bool kernel;
+  };
+  static void* run(void* p) {
+    auto* body = static_cast<std::function<void()>*>(p);
+    (*body)();
+    delete body;
+    return nullptr;
+  }
+  void start(std::function<void()> body, bool kernel) {
+    auto* p = new std::function<void()>(std::move(body));
+    One one{{}, kernel};
+    int e = kernel ? REAL(pthread_create)(&one.handle, nullptr, run, p) : pthread_create(&one.handle, nullptr, run, p);
+    cr_assert_eq(e, 0);
+    threads_.push_back(one);
+  }
+  std::vector<One> threads_;
+};
+
+inline size_t queued(const void* address) {
+  fiberthread::LockedQueue q(address);
+  size_t n = 0;
+  for (fiberthread::Waiter* w = q.first(); w; w = w->next) n++;
+  return n;
+}
+inline void until_queued(const void* address, size_t n) {
+  while (queued(address) != n) fiberthread::yield();
+}
+
+// Makes its threads begin each round together: what is lost in one is not covered up by what comes later.
+class Rounds {
+ public:
+  explicit Rounds(unsigned n) : n_(n) {}
+  void meet() {
+    unsigned round = round_.load(std::memory_order_acquire);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == n_) {
+      arrived_.store(0, std::memory_order_relaxed);
+      round_.store(round + 1, std::memory_order_release);
+    } else {
+      for (unsigned i = 1; round_.load(std::memory_order_acquire) == round; i++)
+        if (i % 256 == 0) fiberthread::yield();
+    }
+  }
+
+ private:
+  unsigned n_;
+  std::atomic<unsigned> round_{0}, arrived_{0};
+};
+
+struct Random {
+  uint64_t state;
+  uint32_t operator()(uint32_t below) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<uint32_t>(state >> 33) % below;
+  }
+};
+
+constexpr uint64_t kMs = 1'000'000;
