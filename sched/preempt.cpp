@@ -57,6 +57,7 @@ enum class Code { Free, Reluctant, Never };
 // Read in the handler, rewritten after dlopen: odd while being written.
 std::atomic<uint32_t> ranges_version{0};
 Ranges ranges;
+SpinLock ranges_lock;
 unsigned long long ranges_generation;  // the loader's count of changes they were made from
 
 // How many ticks in a row found this fiber where it is not stopped, or only reluctantly.
@@ -304,6 +305,10 @@ void restore_kernel_handler(int sig, const kernel_handler& old) {
 bool preempt_init() {
   install_kernel_handler(kPreemptSignal, on_signal);
   if (!look_at_processor()) return false;
+  // In a fork child, another thread may have been writing.
+  ranges_lock.reset();
+  ranges_version.store((ranges_version.load(std::memory_order_relaxed) + 1) & ~1u, std::memory_order_relaxed);
+  ranges_generation = 0;
   preempt_look_at_objects();
   enabled = true;
   return true;
@@ -321,8 +326,7 @@ void preempt_look_at_objects() {
   dl_iterate_phdr(look_at_object, &s);
   if (s.full) return;
   Busy busy;
-  static SpinLock writing;
-  writing.lock();
+  ranges_lock.lock();
   if (s.generation >= ranges_generation) {
     ranges_generation = s.generation;
     ranges_version.fetch_add(1, std::memory_order_relaxed);
@@ -330,7 +334,7 @@ void preempt_look_at_objects() {
     ranges = s.found;
     ranges_version.fetch_add(1, std::memory_order_release);
   }
-  writing.unlock();
+  ranges_lock.unlock();
 }
 
 void preempt_start_worker() {

@@ -315,6 +315,7 @@ void block_unlock_after_fork(bool child, Fiber* survivor) {
       Fiber* f = &chunks[i].fibers[j];
       if (f == survivor) continue;
       f->state.store(State::Done, std::memory_order_relaxed);
+      f->join_lock.reset();
       f->tcb = nullptr;
       Class& c = classes[f->size_class_index];
       f->queue_next = c.unborn;

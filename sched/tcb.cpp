@@ -731,6 +731,13 @@ void tcb_adopt_main() {
   }
 }
 
+void tcb_lock_for_fork() {
+  if (L.list_lock) list_lock();
+}
+void tcb_unlock_after_fork() {
+  if (L.list_lock) list_unlock();
+}
+
 void tcb_reset_after_fork() {
   modules_dirty.store(true);
   modules_lock.reset();

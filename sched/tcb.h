@@ -68,6 +68,10 @@ void tcb_modules_changed();
 // Makes the initial thread's TCB fit to move between workers: no rseq registration, single-thread mode off.
 void tcb_adopt_main();
 
+// Around a fork: libc walks its stack lists in the child, so nobody may be changing them. In parent and child.
+void tcb_lock_for_fork();
+void tcb_unlock_after_fork();
+
 // In the child of a fork: forgets what only the parent had.
 void tcb_reset_after_fork();
 

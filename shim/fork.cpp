@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include "sched/stack.h"
+#include "sched/tcb.h"
 #include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/ids.h"
 #include "shim/real.h"
 #include "shim/signal.h"
+#include "shim/thread.h"
 #include "sync/parking_lot.h"
 
 namespace fiberthread {
@@ -20,20 +22,24 @@ void prepare() {
   self();
   tls_busy = tls_busy + 1;
   block_lock_for_fork();
+  tcb_lock_for_fork();
 }
 
 void in_parent() {
+  tcb_unlock_after_fork();
   block_unlock_after_fork(false, nullptr);
   { Busy leave; tls_busy = tls_busy - 1; }
 }
 
 void in_child() {
   Fiber* me = tls_current;
+  tcb_unlock_after_fork();
   bool was_fiber = !me->kernel;
   uint64_t mask = me->sigmask;
   parking_lot_reset_after_fork();
   signal_after_fork_child();
   ids_reset_after_fork();
+  thread_reset_after_fork();
   sched_after_fork_child();
   block_unlock_after_fork(true, me);
   me->id = static_cast<uint32_t>(raw_syscall(SYS_getpid));

@@ -637,6 +637,8 @@ void signal_thread_ends(Fiber* me) {
 void signal_after_fork_child() {
   process = static_cast<int>(raw_syscall(SYS_getpid));
   signals_lock.reset();
+  // Another thread may have been writing.
+  for (auto& slot : actions) slot.version.store((slot.version.load() + 1) & ~1u);
   // Nothing is pending in a child.
   process_queue.bits.store(0);
   process_queue.first = nullptr;

@@ -155,6 +155,11 @@ bool start_scheduler() {
 
 }  // namespace
 
+void thread_reset_after_fork() {
+  default_lock.reset();
+  default_known = 0;  // may be half written
+}
+
 Fiber* fiber_of(pthread_t t) {
   if (reinterpret_cast<void*>(t) == main_fiber->tcb) return main_fiber;
   Fiber* f = block_find(reinterpret_cast<void*>(t));

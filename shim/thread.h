@@ -20,6 +20,8 @@ Fiber* fiber_of(pthread_t t);
 // True if `t` was once a handle of ours: then an unknown one is ESRCH and must not reach libc, which would read the TCB.
 bool stale_handle(pthread_t t);
 
+void thread_reset_after_fork();
+
 // Ends the calling fiber as pthread_exit does, unwinding it.
 [[noreturn]] void thread_exit(void* value);
 // Ends the calling fiber without any handler, as SYS_exit ends an NPTL thread.
