@@ -90,7 +90,9 @@ struct Modules {
 SpinLock modules_lock;
 Modules* modules = nullptr;  // under modules_lock; never null once read
 Module libc_tls;
-std::atomic<bool> modules_dirty{true};
+// Changes of the list of modules that were announced, and how many of them the list in use has seen: raised only after that
+// list is published, so nobody takes an old one for new.
+std::atomic<uint64_t> modules_changes{1}, modules_seen{0};
 std::atomic<int> loading{0};  // dlopens and dlcloses under way: any thread that ends meanwhile has to look itself
 // libc's own static TLS, and how it looks in a thread that has done nothing yet.
 unsigned char pristine[4096];
@@ -447,7 +449,8 @@ void each_module(Visit visit) {
 }
 
 void read_modules() {
-  modules_dirty.store(false, std::memory_order_relaxed);
+  uint64_t changes = modules_changes.load(std::memory_order_acquire);
+  bool whole = true;
   struct Measure {
     unsigned* out_count;
     size_t* out_bytes;
@@ -462,10 +465,7 @@ void read_modules() {
   each_module(Measure{&count, &bytes});
   size_t size = sizeof(Modules) + count * sizeof(Module) + bytes;
   long mem = raw_syscall(SYS_mmap, 0, static_cast<long>(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mem < 0 && mem > -4096) {
-    modules_dirty.store(true, std::memory_order_relaxed);
-    return;
-  }
+  if (mem < 0 && mem > -4096) return;
   auto* fresh = reinterpret_cast<Modules*>(mem);
   fresh->size = size;
   fresh->room = count;
@@ -474,10 +474,11 @@ void read_modules() {
     Modules* to;
     char* image;
     char* end;
+    bool* whole;
     void generation(unsigned long long g) { to->generation = g; }
     void module(const Module& m) {
       if (to->count == to->room || static_cast<size_t>(end - image) < m.file_size) {
-        modules_dirty.store(true, std::memory_order_relaxed);
+        *whole = false;  // more were loaded meanwhile
         return;
       }
       memcpy(image, m.image, m.file_size);
@@ -486,7 +487,7 @@ void read_modules() {
     }
   };
   char* images = reinterpret_cast<char*>(&fresh->module[count]);
-  each_module(Copy{fresh, images, images + bytes});
+  each_module(Copy{fresh, images, images + bytes, &whole});
   Modules* old = fresh;
   {
     Busy busy;
@@ -495,8 +496,15 @@ void read_modules() {
       old = modules;
       modules = fresh;
     }
+    if (whole && modules_seen.load(std::memory_order_relaxed) < changes) modules_seen.store(changes, std::memory_order_release);
   }
   if (old) raw_syscall(SYS_munmap, arg(old), static_cast<long>(old->size));
+}
+
+void refresh_modules() {
+  if (modules_seen.load(std::memory_order_acquire) != modules_changes.load(std::memory_order_acquire) ||
+      loading.load(std::memory_order_relaxed))
+    read_modules();
 }
 
 // Not inlined: no address derived from another thread pointer may be known here.
@@ -618,7 +626,7 @@ void tcb_end(Fiber& f) {
     free(p);
   }
   uselocale(LC_GLOBAL_LOCALE);
-  if (modules_dirty.load(std::memory_order_relaxed) || loading.load(std::memory_order_relaxed)) read_modules();
+  refresh_modules();
   {
     SpinGuard guard(modules_lock);
     for (unsigned i = 0; modules && i < modules->count; i++) {
@@ -707,7 +715,7 @@ void tcb_first_steps() {
   static std::atomic<bool> taken{false};
   // The first fiber of all is the model, before it ran any code of the program.
   if (taken.exchange(true, std::memory_order_relaxed)) return;
-  if (modules_dirty.load(std::memory_order_relaxed) || loading.load(std::memory_order_relaxed)) read_modules();
+  refresh_modules();
   if (libc_tls.mem_size == 0 || libc_tls.mem_size > sizeof pristine) return;
   memcpy(pristine, static_cast<char*>(thread_pointer()) + libc_tls.offset, libc_tls.mem_size);
   pristine_known.store(true, std::memory_order_release);
@@ -717,7 +725,7 @@ void tcb_call_tls_destructors() { call_tls_dtors(); }
 void tcb_modules_change() { loading.fetch_add(1, std::memory_order_relaxed); }
 void tcb_modules_changed() {
   // In this order: one of the two is seen.
-  modules_dirty.store(true, std::memory_order_release);
+  modules_changes.fetch_add(1, std::memory_order_release);
   loading.fetch_sub(1, std::memory_order_release);
 }
 
@@ -739,7 +747,7 @@ void tcb_unlock_after_fork() {
 }
 
 void tcb_reset_after_fork() {
-  modules_dirty.store(true);
+  modules_changes.fetch_add(1);
   modules_lock.reset();
   // `loading` stays: a fork inside a constructor comes to its end in the child too. Those of other threads never do, which
   // costs the child time, not more.
