@@ -1,0 +1,98 @@
+// The three queues: order, room, and that nothing is lost or doubled while others steal.
+#include "sched/queue.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "sched/fiber.h"
+#include "tests/test.h"
+
+using namespace fiberthread;
+
+Test(queue, local_is_first_in_first_out_and_says_when_it_is_full) {
+  auto q = std::make_unique<LocalQueue>();
+  static Fiber f[3];
+  for (auto& x : f) cr_assert(q->push(&x));
+  for (auto& x : f) cr_assert(q->pop() == &x);
+  cr_assert(q->pop() == nullptr && q->empty());
+  size_t n = 0;
+  while (q->push(&f[0])) n++;
+  cr_assert(n >= 65536 - 1, "room for %zu", n);
+  while (n--) cr_assert(q->pop() == &f[0]);
+  cr_assert(q->empty());
+}
+
+Test(queue, half_is_stolen) {
+  auto from = std::make_unique<LocalQueue>(), to = std::make_unique<LocalQueue>();
+  static Fiber f[9];
+  for (auto& x : f) from->push(&x);
+  cr_assert(from->steal_into(*to) != nullptr);
+  int left = 0, moved = 1;
+  while (from->pop()) left++;
+  while (to->pop()) moved++;
+  cr_assert_eq(left + moved, 9);
+  cr_assert(moved >= 4 && moved <= 5, "%d moved", moved);
+}
+
+Test(queue, inbox_and_global_keep_their_order) {
+  static Fiber f[4];
+  Inbox inbox;
+  GlobalQueue global;
+  for (auto& x : f) inbox.push(&x);
+  for (auto& x : f) cr_assert(inbox.pop() == &x);
+  cr_assert(inbox.pop() == nullptr && inbox.empty());
+  global.push(&f[1]);
+  global.push(&f[2]);
+  global.push_front(&f[0]);
+  for (int i = 0; i < 3; i++) cr_assert(global.pop() == &f[i]);
+  cr_assert(global.pop() == nullptr && global.empty());
+}
+
+// One owner, several thieves: each fiber comes out once for each time that it went in.
+Test(queue, nothing_is_lost_or_doubled) {
+  constexpr int kFibers = 64, kRounds = 20000, kThieves = 3;
+  static LocalQueue queue;
+  static LocalQueue loot[kThieves];
+  static Fiber f[kFibers];
+  static std::atomic<int> out[kFibers], in_queue[kFibers];
+  static std::atomic<bool> stop{false};
+  static std::atomic<int> doubled{0};
+  static auto take = [](Fiber* x) {
+    auto i = x - f;
+    doubled += in_queue[i].fetch_sub(1) != 1;
+    out[i]++;
+  };
+  pthread_t t[kThieves];
+  for (long i = 0; i < kThieves; i++)
+    pthread_create(&t[i], nullptr, [](void* p) -> void* {
+      auto& mine = loot[reinterpret_cast<long>(p)];
+      while (!stop || !queue.empty()) {
+        if (Fiber* x = queue.steal_into(mine)) take(x);
+        while (Fiber* x = mine.pop()) take(x);
+        sched_yield();
+      }
+      return nullptr;
+    }, reinterpret_cast<void*>(i));
+  int in = 0;
+  for (int r = 0; r < kRounds; r++) {
+    int i = r % kFibers;
+    if (in_queue[i] == 0) {
+      in_queue[i] = 1;
+      cr_assert(queue.push(&f[i]));
+      in++;
+    }
+    if (r % 3 == 0)
+      if (Fiber* x = queue.pop()) take(x);
+    if (r % 64 == 0) sched_yield();
+  }
+  stop = true;
+  for (auto& x : t) pthread_join(x, nullptr);
+  int all = 0;
+  for (auto& o : out) all += o;
+  cr_assert_eq(doubled.load(), 0);
+  cr_assert_eq(all, in);
+}
