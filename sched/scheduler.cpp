@@ -1,41 +1,23 @@
-// Who runs what: park, unpark, spawn, yield, and what a worker does when it has nothing to run.
-#include <errno.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <string.h>
+// Who runs what: park, unpark, yield, and what a worker does when it has nothing to run.
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <new>
 
 #include "sched/preempt.h"
 #include "sched/stack.h"
-#include "sched/tcb.h"
 #include "sched/worker.h"
-
-extern "C" void* __libc_stack_end;  // the loader's
-// The sanitizers', in programs that have them. To AddressSanitizer, a recycled stack is as its last user left it.
-extern "C" void __tsan_init() __attribute__((weak));
-extern "C" void __asan_unpoison_memory_region(const volatile void*, size_t) __attribute__((weak));
 
 namespace fiberthread {
 
-Statistics statistics;
-Options options;
-Fiber main_fiber_record;
-Fiber* main_fiber = &main_fiber_record;
-std::atomic<uint32_t> live_fibers{1};
+uint64_t cycles_per_us = 0;
+bool no_membarrier = false;
 
 namespace {
 
 Slot* slots[kMaxSlots];
 std::atomic<uint32_t> slot_count{0};
 GlobalQueue global_queue;
-std::atomic<Worker*> workers{nullptr};
 
 // Idle state: free slots, workers without a slot that sleep, and who of them sleeps until the next timer.
 SpinLock idle_lock;
@@ -47,18 +29,12 @@ uint64_t watch_deadline = kNever;
 // Workers that look for work to steal. While there is one, nobody needs to be woken; the last to find work wakes the next.
 std::atomic<uint32_t> searching{0};
 
-enum class Phase : uint32_t { Off, Starting, On, Impossible };
-std::atomic<Phase> phase{Phase::Off};
 std::atomic<uint32_t> round_robin{0};
 
 constexpr uint32_t kNextStreak = 32;   // fibers from `next` in a row before the queue gets its turn
 constexpr uint32_t kFairTick = 61;     // every so many looks the global queue comes first
 constexpr uint32_t kStealAgeUs = 5;    // how long `next` belongs to its slot alone
 constexpr uint32_t kSpinUs = 20;       // how long a worker searches before it sleeps
-constexpr uint64_t kIdleMask = ~(uint64_t{3} << (kPreemptSignal - 1));  // libc's two, which reach idle workers too
-constexpr size_t kWorkerStack = 64 * 1024;
-
-uint64_t g_cycles_per_us = 0;
 
 // ---- queues ----
 
@@ -66,8 +42,6 @@ bool slot_has_work(const Slot* s) {
   return s->next.load(std::memory_order_relaxed) || !s->local.empty() || !s->inbox.empty();
 }
 
-// Without membarrier (old kernel, sandbox) the entry pays for the barrier itself.
-bool no_membarrier = false;
 void entry_fence() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (__builtin_expect(no_membarrier, 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -101,7 +75,8 @@ void enqueue_local(Worker* w, Fiber* f) {
   if (!w || !w->slot || !w->slot->local.push(f)) global_queue.push(f);
 }
 
-// Where a woken or new fiber goes: in front, if that place is free.
+}  // namespace
+
 void enqueue_woken(Fiber* f) {
   Fiber* me = tls_current;
   Worker* w = me ? (me->kernel ? nullptr : me->worker) : tls_worker;
@@ -127,6 +102,15 @@ void enqueue_woken(Fiber* f) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
 }
+
+void enqueue_round_robin(Fiber* f) {
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  slots[round_robin.fetch_add(1, std::memory_order_relaxed) % n]->inbox.push(f);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake_if_needed();
+}
+
+namespace {
 
 Fiber* take_next(Slot* s) {
   return s->next.load(std::memory_order_relaxed) ? s->next.exchange(nullptr, std::memory_order_acq_rel) : nullptr;
@@ -179,17 +163,16 @@ void run_post(Worker* w) {
   post(w, w->previous);
 }
 
+void post_preempt(Worker*, Fiber*);
+
+}  // namespace
+
 void arrive(Fiber* me) {
   Worker* w = me->worker;
   run_post(w);
   w->in_sched.store(0, std::memory_order_release);
 }
 
-bool take_free_slot(Worker* w);
-
-void post_preempt(Worker*, Fiber*);
-
-// Leaves the fiber's stack; `post` is run for it by whatever comes next. Busy.
 void suspend(Fiber* me, void (*post)(Worker*, Fiber*)) {
   Worker* w = me->worker;
   w->in_sched.store(1, std::memory_order_relaxed);
@@ -212,6 +195,8 @@ void suspend(Fiber* me, void (*post)(Worker*, Fiber*)) {
 
 // ---- post-switch actions ----
 
+namespace {
+
 void post_park(Worker* w, Fiber* f) {
   w->parks++;
   State parking = State::Parking;
@@ -231,17 +216,6 @@ void post_preempt(Worker* w, Fiber* f) {
   else enqueue_local(w, f);                    // where its data are in the cache
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
-}
-
-void post_exit(Worker*, Fiber* f) {
-  f->join_lock.lock();
-  f->state.store(State::Done, std::memory_order_release);
-  f->done.store(1, std::memory_order_seq_cst);
-  Fiber* joiner = f->joiner;
-  bool detached = f->detached;
-  f->join_lock.unlock();
-  if (joiner) unpark(joiner);
-  else if (detached) block_put(f);
 }
 
 // ---- idle ----
@@ -269,7 +243,9 @@ Worker* pop_idle_worker() {  // IdleLock
   return w;
 }
 
-void give_slot(Worker* w, Slot* s) {
+}  // namespace
+
+void hold_slot(Worker* w, Slot* s) {
   w->slot = s;
   s->holder.store(w, std::memory_order_release);
 }
@@ -279,9 +255,11 @@ bool take_free_slot(Worker* w) {
   SpinGuard guard(idle_lock);
   Slot* s = pop_free_slot();
   if (!s) return false;
-  give_slot(w, s);
+  hold_slot(w, s);
   return true;
 }
+
+namespace {
 
 void get_up(Worker* w) {
   w->wake.store(1, std::memory_order_release);
@@ -308,7 +286,7 @@ Fiber* steal(Worker* w) {
       return f;
     }
     if (s->next.load(std::memory_order_relaxed) &&
-        cycles() - s->next_since.load(std::memory_order_relaxed) > kStealAgeUs * g_cycles_per_us &&
+        cycles() - s->next_since.load(std::memory_order_relaxed) > kStealAgeUs * cycles_per_us &&
         (f = take_next(s))) {
       w->steals++;
       return f;
@@ -404,10 +382,12 @@ Fiber* find(Worker* w) {
     do {
       if ((f = steal(w)) || (f = pick(w))) return f;
       for (int i = 0; i < 8; i++) cpu_relax();
-    } while (cycles() - start < kSpinUs * g_cycles_per_us);
+    } while (cycles() - start < kSpinUs * cycles_per_us);
     go_idle(w);
   }
 }
+
+}  // namespace
 
 [[noreturn]] void worker_loop(Worker* w) {
   for (;;) {
@@ -418,42 +398,6 @@ Fiber* find(Worker* w) {
     prepare_run(w, f);
     fiberthread_switch(&w->context, &f->context);
   }
-}
-
-int worker_main(void* p) {
-  auto* w = static_cast<Worker*>(p);
-  w->tid = static_cast<int>(raw_syscall(SYS_gettid));
-  stack_t ss = {};
-  ss.ss_sp = w->signal_stack;
-  ss.ss_size = kSignalStack;
-  raw_syscall(SYS_sigaltstack, arg(&ss), 0);
-  preempt_start_worker();
-  worker_loop(w);
-}
-
-Worker* make_worker() {
-  constexpr size_t kPage = 4096;
-  size_t size = kPage + kSignalStack + kPage + kWorkerStack + ((tcb_reserve() + sizeof(Worker) + 2 * kPage) & ~(kPage - 1));
-  char* mem = map_stack(size, kPage);
-  if (!mem) return nullptr;
-  raw_syscall(SYS_mprotect, arg(mem + kPage + kSignalStack), kPage, 0);
-  char* top = mem + size - sizeof(Worker);
-  top -= reinterpret_cast<uintptr_t>(top) % 64;
-  auto* w = new (top) Worker;
-  w->stack = mem + 2 * kPage + kSignalStack;
-  w->stack_size = static_cast<size_t>(tcb_low(top) - w->stack);
-  w->signal_stack = mem + kPage;
-  w->context.tp = tcb_make_worker(top, w->stack, w->stack + w->stack_size, w);
-  w->random = static_cast<uint32_t>(cycles());
-  w->in_sched.store(1, std::memory_order_relaxed);
-  return w;
-}
-
-void publish_worker(Worker* w) {
-  Worker* head = workers.load(std::memory_order_relaxed);
-  do w->all_next = head;
-  while (!workers.compare_exchange_weak(head, w, std::memory_order_release, std::memory_order_relaxed));
-  statistics.workers.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool add_slot() {
@@ -471,69 +415,9 @@ bool add_slot() {
   return true;
 }
 
-uint32_t cpu_count() {
-  cpu_set_t set;
-  long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof set, arg(&set));
-  return n > 0 ? static_cast<uint32_t>(CPU_COUNT_S(n, &set)) : 1;
-}
-
-void measure_cycles() {
-  uint64_t c = cycles(), t = now_ns();
-  while (now_ns() - t < 20'000) cpu_relax();
-  g_cycles_per_us = (cycles() - c) * 1000 / (now_ns() - t);
-  if (!g_cycles_per_us) g_cycles_per_us = 1;
-}
-
-// Bounds of the process's own stack, which grows as it is used.
-void find_main_stack(Fiber* me) {
-  if (me->stack_high) return;
-  rlimit limit;
-  constexpr size_t kMost = size_t{1} << 30;
-  size_t size = getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < kMost ? limit.rlim_cur : kMost;
-  me->stack_high = static_cast<char*>(__libc_stack_end);
-  me->stack_low = me->stack_high - size;
-}
-
-// The kernel thread of a native fiber becomes a worker, and the fiber goes on as one of many. Busy, signals blocked.
-bool become_worker(Fiber* me) {
-  Worker* w = make_worker();
-  if (!w) return false;
-  w->tid = static_cast<int>(raw_syscall(SYS_gettid));
-  stack_t ss = {}, old = {};
-  raw_syscall(SYS_sigaltstack, 0, arg(&old));
-  ss.ss_sp = w->signal_stack;
-  ss.ss_size = kSignalStack;
-  raw_syscall(SYS_sigaltstack, arg(&ss), 0);
-  tcb_adopt_main();
-  if (me == &main_fiber_record) find_main_stack(me);
-  // Worker context begins in worker_loop when a fiber first leaves this kernel thread.
-  make_context(w->context, w->stack + w->stack_size, w->context.tp, [](void* p) { worker_loop(static_cast<Worker*>(p)); }, w);
-  w->kernel_mask = kIdleMask;
-  me->context.tp = thread_pointer();
-  me->worker = w;
-  me->kernel = false;
-  me->state.store(State::Running, std::memory_order_release);
-  w->running.store(me, std::memory_order_relaxed);
-  publish_worker(w);
-  {
-    SpinGuard guard(idle_lock);
-    if (Slot* s = pop_free_slot()) give_slot(w, s);
-  }
-  w->in_sched.store(0, std::memory_order_release);
-  preempt_start_worker();
-  return true;
-}
-
-std::atomic<const char*> impossible_because{nullptr};
-
-}  // namespace
-
-uint64_t cycles_per_us() { return g_cycles_per_us; }
-
 // ---- what the rest of sched uses ----
 
 bool idle_slots() { return free_slot_count.load(std::memory_order_relaxed) != 0; }
-Worker* all_workers() { return workers.load(std::memory_order_acquire); }
 Slot** all_slots(uint32_t* count) {
   *count = slot_count.load(std::memory_order_acquire);
   return slots;
@@ -578,7 +462,7 @@ void wake_if_needed() {
     SpinGuard guard(idle_lock);
     s = pop_free_slot();
     if (s && (w = pop_idle_worker())) {
-      give_slot(w, s);
+      hold_slot(w, s);
       w->searching = true;
     }
   }
@@ -595,38 +479,13 @@ void wake_if_needed() {
   sysmon_poke();
 }
 
-Worker* start_worker(Slot* s) {
-  Worker* w = make_worker();
-  if (!w) return nullptr;
-  give_slot(w, s);
-  w->searching = true;
-  w->kernel_mask = kIdleMask;
-  uint64_t old;
-  sched_block_signals(&old);
-  // No pthread_create: this may run while a preempted fiber holds any of libc's locks.
-  int saved_errno = errno;
-  int tid = clone(worker_main, w->stack + w->stack_size,
-                  CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS, w,
-                  nullptr, w->context.tp, nullptr);
-  errno = saved_errno;
-  sched_restore_signals(old);
-  if (tid < 0) {
-    raw_syscall(SYS_munmap, arg(w->signal_stack - 4096),
-                reinterpret_cast<char*>(w) + sizeof(Worker) - (w->signal_stack - 4096));
-    return nullptr;
-  }
-  w->tid = tid;
-  publish_worker(w);
-  return w;
-}
-
 bool hand_slot_to_spare(Slot* s) {
   Worker* w;
   {
     SpinGuard guard(idle_lock);
     w = pop_idle_worker();
     if (w) {
-      give_slot(w, s);
+      hold_slot(w, s);
       w->searching = true;
     }
   }
@@ -640,6 +499,27 @@ bool hand_slot_to_spare(Slot* s) {
   SpinGuard guard(idle_lock);
   add_free_slot(s);
   return false;
+}
+
+void slots_reset() {
+  idle_lock.reset();
+  free_slots = nullptr;
+  free_slot_count.store(0);
+  idle_workers = nullptr;
+  timer_watcher = nullptr;
+  watch_deadline = kNever;
+  searching.store(0);
+  uint32_t n = slot_count.load();
+  for (uint32_t i = 0; i < n; i++) {
+    Slot* s = slots[i];
+    s->local.reset();
+    s->inbox.reset();
+    s->next.store(nullptr);
+    s->timers.reset();
+    s->holder.store(nullptr);
+  }
+  slot_count.store(0);
+  global_queue.reset();
 }
 
 void sched_block_signals(uint64_t* old) {
@@ -800,244 +680,6 @@ void preempt_switch_out(Fiber* me) {
   me->preempted++;
   me->worker->preemptions.fetch_add(1, std::memory_order_relaxed);
   suspend(me, post_preempt);
-}
-
-// ---- life ----
-
-void sched_init() {
-  main_fiber->kernel = true;
-  main_fiber->is_main = true;
-  main_fiber->state.store(State::Running, std::memory_order_relaxed);
-  main_fiber->tcb = reinterpret_cast<void*>(pthread_self());
-  main_fiber->id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
-  main_fiber->valid.store(true, std::memory_order_relaxed);
-  tls_current = main_fiber;
-}
-
-bool sched_started() { return phase.load(std::memory_order_acquire) == Phase::On; }
-
-bool sched_start() {
-  Fiber* me = self();
-  Phase p = phase.load(std::memory_order_acquire);
-  if (__builtin_expect(p == Phase::On && !(me->is_main && me->kernel), 1)) return true;
-  if (p == Phase::Impossible) return false;
-  Busy busy;
-  if (p == Phase::Off && phase.compare_exchange_strong(p, Phase::Starting, std::memory_order_acq_rel)) {
-    const char* why = nullptr;
-    uint64_t old;
-    sched_block_signals(&old);
-    bool ok = false;
-    // The kernel wants to know who uses the cheap form of membarrier (sysmon.cpp). Before the second thread exists, as
-    // later it waits 16 ms for every CPU.
-    no_membarrier = raw_syscall(SYS_membarrier, 1 << 4 /* REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0;
-    if (options.force_nptl) why = "asked for by FIBERTHREAD_NPTL";
-    else if (__tsan_init) why = "ThreadSanitizer keeps threads' state where fibers cannot have their own";
-    else if (options.fail_self_check) why = "the self-check was told to fail";
-    else ok = tcb_init(sysmon_main, &why);
-    if (ok) {
-      measure_cycles();
-      stack_look_at_objects();
-      preempt_init();
-      uint32_t n = options.workers ? options.workers : cpu_count();
-      for (uint32_t i = 0; i < n && i < kMaxSlots; i++) add_slot();
-    }
-    sched_restore_signals(old);
-    impossible_because.store(why);
-    if (!ok && options.verbose) {
-      char line[160];
-      size_t n = 0;
-      for (const char* s : {"fiberthread: threads are NPTL's: ", why, "\n"})
-        for (; *s && n < sizeof line; s++) line[n++] = *s;
-      raw_syscall(SYS_write, 2, arg(line), static_cast<long>(n));
-    }
-    phase.store(ok ? Phase::On : Phase::Impossible, std::memory_order_release);
-    futex_wake(&phase, 1 << 30);
-  }
-  while (phase.load(std::memory_order_acquire) == Phase::Starting)
-    futex_wait(&phase, static_cast<uint32_t>(Phase::Starting));
-  if (!sched_started()) return false;
-  if (me->is_main && me->kernel) {
-    uint64_t old;
-    sched_block_signals(&old);
-    me->sigmask = old;
-    bool ok = become_worker(me);
-    if (ok) sched_apply_mask();
-    else sched_restore_signals(old);
-    return ok;
-  }
-  return true;
-}
-
-namespace {
-void fiber_entry(void* p) {
-  auto* f = static_cast<Fiber*>(p);
-  arrive(f);
-  reinterpret_cast<void (*)(Fiber*)>(f->entry)(f);
-  __builtin_unreachable();
-}
-}  // namespace
-
-void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
-  f->entry = reinterpret_cast<void*>(entry);
-  f->done.store(0, std::memory_order_relaxed);
-  f->joiner = nullptr;
-  f->pending_unpark.store(0, std::memory_order_relaxed);
-  f->interrupts.store(0, std::memory_order_relaxed);
-  f->preempted = 0;
-  f->in_libc = false;
-  f->kernel = false;
-  tcb_begin(*f);
-  if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
-  char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->stack_high) & ~uintptr_t{15});
-  make_context(f->context, high, f->context.tp, fiber_entry, f);
-  f->state.store(State::Created, std::memory_order_relaxed);
-}
-
-void sched_spawn(Fiber* f) {
-  live_fibers.fetch_add(1, std::memory_order_relaxed);
-  statistics.fibers.fetch_add(1, std::memory_order_relaxed);
-  Busy busy;
-  f->state.store(State::Queued, std::memory_order_release);
-  if (options.spawn == SpawnPolicy::RoundRobin) {
-    uint32_t n = slot_count.load(std::memory_order_acquire);
-    slots[round_robin.fetch_add(1, std::memory_order_relaxed) % n]->inbox.push(f);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    wake_if_needed();
-  } else {
-    enqueue_woken(f);
-  }
-}
-
-void sched_exit() {
-  Fiber* me = self();
-  tls_busy = 1;
-  suspend(me, post_exit);
-  __builtin_unreachable();
-}
-
-bool sched_join(Fiber* f, void** result, uint64_t deadline, uint32_t interrupt_mask) {
-  Fiber* me = self();
-  clear_pending_unpark(me);
-  while (!f->done.load(std::memory_order_acquire)) {
-    bool in_time = park_if(&f->done, 0, {"join", f, f}, deadline);
-    if (f->done.load(std::memory_order_acquire)) break;
-    if (in_time && !(me->interrupts.load(std::memory_order_relaxed) & interrupt_mask)) {
-      if (me->interrupts.load(std::memory_order_relaxed) & kInterruptSignal) leave_busy_slow();
-      continue;
-    }
-    Busy busy;
-    SpinGuard guard(f->join_lock);
-    if (f->done.load(std::memory_order_relaxed)) break;
-    f->joiner = nullptr;
-    return false;
-  }
-  Busy busy;
-  f->join_lock.lock();  // the ending side is out of it after this
-  f->join_lock.unlock();
-  if (result) *result = f->result;
-  f->valid.store(false, std::memory_order_release);
-  if (f->block) block_put(f);
-  return true;
-}
-
-// ---- foreign threads ----
-
-namespace {
-Fiber* foreign_free = nullptr;
-SpinLock foreign_lock;
-
-void forget_foreign(void* p) {
-  auto* f = static_cast<Fiber*>(p);
-  tls_busy = 1;
-  tls_current = nullptr;
-  SpinGuard guard(foreign_lock);
-  f->queue_next = foreign_free;
-  foreign_free = f;
-}
-}  // namespace
-
-extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);
-extern "C" void* __dso_handle;
-
-Fiber* adopt_kernel_thread() {
-  tls_busy = tls_busy + 1;
-  Fiber* f;
-  {
-    SpinGuard guard(foreign_lock);
-    f = foreign_free;
-    if (f) foreign_free = f->queue_next;
-  }
-  if (!f) {
-    constexpr size_t kSlab = 16;
-    auto* slab = static_cast<Fiber*>(
-        mmap(nullptr, sizeof(Fiber) * kSlab, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (slab == MAP_FAILED) {
-      static const char kNoMemory[] = "fiberthread: no memory for a thread's record\n";
-      raw_syscall(SYS_write, 2, arg(kNoMemory), sizeof kNoMemory - 1);
-      _exit(127);
-    }
-    for (size_t i = 0; i < kSlab; i++) new (&slab[i]) Fiber;
-    SpinGuard guard(foreign_lock);
-    for (size_t i = 1; i < kSlab; i++) {
-      slab[i].queue_next = foreign_free;
-      foreign_free = &slab[i];
-    }
-    f = slab;
-  }
-  f->kernel = true;
-  f->id = static_cast<uint32_t>(raw_syscall(SYS_gettid));
-  f->pending_unpark.store(0, std::memory_order_relaxed);
-  f->interrupts.store(0, std::memory_order_relaxed);
-  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&f->sigmask), 8);
-  memset(f->shim, 0, sizeof f->shim);
-  f->state.store(State::Running, std::memory_order_release);
-  tls_current = f;
-  __cxa_thread_atexit_impl(forget_foreign, f, &__dso_handle);
-  tls_busy = tls_busy - 1;
-  return f;
-}
-
-// ---- fork ----
-
-void sched_after_fork_child() {
-  Fiber* me = tls_current;
-  idle_lock.reset();
-  foreign_lock.reset();
-  foreign_free = nullptr;  // may be half changed
-  free_slots = nullptr;
-  free_slot_count.store(0);
-  idle_workers = nullptr;
-  timer_watcher = nullptr;
-  watch_deadline = kNever;
-  searching.store(0);
-  uint32_t n = slot_count.load();
-  for (uint32_t i = 0; i < n; i++) {
-    Slot* s = slots[i];
-    s->local.reset();
-    s->inbox.reset();
-    s->next.store(nullptr);
-    s->timers.reset();
-    s->holder.store(nullptr);
-  }
-  slot_count.store(0);
-  global_queue.reset();
-  workers.store(nullptr);
-  statistics.workers.store(0);
-  statistics.fibers.store(0);
-  sysmon_reset();
-  tcb_reset_after_fork();
-  if (phase.load() != Phase::Impossible) phase.store(Phase::Off);
-  // The forking fiber is the new process's main, on the one kernel thread that there is.
-  main_fiber->is_main = false;
-  me->is_main = true;
-  me->kernel = true;
-  me->worker = nullptr;
-  me->state.store(State::Running);
-  me->pending_unpark.store(0);
-  me->join_lock.reset();
-  me->joiner = nullptr;  // whoever waits for us does so in the parent
-  main_fiber = me;
-  live_fibers.store(1);
 }
 
 }  // namespace fiberthread

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "sched/fiber.h"
+#include "sched/preempt.h"
 #include "sched/queue.h"
 #include "sched/timer.h"
 
@@ -78,6 +79,7 @@ enum class SpawnPolicy { Adaptive, RoundRobin, Local };
 struct Options {
   uint32_t workers = 0;  // 0: as many as CPUs
   SpawnPolicy spawn = SpawnPolicy::Adaptive;
+  uint32_t preempt_us = 0;  // test aid, 0: at the kernel's tick
   bool statistics = false, verbose = false, force_nptl = false, fail_self_check = false;
 };
 extern Options options;
@@ -118,6 +120,20 @@ void sched_restore_signals(uint64_t old);
 void sched_apply_mask();
 
 // ---- between the files of sched ----
+extern uint64_t cycles_per_us;
+// Without membarrier (old kernel, sandbox) entries to the scheduler pay for the barrier themselves.
+extern bool no_membarrier;
+constexpr uint64_t kIdleMask = ~(uint64_t{3} << (kPreemptSignal - 1));  // all signals but libc's two
+[[noreturn]] void worker_loop(Worker* w);
+bool add_slot();
+void slots_reset();                      // in the child of a fork
+bool take_free_slot(Worker* w);
+void hold_slot(Worker* w, Slot* s);
+void enqueue_woken(Fiber* f);            // where a woken or new fiber goes: in front, if that place is free
+void enqueue_round_robin(Fiber* f);
+// Leaves the fiber's stack; `post` is run for it by whatever comes next. Busy.
+void suspend(Fiber* me, void (*post)(Worker*, Fiber*));
+void arrive(Fiber* me);                  // the first thing on the fiber's stack after a switch to it
 bool idle_slots();
 void wake_if_needed();
 Worker* start_worker(Slot* s);           // null without memory or threads
@@ -137,6 +153,5 @@ int sysmon_tid();
 extern void (*sysmon_hook)();
 void sysmon_call();
 void sched_after_fork_child();
-uint64_t cycles_per_us();
 
 }  // namespace fiberthread

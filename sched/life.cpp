@@ -1,0 +1,385 @@
+// How things begin and end: the start of the scheduler, workers, fibers' birth, end and join, foreign threads, fork.
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <new>
+
+#include "sched/preempt.h"
+#include "sched/stack.h"
+#include "sched/tcb.h"
+#include "sched/worker.h"
+
+extern "C" void* __libc_stack_end;  // the loader's
+// The sanitizers', in programs that have them. To AddressSanitizer, a recycled stack is as its last user left it.
+extern "C" void __tsan_init() __attribute__((weak));
+extern "C" void __asan_unpoison_memory_region(const volatile void*, size_t) __attribute__((weak));
+
+namespace fiberthread {
+
+Statistics statistics;
+Options options;
+Fiber main_fiber_record;
+Fiber* main_fiber = &main_fiber_record;
+std::atomic<uint32_t> live_fibers{1};
+
+namespace {
+
+enum class Phase : uint32_t { Off, Starting, On, Impossible };
+std::atomic<Phase> phase{Phase::Off};
+std::atomic<Worker*> workers{nullptr};
+
+constexpr size_t kWorkerStack = 64 * 1024;
+
+// ---- workers ----
+
+int worker_main(void* p) {
+  auto* w = static_cast<Worker*>(p);
+  w->tid = static_cast<int>(raw_syscall(SYS_gettid));
+  stack_t ss = {};
+  ss.ss_sp = w->signal_stack;
+  ss.ss_size = kSignalStack;
+  raw_syscall(SYS_sigaltstack, arg(&ss), 0);
+  preempt_start_worker();
+  worker_loop(w);
+}
+
+Worker* make_worker() {
+  constexpr size_t kPage = 4096;
+  size_t size = kPage + kSignalStack + kPage + kWorkerStack + ((tcb_reserve() + sizeof(Worker) + 2 * kPage) & ~(kPage - 1));
+  char* mem = map_stack(size, kPage);
+  if (!mem) return nullptr;
+  raw_syscall(SYS_mprotect, arg(mem + kPage + kSignalStack), kPage, 0);
+  char* top = mem + size - sizeof(Worker);
+  top -= reinterpret_cast<uintptr_t>(top) % 64;
+  auto* w = new (top) Worker;
+  w->stack = mem + 2 * kPage + kSignalStack;
+  w->stack_size = static_cast<size_t>(tcb_low(top) - w->stack);
+  w->signal_stack = mem + kPage;
+  w->context.tp = tcb_make_worker(top, w->stack, w->stack + w->stack_size, w);
+  w->random = static_cast<uint32_t>(cycles());
+  w->in_sched.store(1, std::memory_order_relaxed);
+  return w;
+}
+
+void publish_worker(Worker* w) {
+  Worker* head = workers.load(std::memory_order_relaxed);
+  do w->all_next = head;
+  while (!workers.compare_exchange_weak(head, w, std::memory_order_release, std::memory_order_relaxed));
+  statistics.workers.fetch_add(1, std::memory_order_relaxed);
+}
+
+uint32_t cpu_count() {
+  cpu_set_t set;
+  long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof set, arg(&set));
+  return n > 0 ? static_cast<uint32_t>(CPU_COUNT_S(n, &set)) : 1;
+}
+
+void measure_cycles() {
+  uint64_t c = cycles(), t = now_ns();
+  while (now_ns() - t < 20'000) cpu_relax();
+  cycles_per_us = (cycles() - c) * 1000 / (now_ns() - t);
+  if (!cycles_per_us) cycles_per_us = 1;
+}
+
+// Bounds of the process's own stack, which grows as it is used.
+void find_main_stack(Fiber* me) {
+  if (me->stack_high) return;
+  rlimit limit;
+  constexpr size_t kMost = size_t{1} << 30;
+  size_t size = getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < kMost ? limit.rlim_cur : kMost;
+  me->stack_high = static_cast<char*>(__libc_stack_end);
+  me->stack_low = me->stack_high - size;
+}
+
+// The kernel thread of a native fiber becomes a worker, and the fiber goes on as one of many. Busy, signals blocked.
+bool become_worker(Fiber* me) {
+  Worker* w = make_worker();
+  if (!w) return false;
+  w->tid = static_cast<int>(raw_syscall(SYS_gettid));
+  stack_t ss = {}, old = {};
+  raw_syscall(SYS_sigaltstack, 0, arg(&old));
+  ss.ss_sp = w->signal_stack;
+  ss.ss_size = kSignalStack;
+  raw_syscall(SYS_sigaltstack, arg(&ss), 0);
+  tcb_adopt_main();
+  if (me == &main_fiber_record) find_main_stack(me);
+  // Worker context begins in worker_loop when a fiber first leaves this kernel thread.
+  make_context(w->context, w->stack + w->stack_size, w->context.tp, [](void* p) { worker_loop(static_cast<Worker*>(p)); }, w);
+  w->kernel_mask = kIdleMask;
+  me->context.tp = thread_pointer();
+  me->worker = w;
+  me->kernel = false;
+  me->state.store(State::Running, std::memory_order_release);
+  w->running.store(me, std::memory_order_relaxed);
+  publish_worker(w);
+  take_free_slot(w);
+  w->in_sched.store(0, std::memory_order_release);
+  preempt_start_worker();
+  return true;
+}
+
+}  // namespace
+
+Worker* all_workers() { return workers.load(std::memory_order_acquire); }
+
+Worker* start_worker(Slot* s) {
+  Worker* w = make_worker();
+  if (!w) return nullptr;
+  hold_slot(w, s);
+  w->searching = true;
+  w->kernel_mask = kIdleMask;
+  uint64_t old;
+  sched_block_signals(&old);
+  // No pthread_create: this may run while a preempted fiber holds any of libc's locks.
+  int saved_errno = errno;
+  int tid = clone(worker_main, w->stack + w->stack_size,
+                  CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS, w,
+                  nullptr, w->context.tp, nullptr);
+  errno = saved_errno;
+  sched_restore_signals(old);
+  if (tid < 0) {
+    raw_syscall(SYS_munmap, arg(w->signal_stack - 4096),
+                reinterpret_cast<char*>(w) + sizeof(Worker) - (w->signal_stack - 4096));
+    return nullptr;
+  }
+  w->tid = tid;
+  publish_worker(w);
+  return w;
+}
+
+// ---- life ----
+
+void sched_init() {
+  main_fiber->kernel = true;
+  main_fiber->is_main = true;
+  main_fiber->state.store(State::Running, std::memory_order_relaxed);
+  main_fiber->tcb = reinterpret_cast<void*>(pthread_self());
+  main_fiber->id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
+  main_fiber->valid.store(true, std::memory_order_relaxed);
+  tls_current = main_fiber;
+}
+
+bool sched_started() { return phase.load(std::memory_order_acquire) == Phase::On; }
+
+bool sched_start() {
+  Fiber* me = self();
+  Phase p = phase.load(std::memory_order_acquire);
+  if (__builtin_expect(p == Phase::On && !(me->is_main && me->kernel), 1)) return true;
+  if (p == Phase::Impossible) return false;
+  Busy busy;
+  if (p == Phase::Off && phase.compare_exchange_strong(p, Phase::Starting, std::memory_order_acq_rel)) {
+    const char* why = nullptr;
+    uint64_t old;
+    sched_block_signals(&old);
+    bool ok = false;
+    // The kernel wants to know who uses the cheap form of membarrier (sysmon.cpp). Before the second thread exists, as
+    // later it waits 16 ms for every CPU.
+    no_membarrier = raw_syscall(SYS_membarrier, 1 << 4 /* REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0;
+    if (options.force_nptl) why = "asked for by FIBERTHREAD_NPTL";
+    else if (__tsan_init) why = "ThreadSanitizer keeps threads' state where fibers cannot have their own";
+    else if (options.fail_self_check) why = "the self-check was told to fail";
+    else ok = tcb_init(sysmon_main, &why);
+    if (ok) {
+      measure_cycles();
+      stack_look_at_objects();
+      preempt_init();
+      uint32_t n = options.workers ? options.workers : cpu_count();
+      for (uint32_t i = 0; i < n && i < kMaxSlots; i++) add_slot();
+    }
+    sched_restore_signals(old);
+    if (!ok && options.verbose) {
+      char line[160];
+      size_t n = 0;
+      for (const char* s : {"fiberthread: threads are NPTL's: ", why, "\n"})
+        for (; *s && n < sizeof line; s++) line[n++] = *s;
+      raw_syscall(SYS_write, 2, arg(line), static_cast<long>(n));
+    }
+    phase.store(ok ? Phase::On : Phase::Impossible, std::memory_order_release);
+    futex_wake(&phase, 1 << 30);
+  }
+  while (phase.load(std::memory_order_acquire) == Phase::Starting)
+    futex_wait(&phase, static_cast<uint32_t>(Phase::Starting));
+  if (!sched_started()) return false;
+  if (me->is_main && me->kernel) {
+    uint64_t old;
+    sched_block_signals(&old);
+    me->sigmask = old;
+    bool ok = become_worker(me);
+    if (ok) sched_apply_mask();
+    else sched_restore_signals(old);
+    return ok;
+  }
+  return true;
+}
+
+namespace {
+
+void post_exit(Worker*, Fiber* f) {
+  f->join_lock.lock();
+  f->state.store(State::Done, std::memory_order_release);
+  f->done.store(1, std::memory_order_seq_cst);
+  Fiber* joiner = f->joiner;
+  bool detached = f->detached;
+  f->join_lock.unlock();
+  if (joiner) unpark(joiner);
+  else if (detached) block_put(f);
+}
+
+void fiber_entry(void* p) {
+  auto* f = static_cast<Fiber*>(p);
+  arrive(f);
+  reinterpret_cast<void (*)(Fiber*)>(f->entry)(f);
+  __builtin_unreachable();
+}
+}  // namespace
+
+void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
+  f->entry = reinterpret_cast<void*>(entry);
+  f->done.store(0, std::memory_order_relaxed);
+  f->joiner = nullptr;
+  f->pending_unpark.store(0, std::memory_order_relaxed);
+  f->interrupts.store(0, std::memory_order_relaxed);
+  f->preempted = 0;
+  f->in_libc = false;
+  f->kernel = false;
+  tcb_begin(*f);
+  if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
+  char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->stack_high) & ~uintptr_t{15});
+  make_context(f->context, high, f->context.tp, fiber_entry, f);
+  f->state.store(State::Created, std::memory_order_relaxed);
+}
+
+void sched_spawn(Fiber* f) {
+  live_fibers.fetch_add(1, std::memory_order_relaxed);
+  statistics.fibers.fetch_add(1, std::memory_order_relaxed);
+  Busy busy;
+  f->state.store(State::Queued, std::memory_order_release);
+  if (options.spawn == SpawnPolicy::RoundRobin) {
+    enqueue_round_robin(f);
+  } else {
+    enqueue_woken(f);
+  }
+}
+
+void sched_exit() {
+  Fiber* me = self();
+  tls_busy = 1;
+  suspend(me, post_exit);
+  __builtin_unreachable();
+}
+
+bool sched_join(Fiber* f, void** result, uint64_t deadline, uint32_t interrupt_mask) {
+  Fiber* me = self();
+  clear_pending_unpark(me);
+  while (!f->done.load(std::memory_order_acquire)) {
+    bool in_time = park_if(&f->done, 0, {"join", f, f}, deadline);
+    if (f->done.load(std::memory_order_acquire)) break;
+    if (in_time && !(me->interrupts.load(std::memory_order_relaxed) & interrupt_mask)) {
+      if (me->interrupts.load(std::memory_order_relaxed) & kInterruptSignal) leave_busy_slow();
+      continue;
+    }
+    Busy busy;
+    SpinGuard guard(f->join_lock);
+    if (f->done.load(std::memory_order_relaxed)) break;
+    f->joiner = nullptr;
+    return false;
+  }
+  Busy busy;
+  f->join_lock.lock();  // the ending side is out of it after this
+  f->join_lock.unlock();
+  if (result) *result = f->result;
+  f->valid.store(false, std::memory_order_release);
+  if (f->block) block_put(f);
+  return true;
+}
+
+// ---- foreign threads ----
+
+namespace {
+Fiber* foreign_free = nullptr;
+SpinLock foreign_lock;
+
+void forget_foreign(void* p) {
+  auto* f = static_cast<Fiber*>(p);
+  tls_busy = 1;
+  tls_current = nullptr;
+  SpinGuard guard(foreign_lock);
+  f->queue_next = foreign_free;
+  foreign_free = f;
+}
+}  // namespace
+
+extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);
+extern "C" void* __dso_handle;
+
+Fiber* adopt_kernel_thread() {
+  tls_busy = tls_busy + 1;
+  Fiber* f;
+  {
+    SpinGuard guard(foreign_lock);
+    f = foreign_free;
+    if (f) foreign_free = f->queue_next;
+  }
+  if (!f) {
+    constexpr size_t kSlab = 16;
+    auto* slab = static_cast<Fiber*>(
+        mmap(nullptr, sizeof(Fiber) * kSlab, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (slab == MAP_FAILED) {
+      static const char kNoMemory[] = "fiberthread: no memory for a thread's record\n";
+      raw_syscall(SYS_write, 2, arg(kNoMemory), sizeof kNoMemory - 1);
+      _exit(127);
+    }
+    for (size_t i = 0; i < kSlab; i++) new (&slab[i]) Fiber;
+    SpinGuard guard(foreign_lock);
+    for (size_t i = 1; i < kSlab; i++) {
+      slab[i].queue_next = foreign_free;
+      foreign_free = &slab[i];
+    }
+    f = slab;
+  }
+  f->kernel = true;
+  f->id = static_cast<uint32_t>(raw_syscall(SYS_gettid));
+  f->pending_unpark.store(0, std::memory_order_relaxed);
+  f->interrupts.store(0, std::memory_order_relaxed);
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&f->sigmask), 8);
+  memset(f->shim, 0, sizeof f->shim);
+  f->state.store(State::Running, std::memory_order_release);
+  tls_current = f;
+  __cxa_thread_atexit_impl(forget_foreign, f, &__dso_handle);
+  tls_busy = tls_busy - 1;
+  return f;
+}
+
+// ---- fork ----
+
+void sched_after_fork_child() {
+  Fiber* me = tls_current;
+  foreign_lock.reset();
+  foreign_free = nullptr;  // may be half changed
+  slots_reset();
+  workers.store(nullptr);
+  statistics.workers.store(0);
+  statistics.fibers.store(0);
+  sysmon_reset();
+  tcb_reset_after_fork();
+  if (phase.load() != Phase::Impossible) phase.store(Phase::Off);
+  // The forking fiber is the new process's main, on the one kernel thread that there is.
+  main_fiber->is_main = false;
+  me->is_main = true;
+  me->kernel = true;
+  me->worker = nullptr;
+  me->state.store(State::Running);
+  me->pending_unpark.store(0);
+  me->join_lock.reset();
+  me->joiner = nullptr;  // whoever waits for us does so in the parent
+  main_fiber = me;
+  live_fibers.store(1);
+}
+
+}  // namespace fiberthread
