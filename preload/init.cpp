@@ -108,6 +108,7 @@ char* put(char* p, const char* name, uint64_t n) {
   p = put(p, " parks=", parks);
   p = put(p, " steals=", steals);
   p = put(p, " preemptions=", preemptions);
+  p = put(p, " slots=", slots_wanted());
   p = put(p, " handovers=", statistics.handovers.load());
   *p++ = '\n';
   raw_syscall(SYS_write, report_fd, arg(line), p - line);

@@ -56,7 +56,7 @@ struct alignas(64) Fiber {
   Fiber* queue_next = nullptr;           // link of inbox, global queue and free lists
   uint64_t sigmask = 0;                  // kernel's format; what the worker's kernel mask must be while it runs
   std::atomic<uint32_t> interrupts{0};
-  uint32_t preempted = 0;                // times in a row, without parking in between
+  std::atomic<uint32_t> preempted{0};    // times in a row, without parking in between
 
   // Identity.
   bool kernel = false;                   // a kernel thread, not scheduled by us

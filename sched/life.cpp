@@ -34,6 +34,9 @@ enum class Phase : uint32_t { Off, Starting, On, Impossible };
 std::atomic<Phase> phase{Phase::Off};
 std::atomic<Worker*> workers{nullptr};
 
+std::atomic<uint32_t> concurrency{0};
+uint32_t cpus = 1;
+
 constexpr size_t kWorkerStack = 64 * 1024;
 
 // ---- workers ----
@@ -72,12 +75,6 @@ void publish_worker(Worker* w) {
   do w->all_next = head;
   while (!workers.compare_exchange_weak(head, w, std::memory_order_release, std::memory_order_relaxed));
   statistics.workers.fetch_add(1, std::memory_order_relaxed);
-}
-
-uint32_t cpu_count() {
-  cpu_set_t set;
-  long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof set, arg(&set));
-  return n > 0 ? static_cast<uint32_t>(CPU_COUNT_S(n, &set)) : 1;
 }
 
 void measure_cycles() {
@@ -165,6 +162,20 @@ void sched_init() {
   tls_current = main_fiber;
 }
 
+uint32_t base_slots() {
+  if (options.workers) return options.workers;
+  uint32_t asked = concurrency.load(std::memory_order_relaxed);
+  return asked ? asked : cpus;
+}
+
+void sched_set_concurrency(uint32_t n) {
+  concurrency.store(n, std::memory_order_relaxed);
+  if (!sched_started()) return;
+  Busy busy;
+  want_slots(base_slots());
+  if (work_queued()) wake_if_needed();
+}
+
 bool sched_started() { return phase.load(std::memory_order_acquire) == Phase::On; }
 
 bool sched_start() {
@@ -189,8 +200,11 @@ bool sched_start() {
       measure_cycles();
       stack_look_at_objects();
       preempt_init();
-      uint32_t n = options.workers ? options.workers : cpu_count();
-      for (uint32_t i = 0; i < n && i < kMaxSlots; i++) add_slot();
+      cpus = cpu_count();
+      if (!want_slots(base_slots())) {
+        ok = false;
+        why = "there is no memory for the queues";
+      }
     }
     sched_restore_signals(old);
     if (!ok && options.verbose) {
@@ -245,7 +259,7 @@ void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
   f->joiner = nullptr;
   f->pending_unpark.store(0, std::memory_order_relaxed);
   f->interrupts.store(0, std::memory_order_relaxed);
-  f->preempted = 0;
+  f->preempted.store(0, std::memory_order_relaxed);
   f->in_libc = false;
   f->kernel = false;
   tcb_begin(*f);

@@ -23,6 +23,10 @@ GlobalQueue global_queue;
 SpinLock idle_lock;
 Slot* free_slots = nullptr;
 std::atomic<uint32_t> free_slot_count{0};
+// Slots held or free, how many there shall be, and those beyond: retired ones are empty, but for what a producer that read
+// an old count puts into their inbox; everybody looks there as well.
+std::atomic<uint32_t> circulating{0}, wanted{0};
+Slot* retired_slots = nullptr;
 Worker* idle_workers = nullptr;
 Worker* timer_watcher = nullptr;
 uint64_t watch_deadline = kNever;
@@ -33,6 +37,7 @@ std::atomic<uint32_t> round_robin{0};
 
 constexpr uint32_t kNextStreak = 32;   // fibers from `next` in a row before the queue gets its turn
 constexpr uint32_t kFairTick = 61;     // every so many looks the global queue comes first
+constexpr uint32_t kMostMoved = 32;    // from a local queue that is too long, at once
 constexpr uint32_t kStealAgeUs = 5;    // how long `next` belongs to its slot alone
 constexpr uint32_t kSpinUs = 20;       // how long a worker searches before it sleeps
 
@@ -81,7 +86,7 @@ void enqueue_woken(Fiber* f) {
   Fiber* me = tls_current;
   Worker* w = me ? (me->kernel ? nullptr : me->worker) : tls_worker;
   if (!w) {
-    uint32_t n = slot_count.load(std::memory_order_acquire);
+    uint32_t n = wanted.load(std::memory_order_acquire);
     if (n) slots[f->id % n]->inbox.push(f);
     else global_queue.push(f);
     std::atomic_thread_fence(std::memory_order_seq_cst);  // the entry before we look for sleepers; pairs with go_idle()
@@ -104,7 +109,7 @@ void enqueue_woken(Fiber* f) {
 }
 
 void enqueue_round_robin(Fiber* f) {
-  uint32_t n = slot_count.load(std::memory_order_acquire);
+  uint32_t n = wanted.load(std::memory_order_acquire);
   slots[round_robin.fetch_add(1, std::memory_order_relaxed) % n]->inbox.push(f);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
@@ -112,23 +117,26 @@ void enqueue_round_robin(Fiber* f) {
 
 namespace {
 
+bool too_many_slots() { return circulating.load(std::memory_order_relaxed) > wanted.load(std::memory_order_relaxed); }
+
 Fiber* take_next(Slot* s) {
   return s->next.load(std::memory_order_relaxed) ? s->next.exchange(nullptr, std::memory_order_acq_rel) : nullptr;
 }
 
-// A quick look, on the fiber's stack or the worker's. After a preemption those that others have woken come first: the
-// local queue may be all hogs, each of which takes a tick.
+// A quick look, on the fiber's stack or the worker's. After a preemption those that others have woken come first, then the
+// global queue and the slot's own in turn: either may be all hogs, each of which takes a tick.
 Fiber* pick(Worker* w, bool preempting = false) {
   Slot* s = w->slot;
   if (!s) return nullptr;
   Fiber* f;
+  if (preempting && too_many_slots()) return nullptr;  // find() gives it up
   w->tick++;
   if (w->tick % kFairTick == 0) {
     s->timers.run(now_ns());
     if ((f = global_queue.pop())) return f;
   }
   if ((preempting || w->tick % kFairTick == kFairTick / 2) && (f = s->inbox.pop())) return f;
-  if (preempting && (f = global_queue.pop())) return f;
+  if (preempting && w->tick % 2 && (f = global_queue.pop())) return f;
   if (w->next_streak < kNextStreak && (f = take_next(s))) {
     w->next_streak++;
     return f;
@@ -213,6 +221,7 @@ void post_yield(Worker* w, Fiber* f) {
 void post_preempt(Worker* w, Fiber* f) {
   f->state.store(State::Queued, std::memory_order_release);
   if (f->in_libc) global_queue.push_front(f);  // it may hold one of libc's locks
+  else if (is_hog(f)) global_queue.push(f);    // all hogs in one line: slots with few of them would give more to each
   else enqueue_local(w, f);                    // where its data are in the cache
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
@@ -222,6 +231,12 @@ void post_preempt(Worker* w, Fiber* f) {
 
 void add_free_slot(Slot* s) {  // IdleLock
   s->holder.store(nullptr, std::memory_order_relaxed);
+  if (too_many_slots()) {
+    circulating.store(circulating.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+    s->free_next = retired_slots;
+    retired_slots = s;
+    return;
+  }
   s->free_next = free_slots;
   free_slots = s;
   free_slot_count.store(free_slot_count.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
@@ -360,10 +375,25 @@ void go_idle(Worker* w) {
   }
 }
 
+// Gives up a slot for which there is no use any more. What waits in it is the others' then.
+void give_up_slot(Worker* w) {
+  Slot* s = w->slot;
+  while (Fiber* f = s->local.pop()) global_queue.push(f);
+  if (Fiber* f = take_next(s)) global_queue.push(f);
+  {
+    SpinGuard guard(idle_lock);
+    add_free_slot(s);
+    w->slot = nullptr;
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (work_queued()) wake_if_needed();
+}
+
 // In worker context: the next fiber to run, after however much sleep.
 Fiber* find(Worker* w) {
   for (;;) {
     Fiber* f;
+    if (__builtin_expect(too_many_slots(), 0) && w->slot) give_up_slot(w);
     if (!w->slot && !take_free_slot(w)) {
       // A timer that is due is nobody's if all who hold slots are asleep in the kernel, and sysmon may not know of it.
       run_timers(now_ns());
@@ -400,18 +430,36 @@ Fiber* find(Worker* w) {
   }
 }
 
-bool add_slot() {
-  uint32_t n = slot_count.load(std::memory_order_relaxed);
-  if (n == kMaxSlots) return false;
-  if (!slots[n]) {
-    void* mem = mmap(nullptr, sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mem == MAP_FAILED) return false;
-    slots[n] = new (mem) Slot;
-    slots[n]->index = n;
-  }
-  slot_count.store(n + 1, std::memory_order_release);
+uint32_t slots_wanted() { return wanted.load(std::memory_order_relaxed); }
+
+bool want_slots(uint32_t n) {
+  if (n > kMaxSlots) n = kMaxSlots;
   SpinGuard guard(idle_lock);
-  add_free_slot(slots[n]);
+  wanted.store(n, std::memory_order_release);
+  while (circulating.load(std::memory_order_relaxed) < n) {
+    Slot* s = retired_slots;
+    if (s) {
+      retired_slots = s->free_next;
+    } else {
+      uint32_t made = slot_count.load(std::memory_order_relaxed);
+      void* mem = made == kMaxSlots ? MAP_FAILED : slots[made];  // of before a fork
+      if (!mem)
+        mem = reinterpret_cast<void*>(raw_syscall(SYS_mmap, 0, sizeof(Slot), PROT_READ | PROT_WRITE,
+                                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+      if (reinterpret_cast<uintptr_t>(mem) > ~uintptr_t{4095}) {
+        wanted.store(circulating.load(std::memory_order_relaxed), std::memory_order_release);
+        return false;
+      }
+      if (!slots[made]) {
+        slots[made] = new (mem) Slot;
+        slots[made]->index = made;
+      }
+      s = slots[made];
+      slot_count.store(made + 1, std::memory_order_release);
+    }
+    circulating.store(circulating.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    add_free_slot(s);
+  }
   return true;
 }
 
@@ -429,6 +477,23 @@ bool work_queued() {
   for (uint32_t i = 0; i < n; i++)
     if (slot_has_work(slots[i])) return true;
   return false;
+}
+
+uint32_t queued_count() {
+  uint32_t total = global_queue.size();
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < n; i++)
+    total += slots[i]->local.size() + !slots[i]->inbox.empty() + (slots[i]->next.load(std::memory_order_relaxed) != nullptr);
+  return total;
+}
+
+void balance_queues() {
+  uint32_t n = slot_count.load(std::memory_order_acquire), total = 0;
+  for (uint32_t i = 0; i < n; i++) total += slots[i]->local.size();
+  uint32_t fair = total / (wanted.load(std::memory_order_relaxed) + 1) + 2;
+  for (uint32_t i = 0; i < n; i++)
+    for (uint32_t moved = 0; moved < kMostMoved && slots[i]->local.size() > fair; moved++)
+      if (Fiber* f = slots[i]->local.pop()) global_queue.push(f);
 }
 
 uint64_t next_timer() {
@@ -504,7 +569,10 @@ bool hand_slot_to_spare(Slot* s) {
 void slots_reset() {
   idle_lock.reset();
   free_slots = nullptr;
+  retired_slots = nullptr;
   free_slot_count.store(0);
+  circulating.store(0);
+  wanted.store(0);
   idle_workers = nullptr;
   timer_watcher = nullptr;
   watch_deadline = kNever;
@@ -596,7 +664,7 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
     me->state.exchange(State::Running, std::memory_order_acq_rel);  // or QUEUED by an unpark: then it is without entry
     return true;
   }
-  me->preempted = 0;
+  me->preempted.store(0, std::memory_order_relaxed);
   me->since = cycles();
   if (deadline == kNever) {
     suspend(me, post_park);
@@ -677,7 +745,7 @@ bool preempt_wanted(Fiber* f) {
 
 void preempt_switch_out(Fiber* me) {
   Busy busy;
-  me->preempted++;
+  me->preempted.store(me->preempted.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   me->worker->preemptions.fetch_add(1, std::memory_order_relaxed);
   suspend(me, post_preempt);
 }

@@ -24,6 +24,10 @@ namespace {
 constexpr uint64_t kTick = 500'000;     // ns between looks while there is work: two find a sleeper
 constexpr uint64_t kHotTick = 50'000;   // while something waits that an idle worker could run
 constexpr uint32_t kLinger = 40;        // ticks without news before it sleeps
+constexpr uint32_t kStuckLooks = 20;    // looks without a switch: the fiber cannot be stopped where it is
+constexpr uint32_t kGrowLooks = 2;      // looks with nothing but hogs on all slots, before there are more
+constexpr uint32_t kShrinkLooks = 100;  // looks with fewer hogs than slots were made for, before there is one less
+constexpr uint32_t kMostGrowth = 4;     // times the base
 
 std::atomic<uint32_t> asleep{0};        // futex word: 1 = sleeps until wake_at
 std::atomic<uint64_t> wake_at{kNever};
@@ -85,11 +89,53 @@ void try_take(Worker* w, uint32_t heartbeat) {
   w->revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel);
 }
 
+// Hogs keep their slots for as long as they are let, and who waits for a slot waits a slice for each of them. Spinners that
+// wait for one in the queue do nothing else. So while nothing but hogs run and as many slots can be had as there are fibers
+// to run, slots grow to that number, and the kernel slices them as it does NPTL's threads. A greater crowd is served better
+// by few slots: all take their turns in one line. When there are fewer hogs, the slots go one by one.
+struct Growth {
+  uint32_t running = 0, hogs = 0;  // in this look
+  uint32_t full_looks = 0, spare_looks = 0, last_hogs = 0;
+
+  void count(Worker* w, bool progress) {
+    w->stuck_looks = progress ? 0 : w->stuck_looks + 1;
+    Fiber* f = w->running.load(std::memory_order_relaxed);
+    if (!f || w->revoked.load(std::memory_order_relaxed) == kTaken) return;
+    running++;
+    if (is_hog(f) || w->stuck_looks >= kStuckLooks) hogs++;
+  }
+
+  void decide(bool queued) {
+    uint32_t base = base_slots(), now = slots_wanted();
+    bool full = queued && hogs > 0 && hogs == running && !idle_slots();
+    full_looks = full ? full_looks + 1 : 0;
+    if (full_looks >= kGrowLooks) {
+      uint32_t need = now + queued_count();
+      if (need <= base * kMostGrowth && want_slots(need)) wake_if_needed();
+      full_looks = 0;
+    }
+    spare_looks = now > base && hogs < now && (idle_slots() || !queued) ? spare_looks + 1 : 0;
+    if (spare_looks >= kShrinkLooks) {
+      want_slots(now - 1);
+      spare_looks = 0;
+    }
+    last_hogs = hogs;
+    running = hogs = 0;
+  }
+
+  // Before a long sleep: what is left of hogs keeps its slots.
+  void settle() {
+    uint32_t base = base_slots(), n = last_hogs > base ? last_hogs : base;
+    if (n < slots_wanted()) want_slots(n);
+  }
+} growth;
+
 // Looks at one worker; true if it made progress since the last look.
 bool look_at(Worker* w, bool queued) {
   uint32_t beat = w->heartbeat.load(std::memory_order_relaxed);
   bool progress = beat != w->seen_heartbeat;
   w->seen_heartbeat = beat;
+  growth.count(w, progress);
   if (!queued || !w->running.load(std::memory_order_relaxed) || w->revoked.load(std::memory_order_relaxed) == kTaken) {
     w->seen_cpu = 0;
     return progress;
@@ -175,12 +221,15 @@ void sysmon_main() {
     bool queued = work_queued();
     bool news = false;
     for (Worker* w = all_workers(); w; w = w->all_next) news |= look_at(w, queued);
+    growth.decide(queued);
     if (queued && idle_slots()) wake_if_needed();
+    else if (queued) balance_queues();
     quiet = news || queued ? 0 : quiet + 1;
 
     uint64_t timer = next_timer();
     uint64_t until = now + (queued && idle_slots() ? kHotTick : kTick);
     if (quiet >= kLinger) {
+      growth.settle();
       until = timer;
       wake_at.store(until, std::memory_order_relaxed);
       asleep.store(1, std::memory_order_seq_cst);

@@ -57,7 +57,7 @@ struct alignas(64) Worker {
   size_t stack_size = 0;
   char* signal_stack = nullptr;        // always installed
   // Sysmon's own notes.
-  uint32_t seen_heartbeat = 0;
+  uint32_t seen_heartbeat = 0, stuck_looks = 0;
   uint64_t seen_cpu = 0;
   Worker* all_next = nullptr;
 
@@ -75,10 +75,12 @@ struct Statistics {
 extern Statistics statistics;
 
 enum class SpawnPolicy { Adaptive, RoundRobin, Local };
+enum class DeadlockPolicy { Report, Abort, Off };
 
 struct Options {
   uint32_t workers = 0;  // 0: as many as CPUs
   SpawnPolicy spawn = SpawnPolicy::Adaptive;
+  DeadlockPolicy deadlock = DeadlockPolicy::Report;
   uint32_t preempt_us = 0;  // test aid, 0: at the kernel's tick
   bool statistics = false, verbose = false, force_nptl = false, fail_self_check = false;
 };
@@ -103,6 +105,8 @@ void sched_init();
 void sched_spawn(Fiber* f);
 // Ends the calling fiber. Its record may be reused at once if detached, else after join.
 [[noreturn]] void sched_exit();
+// What pthread_setconcurrency() asked for; 0: nothing. FIBERTHREAD_WORKERS goes before it.
+void sched_set_concurrency(uint32_t slots);
 // Lays out the first frame of f; entry runs on the fiber in Busy once.
 void sched_prepare(Fiber* f, void (*entry)(Fiber*));
 
@@ -120,12 +124,17 @@ void sched_restore_signals(uint64_t old);
 void sched_apply_mask();
 
 // ---- between the files of sched ----
+// It was stopped so many times in a row without waiting in between that it must be taken for one that computes, or spins.
+inline bool is_hog(const Fiber* f) { return f->preempted.load(std::memory_order_relaxed) >= 3; }
 extern uint64_t cycles_per_us;
 // Without membarrier (old kernel, sandbox) entries to the scheduler pay for the barrier themselves.
 extern bool no_membarrier;
 constexpr uint64_t kIdleMask = ~(uint64_t{3} << (kPreemptSignal - 1));  // all signals but libc's two
 [[noreturn]] void worker_loop(Worker* w);
-bool add_slot();
+bool want_slots(uint32_t n);             // from now on there shall be n; false without memory
+uint32_t slots_wanted();
+uint32_t base_slots();                   // how many there are without growth
+uint32_t cpu_count();                    // that the process may use: by its affinity mask and its cgroup's quota
 void slots_reset();                      // in the child of a fork
 bool take_free_slot(Worker* w);
 void hold_slot(Worker* w, Slot* s);
@@ -141,6 +150,8 @@ bool hand_slot_to_spare(Slot* s);        // sysmon: the slot is held by nobody
 Slot** all_slots(uint32_t* count);
 Worker* all_workers();
 bool work_queued();
+void balance_queues();                   // moves from long local queues to the global one: with all slots busy nobody steals
+uint32_t queued_count();                 // about; an inbox counts as one
 uint64_t next_timer();
 void run_timers(uint64_t now);
 void sysmon_main();

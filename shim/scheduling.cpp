@@ -278,6 +278,7 @@ FIBERTHREAD_EXPORT int nice(int by) noexcept {
 FIBERTHREAD_EXPORT int pthread_setconcurrency(int n) noexcept {
   if (n < 0) return EINVAL;
   concurrency.store(n, std::memory_order_relaxed);
+  sched_set_concurrency(static_cast<uint32_t>(n));
   return 0;
 }
 FIBERTHREAD_EXPORT int pthread_getconcurrency() noexcept { return concurrency.load(std::memory_order_relaxed); }

@@ -138,6 +138,40 @@ Test(scheduler, slots_of_sleepers_are_handed_over) {
   cr_assert(statistics.handovers.load() > 0);
 }
 
+// Nobody gives way and one waits: as soon as that is seen, there are slots for all, and later they go again.
+Test(scheduler, slots_grow_for_spinners_and_go_again) {
+  use_workers(1);
+  static std::atomic<int> arrived{0};
+  static std::atomic<bool> end{false};
+  auto spin = [](void*) -> void* {
+    arrived++;
+    while (!end.load()) {
+    }
+    return nullptr;
+  };
+  pthread_t t[3];
+  for (auto& x : t) pthread_create(&x, nullptr, spin, nullptr);
+  while (arrived.load() < 3 || slots_wanted() < 4) {
+  }
+  end = true;
+  for (auto& x : t) pthread_join(x, nullptr);
+  while (slots_wanted() > 1) usleep(1000);
+  cr_assert_eq(slots_wanted(), 1u);
+}
+
+Test(scheduler, concurrency_sets_the_number_of_slots) {
+  use_workers(0);
+  pthread_t t;
+  auto nothing = [](void*) -> void* { return nullptr; };
+  pthread_create(&t, nullptr, nothing, nullptr);
+  pthread_join(t, nullptr);
+  cr_assert_eq(slots_wanted(), cpu_count());
+  cr_assert_eq(pthread_setconcurrency(7), 0);
+  cr_assert_eq(slots_wanted(), 7u);
+  cr_assert_eq(pthread_setconcurrency(0), 0);
+  cr_assert_eq(slots_wanted(), cpu_count());
+}
+
 Test(scheduler, a_record_is_recycled_only_when_its_fiber_is_gone) {
   use_workers(16);
   static std::atomic<int> ran{0};
