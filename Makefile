@@ -1,4 +1,4 @@
-# make, make deps, make demo, make test, make apps, make bench, make install, make clean.
+# make, make deps, make demo, make test, make apps, make soak, make bench, make install, make clean.
 # Variants, each in a build directory of its own: DEBUG=1, SANITIZE=address|undefined (unit tests only), CROSS=aarch64.
 
 # Those that it calls itself get their share by the job server.
@@ -90,13 +90,17 @@ $(BUILD)/tests/preloaded/%: tests/preloaded/%.cpp Makefile | $(BUILD)/.compiler
 
 # ---- benchmarks ----
 
-BENCH := $(filter-out %/empty,$(patsubst bench-scripts/%.c,$(BUILD)/bench/%,$(wildcard bench-scripts/*.c))) $(BUILD)/bench/empty.so
-$(BUILD)/bench/%: bench-scripts/%.c bench-scripts/bench.h Makefile | $(BUILD)/.compiler
+# The same cases in Go, for comparison, where there is Go.
+BENCH := $(BUILD)/bench/micro $(BUILD)/bench/empty.so $(if $(shell command -v go),$(BUILD)/bench/micro-go)
+$(BUILD)/bench/micro: bench-scripts/micro.c Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(CC) -O2 -g $(WARN) -pthread $< -o $@
-$(BUILD)/bench/%.so: bench-scripts/%.c Makefile | $(BUILD)/.compiler
+	$(Q)$(CC) -O2 -g $(WARN) -pthread $< -o $@
+$(BUILD)/bench/micro-go: bench-scripts/micro.go
 	@mkdir -p $(@D)
-	$(CC) -shared -fPIC $(WARN) $< -o $@
+	$(Q)go build -o $@ $<
+$(BUILD)/bench/empty.so: | $(BUILD)/.compiler
+	@mkdir -p $(@D)
+	$(Q)$(CC) -shared -x c /dev/null -o $@
 
 .PHONY: bench-programs
 bench-programs: $(BENCH)
@@ -112,7 +116,7 @@ emulated: $(SO) unit $(EMULATED:%=$(BUILD)/tests/preloaded/%)
 unit: $(UNIT_TESTS)
 test-programs: all unit $(PRELOADED)
 
-.PHONY: deps demo test apps bench
+.PHONY: deps demo test apps soak bench
 deps:
 	@tests/deps build demo test bench
 demo:
@@ -128,10 +132,16 @@ apps:
 	@tests/deps build test apps
 	@$(MAKE) --no-print-directory test-programs
 	@tests/run --apps $(TESTS)
+soak:
+	@tests/deps build test
+	@$(MAKE) --no-print-directory all
+	@SOAK_SECONDS=$(or $(SECONDS),600) TEST_TIME_LIMIT=100000 tests/run quick/soak
 bench:
 	@tests/deps build bench
 	@$(MAKE) --no-print-directory all bench-programs
-	@bench-scripts/run $(BUILD) $(CASES)
+	@bench-scripts/run --quick $(BUILD) $(CASES)
+	@$(if $(CASES),,bench-scripts/crossover --quick $(BUILD))
+	@$(if $(CASES),,bench-scripts/pigz --quick $(BUILD))
 
 # ---- installing ----
 

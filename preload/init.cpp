@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 
+#include "sched/chaos.h"
 #include "sched/context.h"
 #include "sched/worker.h"
 #include "shim/fork.h"
@@ -42,6 +43,27 @@ void read_option(const char* name, const char* value) {
     else if (!strcmp(value, "round-robin")) options.spawn = SpawnPolicy::RoundRobin;
     else if (!strcmp(value, "local")) options.spawn = SpawnPolicy::Local;
     else say(2, "FIBERTHREAD_SPAWN=", value, " is not adaptive, round-robin or local; ignored");
+  } else if (!strcmp(name, "PREEMPT_US")) {
+    constexpr uint32_t kMost = 1'000'000;
+    uint32_t n = 0;
+    const char* p = value;
+    for (; *p >= '0' && *p <= '9' && n <= kMost; p++) n = n * 10 + static_cast<uint32_t>(*p - '0');
+    if (*p || n < 10 || n > kMost) say(2, "FIBERTHREAD_PREEMPT_US=", value, " is not a number from 10 to 1000000; ignored");
+    else options.preempt_us = n;
+  } else if (!strcmp(name, "DEADLOCK")) {
+    if (!strcmp(value, "report")) options.deadlock = DeadlockPolicy::Report;
+    else if (!strcmp(value, "abort")) options.deadlock = DeadlockPolicy::Abort;
+    else if (!strcmp(value, "off")) options.deadlock = DeadlockPolicy::Off;
+    else say(2, "FIBERTHREAD_DEADLOCK=", value, " is not report, abort or off; ignored");
+  } else if (!strcmp(name, "CHAOS")) {
+    uint64_t n = 0;
+    const char* p = value;
+    for (; *p >= '0' && *p <= '9' && n < 1'000'000'000'000; p++) n = n * 10 + static_cast<uint64_t>(*p - '0');
+    if (*p || n == 0) say(2, "FIBERTHREAD_CHAOS=", value, " is not a number from 1; ignored");
+    else {
+      chaos_seed = n;
+      if (!options.preempt_us) options.preempt_us = 150;
+    }
   } else if (!strcmp(name, "STATS")) {
     options.statistics = flag("FIBERTHREAD_STATS", value);
   } else if (!strcmp(name, "VERBOSE")) {

@@ -53,6 +53,8 @@ struct alignas(64) Fiber {
   std::atomic<State> state{State::Created};
   std::atomic<uint32_t> pending_unpark{0};  // latch: an unpark came while RUNNING or QUEUED
   Worker* worker = nullptr;              // who runs it; meaningful while RUNNING, stable under Busy
+  // A bound fiber's own worker. Set once in its life, by itself or under join_lock; it moves there when it is next queued.
+  std::atomic<Worker*> bound{nullptr};
   Fiber* queue_next = nullptr;           // link of inbox, global queue and free lists
   uint64_t sigmask = 0;                  // kernel's format; what the worker's kernel mask must be while it runs
   std::atomic<uint32_t> interrupts{0};
@@ -62,6 +64,7 @@ struct alignas(64) Fiber {
   bool kernel = false;                   // a kernel thread, not scheduled by us
   bool is_main = false;                  // fiber 0
   bool in_libc = false;                  // preempted with its pc inside libc: goes in front
+  uint8_t blocked = 0;                   // times that its worker lost the slot to a blocking call
   uint32_t id = 0;                       // the virtual tid of a fiber
   char name[16] = {};
   void* (*start)(void*) = nullptr;
@@ -76,7 +79,7 @@ struct alignas(64) Fiber {
   char* stack_low = nullptr;             // usable bounds of the stack in use (the user's own, if one was given)
   char* stack_high = nullptr;
   size_t guard_size = 0;
-  uint16_t size_class_index = 0;
+  uint16_t chunk = 0;                    // that the block is in
   bool user_stack = false;
 
   // Waiting.
@@ -93,8 +96,6 @@ struct alignas(64) Fiber {
 
   // Room for the layer above, zeroed at birth. `sched` does not look inside.
   alignas(16) unsigned char shim[192] = {};
-
-  Fiber* all_next = nullptr;             // registry of all records ever made
 };
 
 // The fiber whose thread-local storage this is. Null in worker context and in foreign threads not yet seen. A plain

@@ -10,6 +10,7 @@
 
 #include <new>
 
+#include "sched/chaos.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
 #include "sched/tcb.h"
@@ -48,11 +49,34 @@ int worker_main(void* p) {
   ss.ss_sp = w->signal_stack;
   ss.ss_size = kSignalStack;
   raw_syscall(SYS_sigaltstack, arg(&ss), 0);
-  preempt_start_worker();
+  if (!w->bound) preempt_start_worker();  // nobody waits for its fiber to give way
   worker_loop(w);
 }
 
+// Those whose threads have ended, or will in a moment.
+SpinLock left_lock;
+Worker* left_workers = nullptr;
+
+// One that has ended, to be used again: published for ever, with a stack and a TCB.
+Worker* reuse_worker() {
+  SpinGuard guard(left_lock);
+  for (Worker** p = &left_workers; *p; p = &(*p)->left_next) {
+    Worker* w = *p;
+    if (w->kernel_tid.load(std::memory_order_acquire) != 0) continue;  // the kernel is not done with it yet
+    *p = w->left_next;
+    w->leaves.store(false, std::memory_order_relaxed);
+    w->handed.store(nullptr, std::memory_order_relaxed);
+    w->tainted = false;
+    w->bound = nullptr;
+    w->slot = nullptr;
+    w->searching = false;
+    return w;
+  }
+  return nullptr;
+}
+
 Worker* make_worker() {
+  if (Worker* w = reuse_worker()) return w;
   constexpr size_t kPage = 4096;
   size_t size = kPage + kSignalStack + kPage + kWorkerStack + ((tcb_reserve() + sizeof(Worker) + 2 * kPage) & ~(kPage - 1));
   char* mem = map_stack(size, kPage);
@@ -70,7 +94,13 @@ Worker* make_worker() {
   return w;
 }
 
+void dismiss(Worker* w) {
+  w->leaves.store(true, std::memory_order_seq_cst);
+  get_up(w);
+}
+
 void publish_worker(Worker* w) {
+  w->published = true;
   Worker* head = workers.load(std::memory_order_relaxed);
   do w->all_next = head;
   while (!workers.compare_exchange_weak(head, w, std::memory_order_release, std::memory_order_relaxed));
@@ -99,6 +129,7 @@ bool become_worker(Fiber* me) {
   Worker* w = make_worker();
   if (!w) return false;
   w->tid = static_cast<int>(raw_syscall(SYS_gettid));
+  w->initial = true;
   stack_t ss = {}, old = {};
   raw_syscall(SYS_sigaltstack, 0, arg(&old));
   ss.ss_sp = w->signal_stack;
@@ -125,29 +156,75 @@ bool become_worker(Fiber* me) {
 
 Worker* all_workers() { return workers.load(std::memory_order_acquire); }
 
-Worker* start_worker(Slot* s) {
+Worker* start_worker(Slot* s, Fiber* bound) {
+  // What clone() gives to the new thread must be the process's, not one thread's.
+  Fiber* me = tls_current;
+  if (!bound && me && !me->kernel && me->worker->tainted) return nullptr;
   Worker* w = make_worker();
   if (!w) return nullptr;
-  hold_slot(w, s);
-  w->searching = true;
+  if (bound) {
+    w->bound = bound;
+    w->tainted = true;
+  } else {
+    hold_slot(w, s);
+    w->searching = true;
+  }
   w->kernel_mask = kIdleMask;
   uint64_t old;
   sched_block_signals(&old);
   // No pthread_create: this may run while a preempted fiber holds any of libc's locks.
   int saved_errno = errno;
   int tid = clone(worker_main, w->stack + w->stack_size,
-                  CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS, w,
-                  nullptr, w->context.tp, nullptr);
+                  CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS |
+                      CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID,
+                  w, nullptr, w->context.tp, &w->kernel_tid);
   errno = saved_errno;
   sched_restore_signals(old);
   if (tid < 0) {
-    raw_syscall(SYS_munmap, arg(w->signal_stack - 4096),
-                reinterpret_cast<char*>(w) + sizeof(Worker) - (w->signal_stack - 4096));
+    SpinGuard guard(left_lock);
+    w->left_next = left_workers;
+    left_workers = w;
     return nullptr;
   }
   w->tid = tid;
-  publish_worker(w);
+  if (!w->published) publish_worker(w);
   return w;
+}
+
+void leave_worker(Worker* w) {
+  // Of the process's first thread, the kernel and others expect that it lasts.
+  while (w->initial) futex_wait(&w->wake, w->wake.load(std::memory_order_relaxed));
+  uint64_t all = ~uint64_t{0};
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
+  {
+    SpinGuard guard(left_lock);
+    w->left_next = left_workers;
+    left_workers = w;
+  }
+  raw_syscall(SYS_exit, 0);
+  __builtin_unreachable();
+}
+
+int sched_bind(Fiber* f) {
+  Fiber* me = self();
+  if (me->kernel || f->kernel) return 0;
+  {
+    Busy busy;
+    if (Worker* b = f->bound.load(std::memory_order_acquire)) {
+      b->tainted = true;  // if it was bound by habit
+    } else {
+      Worker* w = start_worker(nullptr, f);
+      if (!w) return EAGAIN;
+      f->join_lock.lock();
+      Worker* none = nullptr;
+      bool ended = f->done.load(std::memory_order_relaxed);
+      if (ended || !f->bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) dismiss(w);
+      f->join_lock.unlock();
+      if (ended) return ESRCH;
+    }
+  }
+  if (f == me) yield();  // there
+  return 0;
 }
 
 // ---- life ----
@@ -195,7 +272,10 @@ bool sched_start() {
     if (options.force_nptl) why = "asked for by FIBERTHREAD_NPTL";
     else if (__tsan_init) why = "ThreadSanitizer keeps threads' state where fibers cannot have their own";
     else if (options.fail_self_check) why = "the self-check was told to fail";
-    else ok = tcb_init(sysmon_main, &why);
+    else {
+      sysmon_prepare();
+      ok = tcb_init(sysmon_main, &why);
+    }
     if (ok) {
       measure_cycles();
       stack_look_at_objects();
@@ -240,7 +320,14 @@ void post_exit(Worker*, Fiber* f) {
   f->done.store(1, std::memory_order_seq_cst);
   Fiber* joiner = f->joiner;
   bool detached = f->detached;
+  Worker* own = f->bound.load(std::memory_order_relaxed);
+  f->bound.store(nullptr, std::memory_order_relaxed);
   f->join_lock.unlock();
+  if (__builtin_expect(own != nullptr, 0)) {
+    if (own->tainted) dismiss(own);
+    else own->bound = nullptr;  // by habit only: this very worker, which now is as any other
+  }
+  chaos_delay();
   if (joiner) unpark(joiner);
   else if (detached) block_put(f);
 }
@@ -262,11 +349,19 @@ void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
   f->preempted.store(0, std::memory_order_relaxed);
   f->in_libc = false;
   f->kernel = false;
+  f->blocked = 0;
   tcb_begin(*f);
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
   char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->stack_high) & ~uintptr_t{15});
   make_context(f->context, high, f->context.tp, fiber_entry, f);
   f->state.store(State::Created, std::memory_order_relaxed);
+}
+
+void sched_discard(Fiber* f) {
+  Busy busy;
+  if (Worker* own = f->bound.load(std::memory_order_relaxed)) dismiss(own);
+  f->bound.store(nullptr, std::memory_order_relaxed);
+  block_put(f);
 }
 
 void sched_spawn(Fiber* f) {
@@ -299,6 +394,7 @@ bool sched_join(Fiber* f, void** result, uint64_t deadline, uint32_t interrupt_m
       continue;
     }
     Busy busy;
+    chaos_delay();
     SpinGuard guard(f->join_lock);
     if (f->done.load(std::memory_order_relaxed)) break;
     f->joiner = nullptr;
@@ -378,6 +474,8 @@ void sched_after_fork_child() {
   foreign_free = nullptr;  // may be half changed
   slots_reset();
   workers.store(nullptr);
+  left_lock.reset();
+  left_workers = nullptr;
   statistics.workers.store(0);
   statistics.fibers.store(0);
   sysmon_reset();
@@ -388,6 +486,7 @@ void sched_after_fork_child() {
   me->is_main = true;
   me->kernel = true;
   me->worker = nullptr;
+  me->bound.store(nullptr);
   me->state.store(State::Running);
   me->pending_unpark.store(0);
   me->join_lock.reset();

@@ -3,7 +3,11 @@
 #include <cerrno>
 #include <cstring>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
+#include <linux/perf_event.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/auxv.h>
 #include <ucontext.h>
 #if defined(__x86_64__)
@@ -63,7 +67,8 @@ unsigned long long ranges_generation;  // the loader's count of changes they wer
 // How many ticks in a row found this fiber where it is not stopped, or only reluctantly.
 thread_local constinit uint32_t tls_refused __attribute__((tls_model("initial-exec"))) = 0;
 constexpr uint32_t kMaxRefused = 3;
-constexpr uint32_t kMaxForeignMask = 64;  // the program may have made the system call itself, and mean it
+constexpr uint32_t kMaxForeignMask = 64;  // of kTickNs: the program may have made the system call itself, and mean it
+uint32_t max_foreign_mask = kMaxForeignMask;
 constexpr uint64_t kLibcSignals = uint64_t{3} << 31;
 
 bool contains(const dl_phdr_info& info, const void* address) {
@@ -245,7 +250,7 @@ void tick(ucontext_t* uc) {
   memcpy(&mask, &uc->uc_sigmask, sizeof mask);
   bool foreign_mask = f->worker && (mask ^ f->worker->kernel_mask) & ~kLibcSignals;
   if (code == Code::Never || (code == Code::Reluctant && tls_refused < kMaxRefused) ||
-      (foreign_mask && tls_refused < kMaxForeignMask)) {
+      (foreign_mask && tls_refused < max_foreign_mask)) {
     tls_refused = tls_refused + 1;
     return;
   }
@@ -261,12 +266,56 @@ void tick(ucontext_t* uc) {
   inject(uc, give_way);
 }
 
+// ---- more often than every tick ----
+
+std::atomic<uint32_t> sampled{0};  // workers with a perf event
+std::atomic<bool> refusal_told{false};
+
+// A perf event that signals the calling kernel thread after every `us` of its own time in user mode; so this one does not
+// interrupt system calls either. False if the kernel refuses (perf_event_paranoid, seccomp).
+//
+// The page that is mapped holds the event for ever: no descriptor stays in the program's way, and a fork child gets
+// nothing of it.
+bool start_sampling(uint32_t us) {
+  perf_event_attr attr = {};
+  attr.size = sizeof attr;
+  attr.type = PERF_TYPE_SOFTWARE;
+  attr.config = PERF_COUNT_SW_TASK_CLOCK;
+  attr.sample_period = uint64_t{us} * 1000;
+  attr.wakeup_events = 1;
+  attr.disabled = attr.exclude_kernel = attr.exclude_hv = 1;
+  long fd = raw_syscall(SYS_perf_event_open, arg(&attr), 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
+  if (fd < 0) return false;
+  constexpr long kPage = 4096;
+  f_owner_ex owner = {F_OWNER_TID, static_cast<int>(raw_syscall(SYS_gettid))};
+  long page = -1;
+  bool ok = raw_syscall(SYS_fcntl, fd, F_SETOWN_EX, arg(&owner)) == 0 && raw_syscall(SYS_fcntl, fd, F_SETSIG, kPreemptSignal) == 0 &&
+            raw_syscall(SYS_fcntl, fd, F_SETFL, O_ASYNC) == 0 &&
+            (page = raw_syscall(SYS_mmap, 0, kPage, PROT_READ, MAP_SHARED, fd, 0)) > 0 &&
+            raw_syscall(SYS_ioctl, fd, PERF_EVENT_IOC_ENABLE, 0) == 0;
+  if (!ok && page > 0) raw_syscall(SYS_munmap, page, kPage);
+  raw_syscall(SYS_close, fd);
+  if (ok) sampled.fetch_add(1, std::memory_order_relaxed);
+  return ok;
+}
+
+void tell_refusal() {
+  if (!options.verbose || refusal_told.exchange(true)) return;
+  constexpr char kLine[] = "fiberthread: FIBERTHREAD_PREEMPT_US: the kernel refuses the perf event; preempting at its tick instead\n";
+  raw_syscall(SYS_write, 2, arg(kLine), sizeof kLine - 1);
+}
+
 #endif  // __x86_64__
 
 void on_signal(int, siginfo_t* info, void* context) {
 #if defined(__x86_64__)
   if (info->si_code == SI_TIMER) {
     if (info->si_value.sival_ptr == &timer_mark) tick(static_cast<ucontext_t*>(context));
+    return;
+  }
+  // How the kernel reports a perf event; no other descriptor is set to send this signal.
+  if (info->si_code == POLL_IN || info->si_code == POLL_HUP) {
+    tick(static_cast<ucontext_t*>(context));
     return;
   }
 #endif
@@ -310,6 +359,7 @@ bool preempt_init() {
   ranges_version.store((ranges_version.load(std::memory_order_relaxed) + 1) & ~1u, std::memory_order_relaxed);
   ranges_generation = 0;
   preempt_look_at_objects();
+  if (uint64_t us = options.preempt_us) max_foreign_mask = static_cast<uint32_t>(kMaxForeignMask * (kTickNs / 1000) / us) + 1;
   enabled = true;
   return true;
 }
@@ -340,6 +390,10 @@ void preempt_look_at_objects() {
 void preempt_start_worker() {
   unblock();
   if (!enabled) return;
+  if (options.preempt_us) {
+    if (start_sampling(options.preempt_us)) return;
+    tell_refusal();
+  }
   sigevent event = {};
   event.sigev_value.sival_ptr = &timer_mark;
   event.sigev_signo = kPreemptSignal;
@@ -351,6 +405,8 @@ void preempt_start_worker() {
   itimerspec every = {{0, kTickNs}, {0, kTickNs}};
   raw_syscall(SYS_timer_settime, timer, 0, arg(&every), 0);
 }
+
+uint32_t preempt_sampled_workers() { return sampled.load(std::memory_order_relaxed); }
 
 bool inject_call(void* ucontext, void (*fn)()) {
   auto* uc = static_cast<ucontext_t*>(ucontext);
@@ -370,6 +426,7 @@ bool preempt_init() {
 
 void preempt_look_at_objects() {}
 void preempt_start_worker() { unblock(); }
+uint32_t preempt_sampled_workers() { return 0; }
 bool inject_call(void*, void (*)()) { return false; }
 
 #endif

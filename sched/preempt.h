@@ -5,6 +5,9 @@
 // interrupted context so that the kernel's own sigreturn continues in a trampoline on the fiber's stack, below the red
 // zone. That saves every register, calls, and restores them on whatever worker it then runs. No signal frame outlives
 // its handler, so none ever moves between workers.
+//
+// The timer's resolution is the kernel's tick. For stress tests, options.preempt_us asks for more: a perf event on the same
+// clock then stands in for it, where the kernel allows that.
 #pragma once
 #include <csignal>
 #include <cstdint>
@@ -28,6 +31,9 @@ void preempt_look_at_objects();
 
 // Called by each worker on itself: unblocks the signal and arms its timer.
 void preempt_start_worker();
+
+// Workers that have a perf event instead, since the process began.
+uint32_t preempt_sampled_workers();
 
 // The same signal sent by us (tgkill, sigqueue) to a worker: called in the handler, on the alternate stack, with
 // whatever was running interrupted at any instruction. errno is kept.

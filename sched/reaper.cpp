@@ -1,6 +1,7 @@
 #include "sched/reaper.h"
 
 #include <dlfcn.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -12,9 +13,13 @@
 namespace fiberthread {
 namespace {
 
-std::atomic<Fiber*> pending{nullptr};
-std::atomic<uint32_t> work{0};     // futex: grows with each list
+constexpr uint64_t kTick = 100'000'000;
+constexpr unsigned kBatch = 16;           // groups of blocks
+constexpr unsigned kTrim = 16384;         // TCBs released after which libc is asked to give memory back
+
+std::atomic<uint32_t> work{0};     // futex: grows with each poke that the reaper shall see
 std::atomic<bool> running{false};
+std::atomic<bool> awake{true};     // it looks again within a tick, or there is none
 
 using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
 using Join = int (*)(pthread_t, void**);
@@ -25,7 +30,7 @@ void* adopt(void* p) {
   return nullptr;
 }
 
-void release(Fiber* f, Create create, Join join) {
+bool release(Fiber* f, Create create, Join join) {
   if (!tcb_is_pristine(*f)) {
     tcb_prepare_adoption(*f);
     pthread_attr_t attr;
@@ -34,45 +39,65 @@ void release(Fiber* f, Create create, Join join) {
     pthread_t thread;
     bool made = create(&thread, &attr, adopt, f) == 0;
     pthread_attr_destroy(&attr);
-    if (!made) {  // no kernel thread to be had: keep the block, it is usable as it is
-      block_keep(f);
-      return;
-    }
+    if (!made) return false;  // no kernel thread to be had: keep the block, it is usable as it is
     join(thread, nullptr);
   }
   tcb_release(*f);
-  block_unborn(f);
+  return true;
 }
 
 void* reap(void*) {
   tls_busy = 1;  // no program code ever runs here
   auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
   auto join = reinterpret_cast<Join>(dlsym(RTLD_NEXT, "pthread_join"));
+  Idle idle[kBatch];
+  unsigned released = 0;
+  uint64_t next_tick = now_ns() + kTick;
   for (;;) {
     uint32_t seen = work.load(std::memory_order_acquire);
-    Fiber* list = pending.exchange(nullptr, std::memory_order_acquire);
-    if (!list) {
-      futex_wait(&work, seen);
+    uint64_t now = now_ns();
+    bool tick = now >= next_tick;
+    if (tick) next_tick = now + kTick;
+    while (unsigned n = block_take_idle(idle, kBatch, tick)) {
+      tick = false;
+      bool kept = false;
+      for (unsigned i = 0; i < n; i++)
+        for (uint64_t bits = idle[i].blocks; bits; bits &= bits - 1) {
+          unsigned b = static_cast<unsigned>(__builtin_ctzll(bits));
+          if (release(block_of(idle[i], b), create, join)) {
+            released++;
+          } else {
+            block_keep(idle[i], b);
+            kept = true;
+          }
+        }
+      block_empty(idle, n);
+      if (kept) break;
+    }
+    // The pieces that malloc got back lie between others, and libc returns pages only from the end of its heap.
+    if (released >= kTrim) {
+      malloc_trim(0);
+      released = 0;
+    }
+    if (block_any_idle()) {
+      futex_wait(&work, seen, next_tick);
       continue;
     }
-    while (list) {
-      Fiber* f = list;
-      list = f->queue_next;
-      release(f, create, join);
-    }
+    awake.store(false, std::memory_order_seq_cst);
+    // Whoever put a block before it could see that we sleep.
+    if (!block_any_idle()) futex_wait(&work, seen);
+    awake.store(true, std::memory_order_relaxed);
   }
 }
 
 }  // namespace
 
-void reaper_take(Fiber* list) {
-  Fiber* last = list;
-  while (last->queue_next) last = last->queue_next;
-  Fiber* head = pending.load(std::memory_order_relaxed);
-  do last->queue_next = head;
-  while (!pending.compare_exchange_weak(head, list, std::memory_order_release, std::memory_order_relaxed));
-  work.fetch_add(1, std::memory_order_release);
-  if (running.load(std::memory_order_acquire)) futex_wake(&work, 1);
+void reaper_poke(bool at_once) {
+  if (__builtin_expect(awake.load(std::memory_order_relaxed) && !at_once, 1)) return;
+  if (!running.load(std::memory_order_acquire)) return;
+  awake.store(true, std::memory_order_relaxed);
+  work.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(&work, 1);
 }
 
 void reaper_start_if_needed() {
@@ -90,9 +115,11 @@ void reaper_start_if_needed() {
   sched_restore_signals(old);
 }
 
+bool reaper_running() { return running.load(std::memory_order_acquire); }
+
 void reaper_reset_after_fork() {
-  pending.store(nullptr);
   running.store(false);
+  awake.store(true);
 }
 
 }  // namespace fiberthread

@@ -4,6 +4,7 @@
 
 #include <new>
 
+#include "sched/chaos.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
 #include "sched/worker.h"
@@ -23,8 +24,8 @@ GlobalQueue global_queue;
 SpinLock idle_lock;
 Slot* free_slots = nullptr;
 std::atomic<uint32_t> free_slot_count{0};
-// Slots held or free, how many there shall be, and those beyond: retired ones are empty, but for what a producer that read
-// an old count puts into their inbox; everybody looks there as well.
+// Slots held or free, how many there shall be, and those beyond. Retired ones are empty, but for what somebody puts into the
+// inbox who saw the slot in use a moment ago: thieves find it, and balance_queues().
 std::atomic<uint32_t> circulating{0}, wanted{0};
 Slot* retired_slots = nullptr;
 Worker* idle_workers = nullptr;
@@ -40,6 +41,7 @@ constexpr uint32_t kFairTick = 61;     // every so many looks the global queue c
 constexpr uint32_t kMostMoved = 32;    // from a local queue that is too long, at once
 constexpr uint32_t kStealAgeUs = 5;    // how long `next` belongs to its slot alone
 constexpr uint32_t kSpinUs = 20;       // how long a worker searches before it sleeps
+constexpr uint32_t kHabit = 8;         // blocking calls that cost a slot before the fiber becomes bound
 
 // ---- queues ----
 
@@ -57,6 +59,7 @@ class Entry {
  public:
   explicit Entry(Worker* w) : w_(w), before_(w->in_sched.load(std::memory_order_relaxed)) {
     w->in_sched.store(1, std::memory_order_relaxed);
+    chaos_delay();
     // Sysmon's membarrier makes this store visible before the load below, or makes the load see its request.
     entry_fence();
     if (__builtin_expect(w->revoked.load(std::memory_order_relaxed) != kKept, 0)) settle(w);
@@ -68,12 +71,40 @@ class Entry {
     if (w->revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel) || asked == kKept) return;
     w->slot = nullptr;  // taken: somebody else has it
     w->revoked.store(kKept, std::memory_order_release);
+    // Who blocks again and again keeps this kernel thread, and never again a slot that others wait for.
+    Fiber* f = w->running.load(std::memory_order_relaxed);
+    if (!f || f->bound.load(std::memory_order_relaxed) || ++f->blocked < kHabit || (w->initial && !f->is_main)) return;
+    f->bound.store(w, std::memory_order_relaxed);
+    w->bound = f;
   }
 
  private:
   Worker* w_;
   uint32_t before_;
 };
+
+// One of those in use, numbered as one likes.
+Slot* slot_in_use(uint32_t number) {
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < n; i++) {
+    Slot* s = slots[(number + i) % n];
+    if (!s->retired.load(std::memory_order_relaxed)) return s;
+  }
+  return nullptr;
+}
+
+// Any place in any queue is right.
+bool enqueue_anywhere(Slot* own, Fiber* f) {
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  chaos_delay();
+  if (chaos(3) || !own) global_queue.push(f);
+  else if (chaos(2)) slots[chaos_number() % n]->inbox.push(f);
+  else return false;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  chaos_delay();
+  wake_if_needed();
+  return true;
+}
 
 // Adds a runnable fiber to the caller's slot, or to the global queue where there is none.
 void enqueue_local(Worker* w, Fiber* f) {
@@ -82,12 +113,26 @@ void enqueue_local(Worker* w, Fiber* f) {
 
 }  // namespace
 
+void get_up(Worker* w) {
+  w->wake.store(1, std::memory_order_release);
+  futex_wake(&w->wake, 1);
+}
+
+bool handed_to_bound(Fiber* f, Worker* here) {
+  Worker* w = f->bound.load(std::memory_order_acquire);
+  if (__builtin_expect(!w || w == here, 1)) return false;
+  // Sequentially consistent against await_handed().
+  w->handed.store(f, std::memory_order_seq_cst);
+  get_up(w);
+  return true;
+}
+
 void enqueue_woken(Fiber* f) {
+  if (handed_to_bound(f, nullptr)) return;
   Fiber* me = tls_current;
   Worker* w = me ? (me->kernel ? nullptr : me->worker) : tls_worker;
   if (!w) {
-    uint32_t n = wanted.load(std::memory_order_acquire);
-    if (n) slots[f->id % n]->inbox.push(f);
+    if (Slot* s = slot_in_use(f->id)) s->inbox.push(f);
     else global_queue.push(f);
     std::atomic_thread_fence(std::memory_order_seq_cst);  // the entry before we look for sleepers; pairs with go_idle()
     wake_if_needed();
@@ -95,6 +140,7 @@ void enqueue_woken(Fiber* f) {
   }
   Entry entry(w);
   Slot* s = w->slot;
+  if (chaos(2) && enqueue_anywhere(s, f)) return;
   if (s && !s->next.load(std::memory_order_relaxed) && options.spawn != SpawnPolicy::RoundRobin) {
     s->next_since.store(cycles(), std::memory_order_relaxed);
     s->next.store(f, std::memory_order_release);
@@ -109,8 +155,9 @@ void enqueue_woken(Fiber* f) {
 }
 
 void enqueue_round_robin(Fiber* f) {
-  uint32_t n = wanted.load(std::memory_order_acquire);
-  slots[round_robin.fetch_add(1, std::memory_order_relaxed) % n]->inbox.push(f);
+  if (handed_to_bound(f, nullptr)) return;
+  if (Slot* s = slot_in_use(round_robin.fetch_add(1, std::memory_order_relaxed))) s->inbox.push(f);
+  else global_queue.push(f);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
 }
@@ -130,6 +177,8 @@ Fiber* pick(Worker* w, bool preempting = false) {
   if (!s) return nullptr;
   Fiber* f;
   if (preempting && too_many_slots()) return nullptr;  // find() gives it up
+  if (chaos(16)) return nullptr;
+  if (chaos(16)) preempting = true;
   w->tick++;
   if (w->tick % kFairTick == 0) {
     s->timers.run(now_ns());
@@ -168,6 +217,7 @@ void run_post(Worker* w) {
   auto* post = w->post;
   if (!post) return;
   w->post = nullptr;
+  chaos_delay();
   post(w, w->previous);
 }
 
@@ -189,6 +239,7 @@ void suspend(Fiber* me, void (*post)(Worker*, Fiber*)) {
   w->post = post;
   w->previous = me;
   Fiber* next = pick(w, post == post_preempt);
+  while (next && handed_to_bound(next, w)) next = pick(w);
   if (next) {
     if (w->timer_added) sysmon_watch_timers();
     w->timer_added = false;
@@ -208,6 +259,7 @@ namespace {
 void post_park(Worker* w, Fiber* f) {
   w->parks++;
   State parking = State::Parking;
+  chaos_delay();
   // Release: whoever unparks it and runs it sees all that it wrote.
   if (f->state.compare_exchange_strong(parking, State::Parked, std::memory_order_acq_rel)) return;
   enqueue_woken(f);  // QUEUED by an unpark that left the queueing to us
@@ -215,11 +267,15 @@ void post_park(Worker* w, Fiber* f) {
 
 void post_yield(Worker* w, Fiber* f) {
   f->state.store(State::Queued, std::memory_order_release);
+  if (handed_to_bound(f, nullptr)) return;
+  if (chaos(2) && enqueue_anywhere(w->slot, f)) return;
   enqueue_local(w, f);
 }
 
 void post_preempt(Worker* w, Fiber* f) {
   f->state.store(State::Queued, std::memory_order_release);
+  if (handed_to_bound(f, nullptr)) return;
+  if (chaos(2) && enqueue_anywhere(w->slot, f)) return;
   if (f->in_libc) global_queue.push_front(f);  // it may hold one of libc's locks
   else if (is_hog(f)) global_queue.push(f);    // all hogs in one line: slots with few of them would give more to each
   else enqueue_local(w, f);                    // where its data are in the cache
@@ -233,6 +289,7 @@ void add_free_slot(Slot* s) {  // IdleLock
   s->holder.store(nullptr, std::memory_order_relaxed);
   if (too_many_slots()) {
     circulating.store(circulating.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+    s->retired.store(true, std::memory_order_relaxed);
     s->free_next = retired_slots;
     retired_slots = s;
     return;
@@ -275,11 +332,6 @@ bool take_free_slot(Worker* w) {
 }
 
 namespace {
-
-void get_up(Worker* w) {
-  w->wake.store(1, std::memory_order_release);
-  futex_wake(&w->wake, 1);
-}
 
 void stop_searching(Worker* w) {
   if (!w->searching) return;
@@ -331,6 +383,7 @@ void go_idle(Worker* w) {
   {
     SpinGuard guard(idle_lock);
     if (w->slot) {
+      chaos_delay();
       add_free_slot(w->slot);
       w->slot = nullptr;
     }
@@ -350,6 +403,7 @@ void go_idle(Worker* w) {
     w->searching = false;
     searching.fetch_sub(1, std::memory_order_seq_cst);
   }
+  chaos_delay();
   // The slot is free and nobody counts on us as searching, before we look at the queues once more; pairs with the fence
   // between queueing and wake_if_needed() elsewhere: one of the two sees the other.
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -359,6 +413,9 @@ void go_idle(Worker* w) {
     sysmon_poke();
     queued = false;
   }
+  chaos_delay();
+  // The last to go: if nobody is left who could wake anybody, sysmon says so. It may sleep since long before.
+  if (!queued && free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed)) sysmon_poke();
   if (!queued && now_ns() < deadline)
     while (w->wake.load(std::memory_order_acquire) == 0) {
       long r = futex_wait(&w->wake, 0, deadline == kNever ? 0 : deadline);
@@ -380,6 +437,7 @@ void give_up_slot(Worker* w) {
   Slot* s = w->slot;
   while (Fiber* f = s->local.pop()) global_queue.push(f);
   if (Fiber* f = take_next(s)) global_queue.push(f);
+  while (Fiber* f = s->inbox.pop()) global_queue.push(f);
   {
     SpinGuard guard(idle_lock);
     add_free_slot(s);
@@ -419,12 +477,31 @@ Fiber* find(Worker* w) {
 
 }  // namespace
 
+// What find() is to a bound worker. Null: there is no fiber any more.
+namespace {
+Fiber* await_handed(Worker* w) {
+  apply_mask(w, kIdleMask);
+  if (next_timer() != kNever) sysmon_watch_timers();
+  __atomic_store_n(&w->idle, true, __ATOMIC_RELEASE);
+  Fiber* f = nullptr;
+  while (w->bound && !w->leaves.load(std::memory_order_acquire)) {
+    if ((f = w->handed.exchange(nullptr, std::memory_order_acq_rel))) break;
+    w->wake.store(0, std::memory_order_seq_cst);
+    if (!w->handed.load(std::memory_order_seq_cst) && !w->leaves.load(std::memory_order_seq_cst)) futex_wait(&w->wake, 0);
+  }
+  __atomic_store_n(&w->idle, false, __ATOMIC_RELEASE);
+  return f;
+}
+}  // namespace
+
 [[noreturn]] void worker_loop(Worker* w) {
   for (;;) {
     run_post(w);
-    Fiber* f = find(w);
+    if (w->leaves.load(std::memory_order_acquire)) leave_worker(w);
+    Fiber* f = w->bound ? await_handed(w) : find(w);
     stop_searching(w);
     if (next_timer() != kNever) sysmon_watch_timers();
+    if (!f || handed_to_bound(f, w)) continue;
     prepare_run(w, f);
     fiberthread_switch(&w->context, &f->context);
   }
@@ -440,6 +517,7 @@ bool want_slots(uint32_t n) {
     Slot* s = retired_slots;
     if (s) {
       retired_slots = s->free_next;
+      s->retired.store(false, std::memory_order_relaxed);
     } else {
       uint32_t made = slot_count.load(std::memory_order_relaxed);
       void* mem = made == kMaxSlots ? MAP_FAILED : slots[made];  // of before a fork
@@ -490,6 +568,10 @@ uint32_t queued_count() {
 void balance_queues() {
   uint32_t n = slot_count.load(std::memory_order_acquire), total = 0;
   for (uint32_t i = 0; i < n; i++) total += slots[i]->local.size();
+  // Everybody is busy with what he has.
+  for (uint32_t i = 0; i < n; i++)
+    if (slots[i]->retired.load(std::memory_order_relaxed))
+      while (Fiber* f = slots[i]->inbox.pop()) global_queue.push(f);
   uint32_t fair = total / (wanted.load(std::memory_order_relaxed) + 1) + 2;
   for (uint32_t i = 0; i < n; i++)
     for (uint32_t moved = 0; moved < kMostMoved && slots[i]->local.size() > fair; moved++)
@@ -585,6 +667,7 @@ void slots_reset() {
     s->next.store(nullptr);
     s->timers.reset();
     s->holder.store(nullptr);
+    s->retired.store(false);
   }
   slot_count.store(0);
   global_queue.reset();
@@ -645,6 +728,7 @@ bool off_own_stack(Fiber* me) {
 
 bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkReason& reason, uint64_t deadline) {
   Fiber* me = self();
+  if (chaos(8)) yield();
   Busy busy;
   if (me->pending_unpark.load(std::memory_order_relaxed)) {
     me->pending_unpark.store(0, std::memory_order_relaxed);
@@ -660,6 +744,7 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   }
   // Sequentially consistent against unpark(), which sets the latch and then looks at the state.
   me->state.store(State::Parking, std::memory_order_seq_cst);
+  chaos_delay();
   if (me->pending_unpark.exchange(0, std::memory_order_seq_cst) || flag->load(std::memory_order_seq_cst) != expected) {
     me->state.exchange(State::Running, std::memory_order_acq_rel);  // or QUEUED by an unpark: then it is without entry
     return true;
@@ -678,6 +763,7 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
     me->worker->timer_added = true;
   }
   suspend(me, post_park);
+  chaos_delay();
   timer.wheel->cancel(timer);
   return now_ns() < deadline;
 }
@@ -685,6 +771,7 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
 void unpark(Fiber* f) {
   State s = f->state.load(std::memory_order_acquire);
   for (;;) {
+    chaos_delay();
     switch (s) {
       case State::Parked:
         if (!f->state.compare_exchange_weak(s, State::Queued, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
@@ -703,6 +790,7 @@ void unpark(Fiber* f) {
       case State::Running:
       case State::Queued:
         f->pending_unpark.store(1, std::memory_order_seq_cst);
+        chaos_delay();
         s = f->state.load(std::memory_order_seq_cst);
         if (s == State::Parked || s == State::Parking) continue;
         return;
@@ -714,6 +802,7 @@ void unpark(Fiber* f) {
 
 void interrupt(Fiber* f, uint32_t bits) {
   f->interrupts.fetch_or(bits, std::memory_order_seq_cst);
+  chaos_delay();
   unpark(f);
 }
 
@@ -722,9 +811,10 @@ void yield() {
   if (!me->kernel) {
     Busy busy;
     Worker* w = me->worker;
-    if (!off_own_stack(me)) {
-      bool others;
-      {
+    Worker* own = me->bound.load(std::memory_order_relaxed);
+    if (!off_own_stack(me) && own != w) {
+      bool others = own != nullptr;  // it moves there
+      if (!others) {
         Entry entry(w);
         others = !w->slot || slot_has_work(w->slot) || !global_queue.empty();
       }
@@ -739,6 +829,7 @@ void yield() {
 
 bool preempt_wanted(Fiber* f) {
   Worker* w = f->worker;
+  if (Worker* b = f->bound.load(std::memory_order_relaxed)) return b != w;
   if (w->revoked.load(std::memory_order_relaxed) == kTaken) return true;
   return !w->slot || slot_has_work(w->slot) || !global_queue.empty();
 }

@@ -19,27 +19,47 @@ namespace fiberthread {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kGranule = 64 * 1024;  // strides are multiples: so no block's hot top straddles a page table
+constexpr size_t kGranule = 64 * 1024;  // strides are multiples
+constexpr size_t kPageTable = 2 << 20;  // what one covers
 constexpr size_t kMaxClasses = 512, kMaxChunks = 4096;
-constexpr unsigned kWarm = 1024;   // free blocks per class that keep their stack pages
-constexpr unsigned kCool = 16384;  // free blocks per class that keep TCB and TLS; beyond, batches go to the reaper
-constexpr unsigned kBatch = 4096;
+constexpr uint32_t kPerExtent = 64, kMaxBlocks = 32768, kMaxExtents = kMaxBlocks / kPerExtent;
+constexpr uint32_t kHot = 1024;   // free blocks per class in the order of their last use
+constexpr uint32_t kCool = 4096;  // free blocks per class that keep their memory; the reaper takes those beyond at once
+constexpr uint32_t kKeep = 64;    // those that keep it for ever
+constexpr uint32_t kNone = ~0u;
+
+// Blocks side by side, whose memory goes back at once with its page tables. Bit i stands for block i; a block that is in
+// neither word is in use, in Class::hot, or with the reaper. Under Class::lock.
+struct Extent {
+  uint64_t free;    // with TCB and memory
+  uint64_t unborn;  // without
+  uint32_t next, prev;  // in the list that list_of() says
+  bool clean;           // nothing is left in its memory: as mapped
+};
+
+enum List { kWarm, kWhole, kCold, kLists, kNoList };  // some free; free but for unborn ones; only unborn ones
 
 struct Class {
   SpinLock lock;
-  Fiber* free = nullptr;
-  unsigned free_count = 0;  // read without the lock for a guess
-  Fiber* unborn = nullptr;  // free, without TCB and memory
+  Fiber* hot = nullptr;
+  uint32_t hot_count = 0;
+  uint32_t free_count = 0;  // hot ones too
+  uint32_t low_water = 0;   // of free_count since the reaper's last tick
+  uint32_t idle = 0;        // what the reaper shall still take since then
   uint32_t next_chunk_blocks = 64;
-  int chunk = -1;  // the one that still has unborn blocks
+  int chunk = -1;  // the one that still has extents that were never opened
+  uint32_t first[kLists] = {kNone, kNone, kNone}, last[kLists] = {kNone, kNone, kNone};
 };
 
 struct Chunk {
   char* base;
   size_t stride;
-  uint32_t blocks;
-  std::atomic<uint32_t> born;
+  uint32_t blocks, extent_count;
+  std::atomic<uint32_t> opened;  // extents that had blocks ever
+  uint32_t clean;                // of these, those without any memory
+  uint16_t cls;
   Fiber* fibers;
+  Extent* extents;
 };
 
 Class classes[kMaxClasses];
@@ -48,7 +68,59 @@ std::atomic<uint32_t> chunk_count{0};
 SpinLock chunk_lock;  // after Class::lock
 std::atomic<uint32_t> next_id{1u << 22};
 std::atomic<bool> executable{false};
-bool stale_memory = false;  // in a fork child: unborn blocks are not empty
+uint32_t stale_chunks = 0;  // in a fork child: those in which unborn blocks are not empty
+
+// An extent's number says its chunk.
+Chunk& chunk_of(uint32_t id) { return chunks[id / kMaxExtents]; }
+Extent& extent(uint32_t id) { return chunk_of(id).extents[id % kMaxExtents]; }
+bool is_stale(uint32_t id) { return id / kMaxExtents < stale_chunks; }
+Fiber* fiber_at(uint32_t id, uint32_t i) { return &chunk_of(id).fibers[id % kMaxExtents * kPerExtent + i]; }
+Class& class_of(Fiber* f) { return classes[chunks[f->chunk].cls]; }
+uint32_t extent_of(Fiber* f, uint64_t& bit) {
+  uint32_t n = static_cast<uint32_t>(f - chunks[f->chunk].fibers);
+  bit = uint64_t{1} << (n % kPerExtent);
+  return f->chunk * kMaxExtents + n / kPerExtent;
+}
+uint64_t all_of(uint32_t id) {
+  uint32_t n = chunk_of(id).blocks - id % kMaxExtents * kPerExtent;
+  return n >= kPerExtent ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
+}
+
+List list_of(const Extent& e, uint64_t all) {
+  if (!e.free) return e.unborn ? kCold : kNoList;
+  return (e.free | e.unborn) == all ? kWhole : kWarm;
+}
+
+// Class::lock is held.
+void change(Class& c, uint32_t id, uint64_t free, uint64_t unborn) {
+  Extent& e = extent(id);
+  uint64_t all = all_of(id);
+  List before = list_of(e, all);
+  if (e.clean && unborn != all) {
+    e.clean = false;
+    chunk_of(id).clean--;
+  }
+  e.free = free;
+  __atomic_store_n(&e.unborn, unborn, __ATOMIC_RELAXED);
+  List after = list_of(e, all);
+  if (before == after) return;
+  if (before != kNoList) {
+    (e.prev == kNone ? c.first[before] : extent(e.prev).next) = e.next;
+    (e.next == kNone ? c.last[before] : extent(e.next).prev) = e.prev;
+  }
+  if (after == kNoList) return;
+  if (after == kWhole || unborn == all) {
+    e.prev = c.last[after];
+    e.next = kNone;
+    (e.prev == kNone ? c.first[after] : extent(e.prev).next) = id;
+    c.last[after] = id;
+  } else {  // filled before others, so that those get empty
+    e.prev = kNone;
+    e.next = c.first[after];
+    (e.next == kNone ? c.last[after] : extent(e.next).prev) = id;
+    c.first[after] = id;
+  }
+}
 
 // Strides grow by 64 kB up to 1 MB, then by a sixteenth of a power of two.
 size_t stride_of(size_t need, unsigned& cls) {
@@ -102,71 +174,129 @@ void set_guard(Fiber& f, size_t size) {
   f.guard_size = size;
 }
 
-bool add_chunk(Class& c, size_t stride) {
+void drop(char* low, char* high) {
+  if (low < high) raw_syscall(SYS_madvise, arg(low), high - low, MADV_DONTNEED);
+}
+
+// Maps memory that is empty, page tables and guards included, in place of what is there.
+bool wipe(char* low, size_t size) {
+  int prot = protection();
+  long r = raw_syscall(SYS_mmap, arg(low), static_cast<long>(size), prot,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK | MAP_FIXED, -1, 0);
+  if (r != arg(low)) return false;
+  raw_syscall(SYS_madvise, arg(low), static_cast<long>(size), MADV_NOHUGEPAGE);
+  if (protection() != prot) raw_syscall(SYS_mprotect, arg(low), static_cast<long>(size), protection());
+  return true;
+}
+
+bool add_chunk(Class& c, unsigned cls, size_t stride) {
   SpinGuard guard(chunk_lock);
   uint32_t n = chunk_count.load(std::memory_order_relaxed);
   if (n == kMaxChunks) return false;
   uint32_t blocks = c.next_chunk_blocks;
   while (blocks > 1 && stride > (size_t{1} << 46) / blocks) blocks /= 2;
   for (; blocks; blocks /= 2) {
-    size_t size = stride * blocks, records = sizeof(Fiber) * blocks;
-    void* mem = mmap(nullptr, size + kGranule, protection(), MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    uint32_t extents = (blocks + kPerExtent - 1) / kPerExtent;
+    size_t size = stride * blocks + 2 * kGranule;
+    static_assert(sizeof(Fiber) * kPerExtent % kPage == 0, "an extent's records are whole pages");
+    size_t records = (sizeof(Fiber) * blocks + kPage - 1) & ~(kPage - 1);
+    void* mem = mmap(nullptr, size, protection(), MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (mem == MAP_FAILED) continue;
-    void* fibers = mmap(nullptr, records, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* fibers = mmap(nullptr, records + sizeof(Extent) * extents, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (fibers == MAP_FAILED) {
-      munmap(mem, size + kGranule);
+      munmap(mem, size);
       continue;
     }
-    madvise(mem, size + kGranule, MADV_NOHUGEPAGE);
+    madvise(mem, size, MADV_NOHUGEPAGE);
+    madvise(fibers, records, MADV_NOHUGEPAGE);
     Chunk& k = chunks[n];
     k.base = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(mem) + kGranule - 1) & ~(kGranule - 1));
+    // A block's hot top and the next one's guard share a page table, unless a new one begins between them.
+    size_t common = stride & -stride;
+    if (common > kPageTable) common = kPageTable;
+    if (common > kGranule && reinterpret_cast<uintptr_t>(k.base) % common == 0) k.base += kGranule;
     k.stride = stride;
     k.blocks = blocks;
-    k.born.store(0, std::memory_order_relaxed);
+    k.extent_count = extents;
+    k.opened.store(0, std::memory_order_relaxed);
+    k.clean = 0;
+    k.cls = static_cast<uint16_t>(cls);
     k.fibers = static_cast<Fiber*>(fibers);
+    k.extents = reinterpret_cast<Extent*>(static_cast<char*>(fibers) + records);
     chunk_count.store(n + 1, std::memory_order_release);  // publishes the chunk to block_find
     c.chunk = static_cast<int>(n);
-    if (c.next_chunk_blocks < 32768) c.next_chunk_blocks *= 2;
+    if (c.next_chunk_blocks < kMaxBlocks) c.next_chunk_blocks *= 2;
     return true;
   }
   return false;
 }
 
-Fiber* bear(Class& c, unsigned cls, size_t stride) {
-  Fiber* f;
+// A block without TCB. Pages are left to the faults of who touches them: MADV_POPULATE_WRITE and guards for 64 blocks in one
+// system call were measured, and save 3 % (the fault costs little, the page much).
+Fiber* take_unborn(Class& c, unsigned cls, size_t stride) {
+  uint32_t id, i;
   {
     SpinGuard guard(c.lock);
-    if (c.chunk < 0 || chunks[c.chunk].born.load(std::memory_order_relaxed) == chunks[c.chunk].blocks)
-      if (!add_chunk(c, stride)) return nullptr;
-    Chunk& k = chunks[c.chunk];
-    uint32_t i = k.born.load(std::memory_order_relaxed);
-    f = new (&k.fibers[i]) Fiber;
-    f->block = k.base + i * stride;
-    f->block_size = stride;
-    f->size_class_index = static_cast<uint16_t>(cls);
+    id = c.first[kCold];
+    if (id == kNone) {
+      if (c.chunk < 0 || chunks[c.chunk].opened.load(std::memory_order_relaxed) == chunks[c.chunk].extent_count)
+        if (!add_chunk(c, cls, stride)) return nullptr;
+      Chunk& k = chunks[c.chunk];
+      uint32_t n = k.opened.load(std::memory_order_relaxed);
+      id = static_cast<uint32_t>(c.chunk) * kMaxExtents + n;
+      extent(id).clean = true;
+      k.clean++;
+      change(c, id, 0, all_of(id));
+      k.opened.store(n + 1, std::memory_order_release);
+    }
+    Extent& e = extent(id);
+    i = static_cast<uint32_t>(__builtin_ctzll(e.unborn));
+    change(c, id, 0, e.unborn & (e.unborn - 1));
+  }
+  Fiber* f = fiber_at(id, i);
+  if (!f->block) {
+    Chunk& k = chunk_of(id);
+    new (f) Fiber;
+    f->block_size = k.stride;
+    f->chunk = static_cast<uint16_t>(id / kMaxExtents);
     f->state.store(State::Done, std::memory_order_relaxed);
-    k.born.store(i + 1, std::memory_order_release);
+    f->block = k.base + (id % kMaxExtents * kPerExtent + i) * k.stride;
   }
   return f;
+}
+
+void give_back_unborn(Class& c, Fiber* f) {
+  SpinGuard guard(c.lock);
+  uint64_t bit;
+  uint32_t id = extent_of(f, bit);
+  Extent& e = extent(id);
+  change(c, id, e.free, e.unborn | bit);
 }
 
 Fiber* take_free(Class& c) {
   SpinGuard guard(c.lock);
-  Fiber* f = c.free;
+  Fiber* f = c.hot;
   if (f) {
-    c.free = f->queue_next;
-    c.free_count--;
-  } else if ((f = c.unborn)) {
-    c.unborn = f->queue_next;
+    c.hot = f->queue_next;
+    c.hot_count--;
+  } else {
+    uint32_t id = c.first[kWarm] != kNone ? c.first[kWarm] : c.last[kWhole];
+    if (id == kNone) return nullptr;
+    Extent& e = extent(id);
+    f = fiber_at(id, static_cast<uint32_t>(__builtin_ctzll(e.free)));
+    change(c, id, e.free & (e.free - 1), e.unborn);
   }
+  if (--c.free_count < c.low_water) c.low_water = c.free_count;
   return f;
 }
 
-void put_free(Class& c, Fiber* f) {
-  SpinGuard guard(c.lock);
-  f->queue_next = c.free;
-  c.free = f;
-  c.free_count++;
+// Class::lock is held.
+void set_free(Class& c, Fiber* f) {
+  uint64_t bit;
+  uint32_t id = extent_of(f, bit);
+  Extent& e = extent(id);
+  change(c, id, e.free | bit, e.unborn);
 }
 
 int wants_exec_stack(dl_phdr_info* info, size_t, void* data) {
@@ -193,12 +323,13 @@ Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
   if (cls >= kMaxClasses) return nullptr;
   Class& c = classes[cls];
   Fiber* f = take_free(c);
-  if (!f && !(f = bear(c, cls, stride))) return nullptr;
+  if (!f && !(f = take_unborn(c, cls, stride))) return nullptr;
   char* top = f->block + f->block_size;
-  if (!f->tcb) {
-    if (stale_memory) raw_syscall(SYS_madvise, arg(f->block + f->guard_size), f->block_size - f->guard_size, MADV_DONTNEED);
+  if (__builtin_expect(!f->tcb, 0)) {
+    if (f->chunk < stale_chunks) drop(f->block + f->guard_size, top);
     if (!tcb_make(*f, top)) {
-      block_unborn(f);
+      drop(f->block + f->guard_size, top);
+      give_back_unborn(c, f);
       return nullptr;
     }
   }
@@ -217,37 +348,170 @@ Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
 }
 
 void block_put(Fiber* f) {
-  Class& c = classes[f->size_class_index];
-  if (c.free_count >= kWarm && !f->user_stack) {
-    uintptr_t keep = reinterpret_cast<uintptr_t>(tcb_used_low(*f)) & ~(kPage - 1);
-    uintptr_t from = reinterpret_cast<uintptr_t>(f->block) + f->guard_size;
-    if (keep > from) raw_syscall(SYS_madvise, from, keep - from, MADV_DONTNEED);
-  }
-  put_free(c, f);
-  if (__builtin_expect(c.free_count < kCool + kBatch, 1)) return;
-  Fiber* batch;
+  Class& c = class_of(f);
+  uint32_t n;
   {
     SpinGuard guard(c.lock);
-    if (c.free_count < kCool + kBatch) return;
-    batch = c.free;
-    Fiber* last = batch;
-    for (unsigned i = 1; i < kBatch; i++) last = last->queue_next;
-    c.free = last->queue_next;
-    c.free_count -= kBatch;
-    last->queue_next = nullptr;
+    if (c.hot_count < kHot) {
+      f->queue_next = c.hot;
+      c.hot = f;
+      c.hot_count++;
+    } else {
+      set_free(c, f);
+    }
+    n = ++c.free_count;
   }
-  reaper_take(batch);
+  if (__builtin_expect(n > kKeep, 0)) reaper_poke(n > kCool && n % kPerExtent == 0);
 }
 
-void block_keep(Fiber* f) { put_free(classes[f->size_class_index], f); }
+// ---- the reaper's side ----
 
-void block_unborn(Fiber* f) {
-  Class& c = classes[f->size_class_index];
-  char* low = f->block + f->guard_size;
-  raw_syscall(SYS_madvise, arg(low), f->block_size - f->guard_size, MADV_DONTNEED);
+unsigned block_take_idle(Idle* to, unsigned room, bool tick) {
+  unsigned count = 0;
+  uint32_t used = chunk_count.load(std::memory_order_acquire);
+  static bool seen[kMaxClasses];
+  memset(seen, 0, sizeof seen);
+  for (uint32_t i = 0; i < used; i++) {
+    unsigned cls = chunks[i].cls;
+    if (seen[cls]) continue;
+    seen[cls] = true;
+    Class& c = classes[cls];
+    SpinGuard guard(c.lock);
+    if (tick) {
+      // Those that nobody has wanted for a whole tick: half of them, in case there are waves; but halves of little take long.
+      c.idle = c.low_water < 2 * kKeep ? c.low_water : c.low_water / 2;
+      c.low_water = c.free_count;
+    }
+    uint32_t most = c.free_count > kKeep ? c.free_count - kKeep : 0, excess = c.free_count > kCool ? c.free_count - kCool : 0;
+    if (excess < c.idle) excess = c.idle;
+    if (excess > most) excess = most;
+    uint32_t before = c.free_count;
+    while (excess && count < room) {
+      uint32_t id = c.first[kWhole];
+      if (id == kNone) {
+        if (c.hot_count > kKeep) {
+          for (uint32_t n = excess; n && c.hot_count > kKeep; n--) {
+            Fiber* f = c.hot;
+            c.hot = f->queue_next;
+            c.hot_count--;
+            set_free(c, f);
+          }
+          continue;
+        }
+        id = c.last[kWarm];
+        if (id == kNone) break;
+      }
+      Extent& e = extent(id);
+      to[count++] = {id, e.free};
+      uint32_t n = static_cast<uint32_t>(__builtin_popcountll(e.free));
+      c.free_count -= n;
+      excess = n < excess ? excess - n : 0;
+      change(c, id, 0, e.unborn);
+    }
+    before -= c.free_count;
+    c.idle -= c.idle < before ? c.idle : before;
+    if (c.free_count < c.low_water) c.low_water = c.free_count;
+  }
+  return count;
+}
+
+bool block_any_idle() {
+  uint32_t used = chunk_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < used; i++)
+    if (__atomic_load_n(&classes[chunks[i].cls].free_count, __ATOMIC_RELAXED) > kKeep) return true;
+  return false;
+}
+
+Fiber* block_of(const Idle& idle, unsigned i) { return fiber_at(idle.extent, i); }
+
+void block_keep(Idle& idle, unsigned i) {
+  Fiber* f = block_of(idle, i);
+  Class& c = class_of(f);
+  idle.blocks &= ~(uint64_t{1} << i);
   SpinGuard guard(c.lock);
-  f->queue_next = c.unborn;
-  c.unborn = f;
+  set_free(c, f);
+  c.free_count++;
+}
+
+namespace {
+
+// Empties extents that we hold as a whole, n of them side by side.
+bool wipe_extents(uint32_t id, uint32_t n) {
+  Chunk& k = chunk_of(id);
+  uint32_t begin = id % kMaxExtents * kPerExtent, end = begin + n * kPerExtent;
+  if (end > k.blocks) end = k.blocks;
+  if (!wipe(k.base + begin * k.stride, (end - begin) * k.stride)) return false;
+  // The records too: as zeros they are as readable as before.
+  drop(reinterpret_cast<char*>(&k.fibers[begin]), reinterpret_cast<char*>(&k.fibers[end]));
+  return true;
+}
+
+// Holds the rest of an extent if nothing of it is in use.
+bool hold(Class& c, uint32_t id, uint64_t ours) {
+  SpinGuard guard(c.lock);
+  Extent& e = extent(id);
+  if (e.free || (e.unborn | ours) != all_of(id) || is_stale(id)) return false;
+  change(c, id, 0, 0);
+  return true;
+}
+
+void free_of_memory(Class& c, uint32_t id) {
+  SpinGuard guard(c.lock);
+  change(c, id, 0, all_of(id));
+  extent(id).clean = true;
+  chunk_of(id).clean++;
+}
+
+void empty(Class& c, uint32_t id, uint64_t blocks) {
+  Chunk& k = chunk_of(id);
+  // Neighbours in one go, over their guards, which stay.
+  for (uint64_t bits = blocks; bits;) {
+    uint32_t i = static_cast<uint32_t>(__builtin_ctzll(bits)), j = i;
+    while (j < kPerExtent && bits >> j & 1) j++;
+    uint64_t run = (j - i == 64 ? ~uint64_t{0} : ((uint64_t{1} << (j - i)) - 1)) << i;
+    char* low = k.base + (id % kMaxExtents * kPerExtent + i) * k.stride;
+    drop(low + fiber_at(id, i)->guard_size, low + (j - i) * k.stride);
+    bits &= ~run;
+  }
+  SpinGuard guard(c.lock);
+  Extent& e = extent(id);
+  change(c, id, e.free, e.unborn | blocks);
+}
+
+// Page tables and guards that two extents share go only with both.
+void wipe_chunk(Class& c, uint32_t index) {
+  Chunk& k = chunks[index];
+  uint32_t first = index * kMaxExtents, n;
+  {
+    SpinGuard guard(c.lock);
+    n = k.opened.load(std::memory_order_relaxed);
+    if (k.clean != n || n < 2) return;
+    for (uint32_t i = 0; i < n; i++) change(c, first + i, 0, 0);
+  }
+  wipe_extents(first, n);
+  for (uint32_t i = 0; i < n; i++) free_of_memory(c, first + i);
+}
+
+}  // namespace
+
+void block_empty(const Idle* idle, unsigned count) {
+  for (unsigned i = 0; i < count;) {
+    uint32_t id = idle[i].extent, n = 0;
+    Class& c = classes[chunk_of(id).cls];
+    while (i + n < count && idle[i + n].extent == id + n && (id + n) / kMaxExtents == id / kMaxExtents &&
+           hold(c, id + n, idle[i + n].blocks))
+      n++;
+    if (n == 0) {
+      empty(c, id, idle[i++].blocks);
+      continue;
+    }
+    i += n;
+    bool wiped = wipe_extents(id, n);
+    for (uint32_t j = 0; j < n; j++)
+      if (wiped) free_of_memory(c, id + j);
+      else empty(c, id + j, all_of(id + j));
+    wipe_chunk(c, id / kMaxExtents);
+  }
 }
 
 Fiber* block_find(const void* handle) {
@@ -256,9 +520,7 @@ Fiber* block_find(const void* handle) {
     Chunk& k = chunks[i];
     uintptr_t offset = h - reinterpret_cast<uintptr_t>(k.base);
     if (offset >= k.stride * k.blocks) continue;
-    uint32_t n = static_cast<uint32_t>(offset / k.stride);
-    if (n >= k.born.load(std::memory_order_acquire)) return nullptr;
-    Fiber* f = &k.fibers[n];
+    Fiber* f = &k.fibers[offset / k.stride];
     return f->tcb == handle ? f : nullptr;
   }
   return nullptr;
@@ -267,9 +529,15 @@ Fiber* block_find(const void* handle) {
 void block_each(bool (*visit)(Fiber*, void*), void* data) {
   uint32_t n = chunk_count.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < n; i++) {
-    uint32_t born = chunks[i].born.load(std::memory_order_acquire);
-    for (uint32_t j = 0; j < born; j++)
-      if (!visit(&chunks[i].fibers[j], data)) return;
+    Chunk& k = chunks[i];
+    uint32_t opened = k.opened.load(std::memory_order_acquire);
+    for (uint32_t j = 0; j < opened; j++) {
+      uint64_t all = all_of(i * kMaxExtents + j);
+      if (__atomic_load_n(&k.extents[j].unborn, __ATOMIC_RELAXED) == all) continue;
+      Fiber* f = &k.fibers[j * kPerExtent];
+      for (; all; all >>= 1, f++)
+        if (f->tcb && !visit(f, data)) return;
+    }
   }
 }
 
@@ -302,24 +570,35 @@ void block_unlock_after_fork(bool child, Fiber* survivor) {
   if (!child) return;
   // All other fibers are gone. Their TCBs left libc's list at the fork, so they are made anew when used again. Until
   // then their memory stays as it was, as that of dead threads does on NPTL: the child may look at what lies there.
-  stale_memory = true;
-  for (auto& c : classes) {
-    c.free = c.unborn = nullptr;
-    c.free_count = 0;
-  }
   reaper_reset_after_fork();
   uint32_t n = chunk_count.load(std::memory_order_relaxed);
+  stale_chunks = n;
   for (uint32_t i = 0; i < n; i++) {
-    uint32_t born = chunks[i].born.load(std::memory_order_relaxed);
-    for (uint32_t j = 0; j < born; j++) {
-      Fiber* f = &chunks[i].fibers[j];
-      if (f == survivor) continue;
-      f->state.store(State::Done, std::memory_order_relaxed);
-      f->join_lock.reset();
-      f->tcb = nullptr;
-      Class& c = classes[f->size_class_index];
-      f->queue_next = c.unborn;
-      c.unborn = f;
+    Class& c = classes[chunks[i].cls];
+    c.hot = nullptr;
+    c.hot_count = c.free_count = c.low_water = c.idle = 0;
+    for (auto& id : c.first) id = kNone;
+    for (auto& id : c.last) id = kNone;
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    Chunk& k = chunks[i];
+    uint32_t opened = k.opened.load(std::memory_order_relaxed);
+    for (uint32_t j = 0; j < opened; j++) {
+      uint32_t id = i * kMaxExtents + j;
+      uint64_t all = all_of(id), unborn = 0;
+      Extent& e = k.extents[j];
+      // Records of which nothing is left stay untouched.
+      for (uint32_t b = 0; b < kPerExtent && all >> b & 1; b++) {
+        Fiber* f = fiber_at(id, b);
+        if (f == survivor) continue;
+        unborn |= uint64_t{1} << b;
+        if (e.unborn == all || !f->block) continue;
+        f->state.store(State::Done, std::memory_order_relaxed);
+        f->join_lock.reset();
+        f->tcb = nullptr;
+      }
+      e.free = e.unborn = 0;
+      change(classes[k.cls], id, 0, unborn);
     }
   }
 }

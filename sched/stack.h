@@ -3,7 +3,7 @@
 //     | TCB | static TLS | stack, grows down … | guard |
 //
 // one of many of the same stride in a chunk that is reserved at once. Its Fiber record stands in an array beside the
-// chunk, lives as long as the process, and stays with its block, so that a recycled fiber keeps its TCB and TLS.
+// chunk, is readable as long as the process lives, and stays with its block, so that a recycled fiber keeps its TCB and TLS.
 #pragma once
 #include <cstddef>
 
@@ -19,14 +19,26 @@ Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack);
 // Gives back a fiber that is DONE and off its stack. Worker context too.
 void block_put(Fiber* f);
 
-// From the reaper: a block that stays as it is, and one without TCB, whose memory goes back.
-void block_keep(Fiber* f);
-void block_unborn(Fiber* f);
+// ---- for the reaper's thread ----
+// Up to 64 free blocks that stand side by side, by bits.
+struct Idle {
+  uint32_t extent;
+  uint64_t blocks;
+};
+// Takes free blocks beyond what shall stay, at most `room` such groups of them; with `tick`, also of those that nobody wanted
+// since the last one.
+unsigned block_take_idle(Idle* to, unsigned room, bool tick);
+Fiber* block_of(const Idle& idle, unsigned i);
+void block_keep(Idle& idle, unsigned i);  // free as before
+// Of the others the TCB is gone; this gives their memory back.
+void block_empty(const Idle* idle, unsigned count);
+// True if there are more free blocks than what stays for ever.
+bool block_any_idle();
 
 // The fiber whose pthread_t is `handle`, or null if that is none of ours. It may be one that ended. Signal-safe.
 Fiber* block_find(const void* handle);
 
-// Calls visit(f) for every record ever born, until it returns false.
+// Calls visit(f) for every record that has a TCB, until it returns false.
 void block_each(bool (*visit)(Fiber*, void*), void* data);
 
 // Maps memory for workers: never fails softly into malloc; null without memory.

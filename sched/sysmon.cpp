@@ -16,6 +16,8 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "sched/chaos.h"
+#include "sched/deadlock.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -79,6 +81,7 @@ void try_take(Worker* w, uint32_t heartbeat) {
   raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0);
   Slot* s = w->slot;
   uint32_t asked = kAsked;
+  chaos_delay();
   if (w->in_sched.load(std::memory_order_seq_cst) == 0 && w->heartbeat.load(std::memory_order_relaxed) == heartbeat && s) {
     if (w->revoked.compare_exchange_strong(asked, kTaken, std::memory_order_acq_rel)) {
       statistics.handovers.fetch_add(1, std::memory_order_relaxed);
@@ -100,7 +103,7 @@ struct Growth {
   void count(Worker* w, bool progress) {
     w->stuck_looks = progress ? 0 : w->stuck_looks + 1;
     Fiber* f = w->running.load(std::memory_order_relaxed);
-    if (!f || w->revoked.load(std::memory_order_relaxed) == kTaken) return;
+    if (!f || !__atomic_load_n(&w->slot, __ATOMIC_RELAXED) || w->revoked.load(std::memory_order_relaxed) == kTaken) return;
     running++;
     if (is_hog(f) || w->stuck_looks >= kStuckLooks) hogs++;
   }
@@ -143,6 +146,10 @@ bool look_at(Worker* w, bool queued) {
   uint64_t cpu = cpu_time(w->tid);
   bool same = !progress && cpu == w->seen_cpu;
   w->seen_cpu = cpu;
+  if (chaos(16)) {
+    try_take(w, beat);  // right at any time, only useless
+    return progress;
+  }
   if (same && w->in_sched.load(std::memory_order_relaxed) == 0 && asleep_by_proc(w->tid)) try_take(w, beat);
   return progress;
 }
@@ -199,9 +206,7 @@ void sysmon_reset() {
   proc_task = -1;
 }
 
-void sysmon_main() {
-  tid.store(static_cast<int>(raw_syscall(SYS_gettid)), std::memory_order_relaxed);
-  raw_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1);
+void sysmon_prepare() {
   long fd = raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (fd >= 0) {
     // High, so that programs see the numbers that they expect.
@@ -212,6 +217,11 @@ void sysmon_main() {
     }
     proc_task = static_cast<int>(fd);
   }
+}
+
+void sysmon_main() {
+  tid.store(static_cast<int>(raw_syscall(SYS_gettid)), std::memory_order_relaxed);
+  raw_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1);
   uint32_t quiet = 0;
   for (;;) {
     adopt_mask();
@@ -222,6 +232,7 @@ void sysmon_main() {
     bool news = false;
     for (Worker* w = all_workers(); w; w = w->all_next) news |= look_at(w, queued);
     growth.decide(queued);
+    if (chaos(64)) want_slots(base_slots() + chaos_number() % 4);
     if (queued && idle_slots()) wake_if_needed();
     else if (queued) balance_queues();
     quiet = news || queued ? 0 : quiet + 1;
@@ -237,7 +248,8 @@ void sysmon_main() {
       // membarrier makes it see the store, or us the work.
       raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0);
       std::atomic_thread_fence(std::memory_order_seq_cst);
-      if (work_queued() || next_timer() < until) {
+      chaos_delay();
+      if (work_queued() || next_timer() < until || (until == kNever && deadlock_check())) {
         asleep.store(0, std::memory_order_relaxed);
         quiet = 0;
         continue;

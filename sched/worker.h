@@ -24,6 +24,7 @@ struct Slot {
   std::atomic<uint64_t> next_since{0};  // cycles()
   TimerWheel timers;
   std::atomic<Worker*> holder{nullptr};
+  std::atomic<bool> retired{false};  // nobody shall hold it
   Slot* free_next = nullptr;
   uint32_t index = 0;
 };
@@ -48,6 +49,16 @@ struct alignas(64) Worker {
   bool timer_added = false;            // since it last went on to another fiber
   bool searching = false;              // counted in Scheduler::searching
   uint32_t random = 0;
+
+  // Of a bound worker: it runs that fiber only, without a slot. Changed by itself.
+  Fiber* bound = nullptr;
+  std::atomic<Fiber*> handed{nullptr};   // it, when it is runnable: its queue entry, so to say
+  bool initial = false;                  // the kernel thread that the process began with
+  bool tainted = false;                  // its kernel thread has got properties of its own: of no use to other fibers
+  std::atomic<bool> leaves{false};       // to end, once its fiber has
+  bool published = false;                // in the list of all
+  std::atomic<uint32_t> kernel_tid{0};   // cleared by the kernel when the thread is gone
+  Worker* left_next = nullptr;
 
   int32_t tid = 0;
   std::atomic<uint32_t> wake{0};       // futex: 1 = get up
@@ -101,18 +112,25 @@ bool sched_started();
 // At library start: the initial thread becomes fiber 0 in name.
 void sched_init();
 
+// Lays out the first frame of f, which from then on may be bound; entry runs on the fiber in Busy once.
+void sched_prepare(Fiber* f, void (*entry)(Fiber*));
+// Instead of sched_spawn(): gives back a fiber that was prepared.
+void sched_discard(Fiber* f);
 // Makes a born fiber (state Created) runnable.
 void sched_spawn(Fiber* f);
 // Ends the calling fiber. Its record may be reused at once if detached, else after join.
 [[noreturn]] void sched_exit();
 // What pthread_setconcurrency() asked for; 0: nothing. FIBERTHREAD_WORKERS goes before it.
 void sched_set_concurrency(uint32_t slots);
-// Lays out the first frame of f; entry runs on the fiber in Busy once.
-void sched_prepare(Fiber* f, void (*entry)(Fiber*));
 
 // Waits until f has ended and takes its result; f is recycled. The caller has made sure that it is the only joiner
 // (Fiber::joiner). Returns false at the deadline, or when an interrupt in `mask` is set; the caller is no joiner then.
 bool sched_join(Fiber* f, void** result, uint64_t deadline_ns, uint32_t interrupt_mask);
+
+// Gives f a kernel thread of its own, for what only the kernel can give; it stays there until it ends. Its next run is on
+// that thread; the caller, if it is f itself, is there on return. 0, EAGAIN (no memory, no threads), ESRCH (f has ended).
+// From fibers; parks.
+int sched_bind(Fiber* f);
 
 // Live fibers, main included.
 extern std::atomic<uint32_t> live_fibers;
@@ -145,7 +163,10 @@ void suspend(Fiber* me, void (*post)(Worker*, Fiber*));
 void arrive(Fiber* me);                  // the first thing on the fiber's stack after a switch to it
 bool idle_slots();
 void wake_if_needed();
-Worker* start_worker(Slot* s);           // null without memory or threads
+Worker* start_worker(Slot* s, Fiber* bound = nullptr);  // null without memory or threads
+void get_up(Worker* w);
+[[noreturn]] void leave_worker(Worker* w);  // ends the kernel thread; in worker context
+bool handed_to_bound(Fiber* f, Worker* here);  // f is bound to another worker than `here`: it has it now
 bool hand_slot_to_spare(Slot* s);        // sysmon: the slot is held by nobody
 Slot** all_slots(uint32_t* count);
 Worker* all_workers();
@@ -154,6 +175,7 @@ void balance_queues();                   // moves from long local queues to the 
 uint32_t queued_count();                 // about; an inbox counts as one
 uint64_t next_timer();
 void run_timers(uint64_t now);
+void sysmon_prepare();                   // before its thread is made: a table of descriptors that is not shared grows at once
 void sysmon_main();
 void sysmon_poke();                      // make sure that it is awake
 void sysmon_watch_timers();              // poke it if a timer is due before it wakes

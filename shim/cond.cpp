@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "sched/deadlock.h"
 #include "shim/cancel.h"
 #include "shim/export.h"
 #include "shim/mutex.h"
@@ -48,7 +49,9 @@ int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const ti
     else waiting(c).store(1, std::memory_order_relaxed);
     return true;
   };
-  WakeReason r = park(c, w, enqueue, [mutex] { mutex_unlock(mutex); }, {"cond", c}, deadline_from(clock, t), wait_interrupts(me));
+  // Only the plain kind can be part of a deadlock: another process may signal, a clock may be set.
+  const char* what = shared ? "cond (process-shared)" : t ? "cond (timed)" : "cond";
+  WakeReason r = park(c, w, enqueue, [mutex] { mutex_unlock(mutex); }, {what, &w}, deadline_from(clock, t), wait_interrupts(me));
   // From here on the object may be gone.
   if (shared) shared_waits.fetch_sub(1, std::memory_order_relaxed);
   int e = mutex_relock(mutex, me, r == WakeReason::Woken ? w.token : 0);
@@ -57,6 +60,15 @@ int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const ti
   if (e == 0 && r == WakeReason::TimedOut && reached(clock, t)) return ETIMEDOUT;
   return e;
 }
+
+// For reports. A broadcast may have moved the waiter to the mutex.
+void look(ParkReason& r) {
+  auto* w = static_cast<const Waiter*>(r.object);
+  r.object = w->address;
+  if (w->requeued) r.what = "mutex";
+}
+WaitLook cond_look{"cond", look};
+[[gnu::constructor]] void register_look() { deadlock_look_by(cond_look); }
 
 }  // namespace
 }  // namespace fiberthread

@@ -11,9 +11,11 @@
 
 #include <new>
 
+#include "sched/deadlock.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/time.h"
+#include "shim/user_memory.h"
 #include "sync/fiber_mutex.h"
 
 namespace fiberthread {
@@ -150,6 +152,25 @@ bool is_shared(pthread_mutex_t* m) {
   int kind = kind_of(of(m));
   return kind >= 0 && kind & kShared;
 }
+
+// For reports: the reason has the word's address, and the owner at the time.
+void look(ParkReason& r) {
+  auto* mutex = reinterpret_cast<const Mutex*>(static_cast<const char*>(r.object) - offsetof(Mutex, word));
+  alignas(Mutex) unsigned char copy[sizeof(Mutex)];
+  if (fiberthread_user_copy(copy, mutex, sizeof copy) != 0) return;
+  auto& m = *reinterpret_cast<const Mutex*>(copy);
+  r.owner = m.word.owner();
+  uint32_t id;
+  if (!r.owner || !copy_user(&id, &r.owner->id)) return;
+  // The library has mutexes that are but a word.
+  constexpr int kFirstTid = 1 << 22, kLastTid = 1 << 30;
+  bool same = m.owner == static_cast<int>(id) || m.owner == kInconsistent;
+  if (!same && (m.owner < kFirstTid || m.owner > kLastTid)) return;
+  r.object = mutex;
+  if (!same) r.owner = nullptr;  // its owner has ended, and the record is somebody else's
+}
+WaitLook mutex_look{"mutex", look};
+[[gnu::constructor]] void register_look() { deadlock_look_by(mutex_look); }
 
 }  // namespace
 

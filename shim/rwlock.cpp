@@ -4,9 +4,12 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "sched/deadlock.h"
 #include "shim/export.h"
 #include "shim/real.h"
+#include "shim/scheduling.h"
 #include "shim/time.h"
+#include "shim/user_memory.h"
 #include "sync/parking_lot.h"
 
 namespace fiberthread {
@@ -119,7 +122,8 @@ int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock, const timespec* t, boo
         if (now & kWaiting || word.compare_exchange_weak(now, now | kWaiting, std::memory_order_relaxed)) return true;
       }
     };
-    WakeReason r = park(l, w, must_wait, {kind == kWantsToRead ? "rwlock (read)" : "rwlock (write)", l}, deadline_from(clock, t));
+    const char* what = timed ? "rwlock (timed)" : kind == kWantsToRead ? "rwlock (read)" : "rwlock (write)";
+    WakeReason r = park(l, w, must_wait, {what, l}, deadline_from(clock, t));
     if (r == WakeReason::Woken) {  // it is ours
       if (kind == kWantsToWrite) __atomic_store_n(&writer(l), static_cast<int>(me->id), __ATOMIC_RELAXED);
       return 0;
@@ -131,6 +135,15 @@ int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock, const timespec* t, boo
     }
   }
 }
+
+// For reports. Who reads is not known.
+void look(ParkReason& r) {
+  pthread_rwlock_t copy;
+  if (!copy_user(&copy, static_cast<const pthread_rwlock_t*>(r.object))) return;
+  if (of(&copy).word.load(std::memory_order_relaxed) & kWriter) r.owner = fiber_of_tid(writer(&copy));
+}
+WaitLook rwlock_look{"rwlock", look};
+[[gnu::constructor]] void register_look() { deadlock_look_by(rwlock_look); }
 
 }  // namespace
 }  // namespace fiberthread

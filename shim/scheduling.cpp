@@ -1,6 +1,6 @@
-// Policies, priorities, affinity and nice values of single threads. Fibers have none of them in the kernel: in this first form
-// they are checked as the kernel would, kept, and reported back, without effect. Before the first thread is made the
-// kernel's calls are what they are, and the scheduler is made for the CPUs that they leave.
+// Policies, priorities, affinity and nice values of single threads. Fibers have none: what asks for others than those of the
+// process makes the fiber a bound one, and its kernel thread has them. Before the first thread is made the kernel's calls are
+// what they are, and the scheduler is made for the CPUs that they leave.
 #include "shim/scheduling.h"
 
 #include <errno.h>
@@ -22,15 +22,6 @@
 namespace fiberthread {
 namespace {
 
-struct Scheduling {
-  uint64_t cpus[5];  // up to 320 CPUs
-  bool has_cpus, has_nice, resets;  // SCHED_RESET_ON_FORK
-  int8_t nice;
-  int16_t policy;
-  int16_t priority;
-};
-Scheduling& state_of(Fiber* f) { return shim_share<Scheduling, 128, 192>(f); }
-
 std::atomic<int> concurrency{0};
 
 // A fiber's settings are ours to keep; a thread of the kernel's are the kernel's.
@@ -45,55 +36,66 @@ bool may_be_nice(int rtprio_needed) {
   return data[0].effective >> CAP_SYS_NICE & 1;
 }
 
+// Whom to ask the kernel about: a fiber that is not bound is as the process was when its scheduler started.
+int kernel_thread_of(Fiber* f) {
+  Worker* w = f->bound.load(std::memory_order_acquire);
+  return w ? w->tid : sysmon_tid();
+}
+
+bool is_bound(Fiber* f) { return f->bound.load(std::memory_order_relaxed) != nullptr; }
+
+// An errno value of what `call`, a system call, says about the fiber's own kernel thread.
+template <class Call>
+int on_own_thread(Fiber* f, Call call) {
+  if (int e = sched_bind(f)) return e;
+  long r = call(kernel_thread_of(f));
+  return r < 0 ? static_cast<int>(-r) : 0;
+}
+
+int policy_of(Fiber* f) { return static_cast<int>(raw_syscall(SYS_sched_getscheduler, kernel_thread_of(f))); }
+sched_param param_of(Fiber* f) {
+  sched_param p{};
+  raw_syscall(SYS_sched_getparam, kernel_thread_of(f), arg(&p));
+  return p;
+}
+
+// What is refused, or changes nothing, is found out before a thread is spent on it.
 int set_policy(Fiber* f, int policy, const sched_param* p) {
   if (!p || policy < 0) return EINVAL;
-  bool resets = policy & SCHED_RESET_ON_FORK;
-  policy &= ~SCHED_RESET_ON_FORK;
+  int wanted = policy & ~SCHED_RESET_ON_FORK;
   int priority = p->sched_priority, error = errno;
-  int low = sched_get_priority_min(policy), high = sched_get_priority_max(policy);
+  int low = sched_get_priority_min(wanted), high = sched_get_priority_max(wanted);
   errno = error;
   constexpr int kDeadline = 6;  // has more parameters than these calls have
-  if (policy == kDeadline || low < 0 || priority < low || priority > high) return EINVAL;
-  Scheduling& s = state_of(f);
-  bool real_time = policy == SCHED_FIFO || policy == SCHED_RR;
-  if (real_time && !(s.policy == policy && priority <= s.priority) && !may_be_nice(priority)) return EPERM;
-  s.policy = static_cast<int16_t>(policy);
-  s.priority = static_cast<int16_t>(priority);
-  s.resets = resets;
-  return 0;
+  if (wanted == kDeadline || low < 0 || priority < low || priority > high) return EINVAL;
+  int now = policy_of(f);
+  if (policy == now && priority == param_of(f).sched_priority) return 0;
+  bool real_time = wanted == SCHED_FIFO || wanted == SCHED_RR;
+  bool lower = (now & ~SCHED_RESET_ON_FORK) == wanted && priority <= param_of(f).sched_priority;
+  if (real_time && !lower && !may_be_nice(priority)) return EPERM;
+  return on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setscheduler, tid, policy, arg(p)); });
 }
-int set_priority(Fiber* f, const sched_param* p) {
-  const Scheduling& s = state_of(f);
-  return set_policy(f, s.policy | (s.resets ? SCHED_RESET_ON_FORK : 0), p);
+int set_priority(Fiber* f, const sched_param* p) { return set_policy(f, policy_of(f), p); }
+
+// As the system call: bytes written, or a negative errno value.
+long get_cpus(Fiber* f, size_t size, cpu_set_t* set) {
+  return raw_syscall(SYS_sched_getaffinity, kernel_thread_of(f), static_cast<long>(size), arg(set));
 }
 
 int set_cpus(Fiber* f, size_t size, const cpu_set_t* set) {
   if (!set) return EFAULT;
-  cpu_set_t allowed;
-  long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof allowed, arg(&allowed));
+  cpu_set_t now;
+  long n = get_cpus(f, sizeof now, &now);
   if (n < 0) return static_cast<int>(-n);
-  Scheduling& s = state_of(f);
-  uint64_t cpus[5] = {};
-  bool any = false;
-  for (int i = 0; i < static_cast<int>(sizeof cpus) * 8 && i < static_cast<int>(size) * 8; i++)
-    if (CPU_ISSET_S(i, size, set) && CPU_ISSET_S(i, static_cast<size_t>(n), &allowed)) {
-      cpus[i / 64] |= uint64_t{1} << i % 64;
-      any = true;
-    }
+  bool same = true, any = false;
+  for (int i = 0; i < static_cast<int>(n) * 8; i++) {
+    bool wanted = i < static_cast<int>(size) * 8 && CPU_ISSET_S(i, size, set);
+    any |= wanted;
+    same &= wanted || !CPU_ISSET_S(i, static_cast<size_t>(n), &now);
+  }
   if (!any) return EINVAL;
-  memcpy(s.cpus, cpus, sizeof cpus);
-  s.has_cpus = true;
-  return 0;
-}
-
-// As the system call: bytes written, or a negative errno value.
-long get_cpus(Fiber* f, size_t size, cpu_set_t* set) {
-  long n = raw_syscall(SYS_sched_getaffinity, 0, static_cast<long>(size), arg(set));
-  Scheduling& s = state_of(f);
-  if (n <= 0 || !s.has_cpus) return n;
-  memset(set, 0, size);
-  memcpy(set, s.cpus, size < sizeof s.cpus ? size : sizeof s.cpus);
-  return n;
+  if (same && !is_bound(f)) return 0;  // a set that leaves out nothing that it has
+  return on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setaffinity, tid, static_cast<long>(size), arg(set)); });
 }
 
 // For calls that take a tid: the fiber, or null where the kernel has to answer.
@@ -121,13 +123,9 @@ Fiber* target(pthread_t t, int* e) {
 }  // namespace
 
 int scheduling_at_birth(Fiber* f, Fiber* creator, const pthread_attr_t* attr) {
-  Scheduling& s = state_of(f);
-  if (is_ours(creator)) s = state_of(creator);
-  if (s.resets) {
-    if (s.policy == SCHED_FIFO || s.policy == SCHED_RR) s.policy = SCHED_OTHER, s.priority = 0;
-    if (s.nice < 0) s.nice = 0;
-    s.resets = false;
-  }
+  // A clone of its maker's kernel thread, with all that only the kernel knows of that.
+  if (is_ours(creator) && is_bound(creator) && creator->worker->tainted)
+    if (int e = sched_bind(f)) return e;
   if (!attr) return 0;
   int inherit;
   if (pthread_attr_getinheritsched(attr, &inherit) == 0 && inherit == PTHREAD_EXPLICIT_SCHED) {
@@ -135,8 +133,6 @@ int scheduling_at_birth(Fiber* f, Fiber* creator, const pthread_attr_t* attr) {
     sched_param p;
     pthread_attr_getschedpolicy(attr, &policy);
     pthread_attr_getschedparam(attr, &p);
-    s.policy = SCHED_OTHER;
-    s.priority = 0;
     if (int e = set_policy(f, policy, &p)) return e;
   }
   cpu_set_t set;
@@ -217,8 +213,8 @@ FIBERTHREAD_EXPORT int pthread_getschedparam(pthread_t t, int* policy, sched_par
   Fiber* f = target(t, &e);
   if (e) return e;
   if (!f) return REAL(pthread_getschedparam)(t, policy, p);
-  *policy = state_of(f).policy;
-  p->sched_priority = state_of(f).priority;
+  *policy = policy_of(f) & ~SCHED_RESET_ON_FORK;
+  *p = param_of(f);
   return 0;
 }
 FIBERTHREAD_EXPORT int pthread_setschedprio(pthread_t t, int priority) noexcept {
@@ -234,7 +230,7 @@ FIBERTHREAD_EXPORT int sched_setscheduler(pid_t tid, int policy, const sched_par
 }
 FIBERTHREAD_EXPORT int sched_getscheduler(pid_t tid) noexcept {
   Fiber* f = target(tid);
-  return f ? state_of(f).policy | (state_of(f).resets ? SCHED_RESET_ON_FORK : 0) : REAL(sched_getscheduler)(tid);
+  return f ? policy_of(f) : REAL(sched_getscheduler)(tid);
 }
 FIBERTHREAD_EXPORT int sched_setparam(pid_t tid, const sched_param* p) noexcept {
   Fiber* f = target(tid);
@@ -244,17 +240,18 @@ FIBERTHREAD_EXPORT int sched_getparam(pid_t tid, sched_param* p) noexcept {
   Fiber* f = target(tid);
   if (!f) return REAL(sched_getparam)(tid, p);
   if (!p) return fail(EINVAL);
-  p->sched_priority = state_of(f).priority;
+  *p = param_of(f);
   return 0;
 }
 FIBERTHREAD_EXPORT int sched_rr_get_interval(pid_t tid, timespec* t) noexcept {
-  return REAL(sched_rr_get_interval)(target(tid) ? 0 : tid, t);
+  Fiber* f = target(tid);
+  return REAL(sched_rr_get_interval)(f ? kernel_thread_of(f) : tid, t);
 }
 
 FIBERTHREAD_EXPORT int getpriority(__priority_which_t which, id_t who) noexcept {
   Fiber* f = which == PRIO_PROCESS ? target(static_cast<int>(who)) : nullptr;
   if (!f) return REAL(getpriority)(which, who);
-  return state_of(f).has_nice ? state_of(f).nice : REAL(getpriority)(which, 0);
+  return REAL(getpriority)(which, static_cast<id_t>(kernel_thread_of(f)));
 }
 FIBERTHREAD_EXPORT int setpriority(__priority_which_t which, id_t who, int value) noexcept {
   Fiber* f = which == PRIO_PROCESS ? target(static_cast<int>(who)) : nullptr;
@@ -263,10 +260,9 @@ FIBERTHREAD_EXPORT int setpriority(__priority_which_t which, id_t who, int value
   rlimit limit;
   bool allowed = value >= getpriority(which, who) || may_be_nice(0) ||
                  (getrlimit(RLIMIT_NICE, &limit) == 0 && limit.rlim_cur >= static_cast<rlim_t>(20 - value));
+  if (value == getpriority(which, who)) return 0;
   if (!allowed) return fail(EACCES);
-  state_of(f).nice = static_cast<int8_t>(value);
-  state_of(f).has_nice = true;
-  return 0;
+  return fail(on_own_thread(f, [&](int tid) { return raw_syscall(SYS_setpriority, PRIO_PROCESS, tid, value); }));
 }
 FIBERTHREAD_EXPORT int nice(int by) noexcept {
   if (!target(0)) return REAL(nice)(by);

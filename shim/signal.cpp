@@ -306,7 +306,29 @@ void on_sysmon() {
 
 // ---- running the program's handlers ----
 
+// The control and status of floating point. A handler starts with the initial one and changes nothing for whom it interrupts;
+// the kernel sees to that only for the first handler that we run in a frame of its.
+class FloatingEnvironment {
+#if defined(__x86_64__)
+  char x87_[28];
+  uint32_t mxcsr_, initial_ = 0x1f80;
+
+ public:
+  FloatingEnvironment() { asm volatile("fnstenv %0\n\tstmxcsr %1\n\tfninit\n\tldmxcsr %2" : "=m"(x87_), "=m"(mxcsr_) : "m"(initial_) : "memory"); }
+  ~FloatingEnvironment() { asm volatile("fldenv %0\n\tldmxcsr %1" : : "m"(x87_), "m"(mxcsr_) : "memory"); }
+#elif defined(__aarch64__)
+  uint64_t fpcr_, fpsr_;
+
+ public:
+  FloatingEnvironment() {
+    asm volatile("mrs %0, fpcr\n\tmrs %1, fpsr\n\tmsr fpcr, xzr\n\tmsr fpsr, xzr" : "=&r"(fpcr_), "=&r"(fpsr_) : : "memory");
+  }
+  ~FloatingEnvironment() { asm volatile("msr fpcr, %0\n\tmsr fpsr, %1" : : "r"(fpcr_), "r"(fpsr_) : "memory"); }
+#endif
+};
+
 void call(const Action& a, int sig, siginfo_t* info, void* context) {
+  FloatingEnvironment environment;
   if (a.flags & SA_SIGINFO) reinterpret_cast<void (*)(int, siginfo_t*, void*)>(a.handler)(sig, info, context);
   else reinterpret_cast<void (*)(int)>(a.handler)(sig);
 }
@@ -982,7 +1004,13 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
   Fiber* me = ours();
   if (!me) return REAL(sigsuspend)(set);
   uint64_t s = words(*set);
-  return static_cast<int>(with_errno(masked_wait(me, set, [&] { return raw_syscall(SYS_rt_sigsuspend, arg(&s), 8); })));
+  return static_cast<int>(with_errno(masked_wait(me, set, [&] {
+    long r;
+    // Our own signals end it as well.
+    do r = raw_syscall(SYS_rt_sigsuspend, arg(&s), 8);
+    while (r == -EINTR && !pending_for(me, ~mask_of(me)) && !cancel_pending(me));
+    return r;
+  })));
 }
 
 FIBERTHREAD_EXPORT int pause() {

@@ -63,6 +63,7 @@ void run(Fiber* f) {
 }
 
 constexpr size_t kMinStack = 16384;  // PTHREAD_STACK_MIN, which libc computes at run time where registers are large
+constexpr uint32_t kManyFibers = 128;  // from then on somebody has to give free stacks back
 
 // Attributes of a thread to be made.
 struct Wanted {
@@ -236,19 +237,18 @@ FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* a
     f = block_get(w.stack_size, w.guard_size, w.stack);
   }
   if (!f) return EAGAIN;
-  if (__builtin_expect(live_fibers.load(std::memory_order_relaxed) >= 2048, 0)) reaper_start_if_needed();
+  if (__builtin_expect(live_fibers.load(std::memory_order_relaxed) >= kManyFibers, 0)) reaper_start_if_needed();
   f->start = start;
   f->arg = arg;
   f->detached = w.detached;
   memcpy(f->name, me->name, sizeof f->name);
   f->sigmask = w.has_mask ? w.mask : me->sigmask;
   memset(f->shim, 0, sizeof f->shim);
+  sched_prepare(f, run);
   if (int e = scheduling_at_birth(f, me, attr)) {
-    Busy busy;
-    block_put(f);
+    sched_discard(f);
     return e;
   }
-  sched_prepare(f, run);
   f->valid.store(true, std::memory_order_release);
   *thread = reinterpret_cast<pthread_t>(f->tcb);
   sched_spawn(f);
@@ -328,8 +328,8 @@ FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noe
   pthread_attr_setguardsize(attr, f->user_stack ? 0 : f->guard_size);
   pthread_attr_setdetachstate(attr, f->detached ? PTHREAD_CREATE_DETACHED : PTHREAD_CREATE_JOINABLE);
   cpu_set_t cpus;
-  long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof cpus, arg(&cpus));
-  if (n > 0) pthread_attr_setaffinity_np(attr, static_cast<size_t>(n), &cpus);
+  CPU_ZERO(&cpus);
+  if (pthread_getaffinity_np(t, sizeof cpus, &cpus) == 0) pthread_attr_setaffinity_np(attr, sizeof cpus, &cpus);
   return 0;
 }
 

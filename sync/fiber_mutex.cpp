@@ -1,5 +1,6 @@
 #include "sync/fiber_mutex.h"
 
+#include "sched/chaos.h"
 #include "sync/parking_lot.h"
 
 namespace fiberthread {
@@ -37,6 +38,7 @@ bool FiberMutex::lock_slow(Fiber* me, uint64_t deadline, uint64_t token) {
       // Relaxed: the bucket lock orders it against unlock_slow(). From here on the owner stands for all who are queued.
       if (!word_.compare_exchange_weak(w, w | kHasWaiters, std::memory_order_relaxed)) continue;
     }
+    chaos_delay();
     Waiter waiter;
     if (first == 0) {
       first = now_ns();

@@ -1,5 +1,7 @@
 #include "sync/parking_lot.h"
 
+#include "sched/chaos.h"
+
 namespace fiberthread {
 namespace {
 
@@ -76,6 +78,7 @@ bool withdraw(Waiter& w) {
     Bucket* b = w.bucket.load(std::memory_order_relaxed);
     if (!b) return false;
     Busy busy;
+    chaos_delay();
     lock_bucket(*b);
     bool here = w.bucket.load(std::memory_order_relaxed) == b;  // or it was moved meanwhile
     bool out = here && !w.requeued;
@@ -100,6 +103,7 @@ void WakeList::wake_all() {
     // After the mark the waiter may be gone at once.
     Waiter* next = w->next;
     Fiber* f = w->fiber;
+    chaos_delay();
     w->signaled.store(1, std::memory_order_release);
     unpark(f);
     w = next;

@@ -12,7 +12,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -20,6 +22,7 @@
 
 #include "sched/fiber.h"
 #include "sched/syscall.h"
+#include "sched/worker.h"
 
 extern "C" uint32_t fiberthread_xsave_mask __attribute__((visibility("hidden")));
 extern "C" void fiberthread_trampoline() __attribute__((visibility("hidden")));
@@ -286,7 +289,8 @@ void run(int threads, uint64_t ms) {
   for (int i = 0; i < threads; i++) pthread_join(t[i], nullptr);
 }
 
-int many() { return 4 * static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) > 64 ? 64 : 4 * sysconf(_SC_NPROCESSORS_ONLN); }
+// Many more than slots: a few fibers that only compute would get a slot each, and nobody would stop them.
+int many() { return 16 * static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) > 64 ? 64 : 16 * sysconf(_SC_NPROCESSORS_ONLN); }
 
 // Runs as long as asked by FIBERTHREAD_TEST_SECONDS, for soaking.
 uint64_t duration_ms() {
@@ -295,7 +299,7 @@ uint64_t duration_ms() {
 }
 
 Test(preempt, no_register_changes) {
-  run(many(), duration_ms());
+  for (int i = 0; i < 5 && times_preempted <= 20; i++) run(many(), duration_ms());
   fprintf(stderr, "%lu rounds, %lu preemptions\n", rounds_done.load(), times_preempted.load());
   cr_assert_eq(bad.load(), 0u, "%s", what_differed.load());
   cr_assert(rounds_done > 0);
@@ -327,6 +331,89 @@ Test(preempt, forgetting_avx_is_noticed) { forget(0x4, kAvx); }
 Test(preempt, forgetting_k_is_noticed) { forget(0x20, kAvx512); }
 Test(preempt, forgetting_upper_halves_of_zmm_is_noticed) { forget(0x40, kAvx512); }
 Test(preempt, forgetting_zmm_16_to_31_is_noticed) { forget(0x80, kAvx512); }
+
+// ---- more often than every tick ----
+
+double cpu_ms() {
+  timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_nsec) / 1e6;
+}
+
+// How often per millisecond of CPU time; a tick of 4 ms gives a quarter.
+double preemption_rate() {
+  double best = 0;
+  for (int i = 0; i < 5 && best <= 1; i++) {
+    times_preempted = 0;
+    double before = cpu_ms();
+    run(many(), 500);
+    double rate = static_cast<double>(times_preempted) / (cpu_ms() - before);
+    if (rate > best) best = rate;
+  }
+  return best;
+}
+
+bool mentioned(const char* file, const char* what) {
+  FILE* f = fopen(file, "r");
+  char line[512];
+  bool found = false;
+  while (f && fgets(line, sizeof line, f)) found |= strstr(line, what) != nullptr;
+  if (f) fclose(f);
+  return found;
+}
+
+bool has_descriptor_of(const char* what) {
+  char path[32], to[256];
+  for (int fd = 0; fd < 1024; fd++) {
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(path, to, sizeof to - 1);
+    if (n > 0 && (to[n] = 0, strstr(to, what))) return true;
+  }
+  return false;
+}
+
+Test(preempt, more_often_than_the_tick) {
+  fiberthread::options.preempt_us = 100;
+  double rate = preemption_rate();
+  if (fiberthread::preempt_sampled_workers() == 0) cr_skip("the kernel refuses perf events here");
+  cr_assert_eq(bad.load(), 0u, "%s", what_differed.load());
+  cr_assert(rate > 1, "%g preemptions per ms", rate);
+  cr_assert(!has_descriptor_of("perf_event"));
+  uint32_t parents = fiberthread::preempt_sampled_workers();
+  cr_assert(mentioned("/proc/self/maps", "perf_event"));
+  pid_t child = fork();
+  if (child == 0) {
+    if (mentioned("/proc/self/maps", "perf_event")) _exit(2);
+    if (preemption_rate() <= 1) _exit(3);
+    _exit(fiberthread::preempt_sampled_workers() > parents && !bad ? 0 : 4);
+  }
+  int status;
+  waitpid(child, &status, 0);
+  cr_assert_eq(status, 0, "%#x", status);
+}
+
+Test(preempt, at_the_tick_where_perf_events_are_refused) {
+  fiberthread::options.preempt_us = 100;
+  fiberthread::options.verbose = true;
+  rlimit now, none;
+  getrlimit(RLIMIT_NOFILE, &now);
+  none = {0, now.rlim_max};
+  int out[2];
+  cr_assert_eq(pipe(out), 0);
+  int saved = dup(2);
+  dup2(out[1], 2);
+  cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+  for (int i = 0; i < 5 && times_preempted <= 20; i++) run(many(), 1000);
+  uint32_t sampled = fiberthread::preempt_sampled_workers();  // now: a spare worker may begin later
+  setrlimit(RLIMIT_NOFILE, &now);
+  dup2(saved, 2);
+  cr_assert_eq(sampled, 0u);
+  cr_assert(times_preempted > 20, "preempted %lu times", times_preempted.load());
+  char said[1024] = {};
+  ssize_t n = read(out[0], said, sizeof said - 1);
+  const char* once = strstr(said, "FIBERTHREAD_PREEMPT_US: ");
+  cr_assert(n > 0 && once && !strstr(once + 1, "FIBERTHREAD_PREEMPT_US: "), "%s", said);
+}
 
 // ---- a loop inside libc, which is refused for some ticks only ----
 

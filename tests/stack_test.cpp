@@ -4,7 +4,11 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#include <vector>
+
+#include "sched/tcb.h"
 #include "sched/worker.h"
 #include "tests/test.h"
 
@@ -19,6 +23,40 @@ Fiber* get(size_t size, size_t guard = 4096, void* stack = nullptr) {
 void put(Fiber* f) {
   Busy busy;
   block_put(f);
+}
+
+constexpr unsigned kMany = 300;
+std::vector<Fiber*> get_many() {
+  std::vector<Fiber*> all;
+  for (unsigned i = 0; i < kMany; i++) {
+    all.push_back(get(65536));
+    memset(all[i]->stack_low, 1, 4096);
+  }
+  return all;
+}
+// What the reaper does, for all that nobody wants. Returns how many blocks went.
+unsigned reap_idle() {
+  Busy busy;
+  Idle idle[3];
+  unsigned released = 0;
+  for (int ticks = 0; ticks < 20; ticks++) {
+    bool tick = true;
+    while (unsigned n = block_take_idle(idle, 3, tick)) {
+      tick = false;
+      for (unsigned i = 0; i < n; i++)
+        for (unsigned b = 0; b < 64; b++)
+          if (idle[i].blocks >> b & 1) {
+            tcb_release(*block_of(idle[i], b));
+            released++;
+          }
+      block_empty(idle, n);
+    }
+  }
+  return released;
+}
+bool resident(void* page) {
+  unsigned char is = 0;
+  return mincore(page, 4096, &is) == 0 && is & 1;
 }
 }  // namespace
 
@@ -70,4 +108,49 @@ Test(stack, what_is_no_handle_is_not_found) {
   cr_assert(block_find(static_cast<char*>(f->tcb) + 8) == nullptr);
   cr_assert(get(size_t{1} << 47) == nullptr);
   put(f);
+}
+
+Test(stack, memory_of_idle_blocks_goes_back) {
+  std::vector<Fiber*> all = get_many();
+  std::vector<char*> low;
+  std::vector<void*> tcb;
+  for (Fiber* f : all) low.push_back(f->stack_low), tcb.push_back(f->tcb);
+  cr_assert_eq(reap_idle(), 0u);  // they are in use
+  for (Fiber* f : all) put(f);
+  unsigned released = reap_idle(), gone = 0;
+  cr_assert(released >= kMany - 64 && !block_any_idle());
+  for (unsigned i = 0; i < kMany; i++) {
+    cr_assert(resident(low[i]) == (all[i]->tcb != nullptr));
+    cr_assert(block_find(tcb[i]) == (all[i]->tcb ? all[i] : nullptr));
+    gone += !all[i]->tcb;
+  }
+  cr_assert_eq(gone, released);
+  // All can be had again, as new.
+  for (Fiber* f : get_many()) {
+    cr_assert(f->tcb && block_find(f->tcb) == f && f->guard_size == 4096);
+    for (char* p = f->stack_low + 4096; p < f->stack_high - 4096; p += 64) cr_assert_eq(*p, 0);
+    put(f);
+  }
+}
+
+Test(stack, blocks_in_use_stay_when_their_neighbours_memory_goes) {
+  std::vector<Fiber*> all = get_many();
+  for (unsigned i = 0; i < kMany; i++)
+    if (i % 7) put(all[i]);
+  cr_assert(reap_idle() > 0);
+  for (unsigned i = 0; i < kMany; i += 7) {
+    cr_assert(block_find(all[i]->tcb) == all[i] && all[i]->guard_size == 4096);
+    for (unsigned j = 0; j < 4096; j++) cr_assert_eq(all[i]->stack_low[j], 1);
+  }
+  for (unsigned i = 0; i < kMany; i += 7) put(all[i]);
+  reap_idle();
+  cr_assert(!block_any_idle());
+}
+
+Test(stack, guard_faults_after_the_memory_went, .signal = SIGSEGV) {
+  std::vector<Fiber*> all = get_many();
+  for (Fiber* f : all) put(f);
+  if (reap_idle() == 0) return;
+  Fiber* last = get_many().back();
+  *(last->stack_low - 1) = 1;
 }

@@ -25,6 +25,17 @@ static void* inherits(void* p) {
   return NULL;
 }
 
+static int nice_of_kernel_thread(void) {
+  char text[1000] = {0};
+  FILE* f = fopen("/proc/thread-self/stat", "r");
+  assert(f && fgets(text, sizeof text, f));
+  fclose(f);
+  int value = 0;
+  // After the name: the state, and then the nice value as the 16th.
+  assert(sscanf(strrchr(text, ')') + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %d", &value) == 1);
+  return value;
+}
+
 static void* other(void* p) {
   tid_of_other = gettid();
   pthread_barrier_wait(&met);
@@ -34,6 +45,12 @@ static void* other(void* p) {
   assert(sched_getaffinity(gettid(), sizeof set, &set) == 0 && same(&set, &one));
   assert(sched_getscheduler(0) == SCHED_BATCH);
   assert(getpriority(PRIO_PROCESS, 0) == 18 && getpriority(PRIO_PROCESS, gettid()) == 18);
+  for (int i = 0; i < 100; i++) {
+    assert(CPU_ISSET(sched_getcpu(), &one));
+    if (i % 10 == 0) sched_yield();
+    if (i % 25 == 0) usleep(100);
+  }
+  assert(nice_of_kernel_thread() == 18);
   // What it makes now is as it is.
   pthread_t t;
   assert(pthread_create(&t, NULL, inherits, &one) == 0 && pthread_join(t, NULL) == 0);

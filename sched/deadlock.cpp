@@ -1,0 +1,365 @@
+// Deadlocks: finding out that nobody can ever wake anybody, and saying who waits for whom.
+//
+// A program may wait on purpose, for what only it knows of. So the check reports nothing unless it can prove that no fiber
+// will run again: every fiber is parked, for something that only a fiber of this process can give; there is no kernel
+// thread but ours, and all of those are idle; no timer runs, and no handler of the program is installed that a signal
+// could call. Each of these may be read at another moment: if no worker has started a fiber between the first look and the
+// last, nothing of it can have changed.
+//
+// It runs on sysmon: no libc lock, no memory allocation. A deadlock is final, so one report per process is all that there
+// can be; if something ran afterwards all the same, a second one would be as wrong as the first.
+#include "sched/deadlock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+
+#include "sched/preempt.h"
+#include "sched/reaper.h"
+#include "sched/stack.h"
+#include "sched/worker.h"
+
+namespace fiberthread {
+namespace {
+
+constexpr uint32_t kMostFibers = 100;    // lines of the report
+constexpr uint32_t kMostCycles = 10;
+constexpr uint32_t kMostInCycle = 20;
+constexpr uint32_t kMostSteps = 1 << 20;  // of the search for cycles, in all
+
+// What only a fiber of this process can end. Whatever is not listed may have other ways to end.
+constexpr const char* kByFibers[] = {"mutex", "cond", "semaphore", "rwlock (read)", "rwlock (write)", "barrier", "once", "join", "futex"};
+
+WaitLook* looks = nullptr;
+int reported_in = 0;  // the process: the child of a fork may report its own
+
+// ---- the check ----
+
+constexpr uint64_t bit(int sig) { return uint64_t{1} << (sig - 1); }
+
+enum class Workers { Idle, OnTheWay, InUse };
+
+Workers look_at_workers(uint32_t& count, uint64_t& beats) {
+  count = 0;
+  beats = 0;
+  Workers all = Workers::Idle;
+  for (Worker* w = all_workers(); w; w = w->all_next) {
+    if (!w->initial && !w->kernel_tid.load(std::memory_order_acquire)) continue;  // it has ended
+    if (w->running.load(std::memory_order_seq_cst)) return Workers::InUse;
+    // Set under the idle lock, once all that its last fiber left to do is done.
+    if (!__atomic_load_n(&w->idle, __ATOMIC_ACQUIRE)) all = Workers::OnTheWay;
+    count++;
+    beats += w->heartbeat.load(std::memory_order_seq_cst);
+  }
+  return all;
+}
+
+// No kernel thread but the workers, sysmon and the reaper. The directory has a link for each thread, and two of its own.
+bool no_other_thread(uint32_t workers) {
+  struct statx s;
+  if (raw_syscall(SYS_statx, AT_FDCWD, arg("/proc/self/task"), 0, STATX_NLINK, arg(&s)) != 0) return false;
+  return s.stx_nlink == workers + 1 + reaper_running() + 2;
+}
+
+// Handlers of faults are called by the code that faults, so they wake nobody; languages' runtimes and crash reporters
+// install them. (And ours for SIGSEGV is always there.)
+bool handlers_installed() {
+  constexpr uint64_t kOthers = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS) |
+                               bit(SIGABRT) | bit(kPreemptSignal) | bit(kPreemptSignal + 1) /* libc's */;
+  for (int sig = 1; sig <= 64; sig++) {
+    if (kOthers & bit(sig)) continue;
+    uintptr_t action[8] = {};  // the handler comes first
+    if (raw_syscall(SYS_rt_sigaction, sig, 0, arg(action), 8) != 0) return true;
+    if (action[0] > reinterpret_cast<uintptr_t>(SIG_IGN)) return true;
+  }
+  return false;
+}
+
+// Who has set one without a handler means to be ended by it.
+bool alarm_set() {
+  itimerval alarm{};
+  return raw_syscall(SYS_getitimer, ITIMER_REAL, arg(&alarm)) != 0 || alarm.it_value.tv_sec || alarm.it_value.tv_usec;
+}
+
+// visit(f) for every fiber that there may be, until it returns false; then false.
+template <class Visit>
+bool each_fiber(Visit visit) {
+  if (!main_fiber->block && !visit(main_fiber)) return false;
+  struct {
+    Visit& visit;
+    bool all = true;
+  } state{visit};
+  block_each(
+      [](Fiber* f, void* p) {
+        auto* s = static_cast<decltype(state)*>(p);
+        return s->all = s->visit(f);
+      },
+      &state);
+  return state.all;
+}
+
+bool is_parked(const Fiber* f) { return f->state.load(std::memory_order_acquire) == State::Parked; }
+
+bool readable(const void* p) {
+  // The kernel reads the set before it finds that there is no such way to change a mask.
+  return raw_syscall(SYS_rt_sigprocmask, -1, arg(p), 0, 8) == -EINVAL;
+}
+
+// Owners are read from the program's memory, which may hold anything.
+bool is_fiber(const Fiber* f) {
+  if (f == main_fiber) return true;
+  return f && readable(&f->tcb) && f->tcb && block_find(f->tcb) == f;
+}
+
+ParkReason reason_of(const Fiber* f) {
+  ParkReason r = f->reason;
+  const char* what;
+  do {
+    what = r.what;
+    size_t word = strcspn(what, " ");
+    for (WaitLook* l = looks; l && r.what == what; l = l->next)
+      if (!strncmp(l->what, what, word) && !l->what[word]) l->look(r);
+  } while (r.what != what);  // it waits for something else by now
+  if (!is_fiber(r.owner)) r.owner = nullptr;
+  return r;
+}
+
+bool only_by_fibers(const char* what) {
+  for (const char* listed : kByFibers)
+    if (!strcmp(what, listed)) return true;
+  return false;
+}
+
+bool waits_for_fibers(const Fiber* f) {
+  if (f->kernel || !f->reason.what) return false;
+  return only_by_fibers(f->reason.what) || only_by_fibers(reason_of(f).what);
+}
+
+// ---- the report ----
+
+class Output {
+ public:
+  Output& operator<<(const char* s) {
+    while (*s) put(*s++);
+    return *this;
+  }
+  Output& operator<<(uint64_t n) {
+    char digits[20];
+    int i = 0;
+    do digits[i++] = static_cast<char>('0' + n % 10);
+    while (n /= 10);
+    while (i) put(digits[--i]);
+    return *this;
+  }
+  Output& operator<<(const void* p) {
+    auto n = reinterpret_cast<uintptr_t>(p);
+    *this << "0x";
+    int shift = 60;
+    while (shift && n >> shift == 0) shift -= 4;
+    for (; shift >= 0; shift -= 4) put("0123456789abcdef"[n >> shift & 15]);
+    return *this;
+  }
+  void put(char c) {
+    if (n_ == sizeof text_) flush();
+    text_[n_++] = c;
+  }
+  // Never waits for long for who reads stderr: sysmon may still be needed to take a signal.
+  void flush() {
+    constexpr int kPatienceMs = 100;
+    for (size_t at = 0; at < n_ && !broken_;) {
+      pollfd p{2, POLLOUT, 0};
+      timespec patience{0, kPatienceMs * 1'000'000};
+      long r = raw_syscall(SYS_ppoll, arg(&p), 1, arg(&patience), 0, 8);
+      if (r == -EINTR) continue;
+      bool ready = r == 1 && !(p.revents & (POLLERR | POLLNVAL));
+      if (ready) r = raw_syscall(SYS_write, 2, arg(text_ + at), static_cast<long>(n_ - at));
+      if (ready && r == -EINTR) continue;
+      if (!ready || r <= 0) broken_ = true;
+      else at += static_cast<size_t>(r);
+    }
+    n_ = 0;
+  }
+
+ private:
+  char text_[2048];  // less than PIPE_BUF: a pipe that is ready for it takes it at once
+  size_t n_ = 0;
+  bool broken_ = false;
+};
+
+constexpr const char* kLine = "fiberthread: ";
+
+// What a write to stderr may raise is none of the program's business.
+class NoSignals {
+ public:
+  NoSignals() {
+    uint64_t set = bits();
+    raw_syscall(SYS_rt_sigprocmask, SIG_BLOCK, arg(&set), arg(&old_), 8);
+    raw_syscall(SYS_rt_sigpending, arg(&before_), 8);
+  }
+  ~NoSignals() {
+    uint64_t now = 0, ours;
+    raw_syscall(SYS_rt_sigpending, arg(&now), 8);
+    timespec at_once{};
+    if ((ours = bits() & now & ~before_)) raw_syscall(SYS_rt_sigtimedwait, arg(&ours), 0, arg(&at_once), 8);
+    raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&old_), 0, 8);
+  }
+
+ private:
+  static uint64_t bits() { return bit(SIGPIPE) | bit(SIGTTOU) | bit(SIGXFSZ); }
+  uint64_t old_ = 0, before_ = 0;
+};
+
+void put_fiber(Output& out, const Fiber* f) {
+  out << "fiber " << f->id;
+  if (f == main_fiber) out << " (main)";
+  if (!*f->name) return;
+  out << " '";
+  for (size_t i = 0; i < sizeof f->name && f->name[i]; i++) out.put(f->name[i] >= ' ' && f->name[i] < 127 ? f->name[i] : '?');
+  out << "'";
+}
+
+void put_wait(Output& out, const Fiber* f, const ParkReason& r) {
+  if (r.owner && r.object == r.owner) {  // of a fiber, there is only the end to wait for
+    out << " waits for the end of ";
+  } else {
+    out << " waits for " << r.what << " " << r.object;
+    if (r.owner) out << " held by ";
+  }
+  if (r.owner == f) out << "itself";
+  else if (r.owner) put_fiber(out, r.owner);
+  if (r.owner && !is_parked(r.owner)) out << ", which has ended";
+}
+
+const Fiber* waits_for(const Fiber* f) {
+  const Fiber* owner = reason_of(f).owner;
+  return owner && is_parked(owner) ? owner : nullptr;
+}
+
+// The number of fibers in the cycle that f is in, 0 if it is in none.
+uint32_t cycle_of(const Fiber* f, uint32_t& steps) {
+  const Fiber* mark = f;  // moved at growing distances, so that a cycle of others is noticed too
+  uint32_t n = 0, move_at = 1;
+  for (const Fiber* g = waits_for(f); g && steps < kMostSteps; g = waits_for(g)) {
+    n++;
+    steps++;
+    if (g == f) return n;
+    if (g == mark) return 0;
+    if (n == move_at) {
+      mark = g;
+      move_at *= 2;
+    }
+  }
+  return 0;
+}
+
+// Each cycle is named once, from its member with the lowest id on.
+bool is_first_in_cycle(const Fiber* f, uint32_t members) {
+  for (const Fiber* g = f; members--; g = waits_for(g))
+    if (g->id < f->id) return false;
+  return true;
+}
+
+void put_cycle(Output& out, const Fiber* f, uint32_t members) {
+  out << kLine << "cycle: ";
+  put_fiber(out, f);
+  for (uint32_t i = 0; i < members; i++) {
+    if (i == kMostInCycle) {
+      out << ", and so on: " << members << " in all";
+      break;
+    }
+    if (i) out << ", which";
+    put_wait(out, f, reason_of(f));
+    f = waits_for(f);
+  }
+  out << "\n";
+}
+
+void report(uint32_t workers, uint64_t parked) {
+  NoSignals no_signals;
+  Output out;
+  uint32_t base = base_slots();
+  uint64_t spawned = statistics.fibers.load(std::memory_order_relaxed);
+  out << kLine << "deadlock: every fiber is parked, and nothing is left that could wake one\n";
+  out << kLine << "workers: " << workers << " (base " << base << ", extra " << (workers > base ? workers - base : 0)
+      << ", blocked 0); fibers: " << parked << " parked, " << spawned + 1 - parked << " completed, " << spawned << " spawned\n";
+  uint64_t now = cycles();
+  uint32_t listed = 0;
+  each_fiber([&](const Fiber* f) {
+    if (!is_parked(f)) return true;
+    if (listed++ == kMostFibers) return false;
+    ParkReason r = reason_of(f);
+    out << kLine;
+    put_fiber(out, f);
+    if (f->start) out << ", started at " << reinterpret_cast<const void*>(f->start) << ",";
+    put_wait(out, f, r);
+    uint64_t ms = now > f->since ? (now - f->since) / cycles_per_us / 1000 : 0;
+    out << ", for " << ms / 1000 << ".";
+    for (uint64_t digit = 100; digit; digit /= 10) out.put(static_cast<char>('0' + ms / digit % 10));
+    out << " s (" << r.file << ":" << static_cast<uint64_t>(r.line) << ")\n";
+    return true;
+  });
+  if (parked > kMostFibers) out << kLine << "… and " << parked - kMostFibers << " more\n";
+  uint32_t cycles_found = 0, steps = 0;
+  each_fiber([&](const Fiber* f) {
+    if (!is_parked(f)) return true;
+    uint32_t members = cycle_of(f, steps);
+    if (members && is_first_in_cycle(f, members)) {
+      put_cycle(out, f, members);
+      cycles_found++;
+    }
+    return cycles_found < kMostCycles && steps < kMostSteps;
+  });
+  if (!cycles_found) out << kLine << "no cycle: somebody was not woken, or ended without waking\n";
+  out.flush();
+}
+
+// Whatever the program does with this signal.
+void end_process() {
+  uintptr_t by_default[8] = {};
+  uint64_t set = bit(SIGABRT);
+  raw_syscall(SYS_rt_sigaction, SIGABRT, arg(by_default), 0, 8);
+  raw_syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, arg(&set), 0, 8);
+  raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), sysmon_tid(), SIGABRT);
+}
+
+}  // namespace
+
+void deadlock_look_by(WaitLook& look) {
+  look.next = looks;
+  looks = &look;
+}
+
+bool deadlock_check() {
+  if (options.deadlock == DeadlockPolicy::Off) return false;
+  int pid = static_cast<int>(raw_syscall(SYS_getpid));
+  if (reported_in == pid) return false;
+  uint32_t workers;
+  uint64_t beats;
+  switch (look_at_workers(workers, beats)) {
+    case Workers::InUse: return false;
+    case Workers::OnTheWay: return true;
+    case Workers::Idle: break;
+  }
+  uint32_t live = live_fibers.load(std::memory_order_acquire);
+  if (main_fiber->kernel || handlers_installed()) return false;
+  uint64_t parked = 0;
+  bool stuck = each_fiber([&](const Fiber* f) {
+    State s = f->state.load(std::memory_order_acquire);
+    if (s == State::Parked) parked++;
+    return s == State::Done || (s == State::Parked && waits_for_fibers(f));
+  });
+  if (!stuck || parked == 0 || parked != live || alarm_set() || !no_other_thread(workers)) return false;
+  uint64_t beats_now;
+  if (look_at_workers(workers, beats_now) != Workers::Idle || beats_now != beats) return true;
+  if (work_queued() || next_timer() != kNever) return true;
+  reported_in = pid;
+  report(workers, parked);
+  if (options.deadlock == DeadlockPolicy::Abort) end_process();
+  return false;
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,74 @@
+#!/bin/bash
+# packages: gcc
+# Deadlocks are reported: once, with each fiber's wait and the cycle, and without a wake-up afterwards. Programs that wait
+# for anything else than their own threads are left in peace.
+. "$(dirname "$0")/../lib.sh"
+ulimit -c 0
+program="$TMP/deadlock"
+gcc -O2 -w -pthread -o "$program" "$(dirname "$0")/../src/deadlock.c" || fail "gcc failed"
+
+# Switches of all threads of a process so far.
+switches() { cat /proc/"$1"/task/*/status 2>/dev/null | awk '/ctxt_switches/ { n += $2 } END { print n }'; }
+
+reported() { # CASE WORKERS
+  local log="$TMP/$1.$2" pid line i before quiet=
+  : >"$log.err"
+  env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS="$2" "$program" "$1" >"$log.out" 2>"$log.err" &
+  pid=$!
+  for ((i = 0; i < 300; i++)); do # only against hangs
+    grep -q '^fiberthread: .*cycle: .*' "$log.err" && break
+    sleep 0.05
+  done
+  for ((i = 0; i < 20; i++)); do
+    before=$(switches $pid)
+    sleep 0.3
+    [ "$before" = "$(switches $pid)" ] && quiet=1 && break
+  done
+  kill -KILL $pid 2>/dev/null || fail "$1 on $2 workers: it has ended: $(cat "$log.err")"
+  wait $pid 2>/dev/null
+  [ "$(grep -c ': deadlock: ' "$log.err")" = 1 ] || fail "$1 on $2 workers: not one report: $(cat "$log.err")"
+  [ -s "$log.out" ] || fail "$1 on $2 workers: it does not say what to expect"
+  while read -r line; do
+    grep -qF -- "$line" "$log.err" || fail "$1 on $2 workers: no \"$line\" in: $(cat "$log.err")"
+  done <"$log.out"
+  grep -v '^fiberthread: ' "$log.err" && fail "$1 on $2 workers: lines that are not ours"
+  grep -q 'waits for .*, for [0-9]*\.[0-9][0-9][0-9] s ([a-z/_]*\.cpp:[0-9]*)$' "$log.err" || fail "$1 on $2 workers: no time or place: $(cat "$log.err")"
+  [ $quiet ] || fail "$1 on $2 workers: it wakes up again and again"
+}
+
+silent() { # CASE WORKERS, 0: on NPTL
+  local log="$TMP/$1.$2" status preload="$LIBRARY"
+  [ "$2" = 0 ] && preload=
+  env LD_PRELOAD="$preload" FIBERTHREAD_WORKERS="$2" timeout -s KILL 60 "$program" "$1" >/dev/null 2>"$log.err"
+  status=$?
+  [ $status = 0 ] || fail "$1 on $2 workers: status $status: $(cat "$log.err")"
+  grep ': deadlock: ' "$log.err" && fail "$1 on $2 workers: $(cat "$log.err")"
+  return 0
+}
+
+jobs=()
+for name in $("$program"); do
+  for workers in 0 1 2 16; do
+    case $name in
+      -*) silent "$name" $workers & ;;
+      *) [ $workers = 0 ] || reported "$name" $workers & ;;
+    esac
+    jobs+=($!)
+  done
+done
+failed=0
+for job in "${jobs[@]}"; do wait "$job" || failed=1; done
+[ $failed = 0 ] || exit 1
+
+env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEADLOCK=abort timeout -s KILL 200 "$program" two >"$TMP/out" 2>"$TMP/err"
+[ $? = 134 ] || fail "not ended by SIGABRT: $(cat "$TMP/err")"
+grep -qF -- "$(head -n 1 "$TMP/out")" "$TMP/err" || fail "no report before SIGABRT: $(cat "$TMP/err")"
+env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEADLOCK=off timeout -s KILL 1 "$program" two >/dev/null 2>"$TMP/err"
+[ $? = 137 ] || fail "off: it has ended"
+[ -s "$TMP/err" ] && fail "off: $(cat "$TMP/err")"
+# Nobody reads stderr: the program waits on, as it would without us.
+env LD_PRELOAD="$LIBRARY" timeout -s KILL 1 "$program" two 2>&1 >/dev/null | true
+[ "${PIPESTATUS[0]}" = 137 ] || fail "it does not outlive its stderr"
+env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEADLOCK=maybe "$program" >/dev/null 2>"$TMP/err"
+[ "$(cat "$TMP/err")" = "fiberthread: FIBERTHREAD_DEADLOCK=maybe is not report, abort or off; ignored" ] || fail "a bad value: $(cat "$TMP/err")"
+exit 0

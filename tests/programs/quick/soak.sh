@@ -1,0 +1,24 @@
+#!/bin/bash
+# packages: gcc
+# Everything at once under FIBERTHREAD_CHAOS, SOAK_SECONDS on each number of workers ("make soak": 600).
+. "$(dirname "$0")/../lib.sh"
+seconds=${SOAK_SECONDS:-15}
+for program in soak storm; do
+  gcc -O2 -w -pthread -o "$TMP/$program" "$(dirname "$0")/../src/$program.c" || fail "gcc failed"
+done
+chaos() {
+  env LD_PRELOAD="$LIBRARY" FIBERTHREAD_CHAOS="$seed" FIBERTHREAD_WORKERS="$workers" timeout -k 5 $((seconds + 100)) "$@" >"$TMP/out" 2>"$TMP/err" ||
+    fail "FIBERTHREAD_CHAOS=$seed FIBERTHREAD_WORKERS=$workers ${*##*/}: status $?: $(tail -n 3 "$TMP/err")"
+}
+seed=${SOAK_SEED:-$((RANDOM + 1))}
+for workers in 1 2 3 16; do
+  end=$((SECONDS + seconds))
+  chaos "$TMP/storm" "$seed"
+  while ((SECONDS < end)); do
+    left=$((end - SECONDS))
+    chaos "$TMP/soak" $((left < 60 ? left : 60)) "$seed"
+    seed=$((seed + 1))
+    ((SECONDS < end)) && chaos "$TMP/storm" "$seed"
+  done
+done
+exit 0
