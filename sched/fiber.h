@@ -4,10 +4,9 @@
 // true then: main before the scheduler starts, foreign threads). The calls below work for both; where a fiber parks,
 // a kernel thread sleeps in the kernel.
 //
-// States, each change one CAS (DESIGN.md §5):
+// States. Only PARKED → QUEUED is contended, and so a CAS; each other change is that of the one who has the fiber:
 //
-//     CREATED → QUEUED → RUNNING → PARKING → PARKED → QUEUED …        RUNNING → DONE
-//     PARKING → QUEUED (an unpark came first), PARKING → RUNNING (nothing to wait for)
+//     CREATED → QUEUED → RUNNING → PARKED → QUEUED …        RUNNING → QUEUED (yield, preemption)        RUNNING → DONE
 //
 // Invariants. A fiber is QUEUED with a queue entry, PARKED or DONE only when it is off its stack: those states are
 // entered by the post-switch action, on the stack of whatever runs next. So whoever finds it in a queue may run it
@@ -27,7 +26,7 @@ namespace fiberthread {
 struct Worker;
 struct Fiber;
 
-enum class State : uint32_t { Created, Queued, Running, Parking, Parked, Done };
+enum class State : uint32_t { Created, Queued, Running, Parked, Done };
 
 // Why a fiber waits; for dumps and deadlock reports. All strings are literals.
 struct ParkReason {
@@ -138,14 +137,18 @@ uint64_t now_ns();
 
 // Waits until *flag != expected, an unpark, an interrupt, or `deadline_ns` (absolute, now_ns()'s clock; kNever: none).
 // May return for no reason: call it in a loop. Returns false if the deadline has passed. The caller must not hold a
-// SpinLock. `flag` is read before the fiber leaves its stack; who changes it must unpark afterwards.
+// SpinLock. `flag` is read before the fiber leaves its stack; who changes it must unpark afterwards: an unpark that comes
+// before the fiber is PARKED sets the latch, which is looked at once it is.
 bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkReason& reason, uint64_t deadline_ns = kNever);
 
 // Makes `f` runnable, or latches that for its next park. Never blocks, never runs `f`. Any thread, any context.
 void unpark(Fiber* f);
 
-// Forgets an unpark that came for an earlier wait. Only by the fiber itself, before it publishes a new wait.
-inline void clear_pending_unpark(Fiber* self) { self->pending_unpark.store(0, std::memory_order_relaxed); }
+// Forgets an unpark that came for an earlier wait. Only by the fiber itself, before it publishes a new wait and before it
+// looks at its interrupts.
+inline void clear_pending_unpark(Fiber* self) {
+  if (self->pending_unpark.load(std::memory_order_relaxed)) self->pending_unpark.exchange(0, std::memory_order_seq_cst);
+}
 
 // Sets interrupt bits and makes sure that `f` sees them: unparks it.
 void interrupt(Fiber* f, uint32_t bits);

@@ -95,7 +95,7 @@ Worker* make_worker() {
 }
 
 void dismiss(Worker* w) {
-  w->leaves.store(true, std::memory_order_seq_cst);
+  w->leaves.exchange(true, std::memory_order_seq_cst);
   get_up(w);
 }
 
@@ -317,9 +317,10 @@ namespace {
 void post_exit(Worker*, Fiber* f) {
   f->join_lock.lock();
   f->state.store(State::Done, std::memory_order_release);
-  f->done.store(1, std::memory_order_seq_cst);
+  f->done.store(1, std::memory_order_release);
   Fiber* joiner = f->joiner;
   bool detached = f->detached;
+  if (detached) f->valid.store(false, std::memory_order_release);  // detached since thread_exit_raw() looked
   Worker* own = f->bound.load(std::memory_order_relaxed);
   f->bound.store(nullptr, std::memory_order_relaxed);
   f->join_lock.unlock();
@@ -385,7 +386,7 @@ void sched_exit() {
 
 bool sched_join(Fiber* f, void** result, uint64_t deadline, uint32_t interrupt_mask) {
   Fiber* me = self();
-  clear_pending_unpark(me);
+  // The latch stays as it is: the caller is registered, and a cancellation may have come since it looked for one.
   while (!f->done.load(std::memory_order_acquire)) {
     bool in_time = park_if(&f->done, 0, {"join", f, f}, deadline);
     if (f->done.load(std::memory_order_acquire)) break;
@@ -401,8 +402,7 @@ bool sched_join(Fiber* f, void** result, uint64_t deadline, uint32_t interrupt_m
     return false;
   }
   Busy busy;
-  f->join_lock.lock();  // the ending side is out of it after this
-  f->join_lock.unlock();
+  f->join_lock.wait_until_free();  // then the ending side is out of it
   if (result) *result = f->result;
   f->valid.store(false, std::memory_order_release);
   if (f->block) block_put(f);

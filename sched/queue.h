@@ -82,7 +82,9 @@ class Inbox {
   Fiber* pop() {
     if (empty() || !consumer_.try_lock()) return nullptr;
     if (!front_) {
-      Fiber* list = head_.exchange(nullptr, std::memory_order_acquire);
+      // At no time may the rest of a list that we take be seen nowhere: who looks before it sleeps would miss it.
+      has_front_.store(true, std::memory_order_relaxed);  // published by the exchange
+      Fiber* list = head_.exchange(nullptr, std::memory_order_acq_rel);
       while (list) {  // newest first: turn it round
         Fiber* next = list->queue_next;
         list->queue_next = front_;

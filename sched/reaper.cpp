@@ -83,7 +83,7 @@ void* reap(void*) {
       futex_wait(&work, seen, next_tick);
       continue;
     }
-    awake.store(false, std::memory_order_seq_cst);
+    awake.exchange(false, std::memory_order_seq_cst);
     // Whoever put a block before it could see that we sleep.
     if (!block_any_idle()) futex_wait(&work, seen);
     awake.store(true, std::memory_order_relaxed);

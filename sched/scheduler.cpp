@@ -122,7 +122,7 @@ bool handed_to_bound(Fiber* f, Worker* here) {
   Worker* w = f->bound.load(std::memory_order_acquire);
   if (__builtin_expect(!w || w == here, 1)) return false;
   // Sequentially consistent against await_handed().
-  w->handed.store(f, std::memory_order_seq_cst);
+  w->handed.exchange(f, std::memory_order_seq_cst);
   get_up(w);
   return true;
 }
@@ -256,13 +256,20 @@ void suspend(Fiber* me, void (*post)(Worker*, Fiber*)) {
 
 namespace {
 
+// Puts itself back into the queue, if nobody else does: for who has published PARKED, and then saw the latch.
+void unpark_parked(Fiber* f) {
+  State parked = State::Parked;
+  if (f->state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel)) enqueue_woken(f);
+}
+
 void post_park(Worker* w, Fiber* f) {
   w->parks++;
-  State parking = State::Parking;
   chaos_delay();
-  // Release: whoever unparks it and runs it sees all that it wrote.
-  if (f->state.compare_exchange_strong(parking, State::Parked, std::memory_order_acq_rel)) return;
-  enqueue_woken(f);  // QUEUED by an unpark that left the queueing to us
+  // Sequentially consistent against unpark(), which sets the latch and then looks at the state: one of us sees the other.
+  // From the store on, f may run elsewhere, and be anybody's; to wake it is harmless even then.
+  f->state.exchange(State::Parked, std::memory_order_seq_cst);
+  chaos_delay();
+  if (__builtin_expect(f->pending_unpark.load(std::memory_order_seq_cst), 0)) unpark_parked(f);
 }
 
 void post_yield(Worker* w, Fiber* f) {
@@ -270,6 +277,9 @@ void post_yield(Worker* w, Fiber* f) {
   if (handed_to_bound(f, nullptr)) return;
   if (chaos(2) && enqueue_anywhere(w->slot, f)) return;
   enqueue_local(w, f);
+  // What it made room for is in no queue any more: sysmon may have looked just then, and gone to sleep.
+  entry_fence();
+  sysmon_poke();
 }
 
 void post_preempt(Worker* w, Fiber* f) {
@@ -380,8 +390,11 @@ void leave_idle(Worker* w) {  // IdleLock
 void go_idle(Worker* w) {
   apply_mask(w, kIdleMask);  // a sleeping worker stands for no fiber, so it takes no signal
   uint64_t deadline;
+  bool counted = w->searching;
   {
     SpinGuard guard(idle_lock);
+    // Before it is in the list: whoever finds it there may give it a slot and count it as searching anew.
+    w->searching = false;
     if (w->slot) {
       chaos_delay();
       add_free_slot(w->slot);
@@ -399,10 +412,7 @@ void go_idle(Worker* w) {
       deadline = kNever;
     }
   }
-  if (w->searching) {
-    w->searching = false;
-    searching.fetch_sub(1, std::memory_order_seq_cst);
-  }
+  if (counted) searching.fetch_sub(1, std::memory_order_seq_cst);
   chaos_delay();
   // The slot is free and nobody counts on us as searching, before we look at the queues once more; pairs with the fence
   // between queueing and wake_if_needed() elsewhere: one of the two sees the other.
@@ -486,7 +496,7 @@ Fiber* await_handed(Worker* w) {
   Fiber* f = nullptr;
   while (w->bound && !w->leaves.load(std::memory_order_acquire)) {
     if ((f = w->handed.exchange(nullptr, std::memory_order_acq_rel))) break;
-    w->wake.store(0, std::memory_order_seq_cst);
+    w->wake.exchange(0, std::memory_order_seq_cst);
     if (!w->handed.load(std::memory_order_seq_cst) && !w->leaves.load(std::memory_order_seq_cst)) futex_wait(&w->wake, 0);
   }
   __atomic_store_n(&w->idle, false, __ATOMIC_RELEASE);
@@ -695,23 +705,22 @@ uint64_t now_ns() {
 
 namespace {
 
-bool park_in_kernel(Fiber* me, const std::atomic<uint32_t>* flag, uint32_t expected, uint64_t deadline) {
+bool park_in_kernel(Fiber* me, uint64_t deadline) {
   me->kernel_word.store(0, std::memory_order_relaxed);
-  me->state.store(State::Parking, std::memory_order_seq_cst);
-  bool in_time = true;
-  State parking = State::Parking;
-  if (me->pending_unpark.exchange(0, std::memory_order_seq_cst) == 0 && flag->load(std::memory_order_seq_cst) == expected &&
-      me->state.compare_exchange_strong(parking, State::Parked, std::memory_order_acq_rel)) {
-    while (me->kernel_word.load(std::memory_order_acquire) == 0) {
-      long r = futex_wait(&me->kernel_word, 0, deadline == kNever ? 0 : deadline);
-      if (r == -ETIMEDOUT || r == -EINTR) {
-        State parked = State::Parked;
-        in_time = r != -ETIMEDOUT;
-        if (me->state.compare_exchange_strong(parked, State::Running, std::memory_order_acq_rel)) return in_time;
-        // An unpark won: its store to kernel_word is coming, and must not hit a later wait.
-        while (me->kernel_word.load(std::memory_order_acquire) == 0) cpu_relax();
-      }
+  // As in post_park(); there is no stack to leave.
+  me->state.exchange(State::Parked, std::memory_order_seq_cst);
+  bool give_up = me->pending_unpark.load(std::memory_order_seq_cst), in_time = true;
+  while (me->kernel_word.load(std::memory_order_acquire) == 0) {
+    if (give_up) {
+      State parked = State::Parked;
+      if (me->state.compare_exchange_strong(parked, State::Running, std::memory_order_acq_rel)) return in_time;
+      // An unpark won: its store to kernel_word is coming, and must not hit a later wait.
+      while (me->kernel_word.load(std::memory_order_acquire) == 0) cpu_relax();
+      break;
     }
+    long r = futex_wait(&me->kernel_word, 0, deadline == kNever ? 0 : deadline);
+    give_up = r == -ETIMEDOUT || r == -EINTR;
+    in_time = r != -ETIMEDOUT;
   }
   me->state.store(State::Running, std::memory_order_release);
   return in_time;
@@ -731,23 +740,20 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   if (chaos(8)) yield();
   Busy busy;
   if (me->pending_unpark.load(std::memory_order_relaxed)) {
-    me->pending_unpark.store(0, std::memory_order_relaxed);
+    // Exchanged: what its setter wrote before is seen by the look at the condition that follows.
+    me->pending_unpark.exchange(0, std::memory_order_seq_cst);
     return true;
   }
+  // Only to save a switch: an unpark that follows the change of the flag is not lost.
+  if (flag->load(std::memory_order_acquire) != expected) return true;
+  chaos_delay();
   me->reason = reason;
-  if (me->kernel) return park_in_kernel(me, flag, expected, deadline);
+  if (me->kernel) return park_in_kernel(me, deadline);
   if (__builtin_expect(off_own_stack(me), 0)) {
     me->kernel = true;
-    bool in_time = park_in_kernel(me, flag, expected, deadline);
+    bool in_time = park_in_kernel(me, deadline);
     me->kernel = false;
     return in_time;
-  }
-  // Sequentially consistent against unpark(), which sets the latch and then looks at the state.
-  me->state.store(State::Parking, std::memory_order_seq_cst);
-  chaos_delay();
-  if (me->pending_unpark.exchange(0, std::memory_order_seq_cst) || flag->load(std::memory_order_seq_cst) != expected) {
-    me->state.exchange(State::Running, std::memory_order_acq_rel);  // or QUEUED by an unpark: then it is without entry
-    return true;
   }
   me->preempted.store(0, std::memory_order_relaxed);
   me->since = cycles();
@@ -783,16 +789,12 @@ void unpark(Fiber* f) {
           enqueue_woken(f);
         }
         return;
-      case State::Parking:
-        // Still on its stack: it finds this when it wants to commit, and queues itself.
-        if (!f->state.compare_exchange_weak(s, State::Queued, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
-        return;
       case State::Running:
       case State::Queued:
-        f->pending_unpark.store(1, std::memory_order_seq_cst);
+        f->pending_unpark.exchange(1, std::memory_order_seq_cst);
         chaos_delay();
         s = f->state.load(std::memory_order_seq_cst);
-        if (s == State::Parked || s == State::Parking) continue;
+        if (s == State::Parked) continue;  // it may have parked between, without a look at the latch
         return;
       default:
         return;

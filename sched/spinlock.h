@@ -21,6 +21,10 @@ class SpinLock {
       }
     }
   }
+  // Until whoever has it now has left it. Acquires what he wrote.
+  void wait_until_free() {
+    while (locked_.load(std::memory_order_acquire)) cpu_relax();
+  }
   void unlock() { locked_.store(false, std::memory_order_release); }
   // For the child of a fork, where no other thread exists that could hold it.
   void reset() { locked_.store(false, std::memory_order_relaxed); }

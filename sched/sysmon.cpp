@@ -168,7 +168,7 @@ void adopt_mask() {
 void (*sysmon_hook)() = nullptr;
 
 void sysmon_call() {
-  called.store(1, std::memory_order_seq_cst);
+  called.exchange(1, std::memory_order_seq_cst);
   if (asleep.exchange(0, std::memory_order_seq_cst)) futex_wake(&asleep, 1);
 }
 
@@ -243,7 +243,7 @@ void sysmon_main() {
       growth.settle();
       until = timer;
       wake_at.store(until, std::memory_order_relaxed);
-      asleep.store(1, std::memory_order_seq_cst);
+      asleep.exchange(1, std::memory_order_seq_cst);
       // Work that was queued before the store has not poked us. Its queuer pays for no fence between the two: the
       // membarrier makes it see the store, or us the work.
       raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0);
@@ -257,7 +257,7 @@ void sysmon_main() {
     } else {
       if (timer < until) until = timer;
       wake_at.store(until, std::memory_order_relaxed);
-      asleep.store(2, std::memory_order_seq_cst);  // a short sleep that nobody needs to end, but for the mask
+      asleep.exchange(2, std::memory_order_seq_cst);  // a short sleep that nobody needs to end, but for the mask
     }
     uint32_t s = asleep.load(std::memory_order_acquire);
     if (s && !called.load(std::memory_order_seq_cst) && mask_version.load(std::memory_order_acquire) == mask_done.load(std::memory_order_relaxed))

@@ -630,7 +630,7 @@ void signal_scheduler_started() {
 void signal_thread_ends(Fiber* me) {
   alternate_stack = {};
   ThreadSignals& s = state_of(me);
-  s.ended.store(true, std::memory_order_seq_cst);
+  s.ended.exchange(true, std::memory_order_seq_cst);
   if (s.arriving.load(std::memory_order_seq_cst) == 0) return;  // the usual end, without a system call
   Pending* homeless = nullptr;
   {
@@ -1100,7 +1100,7 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
   for (;;) {
     test_cancel();
     // Before looking: who sends afterwards interrupts us.
-    s.waited_for.store(wanted, std::memory_order_seq_cst);
+    s.waited_for.exchange(wanted, std::memory_order_seq_cst);
     if (take_any(me, wanted, &got)) {
       r = got.si_signo;
       break;

@@ -117,8 +117,7 @@ WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline, uint32_t
     // Acquire: what the waker did before is seen.
     while (!w.signaled.load(std::memory_order_acquire)) {
       if (mask || deadline != kNever) {
-        // After park_if() took the latch, before we look whether an interrupt made it: pairs with interrupt().
-        std::atomic_thread_fence(std::memory_order_seq_cst);
+        // One that comes after this look sets the latch, with which park_if() returns.
         bool interrupted = me->interrupts.load(std::memory_order_relaxed) & mask;
         if (interrupted || late) {
           if (withdraw(w)) return interrupted ? WakeReason::Interrupted : WakeReason::TimedOut;

@@ -1,0 +1,281 @@
+// Join, detach and the end of a thread: its block goes back exactly once, by whoever comes last, and no join waits for ever.
+//
+// Mirrors sched_join() and post_exit() of sched/, and of shim/thread.cpp thread_exit_raw(), become_joiner(), join() and
+// pthread_detach(). `f` ends; a thread joins it (plainly, with a deadline, or with a cancellation on its way) and then ends,
+// too: its record comes back as another thread, which waits for a flag of its own while the late unpark for the join may
+// still come. A third thread does nothing, detaches `f`, or joins it as well.
+//
+// Left out: park_if() is one step (park.pml), as is a section under join_lock where nobody looks without it; an unpark is
+// two, as its look may be of the record's former life. What POSIX leaves undefined: nobody uses the handle after it was
+// joined, or detached and ended.
+//
+// holds:
+// fails: -DBROKEN_CLEAR
+// fails: -DBROKEN_LOCK
+// fails: -DBROKEN_VALID
+// Mutations. BROKEN_CLEAR: sched_join() forgets the latch, though registered already: a cancellation is lost. BROKEN_LOCK:
+// the joiner does not wait for the ending side to be out of the lock. BROKEN_VALID: post_exit() leaves the handle of a
+// thread valid that was detached on its way there.
+
+mtype = { Unborn, Running, Parked };
+mtype = { Plain, Timed, Cancelled, Detaches, Joins, Idles };
+
+// The records of two that join; the first comes back as another thread.
+mtype state[2] = Running;
+bit latch[2];
+bit requested;            // pthread_cancel for joiner 0
+bit late_now;
+
+// The record of `f`.
+bit lock, done, valid = 1, detached, off_stack, inside;
+byte joiner;              // from 1
+byte given_back;
+bit joined;
+bit gone[2];              // done with the handle
+
+mtype kind, third;
+bit after;                // `f` ends only after joiner 0 gave up
+bit flag, finished[2];
+
+inline unpark(who) {
+  seen = state[who];
+  if
+  :: seen == Parked ->
+     atomic {
+       if
+       :: state[who] == Parked -> state[who] = Running
+       :: state[who] == Running -> latch[who] = 1
+       :: else
+       fi
+     }
+  :: seen == Running ->
+     latch[who] = 1;
+     atomic {
+       if
+       :: state[who] == Parked -> state[who] = Running
+       :: else
+       fi
+     }
+  :: else
+  fi;
+  seen = 0
+}
+
+// park_if(condition): parks unless the latch is set or the condition true.
+inline park_unless(condition) {
+  atomic {
+    if
+    :: latch[me] -> latch[me] = 0
+    :: else ->
+       if
+       :: condition
+       :: else -> state[me] = Parked
+       fi
+    fi
+  }
+  state[me] == Running
+}
+
+inline block_put() {
+  atomic {
+    assert(given_back == 0);
+    assert(off_stack && !inside && done && !valid);
+    given_back++
+  }
+}
+
+proctype ending() {
+  mtype seen;
+  byte j;
+  bit d;
+  !after || gone[0];
+  // thread_exit_raw()
+  atomic {
+    !lock;
+    if
+    :: detached -> valid = 0
+    :: else
+    fi
+  }
+  off_stack = 1;
+  // post_exit()
+  atomic { !lock -> lock = 1; inside = 1 }
+  done = 1;
+  atomic {
+    j = joiner; d = detached;
+#ifndef BROKEN_VALID
+    if
+    :: d -> valid = 0
+    :: else
+    fi
+#endif
+  }
+  atomic { lock = 0; inside = 0 }
+  if
+  :: j -> unpark(j - 1)
+  :: else ->
+     if
+     :: d -> block_put()
+     :: else
+     fi
+  fi
+}
+
+// `ok`: it is registered.
+inline become_joiner() {
+  atomic {
+    !lock;
+    if
+    :: detached || joiner -> ok = 0
+    :: else -> joiner = me + 1; ok = 1
+    fi
+  }
+}
+
+proctype joining(byte me; bit cancels; bit timed) {
+  bit ok, in_time;
+  if
+  :: !valid || (cancels && requested) -> goto out
+  :: else
+  fi;
+again:
+  become_joiner();
+  if
+  :: !ok -> goto out
+  :: else
+  fi;
+  // sched_join()
+#ifdef BROKEN_CLEAR
+  latch[me] = 0;
+#endif
+  do
+  :: done -> break
+  :: else ->
+     park_unless(done);
+     in_time = !(timed && late_now);
+     if
+     :: done -> break
+     :: else
+     fi;
+     if
+     :: in_time && !(cancels && requested)
+     :: else ->
+        atomic {
+          !lock;
+          in_time = 0;
+          if
+          :: done -> break
+          :: else -> joiner = 0
+          fi
+        }
+        if
+        :: (cancels && requested) || (timed && late_now) -> goto out
+        :: else -> goto again
+        fi
+     fi
+  od;
+#ifndef BROKEN_LOCK
+  !lock;
+#endif
+  valid = 0;
+  block_put();
+  joined = 1;
+out:
+  gone[me] = 1;
+  // It ends, and its record comes back as another thread, which waits for the flag.
+  if
+  :: me == 0 ->
+     state[me] = Unborn;
+     latch[me] = 0;
+     state[me] = Running;
+     do
+     :: flag -> break
+     :: else -> park_unless(flag)
+     od
+  :: else
+  fi;
+  finished[me] = 1
+}
+
+proctype detaching() {
+  bit ended;
+  if
+  :: !valid -> goto out
+  :: else
+  fi;
+  atomic {
+    !lock;
+    if
+    :: detached || joiner -> goto out
+    :: else -> detached = 1; ended = done
+    fi
+  }
+  if
+  :: ended -> valid = 0; block_put()
+  :: else
+  fi;
+out:
+  gone[1] = 1; finished[1] = 1
+}
+
+proctype canceller() {
+  mtype seen;
+  requested = 1;
+  unpark(0)
+}
+
+// The deadline: the timer's unpark is over before the wait is.
+proctype clock() {
+  late_now = 1;
+  do
+  :: atomic { state[0] == Parked && !gone[0] -> state[0] = Running }
+  :: gone[0] -> break
+  od
+}
+
+proctype waker() {
+  mtype seen;
+  gone[0];
+  flag = 1;
+  unpark(0)
+}
+
+init {
+  atomic {
+    if
+    :: kind = Plain
+    :: kind = Timed
+    :: kind = Cancelled
+    fi;
+    if
+    :: third = Idles
+    :: third = Detaches
+    :: third = Joins
+    fi;
+    if
+    :: kind != Plain -> after = 1
+    :: true
+    fi;
+    // Who is born detached is joined by nobody in earnest, but both may try.
+    if
+    :: detached = 1
+    :: true
+    fi;
+    run ending();
+    run joining(0, kind == Cancelled, kind == Timed);
+    if
+    :: third == Detaches -> run detaching()
+    :: third == Joins -> run joining(1, 0, 0)
+    :: else -> gone[1] = 1; finished[1] = 1
+    fi;
+    if
+    :: kind == Cancelled -> run canceller()
+    :: kind == Timed -> run clock()
+    :: else
+    fi;
+    run waker()
+  }
+  timeout -> assert(finished[0] && finished[1]);
+  assert(given_back == (joined || detached));
+  assert(!given_back || !valid)
+}
