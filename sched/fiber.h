@@ -45,6 +45,9 @@ enum Interrupt : uint32_t {
 };
 
 constexpr uint64_t kNever = ~uint64_t{0};  // a deadline that does not come
+// Bit of a deadline that was computed from CLOCK_REALTIME: when that clock is set, it counts as passed, and whoever waits asks
+// his clock again. All others have it clear.
+constexpr uint64_t kFollowsRealtime = 1;
 
 struct alignas(64) Fiber {
   // Touched by every switch.
@@ -58,6 +61,8 @@ struct alignas(64) Fiber {
   uint64_t sigmask = 0;                  // kernel's format; what the worker's kernel mask must be while it runs
   std::atomic<uint32_t> interrupts{0};
   std::atomic<uint32_t> preempted{0};    // times in a row, without parking in between
+  std::atomic<uint32_t> in_place{0};     // times in a row, where it was stopped the time before
+  uintptr_t stopped_pc = 0, stopped_sp = 0;
 
   // Identity.
   bool kernel = false;                   // a kernel thread, not scheduled by us
@@ -85,6 +90,7 @@ struct alignas(64) Fiber {
   ParkReason reason{};
   uint64_t since = 0;                    // cycles() when it last parked
   std::atomic<uint32_t> kernel_word{0};  // futex of a kernel thread's park
+  uint32_t clock_seen = 0;               // clock_settings when its last deadline with kFollowsRealtime was computed; 0: never
 
   // Join-lock protocol (join.h).
   SpinLock join_lock;
@@ -134,6 +140,16 @@ class Busy {
 
 // CLOCK_MONOTONIC in nanoseconds, the clock of all deadlines here.
 uint64_t now_ns();
+
+// Times that CLOCK_REALTIME was set, plus one.
+extern std::atomic<uint32_t> clock_settings;
+
+inline bool passed(const Fiber* me, uint64_t deadline) {
+  if (deadline == kNever) return false;
+  // Acquire: who sees the new count sees the new time.
+  if (deadline & kFollowsRealtime && me->clock_seen && me->clock_seen != clock_settings.load(std::memory_order_acquire)) return true;
+  return now_ns() >= deadline;
+}
 
 // Waits until *flag != expected, an unpark, an interrupt, or `deadline_ns` (absolute, now_ns()'s clock; kNever: none).
 // May return for no reason: call it in a loop. Returns false if the deadline has passed. The caller must not hold a

@@ -351,6 +351,7 @@ void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
   f->in_libc = false;
   f->kernel = false;
   f->blocked = 0;
+  f->clock_seen = 0;
   tcb_begin(*f);
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
   char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->stack_high) & ~uintptr_t{15});

@@ -697,6 +697,8 @@ void sched_apply_mask() {
 
 // ---- fiber.h ----
 
+std::atomic<uint32_t> clock_settings{1};
+
 uint64_t now_ns() {
   timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);
@@ -718,7 +720,7 @@ bool park_in_kernel(Fiber* me, uint64_t deadline) {
       while (me->kernel_word.load(std::memory_order_acquire) == 0) cpu_relax();
       break;
     }
-    long r = futex_wait(&me->kernel_word, 0, deadline == kNever ? 0 : deadline);
+    long r = futex_wait(&me->kernel_word, 0, deadline == kNever ? 0 : deadline, deadline != kNever && deadline & kFollowsRealtime);
     give_up = r == -ETIMEDOUT || r == -EINTR;
     in_time = r != -ETIMEDOUT;
   }
@@ -771,7 +773,7 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   suspend(me, post_park);
   chaos_delay();
   timer.wheel->cancel(timer);
-  return now_ns() < deadline;
+  return !passed(me, deadline);
 }
 
 void unpark(Fiber* f) {

@@ -5,11 +5,18 @@
 
 namespace fiberthread {
 
-long futex_wait(const void* word, uint32_t expected, uint64_t deadline_ns) {
-  timespec ts{static_cast<time_t>(deadline_ns / 1'000'000'000), static_cast<long>(deadline_ns % 1'000'000'000)};
-  // BITSET takes an absolute CLOCK_MONOTONIC time.
-  return raw_syscall(SYS_futex, arg(word), FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, expected, deadline_ns ? arg(&ts) : 0, 0,
-                     static_cast<long>(FUTEX_BITSET_MATCH_ANY));
+long futex_wait(const void* word, uint32_t expected, uint64_t deadline_ns, bool realtime) {
+  int64_t ns = static_cast<int64_t>(deadline_ns);
+  if (realtime) {
+    timespec monotonic, real;
+    clock_gettime(CLOCK_MONOTONIC, &monotonic);
+    clock_gettime(CLOCK_REALTIME, &real);
+    ns += (real.tv_sec - monotonic.tv_sec) * 1'000'000'000 + (real.tv_nsec - monotonic.tv_nsec);
+  }
+  timespec ts{ns / 1'000'000'000, ns % 1'000'000'000};
+  // BITSET takes an absolute time.
+  long op = FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG | (realtime ? FUTEX_CLOCK_REALTIME : 0);
+  return raw_syscall(SYS_futex, arg(word), op, expected, deadline_ns ? arg(&ts) : 0, 0, static_cast<long>(FUTEX_BITSET_MATCH_ANY));
 }
 
 long futex_wake(const void* word, int count) {

@@ -34,8 +34,9 @@ inline long arg(T* p) { return reinterpret_cast<long>(p); }
 
 
 // Sleeps while *word == expected, at most until the absolute CLOCK_MONOTONIC time `deadline_ns` (0: no limit).
-// Returns 0, -EAGAIN, -EINTR or -ETIMEDOUT.
-long futex_wait(const void* word, uint32_t expected, uint64_t deadline_ns = 0);
+// Returns 0, -EAGAIN, -EINTR or -ETIMEDOUT. `realtime`: the time is waited for as what CLOCK_REALTIME shows then, so that a
+// clock that is set moves it.
+long futex_wait(const void* word, uint32_t expected, uint64_t deadline_ns = 0, bool realtime = false);
 long futex_wake(const void* word, int count);
 
 }  // namespace fiberthread

@@ -9,35 +9,48 @@
 //               2: the slot is gone, revoked = 0          in_sched == 0 and heartbeat as seen?  1 → 2 by CAS: taken
 //     leaving: in_sched = 0                               else 1 → 0 by CAS
 // The CAS decides. The membarrier proves that a worker that entered before and read revoked == 0 is seen in in_sched.
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/timerfd.h>
 #include <time.h>
 
 #include "sched/chaos.h"
 #include "sched/deadlock.h"
+#include "sched/preempt.h"
+#include "sched/stack.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
 namespace {
 
-constexpr uint64_t kTick = 500'000;     // ns between looks while there is work: two find a sleeper
+// A look costs what a switch of kernel threads costs. A worker that falls asleep is found within a tick, and loses its slot
+// if it is still asleep a little later.
+constexpr uint64_t kTick = 900'000;     // ns between looks while there is work
+constexpr uint64_t kSecondLook = 100'000;
+constexpr uint64_t kOffCpu = 50'000;    // of a tick: so long a worker may lack the CPU unsuspected
 constexpr uint64_t kHotTick = 50'000;   // while something waits that an idle worker could run
 constexpr uint32_t kLinger = 40;        // ticks without news before it sleeps
 constexpr uint32_t kStuckLooks = 20;    // looks without a switch: the fiber cannot be stopped where it is
-constexpr uint32_t kGrowLooks = 2;      // looks with nothing but hogs on all slots, before there are more
-constexpr uint32_t kShrinkLooks = 100;  // looks with fewer hogs than slots were made for, before there is one less
+constexpr uint32_t kGrowLooks = 2;      // looks with nothing but spinners on all slots, before there are more
+constexpr uint32_t kShrinkLooks = 100;  // looks with fewer spinners than slots, before there is one less
 constexpr uint32_t kMostGrowth = 4;     // times the base
 
-std::atomic<uint32_t> asleep{0};        // futex word: 1 = sleeps until wake_at
+// Futex word: how it sleeps, until wake_at. In ppoll it is ended by a signal that is blocked elsewhere.
+constexpr uint32_t kAwake = 0, kDeep = 1, kShort = 2, kInPoll = 4;
+std::atomic<uint32_t> asleep{kAwake};
 std::atomic<uint64_t> wake_at{kNever};
 std::atomic<int> tid{0};
 std::atomic<uint64_t> wanted_mask{0};
 std::atomic<uint32_t> mask_version{0}, mask_done{0};
 std::atomic<uint32_t> called{0};
 int proc_task = -1;                     // /proc/self/task, opened before a chroot can hide it
+int clock_timer = -1;                   // a timerfd that is readable once CLOCK_REALTIME was set
+std::atomic<bool> clock_watched{false};
 
 uint64_t cpu_time(int thread) {
   timespec ts{};
@@ -92,72 +105,113 @@ void try_take(Worker* w, uint32_t heartbeat) {
   w->revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel);
 }
 
-// Hogs keep their slots for as long as they are let, and who waits for a slot waits a slice for each of them. Spinners that
-// wait for one in the queue do nothing else. So while nothing but hogs run and as many slots can be had as there are fibers
-// to run, slots grow to that number, and the kernel slices them as it does NPTL's threads. A greater crowd is served better
-// by few slots: all take their turns in one line. When there are fewer hogs, the slots go one by one.
+// Spinners that wait for one in the queue do nothing else, and that one waits a slice for each of them. So while spinners have
+// all slots and others wait, and as many slots can be had as there are fibers to run, slots grow to that number, and the
+// kernel slices them as it does NPTL's threads. A greater crowd is served better by few slots: all take their turns in one
+// line; and so are those that compute, for whom more kernel threads are only more switches. When there are fewer spinners,
+// the slots go one by one.
 struct Growth {
-  uint32_t running = 0, hogs = 0;  // in this look
-  uint32_t full_looks = 0, spare_looks = 0, last_hogs = 0;
+  uint32_t spinners = 0, last_spinners = 0;  // with a slot, in this look and the one before
+  uint32_t full_looks = 0, spare_looks = 0;
 
   void count(Worker* w, bool progress) {
     w->stuck_looks = progress ? 0 : w->stuck_looks + 1;
     Fiber* f = w->running.load(std::memory_order_relaxed);
     if (!f || !__atomic_load_n(&w->slot, __ATOMIC_RELAXED) || w->revoked.load(std::memory_order_relaxed) == kTaken) return;
-    running++;
-    if (is_hog(f) || w->stuck_looks >= kStuckLooks) hogs++;
+    if (is_spinner(f) || w->stuck_looks >= kStuckLooks) spinners++;
   }
 
   void decide(bool queued) {
     uint32_t base = base_slots(), now = slots_wanted();
-    bool full = queued && hogs > 0 && hogs == running && !idle_slots();
+    bool full = queued && spinners >= now;
     full_looks = full ? full_looks + 1 : 0;
     if (full_looks >= kGrowLooks) {
       uint32_t need = now + queued_count();
       if (need <= base * kMostGrowth && want_slots(need)) wake_if_needed();
       full_looks = 0;
     }
-    spare_looks = now > base && hogs < now && (idle_slots() || !queued) ? spare_looks + 1 : 0;
+    spare_looks = now > base && spinners < now ? spare_looks + 1 : 0;
     if (spare_looks >= kShrinkLooks) {
       want_slots(now - 1);
       spare_looks = 0;
     }
-    last_hogs = hogs;
-    running = hogs = 0;
+    last_spinners = spinners;
+    spinners = 0;
   }
 
-  // Before a long sleep: what is left of hogs keeps its slots.
+  // Before a long sleep: what is left of spinners keeps its slots.
   void settle() {
-    uint32_t base = base_slots(), n = last_hogs > base ? last_hogs : base;
+    uint32_t base = base_slots(), n = last_spinners > base ? last_spinners : base;
     if (n < slots_wanted()) want_slots(n);
   }
 } growth;
 
-// Looks at one worker; true if it made progress since the last look.
-bool look_at(Worker* w, bool queued) {
+struct Look {
+  bool queued;             // somebody waits for a slot
+  bool progress = false;   // a worker has switched since the last look
+  bool suspects = false;   // a worker sleeps, perhaps for long
+};
+
+void look_at(Worker* w, uint64_t now, Look& look) {
   uint32_t beat = w->heartbeat.load(std::memory_order_relaxed);
   bool progress = beat != w->seen_heartbeat;
   w->seen_heartbeat = beat;
+  look.progress |= progress;
   growth.count(w, progress);
-  if (!queued || !w->running.load(std::memory_order_relaxed) || w->revoked.load(std::memory_order_relaxed) == kTaken) {
-    w->seen_cpu = 0;
-    return progress;
+  bool suspected = w->suspected;
+  w->suspected = false;
+  if (!look.queued || !w->running.load(std::memory_order_relaxed) || w->revoked.load(std::memory_order_relaxed) == kTaken) {
+    w->seen_at = 0;
+    return;
   }
-  uint64_t cpu = cpu_time(w->tid);
-  bool same = !progress && cpu == w->seen_cpu;
+  uint64_t cpu = cpu_time(w->tid), used = cpu - w->seen_cpu, time = now - w->seen_at;
+  bool ran = w->seen_at && used + kOffCpu > time;
   w->seen_cpu = cpu;
+  w->seen_at = now;
   if (chaos(16)) {
     try_take(w, beat);  // right at any time, only useless
-    return progress;
+    return;
   }
-  if (same && w->in_sched.load(std::memory_order_relaxed) == 0 && asleep_by_proc(w->tid)) try_take(w, beat);
-  return progress;
+  if (ran || w->in_sched.load(std::memory_order_relaxed) || !asleep_by_proc(w->tid)) return;
+  if (suspected && used == 0) {
+    try_take(w, beat);
+  } else {
+    w->suspected = true;
+    look.suspects = true;
+  }
+}
+
+constexpr uint64_t kWake = uint64_t{1} << (kPreemptSignal - 1);
+
+void get_up(uint32_t slept) {
+  if (slept & kInPoll) raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), tid.load(std::memory_order_relaxed), kPreemptSignal);
+  else if (slept) futex_wake(&asleep, 1);
+}
+
+// Arms it anew; true if the clock was set since the last time. Never read: a program that closed it by number may have a file
+// of its own there.
+bool clock_was_set() {
+  itimerspec never{};
+  never.it_value.tv_sec = 0x7fffffff00;  // only so that it is armed
+  long r = raw_syscall(SYS_timerfd_settime, clock_timer, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, arg(&never), 0);
+  if (r != 0 && r != -ECANCELED) clock_watched.store(false, std::memory_order_relaxed);
+  return r == -ECANCELED;
+}
+
+// Sleeps until somebody stores kAwake, the time has come, or the clock was set.
+void sleep_in_poll(uint64_t until) {
+  pollfd p{clock_timer, POLLIN, 0};
+  uint64_t now = now_ns(), left = until > now ? until - now : 0;
+  timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
+  uint64_t mask = wanted_mask.load(std::memory_order_relaxed) & ~kWake;
+  if (asleep.load(std::memory_order_acquire) == kAwake) return;
+  if (raw_syscall(SYS_ppoll, arg(&p), 1, until == kNever ? 0 : arg(&t), arg(&mask), 8) > 0 && clock_was_set()) sysmon_clock_was_set();
 }
 
 void adopt_mask() {
   uint32_t v = mask_version.load(std::memory_order_acquire);
   if (v == mask_done.load(std::memory_order_relaxed)) return;
-  uint64_t mask = wanted_mask.load(std::memory_order_relaxed);
+  uint64_t mask = wanted_mask.load(std::memory_order_relaxed) | kWake;
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
   mask_done.store(v, std::memory_order_release);
   futex_wake(&mask_done, 1 << 30);
@@ -169,15 +223,31 @@ void (*sysmon_hook)() = nullptr;
 
 void sysmon_call() {
   called.exchange(1, std::memory_order_seq_cst);
-  if (asleep.exchange(0, std::memory_order_seq_cst)) futex_wake(&asleep, 1);
+  get_up(asleep.exchange(kAwake, std::memory_order_seq_cst));
 }
 
 int sysmon_tid() { return tid.load(std::memory_order_relaxed); }
 
 void sysmon_poke() {
-  uint32_t deep = 1;
-  if (asleep.load(std::memory_order_relaxed) == 1 && asleep.compare_exchange_strong(deep, 0, std::memory_order_acq_rel))
-    futex_wake(&asleep, 1);
+  uint32_t s = asleep.load(std::memory_order_relaxed);
+  if (__builtin_expect(s & kDeep, 0) && asleep.compare_exchange_strong(s, kAwake, std::memory_order_acq_rel)) get_up(s);
+}
+
+void sysmon_watch_clock() {
+  if (__builtin_expect(clock_watched.load(std::memory_order_relaxed), 1) || clock_timer < 0 || !sched_started()) return;
+  clock_was_set();  // from now on
+  if (clock_watched.exchange(true, std::memory_order_acq_rel)) return;
+  get_up(asleep.exchange(kAwake, std::memory_order_seq_cst));
+}
+
+void sysmon_clock_was_set() {
+  clock_settings.fetch_add(1, std::memory_order_acq_rel);
+  auto wake = [](Fiber* f, void*) {
+    if (__atomic_load_n(&f->clock_seen, __ATOMIC_SEQ_CST)) unpark(f);
+    return true;
+  };
+  wake(main_fiber, nullptr);
+  block_each(wake, nullptr);
 }
 
 void sysmon_watch_timers() {
@@ -190,13 +260,15 @@ void sysmon_set_mask(uint64_t mask) {
   if (!sched_started()) return;
   wanted_mask.store(mask, std::memory_order_relaxed);
   uint32_t v = mask_version.fetch_add(1, std::memory_order_acq_rel) + 1;
-  asleep.store(0, std::memory_order_release);
-  futex_wake(&asleep, 1);
+  get_up(asleep.exchange(kAwake, std::memory_order_seq_cst));
   for (uint32_t d; static_cast<int32_t>((d = mask_done.load(std::memory_order_acquire)) - v) < 0;) futex_wait(&mask_done, d);
 }
 
 void sysmon_reset() {
-  asleep.store(0);
+  asleep.store(kAwake);
+  clock_watched.store(false);
+  if (clock_timer >= 0) raw_syscall(SYS_close, clock_timer);
+  clock_timer = -1;
   wake_at.store(kNever);
   tid.store(0);
   mask_version.store(0);
@@ -206,63 +278,72 @@ void sysmon_reset() {
   proc_task = -1;
 }
 
+namespace {
+// Programs see the numbers that they expect below.
+int put_high(long fd) {
+  if (fd < 0) return -1;
+  long high = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 512);
+  if (high < 0) return static_cast<int>(fd);
+  raw_syscall(SYS_close, fd);
+  return static_cast<int>(high);
+}
+}  // namespace
+
 void sysmon_prepare() {
-  long fd = raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (fd >= 0) {
-    // High, so that programs see the numbers that they expect.
-    long high = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 512);
-    if (high >= 0) {
-      raw_syscall(SYS_close, fd);
-      fd = high;
-    }
-    proc_task = static_cast<int>(fd);
-  }
+  wanted_mask.store(kIdleMask, std::memory_order_relaxed);  // until the main fiber says more
+  proc_task = put_high(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  clock_timer = put_high(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK));
 }
 
 void sysmon_main() {
   tid.store(static_cast<int>(raw_syscall(SYS_gettid)), std::memory_order_relaxed);
   raw_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1);
+  uint64_t wake = kWake;
+  raw_syscall(SYS_rt_sigprocmask, SIG_BLOCK, arg(&wake), 0, 8);
   uint32_t quiet = 0;
   for (;;) {
     adopt_mask();
     if (called.load(std::memory_order_relaxed) && called.exchange(0, std::memory_order_acq_rel) && sysmon_hook) sysmon_hook();
     uint64_t now = now_ns();
     run_timers(now);
-    bool queued = work_queued();
-    bool news = false;
-    for (Worker* w = all_workers(); w; w = w->all_next) news |= look_at(w, queued);
+    Look look{work_queued()};
+    for (Worker* w = all_workers(); w; w = w->all_next) look_at(w, now, look);
+    bool queued = look.queued;
     growth.decide(queued);
     if (chaos(64)) want_slots(base_slots() + chaos_number() % 4);
     if (queued && idle_slots()) wake_if_needed();
     else if (queued) balance_queues();
-    quiet = news || queued ? 0 : quiet + 1;
+    quiet = look.progress || queued ? 0 : quiet + 1;
 
+    uint32_t in_poll = clock_watched.load(std::memory_order_acquire) ? kInPoll : 0;
     uint64_t timer = next_timer();
-    uint64_t until = now + (queued && idle_slots() ? kHotTick : kTick);
+    uint64_t until = now + (queued && idle_slots() ? kHotTick : look.suspects ? kSecondLook : kTick);
     if (quiet >= kLinger) {
       growth.settle();
       until = timer;
       wake_at.store(until, std::memory_order_relaxed);
-      asleep.exchange(1, std::memory_order_seq_cst);
+      asleep.exchange(kDeep | in_poll, std::memory_order_seq_cst);
       // Work that was queued before the store has not poked us. Its queuer pays for no fence between the two: the
       // membarrier makes it see the store, or us the work.
       raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0);
       std::atomic_thread_fence(std::memory_order_seq_cst);
       chaos_delay();
       if (work_queued() || next_timer() < until || (until == kNever && deadlock_check())) {
-        asleep.store(0, std::memory_order_relaxed);
+        asleep.store(kAwake, std::memory_order_relaxed);
         quiet = 0;
         continue;
       }
     } else {
       if (timer < until) until = timer;
       wake_at.store(until, std::memory_order_relaxed);
-      asleep.exchange(2, std::memory_order_seq_cst);  // a short sleep that nobody needs to end, but for the mask
+      asleep.exchange(kShort | in_poll, std::memory_order_seq_cst);  // a short sleep that nobody needs to end, but for the mask
     }
     uint32_t s = asleep.load(std::memory_order_acquire);
-    if (s && !called.load(std::memory_order_seq_cst) && mask_version.load(std::memory_order_acquire) == mask_done.load(std::memory_order_relaxed))
-      futex_wait(&asleep, s, until == kNever ? 0 : until);
-    asleep.store(0, std::memory_order_relaxed);
+    if (s && !called.load(std::memory_order_seq_cst) && mask_version.load(std::memory_order_acquire) == mask_done.load(std::memory_order_relaxed)) {
+      if (in_poll) sleep_in_poll(until);
+      else futex_wait(&asleep, s, until == kNever ? 0 : until);
+    }
+    asleep.store(kAwake, std::memory_order_relaxed);
     wake_at.store(now_ns() + kTick, std::memory_order_relaxed);
   }
 }

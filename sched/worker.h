@@ -69,7 +69,8 @@ struct alignas(64) Worker {
   char* signal_stack = nullptr;        // always installed
   // Sysmon's own notes.
   uint32_t seen_heartbeat = 0, stuck_looks = 0;
-  uint64_t seen_cpu = 0;
+  uint64_t seen_cpu = 0, seen_at = 0;
+  bool suspected = false;
   Worker* all_next = nullptr;
 
   // For the statistics.
@@ -144,6 +145,8 @@ void sched_apply_mask();
 // ---- between the files of sched ----
 // It was stopped so many times in a row without waiting in between that it must be taken for one that computes, or spins.
 inline bool is_hog(const Fiber* f) { return f->preempted.load(std::memory_order_relaxed) >= 3; }
+// It spins, as far as one can tell: a hog that is always found in the same place.
+inline bool is_spinner(const Fiber* f) { return is_hog(f) && f->in_place.load(std::memory_order_relaxed) >= 3; }
 extern uint64_t cycles_per_us;
 // Without membarrier (old kernel, sandbox) entries to the scheduler pay for the barrier themselves.
 extern bool no_membarrier;
@@ -180,6 +183,9 @@ void sysmon_main();
 void sysmon_poke();                      // make sure that it is awake
 void sysmon_watch_timers();              // poke it if a timer is due before it wakes
 void sysmon_set_mask(uint64_t mask);      // of the main fiber
+// From now on, waits with kFollowsRealtime end when that clock is set. Cheap but the first time.
+void sysmon_watch_clock();
+void sysmon_clock_was_set();             // ends them
 void sysmon_reset();
 int sysmon_tid();
 // Called on sysmon soon after sysmon_call(), which may come from any signal handler.

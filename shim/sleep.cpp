@@ -23,7 +23,7 @@ int sleep_until(uint64_t deadline) {
   test_cancel();
   Busy busy;  // a signal's handler must not run before we have seen that there is one
   clear_pending_unpark(me);
-  while (now_ns() < deadline) {
+  while (!passed(me, deadline)) {
     uint32_t i = me->interrupts.load(std::memory_order_seq_cst);
     if (i & kInterruptSignal) return EINTR;
     if (i & wait_interrupts(me)) return ECANCELED;
@@ -42,7 +42,7 @@ uint64_t after(const timespec& t) {
   timespec from_now = t;
   uint64_t now = now_ns();
   if (from_now.tv_sec > 4'000'000'000) return kNever;
-  return now + static_cast<uint64_t>(from_now.tv_sec * kNsPerSec + from_now.tv_nsec);
+  return (now + static_cast<uint64_t>(from_now.tv_sec * kNsPerSec + from_now.tv_nsec) + 1) & ~kFollowsRealtime;
 }
 
 }  // namespace

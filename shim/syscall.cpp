@@ -35,7 +35,7 @@ long futex_wait_here(uint32_t* word, uint32_t expected, clockid_t clock, const t
   Fiber* me = self();
   uint64_t deadline = kNever;
   if (t && relative) {
-    if (t->tv_sec < 4'000'000'000) deadline = now_ns() + static_cast<uint64_t>(t->tv_sec * kNsPerSec + t->tv_nsec);
+    if (t->tv_sec < 4'000'000'000) deadline = (now_ns() + static_cast<uint64_t>(t->tv_sec * kNsPerSec + t->tv_nsec) + 1) & ~kFollowsRealtime;
   } else {
     deadline = deadline_from(clock, t);
   }

@@ -138,7 +138,7 @@ int join(pthread_t t, void** result, uint64_t deadline_ns) {
   for (;;) {
     if (sched_join(f, result, deadline_ns, cancel_enabled(me) ? uint32_t{kInterruptCancel} : 0)) return 0;
     if (cancel_pending(me)) cancel_self();
-    if (deadline_ns != kNever && now_ns() >= deadline_ns) return ETIMEDOUT;
+    if (passed(self(), deadline_ns)) return ETIMEDOUT;
     if (int e = become_joiner(me, f)) return e;
   }
 }
@@ -273,7 +273,10 @@ FIBERTHREAD_EXPORT int pthread_clockjoin_np(pthread_t t, void** result, clockid_
   if (clock != CLOCK_REALTIME && clock != CLOCK_MONOTONIC) return EINVAL;
   if (!abstime) return join(t, result, kNever);
   if (abstime->tv_nsec < 0 || abstime->tv_nsec >= 1'000'000'000) return EINVAL;
-  return join(t, result, deadline_from(clock, abstime));
+  int e;
+  do e = join(t, result, deadline_from(clock, abstime));
+  while (e == ETIMEDOUT && !reached(clock, abstime));  // the clock was set
+  return e;
 }
 
 FIBERTHREAD_EXPORT int pthread_timedjoin_np(pthread_t t, void** result, const timespec* abstime) {

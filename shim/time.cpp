@@ -1,5 +1,7 @@
 #include "shim/time.h"
 
+#include "sched/worker.h"
+
 namespace fiberthread {
 namespace {
 constexpr int64_t kFarSeconds = 4'000'000'000;  // 126 years, well inside 64 bits of nanoseconds
@@ -10,7 +12,15 @@ uint64_t deadline_from(clockid_t clock, const timespec* t) {
   if (clock == CLOCK_MONOTONIC) {
     if (t->tv_sec < 0) return 0;
     if (t->tv_sec > kFarSeconds) return kNever;
-    return static_cast<uint64_t>(t->tv_sec * kNsPerSec + t->tv_nsec);
+    return static_cast<uint64_t>(t->tv_sec * kNsPerSec + t->tv_nsec) & ~kFollowsRealtime;
+  }
+  Fiber* me = self();
+  bool follows = clock == CLOCK_REALTIME;
+  if (follows) {
+    sysmon_watch_clock();
+    uint32_t settings = clock_settings.load(std::memory_order_acquire);
+    // Before the clock is read: who sets it afterwards wakes us.
+    if (me->clock_seen != settings) __atomic_exchange_n(&me->clock_seen, settings, __ATOMIC_SEQ_CST);
   }
   timespec now;
   clock_gettime(clock, &now);  // before now_ns(), so that the error makes us late, not early
@@ -18,7 +28,9 @@ uint64_t deadline_from(clockid_t clock, const timespec* t) {
   if (__builtin_sub_overflow(t->tv_sec, now.tv_sec, &seconds)) return t->tv_sec < 0 ? 0 : kNever;
   if (seconds > kFarSeconds) return kNever;
   int64_t left = seconds < -1 ? -1 : seconds * kNsPerSec + (t->tv_nsec - now.tv_nsec);
-  return left <= 0 ? 0 : now_ns() + static_cast<uint64_t>(left);
+  if (left <= 0) return 0;
+  uint64_t deadline = now_ns() + static_cast<uint64_t>(left);
+  return follows ? deadline | kFollowsRealtime : deadline & ~kFollowsRealtime;
 }
 
 bool reached(clockid_t clock, const timespec* t) {

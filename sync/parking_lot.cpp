@@ -113,7 +113,7 @@ void WakeList::wake_all() {
 WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline, uint32_t mask) {
   Fiber* me = w.fiber;
   auto loop = [&] {
-    bool late = deadline != kNever && now_ns() >= deadline;
+    bool late = passed(me, deadline);
     // Acquire: what the waker did before is seen.
     while (!w.signaled.load(std::memory_order_acquire)) {
       if (mask || deadline != kNever) {

@@ -44,15 +44,16 @@ static double seconds(clockid_t clock) {
   return t.tv_sec + t.tv_nsec / 1e9;
 }
 static void on_signal(int sig) { (void)sig; }
-static volatile int left_ok;
+static volatile int left_ok, sleeping;
 static void* sleeper(void* p) {
   struct timespec t = {100, 0}, left = {0, 0};
+  sleeping = 1;
   int r = nanosleep(&t, &left);
+  sleeping = 0;
   left_ok = r == -1 && errno == EINTR && left.tv_sec <= 100 && left.tv_sec >= 40;
   return p;
 }
 
-static volatile int sleeping;
 static void* full_seconds(void* p) {
   sleeping = 1;
   unsigned left = sleep(100);
@@ -119,14 +120,17 @@ int main() {
   sigaction(SIGUSR1, &sa, NULL);
   pthread_t p;
   pthread_create(&p, NULL, sleeper, NULL);
-  for (int i = 0; i < 20; i++) usleep(1000);
-  pthread_kill(p, SIGUSR1);
+  while (!sleeping) usleep(1000);
+  while (sleeping) {  // the first may come before it sleeps
+    usleep(10000);
+    pthread_kill(p, SIGUSR1);
+  }
   pthread_join(p, NULL);
   printf("left %d\n", left_ok);
 
   pthread_create(&p, NULL, full_seconds, NULL);
   while (!sleeping) usleep(1000);
-  while (sleeping) {  // the first may come before it sleeps
+  while (sleeping) {
     usleep(10000);
     pthread_kill(p, SIGUSR1);
   }
