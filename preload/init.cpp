@@ -124,7 +124,7 @@ char* put(char* p, const char* name, uint64_t n) {
     preemptions += w->preemptions.load(std::memory_order_relaxed);
   }
   char line[256];
-  char* p = put(line, "fiberthread: fibers=", statistics.fibers.load());
+  char* p = put(line, "fiberthread: fibers=", fibers_spawned());
   p = put(p, " workers=", statistics.workers.load());
   p = put(p, " switches=", switches);
   p = put(p, " parks=", parks);

@@ -282,7 +282,7 @@ void report(uint32_t workers, uint64_t parked) {
   NoSignals no_signals;
   Output out;
   uint32_t base = base_slots();
-  uint64_t spawned = statistics.fibers.load(std::memory_order_relaxed);
+  uint64_t spawned = fibers_spawned();
   out << kLine << "deadlock: every fiber is parked, and nothing is left that could wake one\n";
   out << kLine << "workers: " << workers << " (base " << base << ", extra " << (workers > base ? workers - base : 0)
       << ", blocked 0); fibers: " << parked << " parked, " << spawned + 1 - parked << " completed, " << spawned << " spawned\n";

@@ -253,6 +253,12 @@ void sched_set_concurrency(uint32_t n) {
   if (work_queued()) wake_if_needed();
 }
 
+uint64_t fibers_spawned() {
+  uint64_t n = statistics.fibers.load(std::memory_order_relaxed);
+  for (Worker* w = all_workers(); w; w = w->all_next) n += w->spawned;
+  return n;
+}
+
 bool sched_started() { return phase.load(std::memory_order_acquire) == Phase::On; }
 
 bool sched_start() {
@@ -320,7 +326,7 @@ void post_exit(Worker*, Fiber* f) {
   f->done.store(1, std::memory_order_release);
   Fiber* joiner = f->joiner;
   bool detached = f->detached;
-  if (detached) f->valid.store(false, std::memory_order_release);  // detached since thread_exit_raw() looked
+  if (detached) f->valid.store(false, std::memory_order_release);
   Worker* own = f->bound.load(std::memory_order_relaxed);
   f->bound.store(nullptr, std::memory_order_relaxed);
   f->join_lock.unlock();
@@ -368,8 +374,10 @@ void sched_discard(Fiber* f) {
 
 void sched_spawn(Fiber* f) {
   live_fibers.fetch_add(1, std::memory_order_relaxed);
-  statistics.fibers.fetch_add(1, std::memory_order_relaxed);
   Busy busy;
+  Fiber* me = self();
+  if (me->kernel) statistics.fibers.fetch_add(1, std::memory_order_relaxed);
+  else me->worker->spawned++;
   f->state.store(State::Queued, std::memory_order_release);
   if (options.spawn == SpawnPolicy::RoundRobin) {
     enqueue_round_robin(f);

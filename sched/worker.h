@@ -74,17 +74,19 @@ struct alignas(64) Worker {
   Worker* all_next = nullptr;
 
   // For the statistics.
-  uint64_t switches = 0, parks = 0, steals = 0;
+  uint64_t spawned = 0, switches = 0, parks = 0, steals = 0;
   std::atomic<uint64_t> preemptions{0};
 };
 
 constexpr size_t kSignalStack = 256 * 1024;
 
 struct Statistics {
-  std::atomic<uint64_t> fibers{0}, handovers{0};
+  std::atomic<uint64_t> fibers{0};  // made by kernel threads; workers count theirs
+  std::atomic<uint64_t> handovers{0};
   std::atomic<uint32_t> workers{0};
 };
 extern Statistics statistics;
+uint64_t fibers_spawned();
 
 enum class SpawnPolicy { Adaptive, RoundRobin, Local };
 enum class DeadlockPolicy { Report, Abort, Off };

@@ -204,10 +204,6 @@ void thread_exit_raw() {
   }
   tls_busy = 1;
   if (me->block) tcb_end(*me);
-  {
-    SpinGuard guard(me->join_lock);
-    if (me->detached) me->valid.store(false, std::memory_order_release);
-  }
   sched_exit();
 }
 

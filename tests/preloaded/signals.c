@@ -284,6 +284,7 @@ int main() {
     if (p == 0) {
       sigprocmask(SIG_UNBLOCK, &s, NULL);
       signal(SIGUSR2, SIG_DFL);
+      signal(SIGINT, SIG_DFL);  // a shell without job control ignores it in what it runs in the background
       spins_end = 0;
       pthread_create(&t, NULL, how == 3 ? spin : read_once, NULL);
       if (how != 3) sem_wait(&about_to_wait);
