@@ -14,7 +14,7 @@
 // membarrier, or any time before (x86).
 //
 // holds:
-// holds: -DSLOTS=1 -DSPAWNS=1 -DFOREIGN=1
+// by hand, for its 7 million states: -DSLOTS=1 -DSPAWNS=1 -DFOREIGN=1
 // holds: -DSPAWNS=0 -DWAITING=2
 // holds: -DSPAWNS=0 -DLOCAL=2
 // holds: -DBACK -DSPAWNS=1

@@ -1,0 +1,350 @@
+// Bound fibers: a fiber that gets a worker of its own while others wake it and run it is never run twice at once, is never in a queue
+// and handed to its worker at once, and is not forgotten; its worker ends with it, and one that comes too late ends too.
+//
+// Mirrors sched_bind(), handed_to_bound() and its callers (enqueue_woken(), suspend(), post_yield(), worker_loop()), await_handed(),
+// dismiss(), leave_worker(), the binding by habit in Entry::settle(), and post_exit(). One fiber waits for its flag, and ends.
+// It binds itself before or after its wait, by sched_bind() or by habit, or yields; another binds it at any time. There are two
+// pool workers, on either of which it may become bound by habit, and a clone for each who may bind it.
+//
+// Left out: which queue an entry is in (one counter stands for all), slots, the timers, what the latch does besides (park.pml).
+// Memory is sequentially consistent.
+//
+// holds:
+// fails: -DBROKEN_HANDED
+// fails: -DBROKEN_LEAVES
+// fails: -DBROKEN_HABIT
+// fails: -DBROKEN_LATE
+// fails: -DBROKEN_TAINT
+// Mutations. BROKEN_HANDED: the worker looks at what it was handed, and then clears `wake`. BROKEN_LEAVES: likewise with `leaves`.
+// BROKEN_HABIT: binding by habit stores what it should exchange, and another's worker is forgotten. BROKEN_LATE: who binds does not
+// look whether the fiber has ended. BROKEN_TAINT: who finds it bound by habit does not taint that worker.
+
+#ifndef POOL
+#define POOL 1
+#endif
+#define WORKERS (POOL + 2)      // the clone of the fiber itself is POOL + 1, that of the other POOL + 2
+
+mtype = { Queued, Running, Parked, Done };
+mtype = { PostPark, PostYield, PostExit };
+
+mtype state = Queued;
+bit pending, flag;
+byte entries;                   // in queues
+bit saved = 1, resumed;
+byte on;                        // worker that it runs on, from 1
+byte bound;                     // Fiber::bound
+bit join_lock, over;
+
+mtype post[WORKERS + 1];
+bit started[WORKERS + 1];       // the kernel thread exists
+bit left[WORKERS + 1];          // and has ended
+bit tainted[WORKERS + 1];
+bit own[WORKERS + 1];           // Worker::bound is the fiber
+bit handed[WORKERS + 1];
+bit wake[WORKERS + 1];
+bit leaves[WORKERS + 1];
+
+byte when, how;                 // it binds itself: 0 never, but yields, 1 first, 2 after its wait; how: 0 sched_bind(), 1 habit
+bit finished, bound_by_other;
+byte told;                      // worker that the other was told to give properties to
+
+inline get_up(w) { wake[w] = 1 }
+
+// Into the queues, or to its worker.
+inline enqueue(here) {
+  if
+  :: bound && bound != here ->
+     b = bound;
+     atomic { assert(!handed[b] && entries == 0 && !left[b]); handed[b] = 1 }
+     get_up(b);
+     b = 0
+  :: else -> atomic { assert(entries == 0); d_step { w0 = 1; do :: w0 <= WORKERS -> assert(!handed[w0]); w0++ :: else -> break od; w0 = 0 } entries++ }
+  fi
+}
+
+inline cas(from, to, ok) {
+  atomic {
+    if
+    :: state == from -> state = to; ok = 1
+    :: else -> ok = 0
+    fi
+  }
+}
+
+inline dismiss(w) { leaves[w] = 1; get_up(w) }
+
+inline start(w) { atomic { own[w] = 1; tainted[w] = 1; started[w] = 1; run worker(w) } }
+
+// Up to the yield() of one who binds himself.
+inline bind(clone, ended) {
+  mine = 0;
+  if
+  :: !bound -> start(clone); mine = clone
+  :: else
+  fi;
+  atomic { !join_lock -> join_lock = 1 }
+#ifdef BROKEN_LATE
+  ended = 0;
+#else
+  ended = over;
+#endif
+  atomic {
+    if
+    :: !ended && mine && !bound -> bound = mine; mine = 0
+    :: else
+#ifndef BROKEN_TAINT
+       -> if
+       :: !ended -> tainted[bound] = 1
+       :: else
+       fi
+#endif
+    fi
+  }
+  if
+  :: mine -> dismiss(mine)
+  :: else
+  fi;
+  join_lock = 0
+}
+
+// ---- the fiber ----
+
+inline suspend(action) {
+  atomic { saved = 1; post[on] = action; on = 0 }
+  atomic { resumed -> resumed = 0 }
+}
+
+inline bind_itself() {
+  if
+  :: how == 0 ->
+     bind(POOL + 1, ended);
+     assert(!ended);
+     // yield()
+     if
+     :: bound != on -> suspend(PostYield)
+     :: else
+     fi;
+     assert(bound == on)
+  :: how == 1 && on <= POOL ->  // settle(): only on a worker that had a slot to lose
+#ifdef BROKEN_HABIT
+     if
+     :: !bound -> bound = on; own[on] = 1
+     :: else
+     fi
+#else
+     atomic {
+       if
+       :: !bound -> bound = on; own[on] = 1
+       :: else
+       fi
+     }
+#endif
+  :: else
+  fi
+}
+
+proctype fiber() {
+  bit ended;
+  byte mine;
+  atomic { resumed -> resumed = 0 }
+  if
+  :: when == 0 -> suspend(PostYield)
+  :: when == 1 -> bind_itself()
+  :: else
+  fi;
+  do
+  :: flag -> break
+  :: else ->
+     if
+     :: pending -> pending = 0
+     :: else -> suspend(PostPark)
+     fi
+  od;
+  if
+  :: when == 2 -> bind_itself()
+  :: else
+  fi;
+  finished = 1;
+  atomic { saved = 1; post[on] = PostExit; on = 0; mine = 0 }
+}
+
+// ---- workers ----
+
+inline run_it() {
+  atomic { assert(state == Queued); state = Running }
+  atomic {
+    assert(saved && !on && !resumed && entries == 0);  // off its stack, nowhere else
+    saved = 0; on = me; resumed = 1
+  }
+  post[me] != 0;
+  if
+  :: post[me] == PostPark ->
+     state = Parked;
+     if
+     :: pending ->
+        cas(Parked, Queued, ok);
+        if
+        :: ok -> ok = 0; enqueue(0)
+        :: else
+        fi
+     :: else
+     fi
+  :: post[me] == PostYield -> state = Queued; enqueue(0)
+  :: post[me] == PostExit ->
+     atomic { !join_lock -> join_lock = 1 }
+     state = Done;
+     over = 1;
+     b = bound;
+     bound = 0;
+     join_lock = 0;
+     if
+     :: b && tainted[b] -> dismiss(b)
+     :: b && !tainted[b] -> assert(b == me); own[b] = 0
+     :: else
+     fi;
+     b = 0
+  fi;
+  post[me] = 0
+}
+
+inline await_handed() {
+  got = 0;
+  do
+  :: !own[me] || leaves[me] -> break
+  :: else ->
+#ifdef BROKEN_HANDED
+     if
+     :: handed[me] -> handed[me] = 0; got = 1; break
+     :: else
+     fi;
+     wake[me] = 0;
+     if
+     :: leaves[me]
+     :: else -> wake[me]
+     fi
+#else
+     atomic {
+       if
+       :: handed[me] -> handed[me] = 0; got = 1
+       :: else
+       fi
+     }
+     if
+     :: got -> break
+     :: else
+     fi;
+#ifdef BROKEN_LEAVES
+     if
+     :: leaves[me] -> break
+     :: else
+     fi;
+#endif
+     wake[me] = 0;
+     if
+     :: handed[me]
+#ifndef BROKEN_LEAVES
+     :: !handed[me] && leaves[me]
+     :: !handed[me] && !leaves[me] -> wake[me]
+#else
+     :: else -> wake[me]
+#endif
+     fi
+#endif
+  od
+}
+
+proctype worker(byte me) {
+  bit ok, got;
+  byte b, w0;
+end:
+  do
+  :: leaves[me] -> break
+  :: !leaves[me] && own[me] ->
+     await_handed();
+     if
+     :: got -> got = 0; run_it()
+     :: else
+     fi
+  :: atomic { !leaves[me] && !own[me] && entries > 0 -> entries-- }
+     // A queue's entry, found by worker_loop() or suspend().
+     if
+     :: bound && bound != me -> enqueue(me)
+     :: else -> run_it()
+     fi
+  od;
+  assert(!handed[me]);
+  left[me] = 1
+}
+
+// ---- others ----
+
+proctype waker() {
+  mtype s;
+  bit ok;
+  byte b, w0;
+  flag = 1;
+  s = state;
+  do
+  :: s == Parked ->
+     cas(Parked, Queued, ok);
+     if
+     :: ok -> ok = 0; enqueue(0); break
+     :: else -> s = state
+     fi
+  :: s == Running || s == Queued ->
+     pending = 1;
+     s = state;
+     if
+     :: s == Parked
+     :: else -> break
+     fi
+  :: s == Done -> break
+  od
+}
+
+proctype binder() {
+  bit ended;
+  byte mine;
+  bind(POOL + 2, ended);
+  atomic {
+    told = bound;  // 0: it has ended
+    bound_by_other = 1;
+    assert(!told || tainted[told])  // no other fiber gets what we do to it
+  }
+}
+
+byte i;
+
+init {
+  atomic {
+    select(when : 0 .. 2);
+    select(how : 0 .. 1);
+    i = 1;
+    do
+    :: i <= POOL -> started[i] = 1; run worker(i); i++
+    :: else -> break
+    od;
+    i = 0;
+    entries = 1;
+    run fiber();
+    run waker();
+    if
+    :: run binder()
+    :: bound_by_other = 1
+    fi
+  }
+  timeout ->
+  d_step {
+    assert(finished && bound_by_other && !entries && !bound);
+    i = 1;
+    do
+    :: i <= WORKERS ->
+       assert(!handed[i]);
+       // Clones have ended, if they were made. So has a pool worker that was tainted, and no other.
+       assert(left[i] == (started[i] && tainted[i]));
+       assert(i > POOL || left[i] || !own[i]);
+       i++
+    :: else -> break
+    od
+  }
+}
