@@ -49,7 +49,7 @@ int worker_main(void* p) {
   ss.ss_sp = w->signal_stack;
   ss.ss_size = kSignalStack;
   raw_syscall(SYS_sigaltstack, arg(&ss), 0);
-  if (!w->bound) preempt_start_worker();  // nobody waits for its fiber to give way
+  if (!w->bound) preempt_start_worker(w);  // nobody waits for its fiber to give way
   worker_loop(w);
 }
 
@@ -145,10 +145,10 @@ bool become_worker(Fiber* me) {
   me->kernel = false;
   me->state.store(State::Running, std::memory_order_release);
   w->running.store(me, std::memory_order_relaxed);
-  publish_worker(w);
+  if (!w->published) publish_worker(w);
   take_free_slot(w);
   w->in_sched.store(0, std::memory_order_release);
-  preempt_start_worker();
+  preempt_start_worker(w);
   return true;
 }
 
@@ -196,6 +196,7 @@ void leave_worker(Worker* w) {
   while (w->initial) futex_wait(&w->wake, w->wake.load(std::memory_order_relaxed));
   uint64_t all = ~uint64_t{0};
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
+  preempt_end_worker(w);
   {
     SpinGuard guard(left_lock);
     w->left_next = left_workers;
@@ -205,23 +206,37 @@ void leave_worker(Worker* w) {
   __builtin_unreachable();
 }
 
+namespace {
+// A clone has what its maker's kernel thread has; sysmon has what the process had.
+void give_properties_of_process(Worker* w) {
+  alignas(8) char attr[56];
+  cpu_set_t cpus;
+  int from = sysmon_tid();
+  if (raw_syscall(SYS_sched_getattr, from, arg(attr), sizeof attr, 0) == 0) raw_syscall(SYS_sched_setattr, w->tid, arg(attr), 0);
+  long n = raw_syscall(SYS_sched_getaffinity, from, sizeof cpus, arg(&cpus));
+  if (n > 0) raw_syscall(SYS_sched_setaffinity, w->tid, n, arg(&cpus));
+}
+}  // namespace
+
 int sched_bind(Fiber* f) {
   Fiber* me = self();
-  if (me->kernel || f->kernel) return 0;
+  if (f->kernel) return 0;
   {
     Busy busy;
-    if (Worker* b = f->bound.load(std::memory_order_acquire)) {
-      b->tainted = true;  // if it was bound by habit
-    } else {
-      Worker* w = start_worker(nullptr, f);
-      if (!w) return EAGAIN;
-      f->join_lock.lock();
-      Worker* none = nullptr;
-      bool ended = f->done.load(std::memory_order_relaxed);
-      if (ended || !f->bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) dismiss(w);
-      f->join_lock.unlock();
-      if (ended) return ESRCH;
-    }
+    Worker* w = nullptr;
+    if (!f->bound.load(std::memory_order_acquire) && !(w = start_worker(nullptr, f))) return EAGAIN;
+    // A new fiber is to have its maker's, another is so far as all are.
+    if (w && !me->kernel && me->worker->tainted && f->state.load(std::memory_order_relaxed) != State::Created)
+      give_properties_of_process(w);
+    f->join_lock.lock();
+    bool ended = f->done.load(std::memory_order_relaxed);
+    Worker* own = nullptr;
+    bool taken = !ended && w && f->bound.compare_exchange_strong(own, w, std::memory_order_acq_rel);
+    // It had one before, or has got one by habit just now. Under the lock, so that its end sees it.
+    if (!ended && !taken) f->bound.load(std::memory_order_relaxed)->tainted = true;
+    if (w && !taken) dismiss(w);
+    f->join_lock.unlock();
+    if (ended) return ESRCH;
   }
   if (f == me) yield();  // there
   return 0;

@@ -279,6 +279,7 @@ void tick(ucontext_t* uc) {
 
 // ---- more often than every tick ----
 
+constexpr long kPage = 4096;
 std::atomic<uint32_t> sampled{0};  // workers with a perf event
 std::atomic<bool> refusal_told{false};
 
@@ -287,7 +288,7 @@ std::atomic<bool> refusal_told{false};
 //
 // The page that is mapped holds the event for ever: no descriptor stays in the program's way, and a fork child gets
 // nothing of it.
-bool start_sampling(uint32_t us) {
+bool start_sampling(Worker* w, uint32_t us) {
   perf_event_attr attr = {};
   attr.size = sizeof attr;
   attr.type = PERF_TYPE_SOFTWARE;
@@ -297,7 +298,6 @@ bool start_sampling(uint32_t us) {
   attr.disabled = attr.exclude_kernel = attr.exclude_hv = 1;
   long fd = raw_syscall(SYS_perf_event_open, arg(&attr), 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
   if (fd < 0) return false;
-  constexpr long kPage = 4096;
   f_owner_ex owner = {F_OWNER_TID, static_cast<int>(raw_syscall(SYS_gettid))};
   long page = -1;
   bool ok = raw_syscall(SYS_fcntl, fd, F_SETOWN_EX, arg(&owner)) == 0 && raw_syscall(SYS_fcntl, fd, F_SETSIG, kPreemptSignal) == 0 &&
@@ -306,7 +306,10 @@ bool start_sampling(uint32_t us) {
             raw_syscall(SYS_ioctl, fd, PERF_EVENT_IOC_ENABLE, 0) == 0;
   if (!ok && page > 0) raw_syscall(SYS_munmap, page, kPage);
   raw_syscall(SYS_close, fd);
-  if (ok) sampled.fetch_add(1, std::memory_order_relaxed);
+  if (ok) {
+    w->sampling_page = page;
+    sampled.fetch_add(1, std::memory_order_relaxed);
+  }
   return ok;
 }
 
@@ -398,11 +401,11 @@ void preempt_look_at_objects() {
   ranges_lock.unlock();
 }
 
-void preempt_start_worker() {
+void preempt_start_worker(Worker* w) {
   unblock();
   if (!enabled) return;
   if (options.preempt_us) {
-    if (start_sampling(options.preempt_us)) return;
+    if (start_sampling(w, options.preempt_us)) return;
     tell_refusal();
   }
   sigevent event = {};
@@ -415,6 +418,18 @@ void preempt_start_worker() {
   if (raw_syscall(SYS_timer_create, CLOCK_THREAD_CPUTIME_ID, arg(&event), arg(&timer)) != 0) return;
   itimerspec every = {{0, kTickNs}, {0, kTickNs}};
   raw_syscall(SYS_timer_settime, timer, 0, arg(&every), 0);
+  w->timer = timer;
+}
+
+// The kernel keeps both beyond the end of the thread.
+void preempt_end_worker(Worker* w) {
+  if (w->timer >= 0) raw_syscall(SYS_timer_delete, w->timer);
+  if (w->sampling_page) {
+    raw_syscall(SYS_munmap, w->sampling_page, kPage);
+    sampled.fetch_sub(1, std::memory_order_relaxed);
+  }
+  w->timer = -1;
+  w->sampling_page = 0;
 }
 
 uint32_t preempt_sampled_workers() { return sampled.load(std::memory_order_relaxed); }
@@ -436,7 +451,8 @@ bool preempt_init() {
 }
 
 void preempt_look_at_objects() {}
-void preempt_start_worker() { unblock(); }
+void preempt_start_worker(Worker*) { unblock(); }
+void preempt_end_worker(Worker*) {}
 uint32_t preempt_sampled_workers() { return 0; }
 bool inject_call(void*, void (*)()) { return false; }
 

@@ -15,6 +15,7 @@
 namespace fiberthread {
 
 struct Fiber;
+struct Worker;
 
 // 32: libc uses it for its own pthread_cancel, which never runs here, and therefore strips it from every mask and
 // hides it from the program.
@@ -30,7 +31,9 @@ bool preempt_init();
 void preempt_look_at_objects();
 
 // Called by each worker on itself: unblocks the signal and arms its timer.
-void preempt_start_worker();
+void preempt_start_worker(Worker* w);
+// Undoes it, before the worker's thread ends.
+void preempt_end_worker(Worker* w);
 
 // Workers that have a perf event instead, since the process began.
 uint32_t preempt_sampled_workers();

@@ -74,8 +74,9 @@ class Entry {
     // Who blocks again and again keeps this kernel thread, and never again a slot that others wait for.
     Fiber* f = w->running.load(std::memory_order_relaxed);
     if (!f || f->bound.load(std::memory_order_relaxed) || ++f->blocked < kHabit || (w->initial && !f->is_main)) return;
-    f->bound.store(w, std::memory_order_relaxed);
-    w->bound = f;
+    // Another may be binding it just now.
+    Worker* none = nullptr;
+    if (f->bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) w->bound = f;
   }
 
  private:

@@ -16,20 +16,27 @@ class SpinLock {
   void lock() {
     while (!try_lock()) {
       for (int i = 0; locked_.load(std::memory_order_relaxed); i++) {
-        if (i < 200) cpu_relax();
-        else raw_syscall(SYS_sched_yield);
+        pause(i);
       }
     }
   }
   // Until whoever has it now has left it. Acquires what he wrote.
   void wait_until_free() {
-    while (locked_.load(std::memory_order_acquire)) cpu_relax();
+    for (int i = 0; locked_.load(std::memory_order_acquire); i++) pause(i);
   }
   void unlock() { locked_.store(false, std::memory_order_release); }
   // For the child of a fork, where no other thread exists that could hold it.
   void reset() { locked_.store(false, std::memory_order_relaxed); }
 
  private:
+  // Who has it may lack the CPU, and a real-time thread that waits for it on that CPU gives it up only by sleeping.
+  static void pause(int i) {
+    constexpr long kNap[2] = {0, 50'000};
+    if (i < 200) cpu_relax();
+    else if (i < 220) raw_syscall(SYS_sched_yield);
+    else raw_syscall(SYS_nanosleep, arg(kNap), 0);
+  }
+
   std::atomic<bool> locked_{false};
 };
 

@@ -594,6 +594,7 @@ void block_unlock_after_fork(bool child, Fiber* survivor) {
         unborn |= uint64_t{1} << b;
         if (e.unborn == all || !f->block) continue;
         f->state.store(State::Done, std::memory_order_relaxed);
+        f->bound.store(nullptr, std::memory_order_relaxed);  // its worker is the parent's
         f->join_lock.reset();
         f->tcb = nullptr;
       }

@@ -160,7 +160,8 @@ void look_at(Worker* w, uint64_t now, Look& look) {
   growth.count(w, progress);
   bool suspected = w->suspected;
   w->suspected = false;
-  if (!look.queued || !w->running.load(std::memory_order_relaxed) || w->revoked.load(std::memory_order_relaxed) == kTaken) {
+  // Those that have no slot to lose may sleep as they like.
+  if (!look.queued || !__atomic_load_n(&w->slot, __ATOMIC_RELAXED) || !w->running.load(std::memory_order_relaxed) || w->revoked.load(std::memory_order_relaxed) == kTaken) {
     w->seen_at = 0;
     return;
   }

@@ -59,6 +59,8 @@ struct alignas(64) Worker {
   bool published = false;                // in the list of all
   std::atomic<uint32_t> kernel_tid{0};   // cleared by the kernel when the thread is gone
   Worker* left_next = nullptr;
+  int timer = -1;                        // of preemption, or its perf event's page
+  long sampling_page = 0;
 
   int32_t tid = 0;
   std::atomic<uint32_t> wake{0};       // futex: 1 = get up

@@ -48,7 +48,9 @@ bool is_bound(Fiber* f) { return f->bound.load(std::memory_order_relaxed) != nul
 template <class Call>
 int on_own_thread(Fiber* f, Call call) {
   if (int e = sched_bind(f)) return e;
-  long r = call(kernel_thread_of(f));
+  Worker* w = f->bound.load(std::memory_order_acquire);
+  if (!w) return ESRCH;  // it has ended since
+  long r = call(w->tid);
   return r < 0 ? static_cast<int>(-r) : 0;
 }
 

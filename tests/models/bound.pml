@@ -3,21 +3,20 @@
 //
 // Mirrors sched_bind(), handed_to_bound() and its callers (enqueue_woken(), suspend(), post_yield(), worker_loop()), await_handed(),
 // dismiss(), leave_worker(), the binding by habit in Entry::settle(), and post_exit(). One fiber waits for its flag, and ends.
-// It binds itself before or after its wait, by sched_bind() or by habit, or yields; another binds it at any time. There are two
-// pool workers, on either of which it may become bound by habit, and a clone for each who may bind it.
+// It binds itself before or after its wait, by sched_bind() or by habit, or yields; another binds it at any time. There is one
+// worker of the pool, on which it may become bound by habit, and a clone for each who may bind it.
 //
 // Left out: which queue an entry is in (one counter stands for all), slots, the timers, what the latch does besides (park.pml).
 // Memory is sequentially consistent.
 //
 // holds:
 // fails: -DBROKEN_HANDED
-// fails: -DBROKEN_LEAVES
 // fails: -DBROKEN_HABIT
 // fails: -DBROKEN_LATE
 // fails: -DBROKEN_TAINT
-// Mutations. BROKEN_HANDED: the worker looks at what it was handed, and then clears `wake`. BROKEN_LEAVES: likewise with `leaves`.
-// BROKEN_HABIT: binding by habit stores what it should exchange, and another's worker is forgotten. BROKEN_LATE: who binds does not
-// look whether the fiber has ended. BROKEN_TAINT: who finds it bound by habit does not taint that worker.
+// Mutations. BROKEN_HANDED: the worker looks at what it was handed, and then clears `wake`. BROKEN_HABIT:
+// binding by habit looks, then stores, and another's worker is forgotten. BROKEN_LATE: who binds does not look whether the fiber has
+// ended. BROKEN_TAINT: who finds it bound by habit does not taint that worker.
 
 #ifndef POOL
 #define POOL 1
@@ -53,11 +52,9 @@ inline get_up(w) { wake[w] = 1 }
 // Into the queues, or to its worker.
 inline enqueue(here) {
   if
-  :: bound && bound != here ->
-     b = bound;
+  :: atomic { bound && bound != here -> b = bound }
      atomic { assert(!handed[b] && entries == 0 && !left[b]); handed[b] = 1 }
-     get_up(b);
-     b = 0
+     atomic { get_up(b); b = 0 }
   :: else -> atomic { assert(entries == 0); d_step { w0 = 1; do :: w0 <= WORKERS -> assert(!handed[w0]); w0++ :: else -> break od; w0 = 0 } entries++ }
   fi
 }
@@ -101,7 +98,7 @@ inline bind(clone, ended) {
     fi
   }
   if
-  :: mine -> dismiss(mine)
+  :: mine -> leaves[mine] = 1; atomic { get_up(mine); mine = 0 }
   :: else
   fi;
   join_lock = 0
@@ -171,15 +168,14 @@ proctype fiber() {
 // ---- workers ----
 
 inline run_it() {
-  atomic { assert(state == Queued); state = Running }
   atomic {
+    assert(state == Queued);
+    state = Running;
     assert(saved && !on && !resumed && entries == 0);  // off its stack, nowhere else
     saved = 0; on = me; resumed = 1
   }
-  post[me] != 0;
   if
-  :: post[me] == PostPark ->
-     state = Parked;
+  :: atomic { post[me] == PostPark -> state = Parked }
      if
      :: pending ->
         cas(Parked, Queued, ok);
@@ -189,22 +185,17 @@ inline run_it() {
         fi
      :: else
      fi
-  :: post[me] == PostYield -> state = Queued; enqueue(0)
-  :: post[me] == PostExit ->
-     atomic { !join_lock -> join_lock = 1 }
-     state = Done;
-     over = 1;
-     b = bound;
-     bound = 0;
-     join_lock = 0;
+  :: atomic { post[me] == PostYield -> state = Queued }
+     enqueue(0)
+  :: atomic { post[me] == PostExit && !join_lock -> join_lock = 1; state = Done; over = 1 }
+     atomic { b = bound; bound = 0; join_lock = 0 }
      if
      :: b && tainted[b] -> dismiss(b)
      :: b && !tainted[b] -> assert(b == me); own[b] = 0
      :: else
-     fi;
-     b = 0
+     fi
   fi;
-  post[me] = 0
+  atomic { b = 0; post[me] = 0 }
 }
 
 inline await_handed() {
@@ -233,21 +224,10 @@ inline await_handed() {
      :: got -> break
      :: else
      fi;
-#ifdef BROKEN_LEAVES
-     if
-     :: leaves[me] -> break
-     :: else
-     fi;
-#endif
      wake[me] = 0;
      if
-     :: handed[me]
-#ifndef BROKEN_LEAVES
-     :: !handed[me] && leaves[me]
-     :: !handed[me] && !leaves[me] -> wake[me]
-#else
+     :: handed[me] || leaves[me]
      :: else -> wake[me]
-#endif
      fi
 #endif
   od
@@ -272,8 +252,7 @@ end:
      :: else -> run_it()
      fi
   od;
-  assert(!handed[me]);
-  left[me] = 1
+  atomic { assert(!handed[me]); left[me] = 1 }
 }
 
 // ---- others ----
@@ -318,7 +297,11 @@ byte i;
 init {
   atomic {
     select(when : 0 .. 2);
-    select(how : 0 .. 1);
+    if
+    :: when -> how = 0
+    :: when -> how = 1
+    :: else
+    fi;
     i = 1;
     do
     :: i <= POOL -> started[i] = 1; run worker(i); i++
