@@ -29,7 +29,9 @@ static void* count(void* p) {
   return NULL;
 }
 
-// Everybody between a half and twice of the mean over 10 s and more; for less, other programs' load has its say.
+// Everybody between a half and twice of the mean, on a machine with nothing else to do ("fair 10", by hand). Beside other tests,
+// the kernel's own shares differ by more.
+static double most = 5;
 static void shares(int n, double time) {
   pthread_t t[64];
   atomic_store(&stop, 0);
@@ -43,7 +45,6 @@ static void shares(int n, double time) {
   long total = 0;
   for (int i = 0; i < n; i++) pthread_join(t[i], NULL), total += counters[i].n;
   int bad = 0;
-  double most = time < 10 ? 5 : 2;
   for (int i = 0; i < n; i++) {
     double share = (double)counters[i].n * n / total;
     if (share < 1 / most || share > most) bad++, fprintf(stderr, "thread %d of %d: %.2f of its share\n", i, n, share);
@@ -87,6 +88,7 @@ static void beside_a_hog(int n) {
 
 int main(int argc, char** argv) {
   double time = argc > 1 ? atof(argv[1]) : 2.5;
+  if (time >= 10) most = 2;
   shares(3, time);
   shares(8, time);
   shares(64, time * 4);
