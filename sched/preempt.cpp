@@ -242,7 +242,7 @@ void give_way() {
 
 // Who waits in a loop is stopped in the same few instructions each time.
 void note_place(Fiber* f, uintptr_t pc, uintptr_t sp) {
-  constexpr uintptr_t kFewInstructions = 128;
+  constexpr uintptr_t kFewInstructions = 64;
   uintptr_t distance = pc > f->stopped_pc ? pc - f->stopped_pc : f->stopped_pc - pc;
   bool same = sp == f->stopped_sp && distance < kFewInstructions;
   f->in_place.store(same ? f->in_place.load(std::memory_order_relaxed) + 1 : 0, std::memory_order_relaxed);

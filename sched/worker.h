@@ -150,7 +150,7 @@ void sched_apply_mask();
 // It was stopped so many times in a row without waiting in between that it must be taken for one that computes, or spins.
 inline bool is_hog(const Fiber* f) { return f->preempted.load(std::memory_order_relaxed) >= 3; }
 // It spins, as far as one can tell: a hog that is always found in the same place.
-inline bool is_spinner(const Fiber* f) { return is_hog(f) && f->in_place.load(std::memory_order_relaxed) >= 3; }
+inline bool is_spinner(const Fiber* f) { return is_hog(f) && f->in_place.load(std::memory_order_relaxed) >= 8; }
 extern uint64_t cycles_per_us;
 // Without membarrier (old kernel, sandbox) entries to the scheduler pay for the barrier themselves.
 extern bool no_membarrier;
