@@ -146,8 +146,9 @@ int main() {
   usleep(20000);
   int threads = number_of("/proc/self/task");
   for (int i = 0; i < 25; i++) makes_threads();
+  // 250 had one of their own. A few more workers may have been made meanwhile.
   for (int i = 0; i < 100 && number_of("/proc/self/task") > threads; i++) usleep(10000);
-  printf("more kernel threads: %d\n", number_of("/proc/self/task") > threads + 2);
+  printf("kernel threads stay: %d\n", number_of("/proc/self/task") > threads + 50);
 
   stop = 0;
   assert(pipe(pipes[0]) == 0 && pipe(pipes[1]) == 0);
