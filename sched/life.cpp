@@ -28,6 +28,8 @@ Options options;
 Fiber main_fiber_record;
 Fiber* main_fiber = &main_fiber_record;
 std::atomic<uint32_t> live_fibers{1};
+bool (*cancel_due)(Fiber*) = nullptr;
+void (*cancel_now)() = nullptr;
 
 namespace {
 
@@ -373,6 +375,7 @@ void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
   f->kernel = false;
   f->blocked = 0;
   f->clock_seen = 0;
+  f->queued = 0;
   tcb_begin(*f);
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
   char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->stack_high) & ~uintptr_t{15});
