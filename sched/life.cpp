@@ -481,6 +481,7 @@ Fiber* adopt_kernel_thread() {
     f = slab;
   }
   f->kernel = true;
+  f->tcb = reinterpret_cast<void*>(pthread_self());
   f->id = static_cast<uint32_t>(raw_syscall(SYS_gettid));
   f->pending_unpark.store(0, std::memory_order_relaxed);
   f->interrupts.store(0, std::memory_order_relaxed);

@@ -119,7 +119,9 @@ using namespace fiberthread;
 FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   if (!sched_started()) return REAL(pthread_cancel)(t);
   Fiber* f = fiber_of(t);
-  if (!f) return ESRCH;  // libc's would take our signal for its own
+  // libc's would take our signal for its own. A thread of libc's can cancel itself only.
+  if (!f && pthread_equal(t, pthread_self())) f = self();
+  if (!f) return ESRCH;
   if (f->done.load(std::memory_order_acquire)) return 0;
   find_type_field();
   Cancellation& s = state_of(f);
