@@ -28,6 +28,7 @@ Options options;
 Fiber main_fiber_record;
 Fiber* main_fiber = &main_fiber_record;
 std::atomic<uint32_t> live_fibers{1};
+std::atomic<bool> workers_refused{false};
 bool (*cancel_due)(Fiber*) = nullptr;
 void (*cancel_now)() = nullptr;
 
@@ -182,6 +183,7 @@ Worker* start_worker(Slot* s, Fiber* bound) {
                   w, nullptr, w->context.tp, &w->kernel_tid);
   errno = saved_errno;
   sched_restore_signals(old);
+  if (workers_refused.load(std::memory_order_relaxed) != (tid < 0)) workers_refused.store(tid < 0, std::memory_order_relaxed);
   if (tid < 0) {
     SpinGuard guard(left_lock);
     w->left_next = left_workers;
@@ -505,6 +507,7 @@ void sched_after_fork_child() {
   left_lock.reset();
   left_workers = nullptr;
   statistics.workers.store(0);
+  workers_refused.store(false);
   statistics.fibers.store(0);
   sysmon_reset();
   tcb_reset_after_fork();

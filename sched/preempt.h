@@ -35,6 +35,10 @@ void preempt_start_worker(Worker* w);
 // Undoes it, before the worker's thread ends.
 void preempt_end_worker(Worker* w);
 
+// Asks the fiber on that worker, asleep in a system call, to give way; the call is begun anew when it runs again. One that
+// the kernel does not restart ends with EINTR.
+void preempt_sleeper(Worker* w);
+
 // Workers that have a perf event instead, since the process began.
 uint32_t preempt_sampled_workers();
 

@@ -73,6 +73,7 @@ struct alignas(64) Worker {
   uint32_t seen_heartbeat = 0, stuck_looks = 0;
   uint64_t seen_cpu = 0, seen_at = 0;
   bool suspected = false;
+  uint64_t rotated_at = 0;
   Worker* all_next = nullptr;
 
   // For the statistics.
@@ -140,6 +141,9 @@ int sched_bind(Fiber* f);
 // Live fibers, main included.
 extern std::atomic<uint32_t> live_fibers;
 
+// The kernel refused the last worker that was wanted (RLIMIT_NPROC, a filter).
+extern std::atomic<bool> workers_refused;
+
 void sched_block_signals(uint64_t* old);
 void sched_restore_signals(uint64_t old);
 
@@ -156,6 +160,7 @@ extern uint64_t cycles_per_us;
 extern bool no_membarrier;
 constexpr uint64_t kIdleMask = ~(uint64_t{3} << (kPreemptSignal - 1));  // all signals but libc's two
 [[noreturn]] void worker_loop(Worker* w);
+void empty_free_slots();                // into the global queue, where who looks for work comes before he steals
 bool want_slots(uint32_t n);             // from now on there shall be n; false without memory
 uint32_t slots_wanted();
 uint32_t base_slots();                   // how many there are without growth
