@@ -71,6 +71,7 @@ Fiber* timer_target(int number, bool* gone) {
 void set_name(Fiber* f, const char* name) {
   strncpy(f->name, name, sizeof f->name - 1);
   f->name[sizeof f->name - 1] = 0;
+  if (!*name) f->name[1] = 1;
   if (f != main_fiber) return;
   Busy busy;  // stays on this kernel thread
   long pid = raw_syscall(SYS_getpid);
@@ -121,8 +122,9 @@ FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
         set_name(me, reinterpret_cast<const char*>(a));
         return 0;
       }
-      if (*me->name) {
-        memcpy(reinterpret_cast<char*>(a), me->name, sizeof me->name);
+      if (has_name(me)) {
+        constexpr size_t kKernels = 16;
+        strncpy(reinterpret_cast<char*>(a), me->name, kKernels);
         return 0;
       }
     }

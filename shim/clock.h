@@ -10,5 +10,7 @@ Fiber* timer_target(int timer, bool* gone);
 
 // The name of a scheduled fiber; the main fiber's is the process's in the kernel, too. Cut to 15 bytes.
 void set_name(Fiber* f, const char* name);
+// False: nobody gave it one, and it has the process's. To have been given an empty one is told by a byte behind it.
+inline bool has_name(const Fiber* f) { return f->name[0] || f->name[1]; }
 
 }  // namespace fiberthread

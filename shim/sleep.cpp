@@ -55,6 +55,9 @@ FIBERTHREAD_EXPORT int sched_yield() noexcept {
   return 0;
 }
 
+FIBERTHREAD_ALIAS(__sched_yield, sched_yield);
+FIBERTHREAD_ALIAS(pthread_yield, sched_yield);
+
 FIBERTHREAD_EXPORT int clock_nanosleep(clockid_t clock, int flags, const timespec* t, timespec* left) {
   bool known = clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME || clock == CLOCK_TAI;
   if (!known || !in_fiber()) return REAL(clock_nanosleep)(clock, flags, t, left);
