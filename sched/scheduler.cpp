@@ -480,7 +480,8 @@ Fiber* find(Worker* w) {
     uint64_t start = cycles();
     do {
       if ((f = steal(w)) || (f = pick(w))) return f;
-      for (int i = 0; i < 8; i++) cpu_relax();
+      if (block_populate()) start = cycles();
+      else for (int i = 0; i < 8; i++) cpu_relax();
     } while (cycles() - start < kSpinUs * cycles_per_us);
     go_idle(w);
   }
