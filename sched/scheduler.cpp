@@ -12,6 +12,7 @@
 namespace fiberthread {
 
 uint64_t cycles_per_us = 0;
+std::atomic<uint64_t> recent_ns{0};
 bool no_membarrier = false;
 
 namespace {
@@ -143,7 +144,6 @@ void enqueue_woken(Fiber* f) {
   Slot* s = w->slot;
   if (chaos(2) && enqueue_anywhere(s, f)) return;
   if (s && !s->next.load(std::memory_order_relaxed) && options.spawn != SpawnPolicy::RoundRobin) {
-    s->next_since.store(cycles(), std::memory_order_relaxed);
     s->next.store(f, std::memory_order_release);
     // Whoever woke it will often wait soon, and then it runs here at once. If not, sysmon finds it.
     entry_fence();  // sysmon's membarrier is the other half
@@ -245,10 +245,10 @@ void suspend(Fiber* me, void (*post)(Worker*, Fiber*)) {
     if (w->timer_added) sysmon_watch_timers();
     w->timer_added = false;
     prepare_run(w, next);
-    fiberthread_switch(&me->context, &next->context);
+    switch_context(&me->context, &next->context);
   } else {
     w->running.store(nullptr, std::memory_order_relaxed);
-    fiberthread_switch(&me->context, &w->context);
+    switch_context(&me->context, &w->context);
   }
   arrive(me);
 }
@@ -350,6 +350,25 @@ void stop_searching(Worker* w) {
   if (searching.fetch_sub(1, std::memory_order_seq_cst) == 1 && work_queued()) wake_if_needed();
 }
 
+// True if the slot's `next` has been there for kStealAgeUs, during which its holder went on to no other fiber. The thief keeps the
+// time, so that who sets `next` need not look at a clock, which costs as much as two locked instructions.
+bool is_old(Worker* w, Slot* s) {
+  Fiber* next = s->next.load(std::memory_order_relaxed);
+  if (!next) return false;
+  Worker* holder = s->holder.load(std::memory_order_acquire);
+  if (!holder) return true;
+  uint32_t heartbeat = holder->heartbeat.load(std::memory_order_relaxed);
+  uint64_t age = cycles() - w->watched_since;
+  if (w->watched == s && w->watched_next == next && w->watched_heartbeat == heartbeat) return age > kStealAgeUs * cycles_per_us;
+  // One at a time: another's turn comes when this one is of no use any more.
+  if (w->watched && w->watched != s && age <= 2 * kStealAgeUs * cycles_per_us) return false;
+  w->watched = s;
+  w->watched_next = next;
+  w->watched_heartbeat = heartbeat;
+  w->watched_since = cycles();
+  return false;
+}
+
 Fiber* steal(Worker* w) {
   uint32_t n = slot_count.load(std::memory_order_acquire);
   w->random = w->random * 1664525 + 1013904223;
@@ -363,9 +382,7 @@ Fiber* steal(Worker* w) {
       w->steals++;
       return f;
     }
-    if (s->next.load(std::memory_order_relaxed) &&
-        cycles() - s->next_since.load(std::memory_order_relaxed) > kStealAgeUs * cycles_per_us &&
-        (f = take_next(s))) {
+    if (is_old(w, s) && (f = take_next(s))) {
       w->steals++;
       return f;
     }
@@ -432,6 +449,7 @@ void go_idle(Worker* w) {
       long r = futex_wait(&w->wake, 0, deadline == kNever ? 0 : deadline);
       if (r == -ETIMEDOUT) break;
     }
+  recent_ns.store(now_ns(), std::memory_order_relaxed);
   {
     SpinGuard guard(idle_lock);
     leave_idle(w);
@@ -480,7 +498,8 @@ Fiber* find(Worker* w) {
     uint64_t start = cycles();
     do {
       if ((f = steal(w)) || (f = pick(w))) return f;
-      for (int i = 0; i < 8; i++) cpu_relax();
+      if (block_populate()) start = cycles();
+      else for (int i = 0; i < 8; i++) cpu_relax();
     } while (cycles() - start < kSpinUs * cycles_per_us);
     go_idle(w);
   }
@@ -514,7 +533,7 @@ Fiber* await_handed(Worker* w) {
     if (next_timer() != kNever) sysmon_watch_timers();
     if (!f || handed_to_bound(f, w)) continue;
     prepare_run(w, f);
-    fiberthread_switch(&w->context, &f->context);
+    switch_context(&w->context, &f->context);
   }
 }
 
@@ -759,7 +778,7 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
     return in_time;
   }
   me->preempted.store(0, std::memory_order_relaxed);
-  me->since = cycles();
+  me->since = recent_ns.load(std::memory_order_relaxed);
   if (deadline == kNever) {
     suspend(me, post_park);
     return true;

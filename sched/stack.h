@@ -16,6 +16,10 @@ namespace fiberthread {
 // Native thread or fiber, Busy; may take libc locks, so never in worker context. Does not park.
 Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack);
 
+// For who has nothing else to do: populates some blocks if many new ones are being taken. A new page costs far more than all else of a
+// fiber's birth. Worker context. False if there is nothing to do.
+bool block_populate();
+
 // Gives back a fiber that is DONE and off its stack. Worker context too.
 void block_put(Fiber* f);
 

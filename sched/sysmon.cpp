@@ -306,6 +306,7 @@ void sysmon_main() {
     adopt_mask();
     if (called.load(std::memory_order_relaxed) && called.exchange(0, std::memory_order_acq_rel) && sysmon_hook) sysmon_hook();
     uint64_t now = now_ns();
+    recent_ns.store(now, std::memory_order_relaxed);
     run_timers(now);
     Look look{work_queued()};
     for (Worker* w = all_workers(); w; w = w->all_next) look_at(w, now, look);

@@ -21,7 +21,6 @@ struct Slot {
   Inbox inbox;
   // A fiber to run next, in front of `local`; others may take it once it is old.
   alignas(64) std::atomic<Fiber*> next{nullptr};
-  std::atomic<uint64_t> next_since{0};  // cycles()
   TimerWheel timers;
   std::atomic<Worker*> holder{nullptr};
   std::atomic<bool> retired{false};  // nobody shall hold it
@@ -49,6 +48,11 @@ struct alignas(64) Worker {
   bool timer_added = false;            // since it last went on to another fiber
   bool searching = false;              // counted in Scheduler::searching
   uint32_t random = 0;
+  // A slot whose `next` it may steal, if that stays as it is: see is_old().
+  Slot* watched = nullptr;
+  Fiber* watched_next = nullptr;
+  uint32_t watched_heartbeat = 0;
+  uint64_t watched_since = 0;          // cycles()
 
   // Of a bound worker: it runs that fiber only, without a slot. Changed by itself.
   Fiber* bound = nullptr;
@@ -152,6 +156,8 @@ inline bool is_hog(const Fiber* f) { return f->preempted.load(std::memory_order_
 // It spins, as far as one can tell: a hog that is always found in the same place.
 inline bool is_spinner(const Fiber* f) { return is_hog(f) && f->in_place.load(std::memory_order_relaxed) >= 8; }
 extern uint64_t cycles_per_us;
+// now_ns() of about a tick ago, for who must not pay for a clock: stored by sysmon, and by workers that wake up.
+extern std::atomic<uint64_t> recent_ns;
 // Without membarrier (old kernel, sandbox) entries to the scheduler pay for the barrier themselves.
 extern bool no_membarrier;
 constexpr uint64_t kIdleMask = ~(uint64_t{3} << (kPreemptSignal - 1));  // all signals but libc's two

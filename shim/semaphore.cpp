@@ -26,7 +26,8 @@ struct Semaphore {
 };
 static_assert(sizeof(Semaphore) <= sizeof(sem_t));
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);  // libc's futex is the first half of the word
-// Set and cleared under the bucket lock; it may be left over from a wait that was given up.
+// Set and cleared under the bucket lock. It stays when the last waiter is woken, who is likely to wait again, and goes with the
+// first post that finds nobody.
 constexpr uint64_t kWaiting = uint64_t{1} << 63;
 
 Semaphore& of(sem_t* s) { return *reinterpret_cast<Semaphore*>(s); }
@@ -58,7 +59,7 @@ int wait_on(sem_t* sem, clockid_t clock, const timespec* t, bool timed) {
     auto still_zero = [&] {
       uint64_t now = s.word.load(std::memory_order_relaxed);
       while (value_in(now) == 0)
-        if (s.word.compare_exchange_weak(now, now | kWaiting, std::memory_order_relaxed)) return true;
+        if (now & kWaiting || s.word.compare_exchange_weak(now, now | kWaiting, std::memory_order_relaxed)) return true;
       return false;
     };
     WakeReason r = park(sem, w, still_zero, {timed ? "semaphore (timed)" : "semaphore", sem}, deadline_from(clock, t), wait_interrupts(me, kInterruptSignal));
@@ -107,8 +108,6 @@ FIBERTHREAD_EXPORT int sem_post(sem_t* sem) noexcept {
     LockedQueue q(sem);
     if (Waiter* first = q.first()) {
       list.add(q, *first);
-      // The value is 0 and only posts raise it, which come here one at a time.
-      if (!q.first()) s.word.fetch_and(~kWaiting, std::memory_order_relaxed);
     } else {
       w = s.word.load(std::memory_order_relaxed);
       for (;;) {
