@@ -14,6 +14,7 @@
 
 #include "sched/stack.h"
 #include "sched/worker.h"
+#include "shim/clock.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/signal.h"
@@ -297,13 +298,11 @@ FIBERTHREAD_EXPORT int pthread_setconcurrency(int n) noexcept {
 }
 FIBERTHREAD_EXPORT int pthread_getconcurrency() noexcept { return concurrency.load(std::memory_order_relaxed); }
 
-// The clock of the kernel thread that runs it, or ran it last.
 FIBERTHREAD_EXPORT int pthread_getcpuclockid(pthread_t t, clockid_t* clock) noexcept {
   int e;
   Fiber* f = target(t, &e);
   if (e) return e;
   if (!f) return REAL(pthread_getcpuclockid)(t, clock);
-  Worker* w = __atomic_load_n(&f->worker, __ATOMIC_RELAXED);
-  *clock = f == tls_current || !w ? CLOCK_THREAD_CPUTIME_ID : static_cast<clockid_t>(~static_cast<unsigned>(w->tid) << 3 | 6);
+  *clock = cpu_clock_of(f);
   return 0;
 }

@@ -60,8 +60,8 @@ static const struct timespec past = {1, 0}, negative = {-1, 0}, bad_low = {1, -1
 static const struct {
   const char* name;
   const struct timespec* t;
-} times[] = {{"passed", &past}, {"before 1970", &negative}, {"tv_nsec -1", &bad_low}, {"tv_nsec 1e9", &bad_high}};
-#define TIMES (sizeof times / sizeof *times)
+} moments[] = {{"passed", &past}, {"before 1970", &negative}, {"tv_nsec -1", &bad_low}, {"tv_nsec 1e9", &bad_high}};
+#define MOMENTS (sizeof moments / sizeof *moments)
 static struct timespec soon(clockid_t clock) {
   struct timespec t;
   clock_gettime(clock, &t);

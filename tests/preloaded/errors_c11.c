@@ -49,8 +49,8 @@ static void threads(void) {
   show_value("thrd_equal", "nobody", thrd_equal(thrd_current(), 0) != 0);
   show_value("thrd_yield", "", (thrd_yield(), 0));
   struct timespec left = {77, 77};
-  for (size_t i = 0; i < TIMES; i++)
-    if (times[i].t != &past) show_value("thrd_sleep", times[i].name, thrd_sleep(times[i].t, &left));
+  for (size_t i = 0; i < MOMENTS; i++)
+    if (moments[i].t != &past) show_value("thrd_sleep", moments[i].name, thrd_sleep(moments[i].t, &left));
   show_value("thrd_sleep", "a little", thrd_sleep(&(struct timespec){0, 1000}, &left));
   show_value("thrd_sleep", "none to tell", thrd_sleep(&(struct timespec){0, 1000}, NULL));
 }
@@ -63,15 +63,15 @@ static void mutexes(void) {
     C11("free", mtx_trylock, &m);
     if (recursive) C11("mine", mtx_lock, &m), mtx_unlock(&m);
     if (C11("mine", mtx_trylock, &m) == thrd_success) mtx_unlock(&m);
-    for (size_t k = 0; k < TIMES; k++)
-      if (C11(format("mine, %s", times[k].name), mtx_timedlock, &m, times[k].t) == thrd_success) mtx_unlock(&m);
+    for (size_t k = 0; k < MOMENTS; k++)
+      if (C11(format("mine, %s", moments[k].name), mtx_timedlock, &m, moments[k].t) == thrd_success) mtx_unlock(&m);
     other_tries();
     C11("mine", mtx_unlock, &m);
     if (recursive) C11("free", mtx_unlock, &m);
     C11("free", mtx_lock, &m);
     C11("mine", mtx_unlock, &m);
-    for (size_t k = 0; k < TIMES; k++)
-      if (C11(format("free, %s", times[k].name), mtx_timedlock, &m, times[k].t) == thrd_success) mtx_unlock(&m);
+    for (size_t k = 0; k < MOMENTS; k++)
+      if (C11(format("free, %s", moments[k].name), mtx_timedlock, &m, moments[k].t) == thrd_success) mtx_unlock(&m);
     show_value("mtx_destroy", "", (mtx_destroy(&m), 0));
   }
 }
@@ -85,7 +85,7 @@ static void conditions(void) {
   C11("not mine", cnd_wait, &c, &m);
   C11("not mine", cnd_timedwait, &c, &m, &past);
   mtx_lock(&m);
-  for (size_t i = 0; i < TIMES; i++) C11(times[i].name, cnd_timedwait, &c, &m, times[i].t);
+  for (size_t i = 0; i < MOMENTS; i++) C11(moments[i].name, cnd_timedwait, &c, &m, moments[i].t);
   struct timespec t = soon(CLOCK_REALTIME);
   C11("soon", cnd_timedwait, &c, &m, &t);
   C11("mine", mtx_unlock, &m);

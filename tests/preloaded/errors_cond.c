@@ -58,10 +58,10 @@ static void objects(int shared, int clock) {
   }
   init_mutex(PTHREAD_MUTEX_ERRORCHECK, 0);
   take(NULL);
-  for (size_t i = 0; i < TIMES; i++) {
-    CASE(format("%s, %s", kind, times[i].name), pthread_cond_timedwait, &c, &m, times[i].t);
+  for (size_t i = 0; i < MOMENTS; i++) {
+    CASE(format("%s, %s", kind, moments[i].name), pthread_cond_timedwait, &c, &m, moments[i].t);
     for (size_t k = 0; k < CLOCKS; k++)
-      CASE(format("%s, %s, by %d", kind, times[i].name, clocks[k]), pthread_cond_clockwait, &c, &m, clocks[k], times[i].t);
+      CASE(format("%s, %s, by %d", kind, moments[i].name, clocks[k]), pthread_cond_clockwait, &c, &m, clocks[k], moments[i].t);
   }
   struct timespec t = soon(clock);
   CASE("soon", pthread_cond_timedwait, &c, &m, &t);

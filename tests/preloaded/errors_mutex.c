@@ -20,11 +20,11 @@ static void* try_all(void* p) {
 }
 
 static void timed(pthread_mutex_t* m, const char* state, int locked) {
-  for (size_t i = 0; i < TIMES; i++) {
+  for (size_t i = 0; i < MOMENTS; i++) {
     // With inheritance NPTL asks the kernel, to which a time before 1970 is none.
-    if (times[i].t == &negative && strstr(what, "inherit")) continue;
-    if (CASE(in(format("%s, %s", state, times[i].name)), pthread_mutex_timedlock, m, times[i].t) == 0 && !locked) give(m);
-    if (CASE(in(format("%s, %s", state, times[i].name)), pthread_mutex_clocklock, m, CLOCK_MONOTONIC, times[i].t) == 0 && !locked) give(m);
+    if (moments[i].t == &negative && strstr(what, "inherit")) continue;
+    if (CASE(in(format("%s, %s", state, moments[i].name)), pthread_mutex_timedlock, m, moments[i].t) == 0 && !locked) give(m);
+    if (CASE(in(format("%s, %s", state, moments[i].name)), pthread_mutex_clocklock, m, CLOCK_MONOTONIC, moments[i].t) == 0 && !locked) give(m);
   }
   for (size_t i = 0; i < CLOCKS; i++)
     if (CASE(in(format("%s, clock %d", state, clocks[i])), pthread_mutex_clocklock, m, clocks[i], &past) == 0 && !locked) give(m);

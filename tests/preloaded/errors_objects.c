@@ -76,15 +76,15 @@ static void semaphore(sem_t* s, const char* kind) {
   FAILS(format("%s, 0", kind), sem_getvalue, s, &v);
   printf("value %d\n", v);
   for (int one = 0; one < 2; one++) {
-    for (size_t i = 0; i < TIMES; i++) {
-      const char* state = format("%s, %d, %s", kind, one, times[i].name);
+    for (size_t i = 0; i < MOMENTS; i++) {
+      const char* state = format("%s, %d, %s", kind, one, moments[i].name);
       if (one) sem_post(s);
-      FAILS(state, sem_timedwait, s, times[i].t);
+      FAILS(state, sem_timedwait, s, moments[i].t);
       while (sem_trywait(s) == 0) {
       }
       for (size_t k = 0; k < CLOCKS; k++) {
         if (one) sem_post(s);
-        FAILS(format("%s, clock %d", state, clocks[k]), sem_clockwait, s, clocks[k], times[i].t);
+        FAILS(format("%s, clock %d", state, clocks[k]), sem_clockwait, s, clocks[k], moments[i].t);
         while (sem_trywait(s) == 0) {
         }
       }
@@ -190,13 +190,13 @@ static void interrupted(void) {
 }
 
 static void sleeping(void) {
-  for (size_t i = 0; i < TIMES; i++) {
-    if (times[i].t != &past) FAILS(times[i].name, nanosleep, times[i].t, NULL);
+  for (size_t i = 0; i < MOMENTS; i++) {
+    if (moments[i].t != &past) FAILS(moments[i].name, nanosleep, moments[i].t, NULL);
     for (size_t k = 0; k < CLOCKS; k++) {
       if (clocks[k] == CLOCK_PROCESS_CPUTIME_ID) continue;
-      const char* state = format("clock %d, %s", clocks[k], times[i].name);
-      if (times[i].t != &past) CASE(state, clock_nanosleep, clocks[k], 0, times[i].t, NULL);
-      CASE(format("%s, absolute", state), clock_nanosleep, clocks[k], TIMER_ABSTIME, times[i].t, NULL);
+      const char* state = format("clock %d, %s", clocks[k], moments[i].name);
+      if (moments[i].t != &past) CASE(state, clock_nanosleep, clocks[k], 0, moments[i].t, NULL);
+      CASE(format("%s, absolute", state), clock_nanosleep, clocks[k], TIMER_ABSTIME, moments[i].t, NULL);
     }
   }
 }

@@ -20,14 +20,14 @@ static void* try_all(void* p) {
 }
 
 static void timed(const char* state, bool reading) {
-  for (size_t i = 0; i < TIMES; i++) {
-    const char* s = in(format("%s, %s", state, times[i].name));
+  for (size_t i = 0; i < MOMENTS; i++) {
+    const char* s = in(format("%s, %s", state, moments[i].name));
     if (reading) {
-      mine(CASE(s, pthread_rwlock_timedrdlock, l, times[i].t));
-      mine(CASE(s, pthread_rwlock_clockrdlock, l, CLOCK_MONOTONIC, times[i].t));
+      mine(CASE(s, pthread_rwlock_timedrdlock, l, moments[i].t));
+      mine(CASE(s, pthread_rwlock_clockrdlock, l, CLOCK_MONOTONIC, moments[i].t));
     } else {
-      mine(CASE(s, pthread_rwlock_timedwrlock, l, times[i].t));
-      mine(CASE(s, pthread_rwlock_clockwrlock, l, CLOCK_MONOTONIC, times[i].t));
+      mine(CASE(s, pthread_rwlock_timedwrlock, l, moments[i].t));
+      mine(CASE(s, pthread_rwlock_clockwrlock, l, CLOCK_MONOTONIC, moments[i].t));
     }
   }
   for (size_t i = 0; i < CLOCKS; i++) {

@@ -67,9 +67,9 @@ static void join(void) {
   CASE("running", pthread_tryjoin_np, t, &r);
   // Not the times that are none: NPTL spins on them until the thread ends.
   for (size_t i = 0; i < 2; i++) {
-    CASE(format("running, %s", times[i].name), pthread_timedjoin_np, t, &r, times[i].t);
+    CASE(format("running, %s", moments[i].name), pthread_timedjoin_np, t, &r, moments[i].t);
     for (size_t k = 0; k < CLOCKS; k++)
-      CASE(format("running, %s, clock %d", times[i].name, clocks[k]), pthread_clockjoin_np, t, &r, clocks[k], times[i].t);
+      CASE(format("running, %s, clock %d", moments[i].name, clocks[k]), pthread_clockjoin_np, t, &r, clocks[k], moments[i].t);
   }
   struct timespec when = soon(CLOCK_REALTIME);
   CASE("running, soon", pthread_timedjoin_np, t, &r, &when);
