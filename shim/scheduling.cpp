@@ -126,6 +126,19 @@ Fiber* target(pthread_t t, int* e) {
   return is_ours(f) ? f : nullptr;
 }
 
+// An attribute object says "bound" by a set of all CPUs that there can be, and, far beyond these, a mark. So it can be copied, and
+// is harmless to libc.
+struct BoundMark {
+  unsigned char cpus[2048 - 8];
+  char mark[8];
+};
+constexpr char kMark[8] = {'f', 'i', 'b', 'e', 'r', '-', '1', ':'};
+
+bool marked_bound(const pthread_attr_t* attr) {
+  BoundMark m;
+  return pthread_attr_getaffinity_np(attr, sizeof m, reinterpret_cast<cpu_set_t*>(&m)) == 0 && memcmp(m.mark, kMark, sizeof kMark) == 0;
+}
+
 }  // namespace
 
 int scheduling_at_birth(Fiber* f, Fiber* creator, const pthread_attr_t* attr) {
@@ -144,10 +157,10 @@ int scheduling_at_birth(Fiber* f, Fiber* creator, const pthread_attr_t* attr) {
   }
   cpu_set_t set;
   CPU_ZERO(&set);
-  // Without a set of its own, an attribute object answers with all bits.
-  if (pthread_attr_getaffinity_np(attr, sizeof set, &set) == 0 && CPU_COUNT(&set) < CPU_SETSIZE)
-    if (int e = set_cpus(f, sizeof set, &set)) return e;
-  return 0;
+  // Without a set of its own, an attribute object answers with all bits; with bits beyond the room for them, with an error.
+  int e = pthread_attr_getaffinity_np(attr, sizeof set, &set);
+  if (e == 0 && CPU_COUNT(&set) < CPU_SETSIZE) return set_cpus(f, sizeof set, &set);
+  return e == EINVAL && marked_bound(attr) ? sched_bind(f) : 0;
 }
 
 void scheduling_to_attr(Fiber* f, pthread_attr_t* attr) {
@@ -288,6 +301,20 @@ FIBERTHREAD_EXPORT int nice(int by) noexcept {
   int now = getpriority(PRIO_PROCESS, 0) + by;
   if (setpriority(PRIO_PROCESS, 0, now) != 0) return fail(errno == EACCES ? EPERM : errno);
   return getpriority(PRIO_PROCESS, 0);
+}
+
+// Threads made with these attributes get kernel threads of their own.
+FIBERTHREAD_EXPORT int fiberthread_attr_setbound(pthread_attr_t* attr, int bound) {
+  if (bound != 0 && bound != 1) return EINVAL;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (!bound) return marked_bound(attr) ? pthread_attr_setaffinity_np(attr, 0, &set) : 0;
+  // Who has an affinity is bound anyway.
+  if (pthread_attr_getaffinity_np(attr, sizeof set, &set) != 0 || CPU_COUNT(&set) < CPU_SETSIZE) return 0;
+  BoundMark m;
+  memset(m.cpus, 0xff, sizeof m.cpus);
+  memcpy(m.mark, kMark, sizeof kMark);
+  return pthread_attr_setaffinity_np(attr, sizeof m, reinterpret_cast<cpu_set_t*>(&m));
 }
 
 FIBERTHREAD_EXPORT int pthread_setconcurrency(int n) noexcept {

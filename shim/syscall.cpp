@@ -121,6 +121,9 @@ long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* w
 constexpr long kRobustListSize = 24;
 void*& robust_list_of(Fiber* f) { return shim_share<void*, 112, 128>(f); }
 
+// What the thread named by set_tid_address. The kernel would clear it when the worker ends.
+thread_local constinit uint32_t* named_word = nullptr;
+
 // Results of libc-style calls as the kernel gives them.
 long as_kernel(long r) { return r == -1 ? -errno : r; }
 
@@ -156,6 +159,9 @@ long action_here(int sig, const kernel_handler* act, kernel_handler* old, size_t
 }
 
 long sleep_here(clockid_t clock, int flags, const timespec* t, timespec* left) {
+  // Others' answers are the kernel's, which looks at the clock first.
+  bool known = clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME || clock == CLOCK_TAI;
+  if (!known && (clock > 0 || !owner_of_clock(clock))) return raw_syscall(SYS_clock_nanosleep, clock, flags, arg(t), arg(left));
   timespec copy, rest;
   if (!copy_user(&copy, t)) return -EFAULT;
   NotCancelled not_cancelled;
@@ -242,7 +248,8 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
                         reinterpret_cast<uint32_t*>(e), static_cast<uint32_t>(f));
     case SYS_gettid:
       return me->id;
-    case SYS_set_tid_address:  // the kernel would clear a word of the program's when the worker ends
+    case SYS_set_tid_address:
+      named_word = reinterpret_cast<uint32_t*>(a);
       return me->id;
     case SYS_set_robust_list:
       if (b != kRobustListSize) return -EINVAL;
@@ -267,6 +274,7 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
     case SYS_tkill:
       return -thread_kill_tid(-1, static_cast<int>(a), static_cast<int>(b), nullptr);
     case SYS_tgkill:
+      if (static_cast<int>(a) <= 0) return -EINVAL;
       return -thread_kill_tid(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c), nullptr);
     case SYS_rt_tgsigqueueinfo: {
       siginfo_t info;
@@ -332,6 +340,11 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return as_kernel(sched_setparam(static_cast<pid_t>(a), reinterpret_cast<sched_param*>(b)));
     case SYS_sched_getparam:
       return as_kernel(sched_getparam(static_cast<pid_t>(a), reinterpret_cast<sched_param*>(b)));
+    case SYS_sched_rr_get_interval: {
+      timespec t;
+      if (long r = as_kernel(sched_rr_get_interval(static_cast<pid_t>(a), &t))) return r;
+      return copy_user(reinterpret_cast<timespec*>(b), &t) ? 0 : -EFAULT;
+    }
     case SYS_sched_setattr:
       if (!scheduled_fiber(static_cast<int>(a))) return raw_syscall(nr, a, b, c);
       return set_attributes_here(static_cast<int>(a), reinterpret_cast<SchedulingAttributes*>(b), static_cast<unsigned>(c));
@@ -372,6 +385,16 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
 }
 
 }  // namespace
+
+void clear_named_word() {
+  uint32_t* word = named_word;
+  if (!word) return;
+  named_word = nullptr;
+  uint32_t zero = 0;
+  copy_user(word, &zero);
+  raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);  // as the kernel does, for those who wait as for a shared one
+}
+
 }  // namespace fiberthread
 
 using namespace fiberthread;

@@ -197,6 +197,7 @@ void thread_exit(void* value) {
 void thread_exit_raw() {
   Fiber* me = self();
   robust_mutexes_owner_died(me);
+  clear_named_word();
   signal_thread_ends(me);
   if (me->kernel) {
     // The only thread of a forked child, or a thread that is not ours: let the kernel end it.
