@@ -148,7 +148,7 @@ const char* read_descriptors() {
   uint32_t stack_user, slotinfo, entry_bits;
   bool ok = field("_thread_db_pthread_tid", L.tid) && field("_thread_db_pthread_list", L.list) &&
             field("_thread_db_pthread_cancelhandling", L.cancelhandling) &&
-            field("_thread_db_pthread_specific", L.specific, &L.level1_count) &&
+            field("_thread_db_pthread_specific", L.specific) &&
             field("_thread_db_pthread_dtvp", L.dtv) && field("_thread_db_list_t_next", L.list_next) &&
             field("_thread_db_list_t_prev", L.list_prev) &&
             field("_thread_db_pthread_key_data_level2_data", L.level2_data, &L.level2_count) &&
@@ -171,6 +171,7 @@ const char* read_descriptors() {
             number("_thread_db_sizeof_pthread_key_data", L.sizeof_key_data) &&
             number("_thread_db_sizeof_pthread_key_struct", L.sizeof_key_struct);
   if (!ok) return "libc lacks a debugger descriptor";
+  L.level1_count = L.key_count / L.level2_count;  // the descriptor calls the array one element
   L.dtv_entry = entry_bits / 8;
   if (L.dtv_entry != 2 * sizeof(void*)) return "unknown form of the dtv";
   L.stack_user = L.rtld_global + stack_user;
