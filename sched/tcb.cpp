@@ -218,11 +218,12 @@ void find_specific_used(char* pd) {
   pthread_key_t key;
   char* byte = pd + L.specific + L.level1_count * sizeof(char*);
   if (byte >= pd + L.sizeof_pthread || *byte != 0 || pthread_key_create(&key, nullptr) != 0) return;
-  bool set = pthread_setspecific(key, pd) == 0 && *byte == 1;
+  // A value of a key above the first ones would leave the model with a block of its own, which is copied for all.
+  bool set = key < L.level2_count && pthread_setspecific(key, pd) == 0 && *byte == 1;
   *byte = 0;
   set = set && pthread_setspecific(key, nullptr) == 0 && *byte == 0;
   set = set && pthread_setspecific(key, pd) == 0 && *byte == 1;
-  pthread_setspecific(key, nullptr);
+  if (key < L.level2_count) pthread_setspecific(key, nullptr);
   pthread_key_delete(key);
   if (!set) return;
   *byte = 0;
