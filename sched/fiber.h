@@ -89,6 +89,8 @@ struct alignas(64) Fiber {
   // Waiting.
   ParkReason reason{};
   uint64_t since = 0;                    // recent_ns() when it last parked
+  std::atomic<uint64_t> cpu{0};          // CPU time that it was given, see accounting.h
+  std::atomic<uint64_t> cpu_seen{0};     // the most that another was told of it
   std::atomic<uint32_t> kernel_word{0};  // futex of a kernel thread's park
   uint32_t clock_seen = 0;               // clock_settings when its last deadline with kFollowsRealtime was computed; 0: never
 

@@ -10,6 +10,7 @@
 
 #include <new>
 
+#include "sched/accounting.h"
 #include "sched/chaos.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
@@ -69,6 +70,7 @@ Worker* reuse_worker() {
     w->bound = nullptr;
     w->slot = nullptr;
     w->searching = false;
+    w->cpu_mark.store(0, std::memory_order_relaxed);
     return w;
   }
   return nullptr;
@@ -139,6 +141,8 @@ bool become_worker(Fiber* me) {
   // Worker context begins in worker_loop when a fiber first leaves this kernel thread.
   make_context(w->context, w->stack + w->stack_size, w->context.tp, [](void* p) { worker_loop(static_cast<Worker*>(p)); }, w);
   w->kernel_mask = kIdleMask;
+  account(w, nullptr);
+  me->cpu.store(w->cpu_mark.load(std::memory_order_relaxed), std::memory_order_relaxed);  // so far its clock was the kernel's
   me->context.tp = thread_pointer();
   me->worker = w;
   me->kernel = false;
@@ -411,6 +415,8 @@ void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
   f->kernel = false;
   f->blocked = 0;
   f->clock_seen = 0;
+  f->cpu.store(0, std::memory_order_relaxed);
+  f->cpu_seen.store(0, std::memory_order_relaxed);
   tcb_begin(*f);
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
   char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->stack_high) & ~uintptr_t{15});
@@ -551,6 +557,7 @@ void sched_after_fork_child() {
   me->bound.store(nullptr);
   me->state.store(State::Running);
   me->pending_unpark.store(0);
+  me->cpu_seen.store(0);
   me->join_lock.reset();
   me->joiner = nullptr;  // whoever waits for us does so in the parent
   main_fiber = me;

@@ -14,6 +14,7 @@
 #include <cpuid.h>
 #endif
 
+#include "sched/accounting.h"
 #include "sched/fiber.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
@@ -324,11 +325,14 @@ void tell_refusal() {
 void on_signal(int, siginfo_t* info, void* context) {
 #if defined(__x86_64__)
   if (info->si_code == SI_TIMER) {
-    if (info->si_value.sival_ptr == &timer_mark) tick(static_cast<ucontext_t*>(context));
+    if (info->si_value.sival_ptr != &timer_mark) return;
+    account_tick();
+    tick(static_cast<ucontext_t*>(context));
     return;
   }
   // How the kernel reports a perf event; no other descriptor is set to send this signal.
   if (info->si_code == POLL_IN || info->si_code == POLL_HUP) {
+    account_tick();
     tick(static_cast<ucontext_t*>(context));
     return;
   }

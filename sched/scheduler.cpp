@@ -4,6 +4,7 @@
 
 #include <new>
 
+#include "sched/accounting.h"
 #include "sched/chaos.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
@@ -238,6 +239,7 @@ void suspend(Fiber* me, void (*post)(Worker*, Fiber*)) {
   if (__builtin_expect(w->revoked.load(std::memory_order_relaxed) != kKept, 0)) Entry::settle(w);
   w->post = post;
   w->previous = me;
+  if (__builtin_expect(accounting.load(std::memory_order_relaxed), 0)) account(w, me);
   Fiber* next = pick(w, post == post_preempt);
   while (next && handed_to_bound(next, w)) next = pick(w);
   if (next) {
@@ -531,6 +533,7 @@ Fiber* await_handed(Worker* w) {
     stop_searching(w);
     if (next_timer() != kNever) sysmon_watch_timers();
     if (!f || handed_to_bound(f, w)) continue;
+    if (__builtin_expect(accounting.load(std::memory_order_relaxed), 0)) account(w, nullptr);
     prepare_run(w, f);
     switch_context(&w->context, &f->context);
   }

@@ -19,6 +19,7 @@
 #include <sys/timerfd.h>
 #include <time.h>
 
+#include "sched/accounting.h"
 #include "sched/chaos.h"
 #include "sched/deadlock.h"
 #include "sched/preempt.h"
@@ -51,13 +52,6 @@ std::atomic<uint32_t> called{0};
 int proc_task = -1;                     // /proc/self/task, opened before a chroot can hide it
 int clock_timer = -1;                   // a timerfd that is readable once CLOCK_REALTIME was set
 std::atomic<bool> clock_watched{false};
-
-uint64_t cpu_time(int thread) {
-  timespec ts{};
-  // The kernel's encoding of a thread's CPU clock.
-  raw_syscall(SYS_clock_gettime, (~static_cast<long>(thread) << 3) | 6, arg(&ts));
-  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(ts.tv_nsec);
-}
 
 // The start of a file of /proc/self/task/THREAD; false if it cannot be read.
 bool read_proc(int thread, const char* file, char* text, size_t size) {
@@ -165,7 +159,7 @@ void look_at(Worker* w, uint64_t now, Look& look) {
     w->seen_at = 0;
     return;
   }
-  uint64_t cpu = cpu_time(w->tid), used = cpu - w->seen_cpu, time = now - w->seen_at;
+  uint64_t cpu = cpu_time_of_thread(w->tid), used = cpu - w->seen_cpu, time = now - w->seen_at;
   bool ran = w->seen_at && used + kOffCpu > time;
   w->seen_cpu = cpu;
   w->seen_at = now;

@@ -70,6 +70,7 @@ struct alignas(64) Worker {
   int timer = -1;                        // of preemption, or its perf event's page
   long sampling_page = 0;
 
+  std::atomic<uint64_t> cpu_mark{0};   // of its CPU clock, see accounting.h
   int32_t tid = 0;
   std::atomic<uint32_t> wake{0};       // futex: 1 = get up
   Worker* idle_next = nullptr;

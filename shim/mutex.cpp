@@ -226,7 +226,8 @@ FIBERTHREAD_EXPORT int pthread_mutex_trylock(pthread_mutex_t* mutex) noexcept {
   Mutex& m = of(mutex);
   int kind = kind_of(m);
   Fiber* me = self();
-  if (int e = owned_already(m, me, kind, EBUSY); e >= 0) return e;
+  // As NPTL, where only the plain kind takes no look at the owner.
+  if (int e = owned_already(m, me, kind, kind & (kRobust | kInherit) ? EDEADLK : EBUSY); e >= 0) return e;
   return m.word.try_lock(me) ? acquired(m, me, kind) : EBUSY;
 }
 

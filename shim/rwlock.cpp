@@ -18,7 +18,7 @@ namespace {
 struct RwLock {
   std::atomic<uint32_t> word;  // {readers: 30, waiting, writer}; waiting may be left over from a timeout
 };
-constexpr uint32_t kWriter = 1, kWaiting = 2, kReader = 4, kMaxReaders = ~uint32_t{0} / kReader - 1;
+constexpr uint32_t kWriter = 1, kWaiting = 2, kReader = 4, kMaxReaders = (1u << 28) - 1;  // as NPTL
 enum Kind : uint32_t { kWantsToRead, kWantsToWrite };  // Waiter::tag
 
 RwLock& of(pthread_rwlock_t* l) { return *reinterpret_cast<RwLock*>(l); }
@@ -105,11 +105,11 @@ void hand_over(pthread_rwlock_t* l, uint32_t mine) {
 
 int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock, const timespec* t, bool timed) {
   Fiber* me = self();
+  if (timed && !valid(*t)) return EINVAL;  // at once, as NPTL
   for (;;) {
     int e = kind == kWantsToRead ? try_read(l) : try_write(l, me);
     if (e != EBUSY) return e;
     if (writes(l, me)) return EDEADLK;
-    if (timed && !valid(*t)) return EINVAL;
     Waiter w;
     w.tag = kind;
     auto& word = of(l).word;

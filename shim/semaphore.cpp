@@ -51,10 +51,10 @@ int fail(int e) {
 int wait_on(sem_t* sem, clockid_t clock, const timespec* t, bool timed) {
   Semaphore& s = of(sem);
   Fiber* me = self();
+  if (timed && !valid(*t)) return fail(EINVAL);  // at once, as NPTL
   test_cancel();
   for (;;) {
     if (try_wait(s)) return 0;
-    if (timed && !valid(*t)) return fail(EINVAL);
     Waiter w;
     auto still_zero = [&] {
       uint64_t now = s.word.load(std::memory_order_relaxed);

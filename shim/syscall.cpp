@@ -13,6 +13,7 @@
 
 #include "sched/preempt.h"
 #include "sched/worker.h"
+#include "shim/clock.h"
 #include "shim/export.h"
 #include "shim/fork.h"
 #include "shim/scheduling.h"
@@ -171,6 +172,20 @@ long mask_here(int how, const uint64_t* set, uint64_t* old, size_t size) {
   return !old || copy_user(old, &before) ? 0 : -EFAULT;
 }
 
+// libc's handle of a timer that signals is the kernel's number.
+long timer_here(clockid_t clock, struct sigevent* event, int* number) {
+  struct sigevent copy;
+  if (event && !copy_user(&copy, event)) return -EFAULT;
+  bool thread = event && copy.sigev_notify == SIGEV_THREAD;  // which to libc means a function
+  if (thread) return raw_syscall(SYS_timer_create, clock, arg(event), arg(number));
+  timer_t timer;
+  if (timer_create(clock, event ? &copy : nullptr, &timer) != 0) return -errno;
+  int n = static_cast<int>(reinterpret_cast<intptr_t>(timer));
+  if (copy_user(number, &n)) return 0;
+  timer_delete(timer);
+  return -EFAULT;
+}
+
 // struct sched_attr, which libc has no call for.
 struct SchedulingAttributes {
   uint32_t size, policy;
@@ -272,6 +287,25 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return sleep_here(CLOCK_MONOTONIC, 0, reinterpret_cast<timespec*>(a), reinterpret_cast<timespec*>(b));
     case SYS_clock_nanosleep:
       return sleep_here(static_cast<clockid_t>(a), static_cast<int>(b), reinterpret_cast<timespec*>(c), reinterpret_cast<timespec*>(d));
+    case SYS_clock_gettime: {
+      timespec now;
+      Fiber* owner = owner_of_clock(static_cast<clockid_t>(a));
+      if (!owner) return raw_syscall(nr, a, b);
+      clock_gettime(static_cast<clockid_t>(a), &now);
+      return copy_user(reinterpret_cast<timespec*>(b), &now) ? 0 : -EFAULT;
+    }
+    case SYS_clock_getres:
+      return raw_syscall(nr, owner_of_clock(static_cast<clockid_t>(a)) ? CLOCK_THREAD_CPUTIME_ID : a, b);
+    case SYS_getrusage: {
+      if (a != RUSAGE_THREAD) return raw_syscall(nr, a, b);
+      struct rusage usage;
+      getrusage(RUSAGE_THREAD, &usage);
+      return copy_user(reinterpret_cast<struct rusage*>(b), &usage) ? 0 : -EFAULT;
+    }
+    case SYS_timer_create:
+      return timer_here(static_cast<clockid_t>(a), reinterpret_cast<struct sigevent*>(b), reinterpret_cast<int*>(c));
+    case SYS_timer_delete:
+      return as_kernel(timer_delete(reinterpret_cast<timer_t>(static_cast<intptr_t>(static_cast<int>(a)))));
     case SYS_prctl:
       return as_kernel(prctl(static_cast<int>(a), b, c, d, e));
 #ifdef SYS_pause

@@ -232,8 +232,10 @@ FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* a
     w.guard_size = 0;
   } else {
     // As in NPTL, the guard comes on top.
-    w.guard_size = (w.guard_size + 4095) & ~size_t{4095};
-    if (w.stack_size < kMinStack || __builtin_add_overflow(w.stack_size, w.guard_size, &w.stack_size)) return EINVAL;
+    size_t guard = (w.guard_size + 4095) & ~size_t{4095};
+    if (w.stack_size < kMinStack || guard < w.guard_size) return EINVAL;
+    w.guard_size = guard;
+    if (__builtin_add_overflow(w.stack_size, w.guard_size, &w.stack_size)) return EINVAL;
   }
   Fiber* me = self();
   Fiber* f;
@@ -269,7 +271,7 @@ FIBERTHREAD_EXPORT int pthread_tryjoin_np(pthread_t t, void** result) noexcept {
   if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_tryjoin_np)(t, result);
   Fiber* f = fiber_of(t);
   if (!f) return ESRCH;
-  if (!f->done.load(std::memory_order_acquire)) return f == self() ? EDEADLK : EBUSY;
+  if (!f->done.load(std::memory_order_acquire)) return EBUSY;  // of the caller, too
   return join(t, result, kNever);
 }
 
@@ -277,8 +279,8 @@ FIBERTHREAD_EXPORT int pthread_clockjoin_np(pthread_t t, void** result, clockid_
   if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_clockjoin_np)(t, result, clock, abstime);
   if (clock != CLOCK_REALTIME && clock != CLOCK_MONOTONIC) return EINVAL;
   if (!abstime) return join(t, result, kNever);
-  if (abstime->tv_nsec < 0 || abstime->tv_nsec >= 1'000'000'000) return EINVAL;
   int e;
+  if (!valid(*abstime)) return (e = join(t, result, 0)) == ETIMEDOUT ? EINVAL : e;
   do e = join(t, result, deadline_from(clock, abstime));
   while (e == ETIMEDOUT && !reached(clock, abstime));  // the clock was set
   return e;
@@ -328,8 +330,13 @@ FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noe
   // A thread may ask about itself to the last: sanitizers do so when a detached one ends.
   if (!f && tls_current && tls_current->tcb == reinterpret_cast<void*>(t)) f = tls_current;
   if (!f && stale_handle(t)) return ESRCH;
-  if (!f || !f->block) return REAL(pthread_getattr_np)(t, attr);
+  if (!f || !f->block) {
+    int e = REAL(pthread_getattr_np)(t, attr);
+    if (e == 0 && f) scheduling_to_attr(f, attr);
+    return e;
+  }
   if (int e = pthread_attr_init(attr)) return e;
+  scheduling_to_attr(f, attr);
   // As NPTL: the guard is outside, TCB and TLS are inside, so that a collector that scans the stack sees them.
   char* high = f->user_stack ? f->stack_high : f->block + f->block_size;
   pthread_attr_setstack(attr, f->stack_low, static_cast<size_t>(high - f->stack_low));
@@ -355,7 +362,7 @@ FIBERTHREAD_EXPORT int pthread_getname_np(pthread_t t, char* buf, size_t size) n
   if (!f && stale_handle(t)) return ESRCH;
   if (!f || !sched_started() || f->kernel) return REAL(pthread_getname_np)(t, buf, size);
   if (size < sizeof f->name) return ERANGE;
-  if (*f->name) strcpy(buf, f->name);
+  if (has_name(f)) strcpy(buf, f->name);
   else raw_syscall(SYS_prctl, PR_GET_NAME, fiberthread::arg(buf));  // of the process, as a new thread inherits it
   return 0;
 }
