@@ -344,7 +344,7 @@ bool deadlock_check() {
     case Workers::OnTheWay: return true;
     case Workers::Idle: break;
   }
-  uint32_t live = live_fibers.load(std::memory_order_acquire);
+  uint64_t live = live_fibers();
   if (main_fiber->kernel || handlers_installed()) return false;
   uint64_t parked = 0;
   bool stuck = each_fiber([&](const Fiber* f) {

@@ -28,7 +28,6 @@ Statistics statistics;
 Options options;
 Fiber main_fiber_record;
 Fiber* main_fiber = &main_fiber_record;
-std::atomic<uint32_t> live_fibers{1};
 
 namespace {
 
@@ -273,9 +272,43 @@ void sched_set_concurrency(uint32_t n) {
 }
 
 uint64_t fibers_spawned() {
-  uint64_t n = statistics.fibers.load(std::memory_order_relaxed);
-  for (Worker* w = all_workers(); w; w = w->all_next) n += w->spawned;
+  uint64_t n = statistics.spawned.load(std::memory_order_relaxed);
+  for (Worker* w = all_workers(); w; w = w->all_next) n += w->spawned.load(std::memory_order_relaxed);
   return n;
+}
+
+// Counters of their own, since one for all would be fought over at each birth and each end.
+namespace {
+std::atomic<bool> main_ended{false}, last_ended{false};
+
+// Release: who sees the end of a fiber sees that it was made, and what it made.
+void count(std::atomic<uint64_t>& own) { own.store(own.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+}  // namespace
+
+uint64_t live_fibers() {
+  // Ends first: each of them was counted as made before, so what comes out is never less than there were in between.
+  uint64_t ended = statistics.ended.load(std::memory_order_acquire);
+  for (Worker* w = all_workers(); w; w = w->all_next) ended += w->ended.load(std::memory_order_acquire);
+  return 1 + fibers_spawned() - ended;
+}
+
+bool sched_count_end() {
+  Busy busy;
+  Fiber* me = self();
+  if (me->kernel) statistics.ended.fetch_add(1, std::memory_order_release);
+  else count(me->worker->ended);
+  // As long as main lives, nobody is the last. Whoever ends pays for no fence to know it: main's membarrier makes it see the flag,
+  // or main the end that was counted.
+  if (me->is_main) {
+    main_ended.store(true, std::memory_order_seq_cst);
+    raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0);
+  } else {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (__builtin_expect(no_membarrier, 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (!main_ended.load(std::memory_order_relaxed)) return false;
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // of two that end at once, one sees both
+  return live_fibers() == 0 && !last_ended.exchange(true, std::memory_order_relaxed);
 }
 
 bool sched_started() { return phase.load(std::memory_order_acquire) == Phase::On; }
@@ -362,9 +395,14 @@ void fiber_entry(void* p) {
   auto* f = static_cast<Fiber*>(p);
   arrive(f);
   reinterpret_cast<void (*)(Fiber*)>(f->entry)(f);
-  __builtin_unreachable();
 }
 }  // namespace
+
+// Does not return, but must be seen to: then the call at its end is a jump.
+extern "C" void fiberthread_end() {
+  tls_busy = 1;
+  suspend(tls_current, post_exit);
+}
 
 void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
   f->entry = reinterpret_cast<void*>(entry);
@@ -394,11 +432,10 @@ void sched_discard(Fiber* f) {
 }
 
 void sched_spawn(Fiber* f) {
-  live_fibers.fetch_add(1, std::memory_order_relaxed);
   Busy busy;
   Fiber* me = self();
-  if (me->kernel) statistics.fibers.fetch_add(1, std::memory_order_relaxed);
-  else me->worker->spawned++;
+  if (me->kernel) statistics.spawned.fetch_add(1, std::memory_order_relaxed);
+  else count(me->worker->spawned);
   f->state.store(State::Queued, std::memory_order_release);
   if (options.spawn == SpawnPolicy::RoundRobin) {
     enqueue_round_robin(f);
@@ -408,9 +445,7 @@ void sched_spawn(Fiber* f) {
 }
 
 void sched_exit() {
-  Fiber* me = self();
-  tls_busy = 1;
-  suspend(me, post_exit);
+  fiberthread_end();
   __builtin_unreachable();
 }
 
@@ -507,7 +542,10 @@ void sched_after_fork_child() {
   left_lock.reset();
   left_workers = nullptr;
   statistics.workers.store(0);
-  statistics.fibers.store(0);
+  statistics.spawned.store(0);
+  statistics.ended.store(0);
+  main_ended.store(false);
+  last_ended.store(false);
   sysmon_reset();
   tcb_reset_after_fork();
   if (phase.load() != Phase::Impossible) phase.store(Phase::Off);
@@ -523,7 +561,6 @@ void sched_after_fork_child() {
   me->join_lock.reset();
   me->joiner = nullptr;  // whoever waits for us does so in the parent
   main_fiber = me;
-  live_fibers.store(1);
 }
 
 }  // namespace fiberthread

@@ -132,8 +132,7 @@ bool handed_to_bound(Fiber* f, Worker* here) {
 
 void enqueue_woken(Fiber* f) {
   if (handed_to_bound(f, nullptr)) return;
-  Fiber* me = tls_current;
-  Worker* w = me ? (me->kernel ? nullptr : me->worker) : tls_worker;
+  Worker* w = this_worker();
   if (!w) {
     if (Slot* s = slot_in_use(f->id)) s->inbox.push(f);
     else global_queue.push(f);

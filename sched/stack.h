@@ -20,6 +20,12 @@ Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack);
 // fiber's birth. Worker context. False if there is nothing to do.
 bool block_populate();
 
+// There are so many that somebody has to give free ones back: the reaper must be started.
+inline bool blocks_are_many() {
+  extern std::atomic<bool> many_blocks;
+  return many_blocks.load(std::memory_order_relaxed);
+}
+
 // Gives back a fiber that is DONE and off its stack. Worker context too.
 void block_put(Fiber* f);
 

@@ -47,6 +47,10 @@ struct alignas(64) Worker {
   uint64_t kernel_mask = 0;            // signal mask of the kernel thread
   bool timer_added = false;            // since it last went on to another fiber
   bool searching = false;              // counted in Scheduler::searching
+  // Free blocks of one class, and fibers' ids, without a lock; see stack.cpp.
+  void* kept_class = nullptr;
+  Fiber* kept = nullptr;
+  uint32_t kept_count = 0, next_id = 0;
   uint32_t random = 0;
   // A slot whose `next` it may steal, if that stays as it is: see is_old().
   Slot* watched = nullptr;
@@ -80,15 +84,17 @@ struct alignas(64) Worker {
   bool suspected = false;
   Worker* all_next = nullptr;
 
+  // Fibers made and ended here; written by itself.
+  std::atomic<uint64_t> spawned{0}, ended{0};
   // For the statistics.
-  uint64_t spawned = 0, switches = 0, parks = 0, steals = 0;
+  uint64_t switches = 0, parks = 0, steals = 0;
   std::atomic<uint64_t> preemptions{0};
 };
 
 constexpr size_t kSignalStack = 256 * 1024;
 
 struct Statistics {
-  std::atomic<uint64_t> fibers{0};  // made by kernel threads; workers count theirs
+  std::atomic<uint64_t> spawned{0}, ended{0};  // by kernel threads that are no workers
   std::atomic<uint64_t> handovers{0};
   std::atomic<uint32_t> workers{0};
 };
@@ -113,7 +119,13 @@ extern thread_local constinit Worker* tls_worker __attribute__((tls_model("initi
 extern Fiber main_fiber_record;
 extern Fiber* main_fiber;  // fiber 0; after a fork, the fiber that forked
 
-// ---- life (scheduler.cpp) ----
+// The caller's worker, in worker context too; null on kernel threads that are none. Busy.
+inline Worker* this_worker() {
+  Fiber* me = tls_current;
+  return !me ? tls_worker : me->kernel ? nullptr : me->worker;
+}
+
+// ---- life (life.cpp) ----
 
 // Starts the scheduler if it has not been, and makes the main kernel thread worker 0 if it calls. False if this libc
 // cannot be served: threads must be NPTL's then. Any native thread or fiber.
@@ -122,13 +134,14 @@ bool sched_started();
 // At library start: the initial thread becomes fiber 0 in name.
 void sched_init();
 
-// Lays out the first frame of f, which from then on may be bound; entry runs on the fiber in Busy once.
+// Lays out the first frame of f, which from then on may be bound; entry runs on the fiber in Busy once. When it returns, the fiber
+// ends as by sched_exit().
 void sched_prepare(Fiber* f, void (*entry)(Fiber*));
 // Instead of sched_spawn(): gives back a fiber that was prepared.
 void sched_discard(Fiber* f);
 // Makes a born fiber (state Created) runnable.
 void sched_spawn(Fiber* f);
-// Ends the calling fiber. Its record may be reused at once if detached, else after join.
+// Ends the calling fiber from any depth. Its record may be reused at once if detached, else after join.
 [[noreturn]] void sched_exit();
 // What pthread_setconcurrency() asked for; 0: nothing. FIBERTHREAD_WORKERS goes before it.
 void sched_set_concurrency(uint32_t slots);
@@ -142,8 +155,10 @@ bool sched_join(Fiber* f, void** result, uint64_t deadline_ns, uint32_t interrup
 // From fibers; parks.
 int sched_bind(Fiber* f);
 
-// Live fibers, main included.
-extern std::atomic<uint32_t> live_fibers;
+// Counts the caller, about to end, as ended. True if nobody is left, for the last one alone: it ends the process. Main counts too.
+bool sched_count_end();
+// Those that have not ended, main included. Never too few; zero is final.
+uint64_t live_fibers();
 
 void sched_block_signals(uint64_t* old);
 void sched_restore_signals(uint64_t old);

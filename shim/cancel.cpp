@@ -86,7 +86,9 @@ void cancel_if_asynchronous() {
 
 void cancel_begin_exit(Fiber* me) {
   state_of(me).exiting.store(true, std::memory_order_relaxed);
-  me->interrupts.fetch_and(~uint32_t{kInterruptCancel}, std::memory_order_relaxed);
+  // One that is set from now on ends no wait: it is not acted upon any more.
+  if (me->interrupts.load(std::memory_order_relaxed) & kInterruptCancel)
+    me->interrupts.fetch_and(~uint32_t{kInterruptCancel}, std::memory_order_relaxed);
 }
 
 void cancel_poked(siginfo_t*, void* context) {

@@ -269,7 +269,7 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
 #endif
     case SYS_exit:
       me->result = nullptr;
-      if (live_fibers.fetch_sub(1, std::memory_order_acq_rel) == 1) raw_syscall(SYS_exit_group, a);
+      if (sched_count_end()) raw_syscall(SYS_exit_group, a);
       thread_exit_raw();
     case SYS_tkill:
       return -thread_kill_tid(-1, static_cast<int>(a), static_cast<int>(b), nullptr);

@@ -36,15 +36,26 @@ void fiberthread_landing_elsewhere(struct __jmp_buf_tag* buf) __attribute__((vis
 namespace fiberthread {
 namespace {
 
-// The destructors, then the count. Does not return.
-[[noreturn]] void end_thread() {
+// All but leaving the stack.
+void end_raw(Fiber* me) {
+  robust_mutexes_owner_died(me);
+  clear_named_word();
+  signal_thread_ends(me);
+  // The only thread of a forked child, or a thread that is not ours: let the kernel end it.
+  if (me->kernel) raw_syscall(SYS_exit, 0);
+  tls_busy = 1;
+  if (me->block) tcb_end(*me);
+}
+
+// The destructors, then the count.
+void end_thread() {
   Fiber* me = self();
   cancel_begin_exit(me);
   tcb_call_tls_destructors();
   tcb_run_key_destructors();
   me = self();
-  if (live_fibers.fetch_sub(1, std::memory_order_acq_rel) == 1) exit(0);  // POSIX: the last thread ends the process
-  thread_exit_raw();
+  if (sched_count_end()) exit(0);  // POSIX: the last thread ends the process
+  end_raw(me);
 }
 
 void run(Fiber* f) {
@@ -63,7 +74,6 @@ void run(Fiber* f) {
 }
 
 constexpr size_t kMinStack = 16384;  // PTHREAD_STACK_MIN, which libc computes at run time where registers are large
-constexpr uint32_t kManyFibers = 128;  // from then on somebody has to give free stacks back
 
 // Attributes of a thread to be made.
 struct Wanted {
@@ -92,15 +102,15 @@ void read_attr(const pthread_attr_t* attr, Wanted& w) {
 // What pthread_attr_t defaults to; pthread_setattr_default_np changes it.
 std::atomic<uint32_t> default_version{1};
 SpinLock default_lock;
-uint32_t default_known = 0;
+std::atomic<uint32_t> default_known{0};  // the version that default_wanted is of; 0 while it is written
 Wanted default_wanted;
 
 Wanted default_attr() {
   uint32_t version = default_version.load(std::memory_order_acquire);
-  {
-    Busy busy;
-    SpinGuard guard(default_lock);
-    if (default_known == version) return default_wanted;
+  if (default_known.load(std::memory_order_acquire) == version) {
+    Wanted known = default_wanted;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (default_known.load(std::memory_order_relaxed) == version) return known;
   }
   pthread_attr_t attr;
   Wanted w{};
@@ -113,8 +123,10 @@ Wanted default_attr() {
   }
   Busy busy;
   SpinGuard guard(default_lock);
+  default_known.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
   default_wanted = w;
-  default_known = version;
+  default_known.store(version, std::memory_order_release);
   return w;
 }
 
@@ -158,7 +170,7 @@ bool start_scheduler() {
 
 void thread_reset_after_fork() {
   default_lock.reset();
-  default_known = 0;  // may be half written
+  default_known.store(0);  // may be half written
 }
 
 Fiber* fiber_of(pthread_t t) {
@@ -188,23 +200,17 @@ void thread_exit(void* value) {
     for (size_t i = 0; i < sizeof(__jmp_buf) / sizeof(long); i++)
       if (a[i] != b[i]) pc = pc == -1 ? static_cast<int>(i) : -2;
     if (buf && pc >= 0) reinterpret_cast<unsigned long*>(buf)[pc] = a[pc];
-    else end_thread();
+    else {
+      end_thread();
+      sched_exit();
+    }
   }
   REAL(pthread_exit)(value);
   __builtin_unreachable();
 }
 
 void thread_exit_raw() {
-  Fiber* me = self();
-  robust_mutexes_owner_died(me);
-  clear_named_word();
-  signal_thread_ends(me);
-  if (me->kernel) {
-    // The only thread of a forked child, or a thread that is not ours: let the kernel end it.
-    raw_syscall(SYS_exit, 0);
-  }
-  tls_busy = 1;
-  if (me->block) tcb_end(*me);
+  end_raw(self());
   sched_exit();
 }
 
@@ -212,7 +218,10 @@ void thread_exit_raw() {
 
 using namespace fiberthread;
 
-extern "C" void fiberthread_main_landed() { end_thread(); }
+extern "C" void fiberthread_main_landed() {
+  end_thread();
+  sched_exit();
+}
 
 FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* attr, void* (*start)(void*), void* arg) noexcept {
   if (!start_scheduler()) return REAL(pthread_create)(thread, attr, start, arg);
@@ -236,7 +245,7 @@ FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* a
     f = block_get(w.stack_size, w.guard_size, w.stack);
   }
   if (!f) return EAGAIN;
-  if (__builtin_expect(live_fibers.load(std::memory_order_relaxed) >= kManyFibers, 0)) reaper_start_if_needed();
+  if (__builtin_expect(blocks_are_many(), 0)) reaper_start_if_needed();
   f->start = start;
   f->arg = arg;
   f->detached = w.detached;
