@@ -92,6 +92,7 @@ struct alignas(64) Fiber {
   std::atomic<uint64_t> cpu{0};          // CPU time that it was given, see accounting.h
   std::atomic<uint64_t> cpu_seen{0};     // the most that another was told of it
   std::atomic<uint32_t> kernel_word{0};  // futex of a kernel thread's park
+  uint32_t queued = 0;                   // waits by which others may find its stack: it must not be unwound out of them
   uint32_t clock_seen = 0;               // clock_settings when its last deadline with kFollowsRealtime was computed; 0: never
 
   // Join-lock protocol (join.h).
@@ -120,6 +121,10 @@ inline Fiber* self() {
 }
 
 void leave_busy_slow();  // delivers what was recorded meanwhile
+
+// The layer above's: is the caller to end at once, wherever it is? Then cancel_now() does it. Null: there is no such thing.
+extern bool (*cancel_due)(Fiber* me);
+extern void (*cancel_now)();
 
 // A stretch in which the fiber stays on its worker and no handler of the program runs on it: needed around every use
 // of Fiber::worker, of a SpinLock and of scheduler state. Nests. Parking inside is fine (the count is the fiber's

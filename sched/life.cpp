@@ -28,6 +28,8 @@ Statistics statistics;
 Options options;
 Fiber main_fiber_record;
 Fiber* main_fiber = &main_fiber_record;
+bool (*cancel_due)(Fiber*) = nullptr;
+void (*cancel_now)() = nullptr;
 
 namespace {
 
@@ -417,6 +419,7 @@ void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
   f->clock_seen = 0;
   f->cpu.store(0, std::memory_order_relaxed);
   f->cpu_seen.store(0, std::memory_order_relaxed);
+  f->queued = 0;
   tcb_begin(*f);
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
   char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->stack_high) & ~uintptr_t{15});
@@ -519,6 +522,7 @@ Fiber* adopt_kernel_thread() {
     f = slab;
   }
   f->kernel = true;
+  f->tcb = reinterpret_cast<void*>(pthread_self());
   f->id = static_cast<uint32_t>(raw_syscall(SYS_gettid));
   f->pending_unpark.store(0, std::memory_order_relaxed);
   f->interrupts.store(0, std::memory_order_relaxed);

@@ -54,6 +54,7 @@ int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const ti
   WakeReason r = park(c, w, enqueue, [mutex] { mutex_unlock(mutex); }, {what, &w}, deadline_from(clock, t), wait_interrupts(me));
   // From here on the object may be gone.
   if (shared) shared_waits.fetch_sub(1, std::memory_order_relaxed);
+  if (r == WakeReason::Interrupted) cancel_begin_exit(me);  // nothing may end the wait for the mutex any more
   int e = mutex_relock(mutex, me, r == WakeReason::Woken ? w.token : 0);
   if (r == WakeReason::Interrupted) cancel_self();
   // Early only if the clock was set meanwhile: then a wake-up for no reason.
