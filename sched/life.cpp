@@ -366,6 +366,7 @@ void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
   f->entry = reinterpret_cast<void*>(entry);
   f->done.store(0, std::memory_order_relaxed);
   f->joiner = nullptr;
+  f->leaves_with = nullptr;
   f->pending_unpark.store(0, std::memory_order_relaxed);
   f->interrupts.store(0, std::memory_order_relaxed);
   f->preempted.store(0, std::memory_order_relaxed);
@@ -427,6 +428,10 @@ bool sched_join(Fiber* f, void** result, uint64_t deadline, uint32_t interrupt_m
   }
   Busy busy;
   f->join_lock.wait_until_free();  // then the ending side is out of it
+  // Soon: no code of the program runs there any more. The kernel's own wake-up is one for a shared futex.
+  if (Worker* w = f->leaves_with)
+    while (w->kernel_tid.load(std::memory_order_acquire) == f->leaves_tid)
+      raw_syscall(SYS_futex, arg(&w->kernel_tid), 0 /* FUTEX_WAIT */, f->leaves_tid, 0);
   if (result) *result = f->result;
   f->valid.store(false, std::memory_order_release);
   if (f->block) block_put(f);

@@ -21,6 +21,7 @@
 #include "shim/mutex.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
+#include "shim/shared_use.h"
 #include "shim/signal.h"
 #include "shim/time.h"
 
@@ -150,7 +151,10 @@ bool start_scheduler() {
   bool first = !sched_started();
   if (__builtin_expect(first, 0)) signal_init();
   if (!sched_start()) return false;
-  if (__builtin_expect(first, 0)) signal_scheduler_started();
+  if (__builtin_expect(first, 0)) {
+    shared_scheduler_started();
+    signal_scheduler_started();
+  }
   return true;
 }
 
