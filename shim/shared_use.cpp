@@ -24,8 +24,8 @@ static_assert(sizeof(RobustList) == kRobustListSize && sizeof(RobustList) == siz
 // Its kernel thread has its list. TLS is the fiber's own.
 constinit thread_local Worker* registered = nullptr;
 constinit thread_local bool never = false;
-// The kernel may know it as an owner since before there were fibers.
-constinit thread_local bool kernel_owns = false;
+// It may be an owner since before there were fibers.
+constinit thread_local bool owned_before = false;
 
 bool has_own_thread(Fiber* me) {
   Worker* own = me->bound.load(std::memory_order_relaxed);
@@ -87,19 +87,18 @@ void release_all(RobustList* head, uint32_t tid, uint32_t other_tid, RobustList*
 
 }  // namespace
 
-uint32_t owner_tid(Fiber* me, Use use) {
-  bool as_main = me->is_main && use != Use::KernelOwns;
-  return me->kernel || as_main || !has_own_thread(me) ? me->id : static_cast<uint32_t>(registered->tid);
+uint32_t owner_tid(Fiber* me) {
+  return me->kernel || !has_own_thread(me) ? me->id : static_cast<uint32_t>(registered->tid);
 }
 
 AsKernelThread::AsKernelThread(Use use) {
   Fiber* me = self();
   if (me->kernel) {
-    if (use == Use::KernelOwns) kernel_owns = true;
+    if (use == Use::Owns) owned_before = true;
     return;
   }
-  if (use == Use::KernelOwns || (use == Use::Owns && !me->is_main)) get_own_thread(me);
-  mine_ = owner_tid(me, use);
+  if (use == Use::Owns) get_own_thread(me);
+  mine_ = owner_tid(me);
   if (mine_ == me->id) return;
   tid_ = tcb_tid(me->tcb);
   before_ = *tid_;
@@ -111,7 +110,7 @@ AsKernelThread::~AsKernelThread() {
 }
 
 void shared_scheduler_started() {
-  if (kernel_owns) sched_bind_here();
+  if (owned_before) sched_bind_here();
 }
 
 void shared_robust_owner_died(Fiber* me) {

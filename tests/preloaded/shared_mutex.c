@@ -133,6 +133,15 @@ static void cases(struct Kind k) {
   munmap(m, 4096);
 }
 
+static void* all_cases(void* p) {
+  for (int shared = 0; shared < 2; shared++)
+    for (int robust = 0; robust < 2; robust++)
+      for (int protocol = 0; protocol < 2; protocol++)
+        for (int type = 0; type < 4; type++)
+          if (shared || robust || protocol) cases((struct Kind){type, robust, protocol, shared});
+  return p;
+}
+
 // Threads of two processes.
 enum { kThreads = 6, kRounds = 300, kMutexes = 8 };
 struct Place {
@@ -209,11 +218,10 @@ int main() {
     for (int protocol = 0; protocol < 2; protocol++)
       for (int type = 0; type < 4; type++) make(&held[n++], (struct Kind){type, robust, protocol, PTHREAD_PROCESS_SHARED});
   before_threads(held, n);
-  for (int shared = 0; shared < 2; shared++)
-    for (int robust = 0; robust < 2; robust++)
-      for (int protocol = 0; protocol < 2; protocol++)
-        for (int type = 0; type < 4; type++)
-          if (shared || robust || protocol) cases((struct Kind){type, robust, protocol, shared});
+  all_cases(NULL);
+  pthread_t t;
+  pthread_create(&t, NULL, all_cases, NULL);
+  pthread_join(t, NULL);
   for (int robust = 0; robust < 2; robust++)
     for (int protocol = 0; protocol < 2; protocol++) exclusion(robust, protocol);
   return 0;
