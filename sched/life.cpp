@@ -67,6 +67,7 @@ Worker* reuse_worker() {
     w->leaves.store(false, std::memory_order_relaxed);
     w->handed.store(nullptr, std::memory_order_relaxed);
     w->tainted = false;
+    w->owes_its_end = false;
     w->bound = nullptr;
     w->slot = nullptr;
     w->searching = false;
@@ -193,11 +194,11 @@ Worker* start_worker(Slot* s, Fiber* bound) {
 
 void leave_worker(Worker* w) {
   // Of the process's first thread, the kernel and others expect that it lasts.
-  while (w->initial) futex_wait(&w->wake, w->wake.load(std::memory_order_relaxed));
+  while (w->initial && !w->owes_its_end) futex_wait(&w->wake, w->wake.load(std::memory_order_relaxed));
   uint64_t all = ~uint64_t{0};
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
   preempt_end_worker(w);
-  {
+  if (!w->initial) {
     SpinGuard guard(left_lock);
     w->left_next = left_workers;
     left_workers = w;

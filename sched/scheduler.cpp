@@ -859,11 +859,12 @@ void Blocking::begin() {
   Entry::count_loss(w);
 }
 
-void sched_bind_here() {
+void sched_bind_to_initial() {
   Fiber* me = self();
   if (me->kernel) return;
   Busy busy;
   Worker* w = me->worker;
+  if (!w->initial) return;
   Entry entry(w);
   Worker* none = nullptr;
   if (!me->bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) return;

@@ -60,6 +60,7 @@ struct alignas(64) Worker {
   std::atomic<uint32_t> kernel_tid{0};   // cleared by the kernel when the thread is gone
   Worker* left_next = nullptr;
   void* robust_list[3] = {};             // room for a list of robust mutexes, in the kernel's form, for when it ends
+  bool owes_its_end = false;             // somebody waits for those
   int timer = -1;                        // of preemption, or its perf event's page
   long sampling_page = 0;
 
@@ -137,8 +138,8 @@ bool sched_join(Fiber* f, void** result, uint64_t deadline_ns, uint32_t interrup
 // that thread; the caller, if it is f itself, is there on return. 0, EAGAIN (no memory, no threads), ESRCH (f has ended).
 // From fibers; parks.
 int sched_bind(Fiber* f);
-// The caller, a fiber on its own stack, is bound to the kernel thread that it is on.
-void sched_bind_here();
+// The caller, a fiber on its own stack, is bound to the kernel thread that it is on, if that is the process's first.
+void sched_bind_to_initial();
 
 // Live fibers, main included.
 extern std::atomic<uint32_t> live_fibers;

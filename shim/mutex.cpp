@@ -93,8 +93,9 @@ int owned_already(Mutex& m, const Fiber* me, int kind, int errorcheck) {
 bool is_libcs(int kind) { return kind >= 0 && kind & kLibcs; }
 
 Use use_of(int kind) {
+  if (kind & (kInherit | kProtect)) return Use::KernelOwns;
   int type = kind & kType;
-  return kind & (kRobust | kInherit | kProtect) || type == PTHREAD_MUTEX_RECURSIVE || type == PTHREAD_MUTEX_ERRORCHECK ? Use::Owns : Use::Waits;
+  return kind & kRobust || type == PTHREAD_MUTEX_RECURSIVE || type == PTHREAD_MUTEX_ERRORCHECK ? Use::Owns : Use::Waits;
 }
 
 // `wait` is the call of libc's that waits as long as need be.
@@ -219,7 +220,7 @@ int mutex_check_release(pthread_mutex_t* mutex, Fiber* me) {
   int type = kind & kType;
   bool minds = type == PTHREAD_MUTEX_RECURSIVE || type == PTHREAD_MUTEX_ERRORCHECK || kind & kRobust;
   if (is_libcs(kind)) {
-    uint32_t tid = owner_tid(me);
+    uint32_t tid = owner_tid(me, use_of(kind));
     if (kind & (kRobust | kInherit)) return (__atomic_load_n(&m.state, __ATOMIC_RELAXED) & FUTEX_TID_MASK) == tid ? 0 : EPERM;
     return minds && __atomic_load_n(&m.owner, __ATOMIC_RELAXED) != static_cast<int>(tid) ? EPERM : 0;
   }

@@ -24,8 +24,8 @@ static_assert(sizeof(RobustList) == kRobustListSize && sizeof(RobustList) == siz
 // Its kernel thread has its list. TLS is the fiber's own.
 constinit thread_local Worker* registered = nullptr;
 constinit thread_local bool never = false;
-// It may be an owner since before there were fibers.
-constinit thread_local bool owned_before = false;
+// Its tid, if the kernel may know it as an owner since before it was a fiber. Not the same in the child of a fork.
+constinit thread_local uint32_t owned_before = 0;
 
 bool has_own_thread(Fiber* me) {
   Worker* own = me->bound.load(std::memory_order_relaxed);
@@ -34,6 +34,7 @@ bool has_own_thread(Fiber* me) {
 
 bool get_own_thread(Fiber* me) {
   if (has_own_thread(me)) return true;
+  if (me->is_main) sched_bind_to_initial();
   // With another tid it could not give up what it got with the one that it has.
   if (never || sched_bind(me) != 0) {
     never = true;
@@ -87,18 +88,19 @@ void release_all(RobustList* head, uint32_t tid, uint32_t other_tid, RobustList*
 
 }  // namespace
 
-uint32_t owner_tid(Fiber* me) {
-  return me->kernel || !has_own_thread(me) ? me->id : static_cast<uint32_t>(registered->tid);
+uint32_t owner_tid(Fiber* me, Use use) {
+  bool as_process = me->is_main && use == Use::Owns;
+  return me->kernel || as_process || !has_own_thread(me) ? me->id : static_cast<uint32_t>(registered->tid);
 }
 
 AsKernelThread::AsKernelThread(Use use) {
   Fiber* me = self();
   if (me->kernel) {
-    if (use == Use::Owns) owned_before = true;
+    if (use == Use::KernelOwns) owned_before = me->id;
     return;
   }
-  if (use == Use::Owns) get_own_thread(me);
-  mine_ = owner_tid(me);
+  if (use == Use::KernelOwns || (use == Use::Owns && !me->is_main)) get_own_thread(me);
+  mine_ = owner_tid(me, use);
   if (mine_ == me->id) return;
   tid_ = tcb_tid(me->tcb);
   before_ = *tid_;
@@ -110,7 +112,7 @@ AsKernelThread::~AsKernelThread() {
 }
 
 void shared_scheduler_started() {
-  if (owned_before) sched_bind_here();
+  if (owned_before == self()->id) sched_bind_to_initial();
 }
 
 void shared_robust_owner_died(Fiber* me) {
@@ -125,14 +127,15 @@ void shared_robust_owner_died(Fiber* me) {
     release_all(head, me->id, own ? static_cast<uint32_t>(own->tid) : 0, rest);
     head->first = reinterpret_cast<uintptr_t>(head);
     head->pending = 0;
-    if (rest && rest->first != reinterpret_cast<uintptr_t>(rest) && !own->initial) {
+    if (rest && rest->first != reinterpret_cast<uintptr_t>(rest)) {
+      own->owes_its_end = true;
       me->leaves_with = own;
       me->leaves_tid = static_cast<uint32_t>(own->tid);
       raw_syscall(SYS_set_robust_list, arg(rest), sizeof *rest);
       return;
     }
   }
-  if (own && !own->initial) raw_syscall(SYS_set_robust_list, 0, sizeof(RobustList));
+  if (own) raw_syscall(SYS_set_robust_list, 0, sizeof(RobustList));
 }
 
 void*& own_robust_list(Fiber* f) { return shim_share<void*, 112, 128>(f); }

@@ -5,8 +5,10 @@
 // fiber that is to be an owner gets a kernel thread of its own, and its TCB has that one's tid during the call. What the
 // kernel looks for when a thread dies, the list of robust mutexes in the TCB, is registered for that kernel thread.
 //
-// All that a fiber owns is its one kernel thread's: who was an owner before it became a fiber (main) keeps the thread that it
-// had. Two threads cannot share a list: the next owner of what the one releases changes links under the other's feet.
+// The main fiber needs no thread for that, as long as the kernel does not act for it: its tid is the process's, and the
+// process's first kernel thread, which lasts as long as the process, has the list. For mutexes of the kernel's it keeps that
+// thread if it is there. If not, two threads have one list, and if the process dies while main holds robust mutexes of both
+// sorts, some may stay locked: the next owner of one changes links under the other's feet.
 #pragma once
 #include <cstdint>
 
@@ -15,8 +17,9 @@
 namespace fiberthread {
 
 enum class Use {
-  Waits,  // nobody asks who it is
-  Owns,   // its tid is stored, and compared by libc or the kernel; its kernel thread may get another priority
+  Waits,       // nobody asks who it is
+  Owns,        // its tid is stored, and compared
+  KernelOwns,  // its kernel thread itself is the owner, or gets another priority
 };
 
 // Around a call of libc's. Where it cannot have a thread of its own, a fiber has its virtual tid for ever.
@@ -32,7 +35,7 @@ class AsKernelThread {
 };
 
 // The tid that `me`, the caller, has in such calls, as far as it is an owner already.
-uint32_t owner_tid(Fiber* me);
+uint32_t owner_tid(Fiber* me, Use use);
 
 // By who has just become a fiber, on the kernel thread that it has always been.
 void shared_scheduler_started();
