@@ -101,6 +101,9 @@ struct alignas(64) Fiber {
   std::atomic<bool> valid{false};        // its handle may be used: born, and neither joined nor ended detached
   bool detached = false;
   Fiber* joiner = nullptr;
+  // If its kernel thread has something to give up that only its end gives up: that one and its tid. Join waits for it.
+  Worker* leaves_with = nullptr;
+  uint32_t leaves_tid = 0;
 
   // Room for the layer above, zeroed at birth. `sched` does not look inside.
   alignas(16) unsigned char shim[192] = {};
@@ -178,5 +181,20 @@ void interrupt(Fiber* f, uint32_t bits);
 
 // Lets others run. A fiber goes to the end of the queue; a kernel thread calls the kernel's sched_yield.
 void yield();
+
+// Around a call that is `likely` to sleep in the kernel. If others wait, they have the slot at once, and not when sysmon has
+// found out. May be left by unwinding, without its end. Not under Busy.
+class Blocking {
+ public:
+  explicit Blocking(bool likely = true) {
+    if (likely) begin();
+  }
+  ~Blocking() { end(); }
+  Blocking(const Blocking&) = delete;
+
+ private:
+  static void begin();
+  static void end();
+};
 
 }  // namespace fiberthread

@@ -21,6 +21,7 @@
 #include "shim/mutex.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
+#include "shim/shared_use.h"
 #include "shim/signal.h"
 #include "shim/time.h"
 
@@ -187,9 +188,12 @@ bool start_scheduler() {
   bool first = !sched_started();
   if (__builtin_expect(first, 0)) signal_init();
   if (!sched_start()) return false;
-  // Now, as libc may find by itself that main was cancelled.
-  if (__builtin_expect(first, 0) && tls_current == main_fiber && !main_fiber->block) redirect_end_of_main();
-  if (__builtin_expect(first, 0)) signal_scheduler_started();
+  if (__builtin_expect(first, 0)) {
+    // Now, as libc may find by itself that main was cancelled.
+    if (tls_current == main_fiber && !main_fiber->block) redirect_end_of_main();
+    shared_scheduler_started();
+    signal_scheduler_started();
+  }
   return true;
 }
 
