@@ -92,6 +92,7 @@ struct alignas(64) Fiber {
   std::atomic<uint64_t> cpu{0};          // CPU time that it was given, see accounting.h
   std::atomic<uint64_t> cpu_seen{0};     // the most that another was told of it
   std::atomic<uint32_t> kernel_word{0};  // futex of a kernel thread's park
+  uint32_t queued = 0;                   // waits by which others may find its stack: it must not be unwound out of them
   uint32_t clock_seen = 0;               // clock_settings when its last deadline with kFollowsRealtime was computed; 0: never
 
   // Join-lock protocol (join.h).
@@ -100,6 +101,9 @@ struct alignas(64) Fiber {
   std::atomic<bool> valid{false};        // its handle may be used: born, and neither joined nor ended detached
   bool detached = false;
   Fiber* joiner = nullptr;
+  // If its kernel thread has something to give up that only its end gives up: that one and its tid. Join waits for it.
+  Worker* leaves_with = nullptr;
+  uint32_t leaves_tid = 0;
 
   // Room for the layer above, zeroed at birth. `sched` does not look inside.
   alignas(16) unsigned char shim[192] = {};
@@ -120,6 +124,10 @@ inline Fiber* self() {
 }
 
 void leave_busy_slow();  // delivers what was recorded meanwhile
+
+// The layer above's: is the caller to end at once, wherever it is? Then cancel_now() does it. Null: there is no such thing.
+extern bool (*cancel_due)(Fiber* me);
+extern void (*cancel_now)();
 
 // A stretch in which the fiber stays on its worker and no handler of the program runs on it: needed around every use
 // of Fiber::worker, of a SpinLock and of scheduler state. Nests. Parking inside is fine (the count is the fiber's
@@ -173,5 +181,20 @@ void interrupt(Fiber* f, uint32_t bits);
 
 // Lets others run. A fiber goes to the end of the queue; a kernel thread calls the kernel's sched_yield.
 void yield();
+
+// Around a call that is `likely` to sleep in the kernel. If others wait, they have the slot at once, and not when sysmon has
+// found out. May be left by unwinding, without its end. Not under Busy.
+class Blocking {
+ public:
+  explicit Blocking(bool likely = true) {
+    if (likely) begin();
+  }
+  ~Blocking() { end(); }
+  Blocking(const Blocking&) = delete;
+
+ private:
+  static void begin();
+  static void end();
+};
 
 }  // namespace fiberthread

@@ -28,6 +28,8 @@ Statistics statistics;
 Options options;
 Fiber main_fiber_record;
 Fiber* main_fiber = &main_fiber_record;
+bool (*cancel_due)(Fiber*) = nullptr;
+void (*cancel_now)() = nullptr;
 
 namespace {
 
@@ -67,6 +69,7 @@ Worker* reuse_worker() {
     w->leaves.store(false, std::memory_order_relaxed);
     w->handed.store(nullptr, std::memory_order_relaxed);
     w->tainted = false;
+    w->owes_its_end = false;
     w->bound = nullptr;
     w->slot = nullptr;
     w->searching = false;
@@ -196,11 +199,11 @@ Worker* start_worker(Slot* s, Fiber* bound) {
 
 void leave_worker(Worker* w) {
   // Of the process's first thread, the kernel and others expect that it lasts.
-  while (w->initial) futex_wait(&w->wake, w->wake.load(std::memory_order_relaxed));
+  while (w->initial && !w->owes_its_end) futex_wait(&w->wake, w->wake.load(std::memory_order_relaxed));
   uint64_t all = ~uint64_t{0};
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
   preempt_end_worker(w);
-  {
+  if (!w->initial) {
     SpinGuard guard(left_lock);
     w->left_next = left_workers;
     left_workers = w;
@@ -408,6 +411,7 @@ void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
   f->entry = reinterpret_cast<void*>(entry);
   f->done.store(0, std::memory_order_relaxed);
   f->joiner = nullptr;
+  f->leaves_with = nullptr;
   f->pending_unpark.store(0, std::memory_order_relaxed);
   f->interrupts.store(0, std::memory_order_relaxed);
   f->preempted.store(0, std::memory_order_relaxed);
@@ -417,6 +421,7 @@ void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
   f->clock_seen = 0;
   f->cpu.store(0, std::memory_order_relaxed);
   f->cpu_seen.store(0, std::memory_order_relaxed);
+  f->queued = 0;
   tcb_begin(*f);
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
   char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->stack_high) & ~uintptr_t{15});
@@ -468,6 +473,10 @@ bool sched_join(Fiber* f, void** result, uint64_t deadline, uint32_t interrupt_m
   }
   Busy busy;
   f->join_lock.wait_until_free();  // then the ending side is out of it
+  // Soon: no code of the program runs there any more. The kernel's own wake-up is one for a shared futex.
+  if (Worker* w = f->leaves_with)
+    while (w->kernel_tid.load(std::memory_order_acquire) == f->leaves_tid)
+      raw_syscall(SYS_futex, arg(&w->kernel_tid), 0 /* FUTEX_WAIT */, f->leaves_tid, 0);
   if (result) *result = f->result;
   f->valid.store(false, std::memory_order_release);
   if (f->block) block_put(f);
@@ -519,6 +528,7 @@ Fiber* adopt_kernel_thread() {
     f = slab;
   }
   f->kernel = true;
+  f->tcb = reinterpret_cast<void*>(pthread_self());
   f->id = static_cast<uint32_t>(raw_syscall(SYS_gettid));
   f->pending_unpark.store(0, std::memory_order_relaxed);
   f->interrupts.store(0, std::memory_order_relaxed);

@@ -73,7 +73,11 @@ class Entry {
     if (w->revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel) || asked == kKept) return;
     w->slot = nullptr;  // taken: somebody else has it
     w->revoked.store(kKept, std::memory_order_release);
-    // Who blocks again and again keeps this kernel thread, and never again a slot that others wait for.
+    count_loss(w);
+  }
+
+  // Who blocks again and again keeps this kernel thread, and never again a slot that others wait for.
+  static void count_loss(Worker* w) {
     Fiber* f = w->running.load(std::memory_order_relaxed);
     if (!f || f->bound.load(std::memory_order_relaxed) || ++f->blocked < kHabit || (w->initial && !f->is_main)) return;
     // Another may be binding it just now.
@@ -851,6 +855,52 @@ void yield() {
     }
   }
   raw_syscall(SYS_sched_yield);
+}
+
+namespace {
+// The running fiber goes on without a slot. Inside an Entry.
+void hand_own_slot(Worker* w) {
+  Slot* s = w->slot;
+  w->slot = nullptr;
+  // Sysmon may have read the slot just before, and waits for us to leave: it must not think that nothing has happened.
+  w->heartbeat.store(w->heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  hand_slot_to_spare(s);
+}
+}  // namespace
+
+void Blocking::begin() {
+  Fiber* me = self();
+  if (me->kernel || me->bound.load(std::memory_order_relaxed)) return;
+  Busy busy;
+  Worker* w = me->worker;
+  Entry entry(w);
+  if (!w->slot || !(work_queued() || chaos(2))) return;
+  statistics.handovers.fetch_add(1, std::memory_order_relaxed);
+  hand_own_slot(w);
+  Entry::count_loss(w);
+}
+
+void sched_bind_to_initial() {
+  Fiber* me = self();
+  if (me->kernel) return;
+  Busy busy;
+  Worker* w = me->worker;
+  if (!w->initial) return;
+  Entry entry(w);
+  Worker* none = nullptr;
+  if (!me->bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) return;
+  w->bound = me;
+  if (w->slot) hand_own_slot(w);
+}
+
+void Blocking::end() {
+  Fiber* me = self();
+  if (me->kernel || me->bound.load(std::memory_order_relaxed)) return;
+  Busy busy;
+  Worker* w = me->worker;
+  Entry entry(w);
+  // Without one it goes on all the same, until it next waits or is preempted: it may hold what others wait for.
+  if (!w->slot) take_free_slot(w);
 }
 
 bool preempt_wanted(Fiber* f) {

@@ -697,6 +697,7 @@ void tcb_release(Fiber& f) {
 void** tcb_cleanup_jmp_buf(void* tcb) { return &at<void*>(tcb, L.cleanup_jmp_buf); }
 uint32_t* tcb_cancelhandling(void* tcb) { return &at<uint32_t>(tcb, L.cancelhandling); }
 uint32_t* tcb_tid(void* tcb) { return &at<uint32_t>(tcb, L.tid); }
+void* tcb_robust_list(void* tcb) { return L.robust_head ? static_cast<char*>(tcb) + L.robust_head : nullptr; }
 void* tcb_thread_pointer(void* tcb) { return thread_pointer_of(tcb); }
 
 void tcb_run_key_destructors() {

@@ -67,6 +67,8 @@ struct alignas(64) Worker {
   bool published = false;                // in the list of all
   std::atomic<uint32_t> kernel_tid{0};   // cleared by the kernel when the thread is gone
   Worker* left_next = nullptr;
+  void* robust_list[3] = {};             // room for a list of robust mutexes, in the kernel's form, for when it ends
+  bool owes_its_end = false;             // somebody waits for those
   int timer = -1;                        // of preemption, or its perf event's page
   long sampling_page = 0;
 
@@ -154,6 +156,8 @@ bool sched_join(Fiber* f, void** result, uint64_t deadline_ns, uint32_t interrup
 // that thread; the caller, if it is f itself, is there on return. 0, EAGAIN (no memory, no threads), ESRCH (f has ended).
 // From fibers; parks.
 int sched_bind(Fiber* f);
+// The caller, a fiber on its own stack, is bound to the kernel thread that it is on, if that is the process's first.
+void sched_bind_to_initial();
 
 // Counts the caller, about to end, as ended. True if nobody is left, for the last one alone: it ends the process. Main counts too.
 bool sched_count_end();

@@ -42,7 +42,10 @@ FIBERTHREAD_EXPORT int pthread_barrier_destroy(pthread_barrier_t* b) noexcept {
 }
 
 FIBERTHREAD_EXPORT int pthread_barrier_wait(pthread_barrier_t* b) noexcept {
-  if (of(b).shared) return REAL(pthread_barrier_wait)(b);
+  if (of(b).shared) {
+    Blocking blocking;
+    return REAL(pthread_barrier_wait)(b);
+  }
   Waiter w;
   WakeList list;
   bool last;

@@ -34,7 +34,8 @@ Cancellation& state_of(Fiber* f) { return shim_share<Cancellation, 96, 112>(f); 
 // Where libc keeps "asynchronous" in a TCB: found by experiment, as an offset and the bits that change.
 std::atomic<int32_t> type_offset{-1};
 std::atomic<uint32_t> type_bits{0};
-constexpr uint32_t kLibcCanceled = 8;  // of _thread_db_pthread_cancelhandling's word, stable since 2.0
+// Of _thread_db_pthread_cancelhandling's word, stable since 2.0.
+constexpr uint32_t kLibcCanceled = 8, kLibcExiting = 16;
 
 void find_type_field() {
   if (type_offset.load(std::memory_order_acquire) >= 0) return;
@@ -60,12 +61,27 @@ bool libc_is_asynchronous(Fiber* f) {
   return at >= 0 && static_cast<volatile unsigned char*>(f->tcb)[at] & type_bits.load(std::memory_order_relaxed);
 }
 
+bool libc_unwinds(Fiber* me) { return __atomic_load_n(tcb_cancelhandling(me->tcb), __ATOMIC_RELAXED) & kLibcExiting; }
+
 }  // namespace
+
+namespace {
+bool asynchronous_and_pending(Fiber* me) { return state_of(me).asynchronous.load(std::memory_order_relaxed) && cancel_pending(me); }
+}  // namespace
+
+void cancel_init() {
+  cancel_due = asynchronous_and_pending;
+  cancel_now = cancel_self;
+  preempt_poke_hook = cancel_poked;
+}
 
 bool cancel_enabled(Fiber* me) {
   Cancellation& s = state_of(me);
-  return !s.disabled.load(std::memory_order_relaxed) && !s.exiting.load(std::memory_order_relaxed);
+  if (s.disabled.load(std::memory_order_relaxed) || s.exiting.load(std::memory_order_relaxed)) return false;
+  return !(s.requested.load(std::memory_order_relaxed) && libc_unwinds(me));
 }
+
+bool cancelled_by_libc(Fiber* me) { return !state_of(me).exiting.load(std::memory_order_relaxed) && libc_unwinds(me); }
 
 bool cancel_pending(Fiber* me) { return state_of(me).requested.load(std::memory_order_acquire) && cancel_enabled(me); }
 
@@ -81,7 +97,7 @@ void test_cancel() {
 
 void cancel_if_asynchronous() {
   Fiber* me = tls_current;
-  if (me && state_of(me).asynchronous.load(std::memory_order_relaxed) && cancel_pending(me)) cancel_self();
+  if (me && me->queued == 0 && asynchronous_and_pending(me)) cancel_self();
 }
 
 void cancel_begin_exit(Fiber* me) {
@@ -105,7 +121,9 @@ using namespace fiberthread;
 FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   if (!sched_started()) return REAL(pthread_cancel)(t);
   Fiber* f = fiber_of(t);
-  if (!f) return ESRCH;  // libc's would take our signal for its own
+  // libc's would take our signal for its own. A thread of libc's can cancel itself only.
+  if (!f && pthread_equal(t, pthread_self())) f = self();
+  if (!f) return ESRCH;
   if (f->done.load(std::memory_order_acquire)) return 0;
   find_type_field();
   Cancellation& s = state_of(f);

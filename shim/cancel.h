@@ -10,6 +10,8 @@
 
 namespace fiberthread {
 
+// Before the scheduler starts; idempotent.
+void cancel_init();
 // May a pthread_cancel of `me`, the caller, act now? False once it ends.
 bool cancel_enabled(Fiber* me);
 // Enabled, and asked for.
@@ -22,6 +24,8 @@ void test_cancel();
 void cancel_if_asynchronous();
 // In the handler of the scheduler's signal, on whatever it interrupted: somebody may have been cancelled there.
 void cancel_poked(siginfo_t* info, void* context);
+// It is being unwound because libc found the request at a cancellation point of its own.
+bool cancelled_by_libc(Fiber* me);
 // The thread ends by itself: from now on nothing cancels it.
 void cancel_begin_exit(Fiber* me);
 

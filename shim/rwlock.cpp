@@ -8,6 +8,7 @@
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
+#include "shim/shared_use.h"
 #include "shim/time.h"
 #include "shim/user_memory.h"
 #include "sync/parking_lot.h"
@@ -103,6 +104,16 @@ void hand_over(pthread_rwlock_t* l, uint32_t mine) {
   list.wake_all();
 }
 
+// A shared one: `wait` is the call of libc's that waits as long as need be. The writer's tid is stored.
+template <class Wait>
+int lock_shared(pthread_rwlock_t* l, Kind kind, Wait wait) {
+  AsKernelThread as(kind == kWantsToWrite ? Use::Owns : Use::Waits);
+  int e = kind == kWantsToWrite ? REAL(pthread_rwlock_trywrlock)(l) : REAL(pthread_rwlock_tryrdlock)(l);
+  if (e != EBUSY) return e;
+  Blocking blocking;
+  return wait();
+}
+
 int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock, const timespec* t, bool timed) {
   Fiber* me = self();
   if (timed && !valid(*t)) return EINVAL;  // at once, as NPTL
@@ -167,33 +178,41 @@ FIBERTHREAD_EXPORT int pthread_rwlock_destroy(pthread_rwlock_t* l) noexcept {
 }
 
 FIBERTHREAD_EXPORT int pthread_rwlock_rdlock(pthread_rwlock_t* l) noexcept {
-  if (is_shared(l)) return REAL(pthread_rwlock_rdlock)(l);
+  if (is_shared(l)) return lock_shared(l, kWantsToRead, [=] { return REAL(pthread_rwlock_rdlock)(l); });
   return lock(l, kWantsToRead, CLOCK_MONOTONIC, nullptr, false);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_wrlock(pthread_rwlock_t* l) noexcept {
-  if (is_shared(l)) return REAL(pthread_rwlock_wrlock)(l);
+  if (is_shared(l)) return lock_shared(l, kWantsToWrite, [=] { return REAL(pthread_rwlock_wrlock)(l); });
   return lock(l, kWantsToWrite, CLOCK_MONOTONIC, nullptr, false);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_tryrdlock(pthread_rwlock_t* l) noexcept {
   return is_shared(l) ? REAL(pthread_rwlock_tryrdlock)(l) : try_read(l);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_trywrlock(pthread_rwlock_t* l) noexcept {
-  return is_shared(l) ? REAL(pthread_rwlock_trywrlock)(l) : try_write(l, self());
+  if (!is_shared(l)) return try_write(l, self());
+  AsKernelThread as(Use::Owns);
+  return REAL(pthread_rwlock_trywrlock)(l);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_timedrdlock(pthread_rwlock_t* l, const timespec* t) noexcept {
-  if (is_shared(l)) return REAL(pthread_rwlock_timedrdlock)(l, t);
+  if (is_shared(l)) return lock_shared(l, kWantsToRead, [=] { return REAL(pthread_rwlock_timedrdlock)(l, t); });
   return lock(l, kWantsToRead, CLOCK_REALTIME, t, true);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_timedwrlock(pthread_rwlock_t* l, const timespec* t) noexcept {
-  if (is_shared(l)) return REAL(pthread_rwlock_timedwrlock)(l, t);
+  if (is_shared(l)) return lock_shared(l, kWantsToWrite, [=] { return REAL(pthread_rwlock_timedwrlock)(l, t); });
   return lock(l, kWantsToWrite, CLOCK_REALTIME, t, true);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_clockrdlock(pthread_rwlock_t* l, clockid_t clock, const timespec* t) noexcept {
-  if (is_shared(l)) return REAL(pthread_rwlock_clockrdlock)(l, clock, t);
+  if (is_shared(l)) {
+    if (!is_wait_clock(clock)) return EINVAL;
+    return lock_shared(l, kWantsToRead, [=] { return REAL(pthread_rwlock_clockrdlock)(l, clock, t); });
+  }
   return is_wait_clock(clock) ? lock(l, kWantsToRead, clock, t, true) : EINVAL;
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_clockwrlock(pthread_rwlock_t* l, clockid_t clock, const timespec* t) noexcept {
-  if (is_shared(l)) return REAL(pthread_rwlock_clockwrlock)(l, clock, t);
+  if (is_shared(l)) {
+    if (!is_wait_clock(clock)) return EINVAL;
+    return lock_shared(l, kWantsToWrite, [=] { return REAL(pthread_rwlock_clockwrlock)(l, clock, t); });
+  }
   return is_wait_clock(clock) ? lock(l, kWantsToWrite, clock, t, true) : EINVAL;
 }
 

@@ -617,7 +617,7 @@ void signal_init() {
   raw_syscall(SYS_sigaltstack, 0, arg(&alternate_stack));
   for (int sig = 1; sig <= kSignals; sig++)
     if (!(bit(sig) & kNeverBlocked)) take_over(sig);
-  preempt_poke_hook = cancel_poked;
+  cancel_init();
   sysmon_hook = on_sysmon;
   taken_over.store(true, std::memory_order_release);
 }

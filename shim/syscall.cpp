@@ -12,11 +12,13 @@
 #include <unistd.h>
 
 #include "sched/preempt.h"
+#include "sched/tcb.h"
 #include "sched/worker.h"
 #include "shim/clock.h"
 #include "shim/export.h"
 #include "shim/fork.h"
 #include "shim/scheduling.h"
+#include "shim/shared_use.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
 #include "shim/time.h"
@@ -117,9 +119,6 @@ long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* w
       return kernel();
   }
 }
-
-constexpr long kRobustListSize = 24;
-void*& robust_list_of(Fiber* f) { return shim_share<void*, 112, 128>(f); }
 
 // What the thread named by set_tid_address. The kernel would clear it when the worker ends.
 thread_local constinit uint32_t* named_word = nullptr;
@@ -253,12 +252,13 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return me->id;
     case SYS_set_robust_list:
       if (b != kRobustListSize) return -EINVAL;
-      robust_list_of(me) = reinterpret_cast<void*>(a);
+      own_robust_list(me) = reinterpret_cast<void*>(a);
       return 0;
     case SYS_get_robust_list:
       if (a != 0 && a != me->id) return -ESRCH;
       {
-        void* list = robust_list_of(me);
+        void* list = own_robust_list(me);
+        if (!list) list = tcb_robust_list(me->tcb);
         size_t size = kRobustListSize;
         bool there = copy_user(reinterpret_cast<size_t*>(c), &size) && copy_user(reinterpret_cast<void**>(b), &list);
         return there ? 0 : -EFAULT;

@@ -21,6 +21,7 @@
 #include "shim/mutex.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
+#include "shim/shared_use.h"
 #include "shim/signal.h"
 #include "shim/time.h"
 
@@ -50,10 +51,10 @@ void end_raw(Fiber* me) {
 // The destructors, then the count.
 void end_thread() {
   Fiber* me = self();
-  cancel_begin_exit(me);
-  tcb_call_tls_destructors();
+  // As in NPTL: main's thread_locals go at exit, and the destructors of a thread that has returned may be cancelled.
+  if (me->block) tcb_call_tls_destructors();
   tcb_run_key_destructors();
-  me = self();
+  cancel_begin_exit(me);
   if (sched_count_end()) exit(0);  // POSIX: the last thread ends the process
   end_raw(me);
 }
@@ -63,12 +64,13 @@ void run(Fiber* f) {
   memset(&target, 0, sizeof target);
   *tcb_cleanup_jmp_buf(f->tcb) = &target;
   tcb_first_steps();
-  f->result = PTHREAD_CANCELED;  // unless it returns or exits with another: libc's own cancellation sets none
   if (__sigsetjmp(reinterpret_cast<__jmp_buf_tag*>(&target), 0) == 0) {
     tls_busy = 0;
     if (f->interrupts.load(std::memory_order_relaxed) & kInterruptSignal) leave_busy_slow();
     void* result = f->start(f->arg);
     self()->result = result;
+  } else if (cancelled_by_libc(f)) {
+    f->result = PTHREAD_CANCELED;
   }
   end_thread();
 }
@@ -148,7 +150,10 @@ int join(pthread_t t, void** result, uint64_t deadline_ns) {
   Fiber* me = self();
   if (int e = become_joiner(me, f)) return e;
   for (;;) {
-    if (sched_join(f, result, deadline_ns, cancel_enabled(me) ? uint32_t{kInterruptCancel} : 0)) return 0;
+    me->queued++;  // as f->joiner
+    bool joined = sched_join(f, result, deadline_ns, cancel_enabled(me) ? uint32_t{kInterruptCancel} : 0);
+    me->queued--;
+    if (joined) return 0;
     if (cancel_pending(me)) cancel_self();
     if (passed(self(), deadline_ns)) return ETIMEDOUT;
     if (int e = become_joiner(me, f)) return e;
@@ -157,12 +162,39 @@ int join(pthread_t t, void** result, uint64_t deadline_ns) {
 
 bool started() { return sched_started(); }
 
+// libc put main's own unwind target at the end of the chain and would end the kernel thread there. Everything of it stays
+// but the place where it goes on. By main itself. False if it cannot be done.
+bool redirect_end_of_main() {
+  static bool done;
+  if (done) return true;
+  auto* buf = static_cast<__pthread_unwind_buf_t*>(*tcb_cleanup_jmp_buf(main_fiber->tcb));
+  while (buf && buf->__pad[0]) buf = static_cast<__pthread_unwind_buf_t*>(buf->__pad[0]);
+  sigjmp_buf here, there;
+  memset(&here, 0, sizeof here);
+  memset(&there, 0, sizeof there);
+  fiberthread_landing(here);
+  fiberthread_landing_elsewhere(there);
+  int pc = -1;
+  auto* a = reinterpret_cast<unsigned long*>(here);
+  auto* b = reinterpret_cast<unsigned long*>(there);
+  for (size_t i = 0; i < sizeof(__jmp_buf) / sizeof(long); i++)
+    if (a[i] != b[i]) pc = pc == -1 ? static_cast<int>(i) : -2;
+  if (!buf || pc < 0) return false;
+  reinterpret_cast<unsigned long*>(buf)[pc] = a[pc];
+  return done = true;
+}
+
 // Starts the scheduler at the first thread. False if threads are NPTL's.
 bool start_scheduler() {
   bool first = !sched_started();
   if (__builtin_expect(first, 0)) signal_init();
   if (!sched_start()) return false;
-  if (__builtin_expect(first, 0)) signal_scheduler_started();
+  if (__builtin_expect(first, 0)) {
+    // Now, as libc may find by itself that main was cancelled.
+    if (tls_current == main_fiber && !main_fiber->block) redirect_end_of_main();
+    shared_scheduler_started();
+    signal_scheduler_started();
+  }
   return true;
 }
 
@@ -183,27 +215,11 @@ bool stale_handle(pthread_t t) { return block_find(reinterpret_cast<void*>(t)) !
 
 void thread_exit(void* value) {
   Fiber* me = self();
+  cancel_begin_exit(me);
   me->result = value;
-  if (me == main_fiber && !me->block) {
-    // libc put main's own unwind target at the end of the chain and would end the kernel thread there. Everything
-    // of it stays but the place where it goes on.
-    auto* buf = static_cast<__pthread_unwind_buf_t*>(*tcb_cleanup_jmp_buf(me->tcb));
-    while (buf && buf->__pad[0]) buf = static_cast<__pthread_unwind_buf_t*>(buf->__pad[0]);
-    sigjmp_buf here, there;
-    memset(&here, 0, sizeof here);
-    memset(&there, 0, sizeof there);
-    fiberthread_landing(here);
-    fiberthread_landing_elsewhere(there);
-    int pc = -1;
-    auto* a = reinterpret_cast<unsigned long*>(here);
-    auto* b = reinterpret_cast<unsigned long*>(there);
-    for (size_t i = 0; i < sizeof(__jmp_buf) / sizeof(long); i++)
-      if (a[i] != b[i]) pc = pc == -1 ? static_cast<int>(i) : -2;
-    if (buf && pc >= 0) reinterpret_cast<unsigned long*>(buf)[pc] = a[pc];
-    else {
-      end_thread();
-      sched_exit();
-    }
+  if (me == main_fiber && !me->block && !redirect_end_of_main()) {
+    end_thread();
+    sched_exit();
   }
   REAL(pthread_exit)(value);
   __builtin_unreachable();
@@ -219,6 +235,7 @@ void thread_exit_raw() {
 using namespace fiberthread;
 
 extern "C" void fiberthread_main_landed() {
+  if (cancelled_by_libc(main_fiber)) main_fiber->result = PTHREAD_CANCELED;
   end_thread();
   sched_exit();
 }

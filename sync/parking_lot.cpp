@@ -94,7 +94,10 @@ LockedQueue::LockedQueue(const void* address) : address_(address), bucket_(bucke
 
 Waiter* LockedQueue::first() const { return *head_link(bucket_, address_); }
 
-void LockedQueue::add(Waiter& w) { queue_add(bucket_, address_, w); }
+void LockedQueue::add(Waiter& w) {
+  w.fiber->queued++;
+  queue_add(bucket_, address_, w);
+}
 
 void LockedQueue::remove(Waiter& w) { queue_remove(bucket_, w); }
 
@@ -116,11 +119,17 @@ WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline, uint32_t
     bool late = passed(me, deadline);
     // Acquire: what the waker did before is seen.
     while (!w.signaled.load(std::memory_order_acquire)) {
-      if (mask || deadline != kNever) {
-        // One that comes after this look sets the latch, with which park_if() returns.
-        bool interrupted = me->interrupts.load(std::memory_order_relaxed) & mask;
-        if (interrupted || late) {
-          if (withdraw(w)) return interrupted ? WakeReason::Interrupted : WakeReason::TimedOut;
+      // One that comes after this look sets the latch, with which park_if() returns.
+      uint32_t pending = me->interrupts.load(std::memory_order_relaxed);
+      if (mask || deadline != kNever || pending & kInterruptCancel) {
+        bool interrupted = pending & mask;
+        bool ends = pending & kInterruptCancel && !interrupted && tls_busy == 0 && me->queued == 1 && cancel_due && cancel_due(me);
+        if (interrupted || late || ends) {
+          if (withdraw(w)) {
+            me->queued--;
+            if (ends) cancel_now();
+            return interrupted ? WakeReason::Interrupted : WakeReason::TimedOut;
+          }
           deadline = kNever;  // taken out, or bound to wait for what it was moved to
           mask = 0;
           late = false;
@@ -128,6 +137,9 @@ WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline, uint32_t
       }
       late = !park_if(&w.signaled, 0, reason, deadline);
     }
+    me->queued--;
+    if (__builtin_expect(me->interrupts.load(std::memory_order_relaxed) & kInterruptCancel, 0) && cancel_due && cancel_due(me))
+      me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);  // it was put off
     return WakeReason::Woken;
   };
   if (!(mask & kInterruptSignal)) return loop();  // each park_if() handles signals when it ends
