@@ -8,7 +8,7 @@
 #include "shim/cancel.h"
 #include "shim/export.h"
 #include "shim/real.h"
-#include "shim/signal_parts.h"
+#include "shim/signal_frame.h"
 
 namespace fiberthread {
 namespace signals {
@@ -57,8 +57,8 @@ void install(int sig, const Action& a) {
   // Stack overflows are reported, so the kernel must come to us for SIGSEGV.
   if (handled(a) || (sig == SIGSEGV && a.handler == reinterpret_cast<void*>(SIG_DFL))) {
     k.sa_sigaction = on_signal;
-    k.sa_mask = as_set(a.mask);
-    k.sa_flags = (a.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT | SA_NODEFER)) | SA_SIGINFO | SA_ONSTACK;
+    k.sa_mask = as_set(~uint64_t{0});  // ours is not interrupted; what the program's blocks is set when that runs
+    k.sa_flags = (a.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)) | SA_SIGINFO | SA_ONSTACK;
   } else {
     k.sa_handler = reinterpret_cast<sighandler_t>(a.handler);
     k.sa_flags = a.flags & (SA_NOCLDSTOP | SA_NOCLDWAIT);
@@ -116,7 +116,7 @@ void signal_init() {
   (void)REAL(sigaction);
   (void)REAL(pthread_sigmask);
   look_up_jumps();
-  raw_syscall(SYS_sigaltstack, 0, arg(&alternate_stack));
+  frames_init();
   for (int sig = 1; sig <= kSignals; sig++)
     if (!(bit(sig) & kNeverBlocked)) take_over(sig);
   preempt_poke_hook = cancel_poked;
@@ -126,7 +126,7 @@ void signal_init() {
 
 void signal_scheduler_started() {
   process = static_cast<int>(raw_syscall(SYS_getpid));
-  sysmon_set_mask(mask_of(main_fiber));
+  follow_main_anew();
 }
 
 void signal_after_fork_child() {
@@ -145,8 +145,7 @@ void signal_after_fork_child() {
   forget_tellings();
   if (!taken_over.load()) return;
   // The one kernel thread has the program's own alternate stack again.
-  stack_t ss = alternate_stack;
-  if (!ss.ss_sp) ss.ss_flags = SS_DISABLE;
+  stack_t ss = alternate_now();
   raw_syscall(SYS_sigaltstack, arg(&ss), 0);
 }
 

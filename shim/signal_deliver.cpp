@@ -5,15 +5,12 @@
 
 #include "shim/cancel.h"
 #include "shim/clock.h"
-#include "shim/export.h"
 #include "shim/real.h"
-#include "shim/signal_parts.h"
+#include "shim/signal_frame.h"
 #include "shim/user_memory.h"
 
 namespace fiberthread {
 namespace signals {
-
-thread_local constinit stack_t alternate_stack{};
 
 namespace {
 
@@ -65,59 +62,101 @@ void call(const Action& a, int sig, siginfo_t* info, void* context) {
 }
 
 uint64_t mask_during(uint64_t before, const Action& a, int sig) {
-  return before | a.mask | (a.flags & SA_NODEFER ? 0 : bit(sig));
+  return (before | a.mask | (a.flags & SA_NODEFER ? 0 : bit(sig))) & ~kNeverBlocked;
 }
 
-// In the kernel's frame, on the signal stack.
-void run_in_frame(Fiber* me, int sig, siginfo_t* info, ucontext_t* uc) {
-  Action a;
-  if (!claim(sig, a)) {
-    if (a.handler == reinterpret_cast<void*>(SIG_DFL)) default_action(sig);
-    return;
+// ---- as ordinary calls, of what was recorded ----
+
+bool run_as_call(Fiber* me, siginfo_t* info, ucontext_t* context);
+
+// Runs what is pending for the fiber and not blocked, and leaves Busy, once. True if all handlers asked for SA_RESTART.
+bool run_pending(Fiber* me) {
+  bool restarts = true;
+  for (;;) {
+    me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
+    siginfo_t info;
+    while (take_any(me, ~mask_of(me), &info)) restarts &= run_as_call(me, &info, nullptr);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    tls_busy = 0;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (!(me->interrupts.load(std::memory_order_relaxed) & kInterruptSignal)) return restarts;
+    tls_busy = 1;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
   }
-  uint64_t saved = mask_of(me), in_frame = words(uc->uc_sigmask);
-  state_of(me).restarts = a.flags & SA_RESTART;
-  set_mask_of(me, mask_during(saved, a, sig));
-  sched_apply_mask();
-  call(a, sig, info, uc);
-  uint64_t now = words(uc->uc_sigmask);
-  // It may have edited the mask that it returns to.
-  set_mask_of(me, now == in_frame ? saved : now);
 }
 
-// As an ordinary call.
-void run_as_call(Fiber* me, siginfo_t* info) {
+// Busy, once; the handler is not. `context` is what it interrupted, null for this call itself. True for SA_RESTART.
+bool run_as_call(Fiber* me, siginfo_t* info, ucontext_t* context) {
   int sig = info->si_signo;
   Action a;
   if (!claim(sig, a)) {
     if (a.handler == reinterpret_cast<void*>(SIG_DFL)) default_action(sig);
-    return;
+    return true;
   }
   int error = errno;
-  uint64_t saved = mask_of(me);
-  if (!(a.flags & SA_RESTART)) state_of(me).restarts = false;
-  ucontext_t uc;
-  if (a.flags & SA_SIGINFO) getcontext(&uc);
-  else memset(&uc.uc_sigmask, 0, sizeof uc.uc_sigmask);
-  uc.uc_sigmask = as_set(saved);
-  {
-    tls_busy = tls_busy + 1;
-    set_mask_of(me, mask_during(saved, a, sig));
-    sched_apply_mask();
-    tls_busy = tls_busy - 1;
+  uint64_t before = mask_of(me);
+  ucontext_t here;
+  if (!context) {
+    if (a.flags & SA_SIGINFO) getcontext(&here);
+    context = &here;
   }
-  call(a, sig, info, &uc);
-  tls_busy = tls_busy + 1;
-  set_mask_of(me, words(uc.uc_sigmask));
+  auto sp = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  char* other = me->kernel ? nullptr : other_stack(a, sp);
+  context->uc_stack = show_alternate();
+  set_words(context->uc_sigmask, before);
+  set_mask_of(me, mask_during(before, a, sig));
   sched_apply_mask();
-  tls_busy = tls_busy - 1;
+  // What this one does not block comes first, as if it had interrupted it at once.
+  run_pending(me);
+  if (other) {
+    struct Arguments {
+      const Action& a;
+      int sig;
+      siginfo_t* info;
+      ucontext_t* context;
+    } arguments{a, sig, info, context};
+    fiberthread_call_on(
+        other,
+        [](void* p) {
+          auto& x = *static_cast<Arguments*>(p);
+          call(x.a, x.sig, x.info, x.context);
+        },
+        &arguments);
+  } else {
+    call(a, sig, info, context);
+  }
+  tls_busy = 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  uint64_t after = words(context->uc_sigmask) & ~kNeverBlocked;
+  set_mask_of(me, after);
+  sched_apply_mask();
+  follow_main(me, after);
+  if (!me->kernel) set_alternate(context->uc_stack, sp);
   errno = error;
+  return a.flags & SA_RESTART;
+}
+
+// ---- in our kernel handler ----
+
+// What was interrupted. While we are at it the fiber is Busy once more than it was.
+struct Interrupted {
+  Fiber* fiber;
+  ucontext_t* uc;
+  uint32_t busy;
+};
+
+void die(int sig) {
+  struct sigaction k;
+  memset(&k, 0, sizeof k);
+  k.sa_handler = SIG_DFL;
+  REAL(sigaction)(sig, &k, nullptr);
+  default_action(sig);
 }
 
 // A fault in the guard of the running fiber's stack: says so before the default action.
-void report_overflow(const Fiber* f, const siginfo_t& info) {
+void report_overflow(const Fiber* f, const void* address) {
   if (!f || !f->block || f->user_stack) return;
-  auto at = static_cast<char*>(info.si_addr);
+  auto at = static_cast<const char*>(address);
   if (at < f->block || at >= f->block + f->guard_size) return;
   char line[256];
   char* p = line;
@@ -144,19 +183,51 @@ void report_overflow(const Fiber* f, const siginfo_t& info) {
   raw_syscall(SYS_write, 2, arg(line), p - line);
 }
 
-void fault(Fiber* me, int sig, siginfo_t* info, ucontext_t* uc) {
-  if (user_memory_fault(uc)) return;
-  Action a = action_of(sig);
-  if (handled(a) && (me || !sched_started())) {
-    if (me && !me->kernel) run_in_frame(me, sig, info, uc);
-    else if (claim(sig, a)) call(a, sig, info, uc);
+// The fiber goes on in the handler when we return.
+void enter(Interrupted& in, int sig, const siginfo_t& info) {
+  Action a;
+  if (!claim(sig, a)) {
+    if (a.handler == reinterpret_cast<void*>(SIG_DFL)) default_action(sig);
     return;
   }
-  if (sig == SIGSEGV) report_overflow(me, *info);
+  Fiber* me = in.fiber;
+  uint64_t before = mask_of(me), during = mask_during(before, a, sig);
+  if (!frame_enter(me, a, sig, info, in.uc, in.busy, before, during)) {
+    // As the kernel does it: another signal's lack of stack is a fault, which may have a handler on another one.
+    Action f = action_of(SIGSEGV);
+    siginfo_t none;
+    memset(&none, 0, sizeof none);
+    none.si_signo = sig = SIGSEGV;
+    none.si_code = SI_KERNEL;
+    during = mask_during(before, f, SIGSEGV);
+    bool second = info.si_signo != SIGSEGV && handled(f) && !(before & bit(SIGSEGV)) && claim(SIGSEGV, f) &&
+                  frame_enter(me, f, SIGSEGV, none, in.uc, in.busy, before, during);
+    if (!second) {
+      report_overflow(me, info.si_signo == SIGSEGV ? info.si_addr : reinterpret_cast<void*>(stack_pointer(in.uc) - 1));
+      die(SIGSEGV);
+      return;
+    }
+  }
+  in.busy = 0;
+  set_mask_of(me, during);
+  me->worker->kernel_mask = during;
+}
+
+// True if the handler has to be called in place.
+bool fault(Interrupted& in, int sig, siginfo_t* info) {
+  if (user_memory_fault(in.uc)) return false;
+  Fiber* me = in.fiber;
+  if (handled(action_of(sig)) && (me || !sched_started())) {
+    if (!me || me->kernel) return true;
+    enter(in, sig, *info);
+    return false;
+  }
+  if (sig == SIGSEGV) report_overflow(me, info->si_addr);
   struct sigaction k;
   memset(&k, 0, sizeof k);
   k.sa_handler = SIG_DFL;
   REAL(sigaction)(sig, &k, nullptr);  // it faults again when we return, and that ends the process as it should
+  return false;
 }
 
 bool sent_to_thread(const siginfo_t& info) {
@@ -170,96 +241,118 @@ bool profiles(const siginfo_t& info) {
   return (info.si_signo == SIGPROF || info.si_signo == SIGVTALRM) && info.si_code == SI_KERNEL;
 }
 
-void dispatch(int sig, siginfo_t* info, ucontext_t* uc) {
-  Fiber* me = tls_current;
-  if (bit(sig) & kFaults && info->si_code > 0) {
-    fault(me, sig, info, uc);
-    return;
+// True if the handler has to be called in place: on a kernel thread that stands for itself.
+bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
+  Fiber* me = in.fiber;
+  if (bit(sig) & kFaults && info->si_code > 0) return fault(in, sig, info);
+  bool ending = me && frame_ending(in.uc);
+  bool idle_context = in.busy > 0 || !me || ending;  // nothing of the program may run, no lock may be taken
+  if (!sched_started() || (me && me->kernel && !idle_context && sent_to_thread(*info))) {
+    if (!me || !idle_context) return true;
+    set_mask_of(me, words(in.uc->uc_sigmask));
+    if (record(me, *info, false)) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
+    if (ending) frame_end_anew(in.uc);
+    return false;
   }
-  if (!sched_started() || (me && me->kernel && tls_busy == 0 && sent_to_thread(*info))) {
-    // A kernel thread that stands for itself, and the kernel has done all about its mask.
-    if (me && tls_busy > 0) {
-      set_mask_of(me, words(uc->uc_sigmask));
-      if (record(me, *info, false)) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
-      return;
-    }
-    Action a;
-    if (claim(sig, a)) call(a, sig, info, uc);
-    else if (a.handler == reinterpret_cast<void*>(SIG_DFL)) default_action(sig);
-    return;
-  }
-  bool idle_context = tls_busy > 0 || !me;  // nothing of the program may run, no lock may be taken
   siginfo_t got = *info;
   if (!is_poke(got)) {
     bool gone = false;
     Fiber* timed = got.si_code == SI_TIMER ? timer_target(got.si_timerid, &gone) : nullptr;
-    if (gone) return;
-    Fiber* to = timed ? timed : me && (sent_to_thread(got) || profiles(got)) ? me : pick_target(me, sig);
-    if (to != me || idle_context || mask_of(me) & bit(sig)) {
-      if (!record(to, got, !timed && !sent_to_thread(got))) return;
-      if (!to) return;
-      if (timed && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return;
+    if (gone) return false;
+    // libc's abort() unblocks its signal without our knowing: what came to this thread is not blocked.
+    bool mine = me && !timed && (sent_to_thread(got) || profiles(got));
+    Fiber* to = timed ? timed : mine ? me : pick_target(me, sig);
+    if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
+      enter(in, sig, got);
+    } else {
+      if (!record(to, got, !timed && !sent_to_thread(got))) return false;
+      if (!to) return false;
+      if (timed && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return false;
       if (to == me) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
       else if (idle_context) tell_by_sysmon(to, sig);
       else tell(to, sig);
-      return;
     }
-    run_in_frame(me, sig, &got, uc);
   }
-  if (idle_context) return;  // when it leaves Busy it looks
-  while (take_any(me, ~mask_of(me), &got)) run_in_frame(me, got.si_signo, &got, uc);
+  if (ending) frame_end_anew(in.uc);
+  if (idle_context) return false;  // when it leaves Busy it looks
+  // One that is not blocked by the handler before it goes on top, as in the kernel.
+  while (take_any(me, ~mask_of(me), &got)) enter(in, got.si_signo, got);
+  return false;
+}
+
+// The kernel has blocked all signals, not only what the action says.
+void call_in_place(int sig, siginfo_t* info, ucontext_t* uc) {
+  Action a;
+  if (claim(sig, a)) {
+    uint64_t mask = mask_during(words(uc->uc_sigmask), a, sig);
+    raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
+    call(a, sig, info, uc);
+  } else if (a.handler == reinterpret_cast<void*>(SIG_DFL)) {
+    default_action(sig);
+  }
 }
 
 }  // namespace
 
+// With all signals blocked, on the worker's signal stack.
 void on_signal(int sig, siginfo_t* info, void* context) {
   int error = errno;
-  auto* uc = static_cast<ucontext_t*>(context);
-  Fiber* me = tls_current;
-  Worker* w = me && !me->kernel && tls_busy == 0 ? me->worker : nullptr;
-  if (w) {
-    // The kernel has changed the mask for us, and changes it back to uc_sigmask when we return.
-    Action a = action_of(sig);
-    w->kernel_mask = mask_during(words(uc->uc_sigmask), a, sig) & ~kNeverBlocked;
-  }
-  dispatch(sig, info, uc);
-  if (w) w->kernel_mask = words(uc->uc_sigmask) & ~kNeverBlocked;
+  Interrupted in{tls_current, static_cast<ucontext_t*>(context), tls_busy};
+  tls_busy = in.busy + 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  bool in_place = dispatch(in, sig, info);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  tls_busy = in.busy;
+  if (in_place) call_in_place(sig, info, in.uc);
   errno = error;
+}
+
+// At the end of a handler. Runs what its mask has kept back, and says where to look whether more has come meanwhile; null:
+// nowhere, as the interrupted code is Busy. We are Busy, once, on return.
+extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fiberthread_signal_leave(Frame* f) {
+  tls_busy = 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  Fiber* me = tls_current;
+  ucontext_t* uc = f->uc();
+  uint32_t busy;
+  frame_leaving(me, f, &busy);
+  uint64_t mask = words(uc->uc_sigmask) & ~kNeverBlocked;
+  set_mask_of(me, mask);
+  sched_apply_mask();
+  follow_main(me, mask);
+  if (busy == 0) {
+    if (me->interrupts.load(std::memory_order_relaxed) & kInterruptSignal) {
+      me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
+      tls_busy = 0;
+      cancel_if_asynchronous();
+      tls_busy = 1;
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    }
+    // In the same frame, or signals that come fast would fill the stack.
+    while (take_any(me, ~mask_of(me), &f->info)) run_as_call(me, &f->info, uc);
+  }
+  frame_left(me, f);
+  return busy == 0 ? &me->interrupts : nullptr;
 }
 
 }  // namespace signals
 
 using namespace signals;
 
+void signal_look_again(void* context) {
+  auto* uc = static_cast<ucontext_t*>(context);
+  if (frame_ending(uc)) frame_end_anew(uc);
+}
+
 bool signal_restarts(Fiber* me) { return state_of(me).restarts; }
 
 void leave_busy_slow() {
   Fiber* me = tls_current;
-  state_of(me).restarts = true;  // until a handler says no
-  while (me->interrupts.load(std::memory_order_relaxed) & kInterruptSignal) {
-    me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
-    siginfo_t info;
-    while (take_any(me, ~mask_of(me), &info)) run_as_call(me, &info);
-  }
+  tls_busy = 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  bool restarts = run_pending(me);
+  state_of(me).restarts = restarts;
   cancel_if_asynchronous();
 }
 
 }  // namespace fiberthread
-
-using namespace fiberthread;
-using namespace fiberthread::signals;
-
-// ---- the alternate stack: recorded, but handlers run on the worker's own ----
-
-FIBERTHREAD_EXPORT int sigaltstack(const stack_t* ss, stack_t* old) noexcept {
-  if (!ours()) return REAL(sigaltstack)(ss, old);
-  if (ss) {
-    if (ss->ss_flags & ~(SS_DISABLE | SS_ONSTACK | static_cast<int>(1u << 31))) return static_cast<int>(with_errno(-EINVAL));
-    if (!(ss->ss_flags & SS_DISABLE) && ss->ss_size < 2048 /* the kernel's MINSIGSTKSZ */) return static_cast<int>(with_errno(-ENOMEM));
-  }
-  stack_t before = alternate_stack;
-  if (!before.ss_sp) before.ss_flags = SS_DISABLE;
-  if (ss) alternate_stack = ss->ss_flags & SS_DISABLE ? stack_t{} : *ss;
-  if (old) *old = before;
-  return 0;
-}

@@ -4,7 +4,7 @@
 
 #include "shim/export.h"
 #include "shim/real.h"
-#include "shim/signal_parts.h"
+#include "shim/signal_frame.h"
 
 // Of fortified programs; in no header.
 extern "C" void __longjmp_chk(struct __jmp_buf_tag* env, int value) noexcept __attribute__((noreturn));
@@ -23,7 +23,20 @@ uint64_t new_mask(uint64_t old, int how, uint64_t set) {
   }
 }
 
+uint64_t followed = ~uint64_t{0};  // by sysmon; written by the main fiber only
+
 }  // namespace
+
+void follow_main(Fiber* me, uint64_t mask) {
+  if (me != main_fiber || mask == followed) return;
+  followed = mask;
+  sysmon_set_mask(mask);
+}
+
+void follow_main_anew() {
+  followed = ~uint64_t{0};
+  follow_main(main_fiber, mask_of(main_fiber));
+}
 
 void change_mask(Fiber* me, uint64_t mask) {
   uint64_t before = mask_of(me);
@@ -33,7 +46,7 @@ void change_mask(Fiber* me, uint64_t mask) {
       set_mask_of(me, mask);
       sched_apply_mask();
     }
-    if (me == main_fiber) sysmon_set_mask(mask);
+    follow_main(me, mask);
   }
   if (pending_for(me, ~mask)) {
     me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
@@ -159,6 +172,8 @@ FIBERTHREAD_EXPORT void _longjmp(struct __jmp_buf_tag* env, int value) noexcept 
 }
 FIBERTHREAD_EXPORT void __longjmp_chk(struct __jmp_buf_tag* env, int value) noexcept {
   restore_saved_mask(env);
+  // It refuses to jump to a lower address but from the alternate stack, of which it would ask the kernel.
+  if (on_alternate_now()) REAL(siglongjmp)(env, value);
   REAL(__longjmp_chk)(env, value);
   __builtin_unreachable();
 }

@@ -131,9 +131,9 @@ void forget_tellings();  // in the child of a fork
 // ---- masks (signal_mask.cpp) ----
 
 void change_mask(Fiber* me, uint64_t mask);
+// If it is the main fiber whose mask this is now: sysmon takes signals as that would.
+void follow_main(Fiber* me, uint64_t mask);
+void follow_main_anew();  // it is a new sysmon
 void look_up_jumps();
-
-// The alternate stack, as the program set it.
-extern thread_local constinit stack_t alternate_stack;
 
 }  // namespace fiberthread::signals

@@ -7,7 +7,7 @@
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
-#include "shim/signal_parts.h"
+#include "shim/signal_frame.h"
 
 namespace fiberthread {
 namespace signals {
@@ -178,7 +178,7 @@ void forget_tellings() {
 using namespace signals;
 
 void signal_thread_ends(Fiber* me) {
-  alternate_stack = {};
+  forget_alternate();
   ThreadSignals& s = state_of(me);
   s.ended.exchange(true, std::memory_order_seq_cst);
   if (s.arriving.load(std::memory_order_seq_cst) == 0) return;  // the usual end, without a system call
