@@ -134,8 +134,8 @@ bool become_worker(Fiber* me) {
   if (!w) return false;
   w->tid = static_cast<int>(raw_syscall(SYS_gettid));
   w->initial = true;
-  stack_t ss = {}, old = {};
-  raw_syscall(SYS_sigaltstack, 0, arg(&old));
+  raw_syscall(SYS_sigaltstack, 0, arg(&me->alternate));
+  stack_t ss = {};
   ss.ss_sp = w->signal_stack;
   ss.ss_size = kSignalStack;
   raw_syscall(SYS_sigaltstack, arg(&ss), 0);

@@ -754,13 +754,6 @@ bool park_in_kernel(Fiber* me, uint64_t deadline) {
   return in_time;
 }
 
-// True on a stack that is not the fiber's: a signal handler's. A wait there must stay on this kernel thread.
-bool off_own_stack(Fiber* me) {
-  char* sp = static_cast<char*>(__builtin_frame_address(0));
-  Worker* w = me->worker;
-  return static_cast<size_t>(sp - w->signal_stack) < kSignalStack;
-}
-
 }  // namespace
 
 bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkReason& reason, uint64_t deadline) {
@@ -777,12 +770,6 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   chaos_delay();
   me->reason = reason;
   if (me->kernel) return park_in_kernel(me, deadline);
-  if (__builtin_expect(off_own_stack(me), 0)) {
-    me->kernel = true;
-    bool in_time = park_in_kernel(me, deadline);
-    me->kernel = false;
-    return in_time;
-  }
   me->preempted.store(0, std::memory_order_relaxed);
   me->since = recent_ns.load(std::memory_order_relaxed);
   if (deadline == kNever) {
@@ -842,7 +829,7 @@ void yield() {
     Busy busy;
     Worker* w = me->worker;
     Worker* own = me->bound.load(std::memory_order_relaxed);
-    if (!off_own_stack(me) && own != w) {
+    if (own != w) {
       bool others = own != nullptr;  // it moves there
       if (!others) {
         Entry entry(w);

@@ -111,7 +111,7 @@ void cancel_poked(siginfo_t*, void* context) {
   Fiber* me = tls_current;
   if (!me || me->kernel || !cancel_pending(me)) return;
   if (!state_of(me).asynchronous.load(std::memory_order_relaxed) && !libc_is_asynchronous(me)) return;
-  inject_call(context, cancel_self);
+  if (!inject_call(context, cancel_self)) signal_look_again(context);
 }
 
 }  // namespace fiberthread

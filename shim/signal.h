@@ -1,10 +1,11 @@
-// Signals, in their first form.
+// Signals.
 //
 // One kernel handler of ours stands for every signal that the program handles. It runs on the worker's signal stack and
 // decides whose the signal is: of the running fiber if it was sent to that thread, else of the main fiber if that has
-// it unblocked (programs rely on it), else of any that has. If that one is running here, the program's handler is called
-// at once, on the signal stack; a wait inside it stays in the kernel. Else the signal is recorded, and runs as a call
-// on its fiber's stack when that leaves Busy; a parked fiber is woken, one in a system call is interrupted.
+// it unblocked (programs rely on it), else of any that has. If that one is running here, and not Busy, it goes on in the
+// program's handler, on its own stack, when ours returns (signal_frame.h). Else the signal is recorded, and runs as a call
+// on its fiber's stack when that leaves Busy; a parked fiber is woken, one in a system call is interrupted. Either way
+// handlers are ordinary fiber code.
 //
 // The kernel's mask of a worker is that of the fiber which it runs, sysmon's that of the main fiber. So default actions,
 // exec'd children and signals that all block are as on NPTL. Until the first thread is made, nothing of this is in place.
@@ -25,6 +26,8 @@ void signal_scheduler_started();
 void signal_thread_ends(Fiber* me);
 void signal_after_fork_child();
 
+// In the kernel's handler: if that found the fiber at the end of a handler, what is pending is looked for there once more.
+void signal_look_again(void* ucontext);
 // The handlers that ended the caller's last wait, did they all ask for SA_RESTART?
 bool signal_restarts(Fiber* me);
 
