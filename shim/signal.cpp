@@ -20,6 +20,7 @@
 #include "shim/cancel.h"
 #include "shim/clock.h"
 #include "shim/export.h"
+#include "shim/io.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
 #include "shim/thread.h"
@@ -532,6 +533,13 @@ uint64_t new_mask(uint64_t old, int how, uint64_t set) {
   }
 }
 
+// What is pending and not blocked any more runs now.
+void run_pending(Fiber* me) {
+  if (!pending_for(me, ~mask_of(me))) return;
+  me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+  leave_busy_slow();
+}
+
 void change_mask(Fiber* me, uint64_t mask) {
   uint64_t before = mask_of(me);
   if (mask != before) {
@@ -542,10 +550,7 @@ void change_mask(Fiber* me, uint64_t mask) {
     }
     if (me == main_fiber) sysmon_set_mask(mask);
   }
-  if (pending_for(me, ~mask)) {
-    me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
-    leave_busy_slow();
-  }
+  run_pending(me);
 }
 
 // A fiber whose mask we keep; null: the kernel's calls do.
@@ -555,35 +560,15 @@ Fiber* ours() {
   return me && !me->kernel && !in_vfork_child() ? me : nullptr;
 }
 
-// A system call that waits with another mask. Busy, so that signals that come meanwhile are only recorded: they run after
-// it, still with that mask.
+// A system call that waits with another mask.
 template <class Call>
 long masked_wait(Fiber* me, const sigset_t* set, Call call) {
   test_cancel();
-  uint64_t old = mask_of(me);
-  tls_busy = tls_busy + 1;
-  set_mask_of(me, words(*set));
+  uint64_t old = signal_begin_mask(me, words(*set));
   long r = pending_for(me, ~mask_of(me)) || cancel_pending(me) ? -EINTR : call();
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  tls_busy = tls_busy - 1;
-  if (pending_for(me, ~mask_of(me))) {
-    me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
-    leave_busy_slow();
-  }
-  {
-    Busy busy;
-    set_mask_of(me, old);
-    // The kernel is back at the old mask by itself, or a handler's end has set the other one.
-    sched_apply_mask();
-  }
+  signal_end_mask(me, old);
   if (r == -EINTR) test_cancel();
   return r;
-}
-
-long with_errno(long r) {
-  if (r >= 0 || r < -4095) return r;
-  errno = static_cast<int>(-r);
-  return -1;
 }
 
 void take_over(int sig) {
@@ -614,6 +599,9 @@ void signal_init() {
   (void)REAL(longjmp);
   (void)REAL(_longjmp);
   (void)REAL(__longjmp_chk);
+  io_init();
+  socket_init();
+  fd_init();
   raw_syscall(SYS_sigaltstack, 0, arg(&alternate_stack));
   for (int sig = 1; sig <= kSignals; sig++)
     if (!(bit(sig) & kNeverBlocked)) take_over(sig);
@@ -681,6 +669,26 @@ void signal_after_fork_child() {
 }
 
 bool signal_restarts(Fiber* me) { return state_of(me).restarts; }
+
+uint64_t signal_begin_mask(Fiber* me, uint64_t set) {
+  uint64_t old = mask_of(me);
+  tls_busy = tls_busy + 1;
+  set_mask_of(me, set);
+  return old;
+}
+
+void signal_end_mask(Fiber* me, uint64_t old) {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  tls_busy = tls_busy - 1;
+  run_pending(me);
+  {
+    Busy busy;
+    set_mask_of(me, old);
+    // The kernel is back at the old mask by itself, or a handler's end has set the other one.
+    sched_apply_mask();
+  }
+  run_pending(me);
+}
 
 void leave_busy_slow() {
   Fiber* me = tls_current;

@@ -28,6 +28,11 @@ void signal_after_fork_child();
 // The handlers that ended the caller's last wait, did they all ask for SA_RESTART?
 bool signal_restarts(Fiber* me);
 
+// Around a call that waits with another mask (ppoll and its kin): gives the old one, and is Busy from then on until the end.
+// Signals that come meanwhile and are not blocked run at the end, still with that mask.
+uint64_t signal_begin_mask(Fiber* me, uint64_t set);
+void signal_end_mask(Fiber* me, uint64_t old);
+
 // Sends to one thread. `info` may be null: as by pthread_kill. 0 or an errno value.
 int signal_send(Fiber* to, int sig, const siginfo_t* info);
 // The same, by the tid that gettid() gives.
