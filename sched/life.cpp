@@ -11,6 +11,7 @@
 #include <new>
 
 #include "sched/chaos.h"
+#include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
 #include "sched/tcb.h"
@@ -503,6 +504,7 @@ void sched_after_fork_child() {
   statistics.workers.store(0);
   statistics.fibers.store(0);
   sysmon_reset();
+  poll_reset();
   tcb_reset_after_fork();
   if (phase.load() != Phase::Impossible) phase.store(Phase::Off);
   // The forking fiber is the new process's main, on the one kernel thread that there is.
