@@ -265,6 +265,15 @@ void poll_pass(int fd, uint32_t events) {
   happened(d, watched(events) & ~uint32_t{EPOLLRDHUP}, false);
 }
 
+void poll_nudge(int fd) {
+  Descriptor* d = find(fd);
+  if (!d || !d->first.load(std::memory_order_relaxed) || another_process()) return;
+  Busy busy;
+  SpinGuard guard(d->lock);
+  count_event(d);
+  end_all(d, false);
+}
+
 // ---- the end of a number's life ----
 
 void poll_closing(int fd) {

@@ -56,6 +56,9 @@ PollEnd poll_wait(int fd, uint32_t events, PollSeen seen, uint64_t deadline_ns =
 // See above. Cheap when nobody waits.
 void poll_pass(int fd, uint32_t events);
 
+// Something has happened to it that poll() may not show: all its waits try again.
+void poll_nudge(int fd);
+
 // Several at once. On the stack of who waits, or wherever it stays until the call returns.
 struct PollItem {
   int fd = -1;          // negative ones are passed over
@@ -74,11 +77,11 @@ struct PollItem {
 // No descriptors at all: a wait for the deadline or an interrupt.
 PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline_ns = kNever, uint32_t interrupt_mask = 0);
 
-// A word and two times for the layer above, zero at the beginning of each life of the number. Null without room.
+// Room for the layer above; the first two are zero at the beginning of each life of the number. Null without room.
 struct PollNotes {
   std::atomic<uint32_t> kind{0};
   std::atomic<uint32_t> version{0};
-  std::atomic<uint64_t> receive{0}, send{0};
+  std::atomic<uint32_t> receive{0}, send{0}, low_water{0};
 };
 PollNotes* poll_notes(int fd);
 

@@ -54,29 +54,57 @@ bool is_nonblocking(int fd, PollNotes* notes) {
   return true;
 }
 
-// Times that somebody set a timeout, plus one.
-std::atomic<uint32_t> timeouts_version{1};
+// Times that somebody set one of the options below, plus one.
+std::atomic<uint32_t> options_version{1};
 
-// SO_RCVTIMEO or SO_SNDTIMEO in nanoseconds; 0: none.
+void know_options(int fd, PollNotes* notes) {
+  uint32_t version = options_version.load(std::memory_order_acquire);
+  if (notes->version.load(std::memory_order_acquire) == version) return;
+  auto get = [&](int option) -> uint32_t {  // milliseconds: the kernel counts its ticks
+    timeval t{};
+    socklen_t size = sizeof t;
+    if (raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, option, arg(&t), arg(&size)) != 0) return 0;
+    int64_t ms = t.tv_sec * 1000 + (t.tv_usec + 999) / 1000;
+    return static_cast<uint32_t>(ms > 0xffffffff ? 0xffffffff : ms);
+  };
+  uint32_t low = 0;
+  socklen_t size = sizeof low;
+  if (low_water_used.load(std::memory_order_relaxed)) raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_RCVLOWAT, arg(&low), arg(&size));
+  notes->receive.store(get(SO_RCVTIMEO), std::memory_order_relaxed);
+  notes->send.store(get(SO_SNDTIMEO), std::memory_order_relaxed);
+  notes->low_water.store(low, std::memory_order_relaxed);
+  notes->version.store(version, std::memory_order_release);
+}
+
+// A socket's pending one, taken.
+int error_of(int fd) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  return raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, arg(&error), arg(&size)) == 0 ? error : 0;
+}
+
+// In nanoseconds; 0: none.
 uint64_t timeout_of(int fd, PollNotes* notes, uint32_t events) {
-  uint32_t version = timeouts_version.load(std::memory_order_acquire);
-  if (notes->version.load(std::memory_order_acquire) != version) {
-    auto get = [&](int option) -> uint64_t {
-      timeval t{};
-      socklen_t size = sizeof t;
-      if (raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, option, arg(&t), arg(&size)) != 0) return 0;
-      return static_cast<uint64_t>(t.tv_sec * kNsPerSec + t.tv_usec * 1000);
-    };
-    notes->receive.store(get(SO_RCVTIMEO), std::memory_order_relaxed);
-    notes->send.store(get(SO_SNDTIMEO), std::memory_order_relaxed);
-    notes->version.store(version, std::memory_order_release);
-  }
-  return (events & EPOLLIN ? notes->receive : notes->send).load(std::memory_order_relaxed);
+  know_options(fd, notes);
+  uint64_t ms = (events & EPOLLIN ? notes->receive : notes->send).load(std::memory_order_relaxed);
+  return ms * 1'000'000;
 }
 
 }  // namespace
 
-void timeouts_changed() { timeouts_version.fetch_add(1, std::memory_order_acq_rel); }
+std::atomic<bool> low_water_used{false};
+
+void socket_options_changed(bool low_water) {
+  if (low_water) low_water_used.store(true, std::memory_order_relaxed);
+  options_version.fetch_add(1, std::memory_order_acq_rel);
+}
+
+size_t low_water(int fd, PollNotes* notes, size_t n) {
+  if (!low_water_used.load(std::memory_order_relaxed) || !(kind_of(fd, notes) & kStream)) return 0;
+  know_options(fd, notes);
+  size_t low = notes->low_water.load(std::memory_order_relaxed);
+  return low <= 1 ? 0 : low < n ? low : n;
+}
 
 // ---- waiting ----
 
@@ -100,7 +128,9 @@ long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsi
           break;
         }
         seen = now;
-        long r = again.call(again.data);
+        // An error that came while it waited goes before what a new call would find.
+        long r = events & EPOLLOUT ? -error_of(fd) : 0;
+        if (r == 0) r = again.call(again.data);
         if (r == kInKernel) return r;
         if (r != -EAGAIN) {
           poll_pass(fd, events);
@@ -161,15 +191,16 @@ long forget_kind(PollNotes* notes) {
 }
 
 long read_here(int fd, PollNotes* notes, void* buf, size_t n) {
-  iovec v{buf, n};
-  return wait_for(
-      fd, notes, EPOLLIN, kCancels | kRestarts,
-      [&]() -> long {
+  auto at = [&](size_t done) { return static_cast<char*>(buf) + done; };
+  return receive(
+      fd, notes, low_water(fd, notes, n), false,
+      [&](size_t done) -> long {
+        iovec v{at(done), n - done};
         if (!is_socket(notes)) return nowait(SYS_preadv2, fd, notes, EPOLLIN, &v, 1);
-        long r = raw_syscall(SYS_recvfrom, fd, arg(buf), static_cast<long>(n), MSG_DONTWAIT, 0, 0);
+        long r = raw_syscall(SYS_recvfrom, fd, arg(at(done)), static_cast<long>(n - done), MSG_DONTWAIT, 0, 0);
         return r == -ENOTSOCK ? forget_kind(notes) : r;
       },
-      [&] { return REAL(read)(fd, buf, n); });
+      [&](size_t done) { return REAL(read)(fd, at(done), n - done); });
 }
 
 // A blocking write ends when all has gone; only streams and pipes ever take less at once.
@@ -195,18 +226,31 @@ long write_here(int fd, PollNotes* notes, const void* buf, size_t n) {
   return static_cast<long>(done);
 }
 
-long readv_here(int fd, PollNotes* notes, const iovec* v, int n) {
-  return wait_for(
-      fd, notes, EPOLLIN, kCancels | kRestarts,
-      [&]() -> long {
-        if (!is_socket(notes)) return nowait(SYS_preadv2, fd, notes, EPOLLIN, v, static_cast<size_t>(n));
+long readv_here(int fd, PollNotes* notes, const iovec* all, int count) {
+  iovec rest[kPieces];
+  struct {
+    const iovec* v;
+    size_t n;
+  } now;
+  auto from = [&](size_t done) {
+    now = {all, static_cast<size_t>(count)};
+    if (done) now = {rest, remaining(all, static_cast<size_t>(count), done, rest)};
+  };
+  return receive(
+      fd, notes, low_water_used.load(std::memory_order_relaxed) ? low_water(fd, notes, total_length(all, static_cast<size_t>(count))) : 0, false,
+      [&](size_t done) -> long {
+        from(done);
+        if (!is_socket(notes)) return nowait(SYS_preadv2, fd, notes, EPOLLIN, now.v, now.n);
         msghdr m{};
-        m.msg_iov = const_cast<iovec*>(v);
-        m.msg_iovlen = static_cast<size_t>(n);
+        m.msg_iov = const_cast<iovec*>(now.v);
+        m.msg_iovlen = now.n;
         long r = raw_syscall(SYS_recvmsg, fd, arg(&m), MSG_DONTWAIT);
         return r == -ENOTSOCK ? forget_kind(notes) : r == -EMSGSIZE ? kInKernel : r;
       },
-      [&] { return REAL(readv)(fd, v, n); });
+      [&](size_t done) {
+        from(done);
+        return REAL(readv)(fd, now.v, static_cast<int>(now.n));
+      });
 }
 
 long writev_here(int fd, PollNotes* notes, const iovec* all, int count) {
@@ -244,8 +288,14 @@ PollNotes* notes_for_transfer(int fd, bool something) {
 long until_ready(int fd, uint32_t events, unsigned how) {
   PollNotes* notes = notes_for_transfer(fd, true);
   if (!notes) return 0;
-  long r = wait_for(
-      fd, notes, events, how | kRestarts | kAsks, [&]() -> long { return is_ready(fd, events) ? 0 : -EAGAIN; }, [] { return 0; });
+  // Once only: what ends the wait may be something that poll() does not show.
+  bool waited = false;
+  auto look = [&]() -> long {
+    if (waited || is_ready(fd, events)) return 0;
+    waited = true;
+    return -EAGAIN;
+  };
+  long r = wait_for(fd, notes, events, how | kRestarts | kAsks, look, [] { return 0; });
   bool nonblocking = r == -EAGAIN && notes->kind.load(std::memory_order_relaxed) & kNonblocking;
   return nonblocking ? 0 : r;  // the kernel's to say
 }

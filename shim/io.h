@@ -44,8 +44,12 @@ inline PollNotes* notes_to_wait(int fd) {
 uint32_t kind_of(int fd, PollNotes* notes);
 // By poll().
 bool is_ready(int fd, uint32_t events);
-// When SO_RCVTIMEO or SO_SNDTIMEO was set, somewhere.
-void timeouts_changed();
+// When SO_RCVTIMEO, SO_SNDTIMEO or SO_RCVLOWAT was set, somewhere.
+void socket_options_changed(bool low_water);
+// Nobody has ever set SO_RCVLOWAT, as nobody ever does.
+extern std::atomic<bool> low_water_used;
+// Of a stream, what a receiving call for n bytes waits for besides the first one. 0: nothing.
+size_t low_water(int fd, PollNotes* notes, size_t n);
 
 struct Try {
   long (*call)(void*);
@@ -78,6 +82,30 @@ long wait_for(int fd, PollNotes* notes, uint32_t events, unsigned how, Attempt a
     poll_pass(fd, events);
   }
   return r;
+}
+
+// A receiving call that ends when it has `want` bytes, 0: any. attempt(done) receives behind the first `done` of them.
+template <class Attempt, class Plain>
+long receive(int fd, PollNotes* notes, size_t want, bool peek, Attempt attempt, Plain plain) {
+  constexpr unsigned kHow = kCancels | kRestarts;
+  if (__builtin_expect(!want, 1)) return wait_for(fd, notes, EPOLLIN, kHow, [&] { return attempt(size_t{0}); }, [&] { return plain(size_t{0}); });
+  if (peek) {
+    long seen = 0;
+    auto look = [&]() -> long {
+      long r = attempt(size_t{0});
+      if (r > seen) seen = r;
+      // Will there be more?
+      return r <= 0 || static_cast<size_t>(r) >= want || is_ready(fd, EPOLLRDHUP) ? r : -EAGAIN;
+    };
+    long r = wait_for(fd, notes, EPOLLIN, kHow | kAsks, look, [&] { return plain(size_t{0}); });
+    return r < 0 && seen ? seen : r;
+  }
+  for (size_t done = 0;;) {
+    long r = wait_for(fd, notes, EPOLLIN, done ? unsigned{kCancels} : kHow, [&] { return attempt(done); }, [&] { return plain(done); });
+    if (r <= 0) return done ? static_cast<long>(done) : r;
+    done += static_cast<size_t>(r);
+    if (done >= want) return static_cast<long>(done);
+  }
 }
 
 // So many pieces at once when the rest of a transfer is moved.

@@ -20,37 +20,13 @@ PollNotes* notes_for(int fd, int flags) { return flags & kNoWait ? nullptr : not
 
 bool is_stream(int fd, PollNotes* notes) { return kind_of(fd, notes) & kStream; }
 
-// MSG_WAITALL on a stream, after a look at what is there by MSG_PEEK: will there be more?
-bool has_ended(int fd) { return is_ready(fd, EPOLLRDHUP); }
-
-// attempt(done) receives behind the first `done` bytes. `want` is how many it shall get, 0: what there is.
-template <class Attempt, class Plain>
-long receive(int fd, PollNotes* notes, int flags, size_t want, Attempt attempt, Plain plain) {
-  bool all = flags & MSG_WAITALL && want && is_stream(fd, notes);
-  if (!all) return wait_for(fd, notes, EPOLLIN, kCancels | kRestarts, [&] { return attempt(size_t{0}); }, [&] { return plain(size_t{0}); });
-  if (flags & MSG_PEEK) {
-    long seen = 0;
-    long r = wait_for(
-        fd, notes, EPOLLIN, kCancels | kRestarts,
-        [&]() -> long {
-          long r = attempt(size_t{0});
-          if (r > seen) seen = r;
-          return r <= 0 || static_cast<size_t>(r) >= want || has_ended(fd) ? r : -EAGAIN;
-        },
-        [&] { return plain(size_t{0}); });
-    return r < 0 && seen ? seen : r;
-  }
-  size_t done = 0;
-  for (;;) {
-    long r = wait_for(
-        fd, notes, EPOLLIN, done ? kCancels : kCancels | kRestarts, [&] { return attempt(done); }, [&] { return plain(done); });
-    if (r <= 0) return done ? static_cast<long>(done) : r;
-    done += static_cast<size_t>(r);
-    if (done >= want) return static_cast<long>(done);
-  }
+// How much a receiving call for n bytes waits for. 0: anything.
+size_t wanted(int fd, PollNotes* notes, int flags, size_t n) {
+  if (flags & MSG_WAITALL) return n && is_stream(fd, notes) ? n : 0;
+  return low_water(fd, notes, n);
 }
 
-// The same for sending: a stream takes a part of it at once, others all or nothing.
+// A stream takes a part of it at once, others all or nothing.
 template <class Attempt, class Plain>
 long send_all(int fd, PollNotes* notes, size_t n, Attempt attempt, Plain plain) {
   size_t done = 0;
@@ -79,9 +55,9 @@ struct Rest {
 long receive_message(int fd, PollNotes* notes, msghdr* m, int flags) {
   msghdr copy;  // the kernel changes lengths in it, when it receives
   size_t want = 0;
-  if (flags & MSG_WAITALL) {
+  if (flags & MSG_WAITALL || low_water_used.load(std::memory_order_relaxed)) {
     copy = *m;
-    want = total_length(m->msg_iov, m->msg_iovlen);
+    want = wanted(fd, notes, flags, total_length(m->msg_iov, m->msg_iovlen));
   }
   auto call = [&](size_t done, auto made) -> long {
     if (!done) return made(m);
@@ -89,7 +65,7 @@ long receive_message(int fd, PollNotes* notes, msghdr* m, int flags) {
     return made(&rest.message);
   };
   return receive(
-      fd, notes, flags, want,
+      fd, notes, want, flags & MSG_PEEK,
       [&](size_t done) { return call(done, [&](msghdr* what) { return raw_syscall(SYS_recvmsg, fd, arg(what), flags | MSG_DONTWAIT); }); },
       [&](size_t done) { return call(done, [&](msghdr* what) { return REAL(recvmsg)(fd, what, flags); }); });
 }
@@ -125,13 +101,22 @@ long receive_messages(int fd, PollNotes* notes, mmsghdr* v, unsigned n, int flag
     if (!valid(*timeout) || timeout->tv_sec < 0) return -EINVAL;
     if (timeout->tv_sec < 4'000'000'000) end = now_ns() + static_cast<uint64_t>(timeout->tv_sec * kNsPerSec + timeout->tv_nsec);
   }
+  bool one_by_one = (flags & MSG_WAITALL || low_water_used.load(std::memory_order_relaxed)) && is_stream(fd, notes);
   unsigned done = 0;
   long r;
   do {
-    r = wait_for(
-        fd, notes, EPOLLIN, done ? kCancels : kCancels | kRestarts,
-        [&] { return raw_syscall(SYS_recvmmsg, fd, arg(v + done), static_cast<long>(n - done), flags | MSG_DONTWAIT, 0); },
-        [&] { return REAL(recvmmsg)(fd, v + done, 1, flags, nullptr); });
+    if (one_by_one) {
+      r = receive_message(fd, notes, &v[done].msg_hdr, flags & ~MSG_WAITFORONE);
+      if (r >= 0) {
+        v[done].msg_len = static_cast<unsigned>(r);
+        r = 1;
+      }
+    } else {
+      r = wait_for(
+          fd, notes, EPOLLIN, done ? kCancels : kCancels | kRestarts,
+          [&] { return raw_syscall(SYS_recvmmsg, fd, arg(v + done), static_cast<long>(n - done), flags | MSG_DONTWAIT, 0); },
+          [&] { return REAL(recvmmsg)(fd, v + done, 1, flags, nullptr); });
+    }
     if (r <= 0) break;
     done += static_cast<unsigned>(r);
     if (flags & MSG_WAITFORONE) break;
@@ -192,7 +177,7 @@ FIBERTHREAD_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sock
   if (!notes) return REAL(recvfrom)(fd, buf, n, flags, from, size);
   auto at = [&](size_t done) { return static_cast<char*>(buf) + done; };
   return with_errno(receive(
-      fd, notes, flags, n,
+      fd, notes, wanted(fd, notes, flags, n), flags & MSG_PEEK,
       [&](size_t done) {
         return raw_syscall(SYS_recvfrom, fd, arg(at(done)), static_cast<long>(n - done), flags | MSG_DONTWAIT, done ? 0 : arg(from), done ? 0 : arg(size));
       },
@@ -264,6 +249,15 @@ FIBERTHREAD_EXPORT int accept4(int fd, sockaddr* from, socklen_t* size, int flag
 FIBERTHREAD_EXPORT int setsockopt(int fd, int level, int option, const void* value, socklen_t size) noexcept {
   constexpr int kReceiveNew = 66, kSendNew = 67;  // what 32-bit programs call those with 64-bit times
   int r = REAL(setsockopt)(fd, level, option, value, size);
-  if (level == SOL_SOCKET && (option == SO_RCVTIMEO || option == SO_SNDTIMEO || option == kReceiveNew || option == kSendNew)) timeouts_changed();
+  if (level != SOL_SOCKET) return r;
+  if (option == SO_RCVLOWAT || option == SO_RCVTIMEO || option == SO_SNDTIMEO || option == kReceiveNew || option == kSendNew)
+    socket_options_changed(option == SO_RCVLOWAT);
+  return r;
+}
+
+// Who waits to write learns of it, though poll() says nothing.
+FIBERTHREAD_EXPORT int shutdown(int fd, int how) noexcept {
+  int r = REAL(shutdown)(fd, how);
+  poll_nudge(fd);
   return r;
 }
