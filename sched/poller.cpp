@@ -41,6 +41,7 @@ static_assert(sizeof(Descriptor) == 64);
 
 constexpr uint32_t kChunk = 1024, kChunks = 16384;
 std::atomic<Descriptor*> table[kChunks];
+std::atomic<uint32_t> chunks{0};  // none from this one on
 
 std::atomic<int> epoll_fd{-1}, wake_fd{-1};
 SpinLock open_lock;
@@ -69,6 +70,9 @@ Descriptor* make(int fd) {
   Descriptor* none = nullptr;
   if (!table[n / kChunk].compare_exchange_strong(none, reinterpret_cast<Descriptor*>(mem), std::memory_order_acq_rel))
     raw_syscall(SYS_munmap, mem, kChunk * sizeof(Descriptor));
+  uint32_t known = chunks.load(std::memory_order_relaxed);
+  while (known <= n / kChunk && !chunks.compare_exchange_weak(known, n / kChunk + 1, std::memory_order_acq_rel)) {
+  }
   return find(fd);
 }
 
@@ -309,8 +313,8 @@ void poll_closed(int fd) {
 namespace {
 template <class Call>
 void each_known(unsigned first, unsigned last, Call call) {
-  if (last >= kChunk * kChunks) last = kChunk * kChunks - 1;
-  for (uint64_t n = first; n <= last;) {
+  uint32_t end = chunks.load(std::memory_order_acquire) * kChunk;
+  for (uint32_t n = first; n < end && n <= last;) {
     if (!table[n / kChunk].load(std::memory_order_acquire)) n = (n / kChunk + 1) * kChunk;
     else call(static_cast<int>(n++));
   }
@@ -435,8 +439,8 @@ void poll_reset() {
   poll_give_back(wake_fd);
   open_lock.reset();
   process.store(0);
-  for (auto& chunk : table)
-    if (Descriptor* c = chunk.exchange(nullptr)) raw_syscall(SYS_munmap, arg(c), kChunk * sizeof(Descriptor));
+  for (uint32_t n = chunks.exchange(0); n--;)
+    if (Descriptor* c = table[n].exchange(nullptr)) raw_syscall(SYS_munmap, arg(c), kChunk * sizeof(Descriptor));
 }
 
 }  // namespace fiberthread

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "sched/syscall.h"
+#include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/io.h"
 #include "shim/real.h"
@@ -57,8 +58,9 @@ int closing_stream(FILE* f) {
 
 // O_NONBLOCK may have changed.
 void forget_flags(int fd) {
-  if (!may_park()) return;
+  if (!sched_started()) return;
   if (PollNotes* notes = poll_notes(fd)) notes->kind.fetch_and(~uint32_t{kNonblocking}, std::memory_order_relaxed);
+  socket_options_changed(false);
 }
 
 }  // namespace

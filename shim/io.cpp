@@ -31,7 +31,7 @@ uint32_t kind_of(int fd, PollNotes* notes) {
     socklen_t size = sizeof type;
     raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size));
     // write() marks the end of a record, send() does not.
-    kind = type == SOCK_STREAM ? kSocket | kStream : type == SOCK_SEQPACKET ? kNowait : kSocket;
+    kind = kSocket | uint32_t{type == SOCK_SEQPACKET ? kNowait : kMessage} | (type == SOCK_STREAM ? uint32_t{kStream} : 0);
   } else {
     kind = S_ISREG(s.st_mode) || S_ISDIR(s.st_mode) || S_ISBLK(s.st_mode) ? kPlain : kNowait;
   }
@@ -47,19 +47,20 @@ bool is_ready(int fd, uint32_t events) {
 
 namespace {
 
-bool is_nonblocking(int fd, PollNotes* notes) {
-  long flags = raw_syscall(SYS_fcntl, fd, F_GETFL);
-  if (flags < 0 || !(flags & O_NONBLOCK)) return false;
-  notes->kind.fetch_or(kNonblocking, std::memory_order_relaxed);
-  return true;
-}
-
-// Times that somebody set one of the options below, plus one.
+// Times that somebody set one of the options below, or O_NONBLOCK, plus one.
 std::atomic<uint32_t> options_version{1};
 
-void know_options(int fd, PollNotes* notes) {
+// How the program set the descriptor. True if it is not to wait at all.
+bool look_at_options(int fd, PollNotes* notes) {
   uint32_t version = options_version.load(std::memory_order_acquire);
-  if (notes->version.load(std::memory_order_acquire) == version) return;
+  if (notes->version.load(std::memory_order_acquire) == version) return false;
+  long flags = raw_syscall(SYS_fcntl, fd, F_GETFL);
+  if (flags >= 0 && flags & O_NONBLOCK) {
+    notes->kind.fetch_or(kNonblocking, std::memory_order_relaxed);
+    return true;
+  }
+  // Of other files, another process may well change the flags.
+  if (!(kind_of(fd, notes) & kSocket)) return false;
   auto get = [&](int option) -> uint32_t {  // milliseconds: the kernel counts its ticks
     timeval t{};
     socklen_t size = sizeof t;
@@ -74,6 +75,7 @@ void know_options(int fd, PollNotes* notes) {
   notes->send.store(get(SO_SNDTIMEO), std::memory_order_relaxed);
   notes->low_water.store(low, std::memory_order_relaxed);
   notes->version.store(version, std::memory_order_release);
+  return false;
 }
 
 // A socket's pending one, taken.
@@ -81,13 +83,6 @@ int error_of(int fd) {
   int error = 0;
   socklen_t size = sizeof error;
   return raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, arg(&error), arg(&size)) == 0 ? error : 0;
-}
-
-// In nanoseconds; 0: none.
-uint64_t timeout_of(int fd, PollNotes* notes, uint32_t events) {
-  know_options(fd, notes);
-  uint64_t ms = (events & EPOLLIN ? notes->receive : notes->send).load(std::memory_order_relaxed);
-  return ms * 1'000'000;
 }
 
 }  // namespace
@@ -101,7 +96,7 @@ void socket_options_changed(bool low_water) {
 
 size_t low_water(int fd, PollNotes* notes, size_t n) {
   if (!low_water_used.load(std::memory_order_relaxed) || !(kind_of(fd, notes) & kStream)) return 0;
-  know_options(fd, notes);
+  look_at_options(fd, notes);
   size_t low = notes->low_water.load(std::memory_order_relaxed);
   return low <= 1 ? 0 : low < n ? low : n;
 }
@@ -109,9 +104,11 @@ size_t low_water(int fd, PollNotes* notes, size_t n) {
 // ---- waiting ----
 
 long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again) {
-  if (is_nonblocking(fd, notes)) return -EAGAIN;
+  if (look_at_options(fd, notes)) return -EAGAIN;
   Fiber* me = self();
-  uint64_t timeout = timeout_of(fd, notes, events);
+  // Those of what is no socket are of the number's last life that was one.
+  bool socket = kind_of(fd, notes) & kSocket;
+  uint64_t timeout = socket ? uint64_t{(events & EPOLLIN ? notes->receive : notes->send).load(std::memory_order_relaxed)} * 1'000'000 : 0;
   uint64_t deadline = timeout ? (now_ns() + timeout + 1) & ~kFollowsRealtime : kNever;
   for (;;) {
     PollEnd end;
@@ -174,15 +171,16 @@ namespace {
 
 // RWF_NOWAIT at the file's own position, or a look by poll() where it is not known.
 long nowait(long nr, int fd, PollNotes* notes, uint32_t events, const iovec* v, size_t n) {
-  if ((notes->kind.load(std::memory_order_relaxed) & kKindMask) != kAsk) {
+  uint32_t kind = notes->kind.load(std::memory_order_relaxed);
+  if ((kind & kKindMask) != kAsk) {
     long r = raw_syscall(nr, fd, arg(v), static_cast<long>(n), -1, -1, RWF_NOWAIT);
     if (r != -EOPNOTSUPP && r != -ENOSYS) return r;
-    notes->kind.store(kAsk, std::memory_order_relaxed);
+    notes->kind.store((kind & ~uint32_t{kKindMask}) | kAsk, std::memory_order_relaxed);
   }
   return is_ready(fd, events) ? kInKernel : -EAGAIN;
 }
 
-bool is_socket(PollNotes* notes) { return (notes->kind.load(std::memory_order_relaxed) & kKindMask) == kSocket; }
+bool takes_messages(PollNotes* notes) { return (notes->kind.load(std::memory_order_relaxed) & kKindMask) == kMessage; }
 
 // It is none: somebody else's file has the number.
 long forget_kind(PollNotes* notes) {
@@ -196,7 +194,7 @@ long read_here(int fd, PollNotes* notes, void* buf, size_t n) {
       fd, notes, low_water(fd, notes, n), false,
       [&](size_t done) -> long {
         iovec v{at(done), n - done};
-        if (!is_socket(notes)) return nowait(SYS_preadv2, fd, notes, EPOLLIN, &v, 1);
+        if (!takes_messages(notes)) return nowait(SYS_preadv2, fd, notes, EPOLLIN, &v, 1);
         long r = raw_syscall(SYS_recvfrom, fd, arg(at(done)), static_cast<long>(n - done), MSG_DONTWAIT, 0, 0);
         return r == -ENOTSOCK ? forget_kind(notes) : r;
       },
@@ -214,7 +212,7 @@ long write_here(int fd, PollNotes* notes, const void* buf, size_t n) {
     long r = wait_for(
         fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
         [&]() -> long {
-          if (!is_socket(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, &v, 1);
+          if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, &v, 1);
           long flags = MSG_DONTWAIT | (done ? MSG_NOSIGNAL : 0);
           long r = raw_syscall(SYS_sendto, fd, arg(at), static_cast<long>(n - done), flags, 0, 0);
           return r == -ENOTSOCK ? forget_kind(notes) : r;
@@ -240,7 +238,7 @@ long readv_here(int fd, PollNotes* notes, const iovec* all, int count) {
       fd, notes, low_water_used.load(std::memory_order_relaxed) ? low_water(fd, notes, total_length(all, static_cast<size_t>(count))) : 0, false,
       [&](size_t done) -> long {
         from(done);
-        if (!is_socket(notes)) return nowait(SYS_preadv2, fd, notes, EPOLLIN, now.v, now.n);
+        if (!takes_messages(notes)) return nowait(SYS_preadv2, fd, notes, EPOLLIN, now.v, now.n);
         msghdr m{};
         m.msg_iov = const_cast<iovec*>(now.v);
         m.msg_iovlen = now.n;
@@ -261,7 +259,7 @@ long writev_here(int fd, PollNotes* notes, const iovec* all, int count) {
     long r = wait_for(
         fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
         [&]() -> long {
-          if (!is_socket(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, v, n);
+          if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, v, n);
           msghdr m{};
           m.msg_iov = const_cast<iovec*>(v);
           m.msg_iovlen = n;

@@ -20,12 +20,13 @@ constexpr long kInKernel = -100'000;
 enum Kind : uint32_t {
   kUnknown = 0,
   kNowait,          // RWF_NOWAIT does
-  kSocket,          // MSG_DONTWAIT does
+  kMessage,         // a socket: MSG_DONTWAIT does
   kAsk,             // only poll() tells
   kPlain,           // never waits, or not for what poll() knows
   kKindMask = 7,
-  kStream = 8,      // a socket of that type
-  kNonblocking = 16,  // as the program set it
+  kSocket = 8,
+  kStream = 16,     // a socket of that type
+  kNonblocking = 32,  // as the program set it
 };
 
 enum How : unsigned {
@@ -44,7 +45,7 @@ inline PollNotes* notes_to_wait(int fd) {
 uint32_t kind_of(int fd, PollNotes* notes);
 // By poll().
 bool is_ready(int fd, uint32_t events);
-// When SO_RCVTIMEO, SO_SNDTIMEO or SO_RCVLOWAT was set, somewhere.
+// When SO_RCVTIMEO, SO_SNDTIMEO, SO_RCVLOWAT or O_NONBLOCK was set, somewhere.
 void socket_options_changed(bool low_water);
 // Nobody has ever set SO_RCVLOWAT, as nobody ever does.
 extern std::atomic<bool> low_water_used;
