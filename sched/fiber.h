@@ -181,6 +181,10 @@ inline void clear_pending_unpark(Fiber* self) {
 // Sets interrupt bits and makes sure that `f` sees them: unparks it.
 void interrupt(Fiber* f, uint32_t bits);
 
+// True if the caller parks where it waits: a fiber on its own stack, with no kernel thread of its own. False for kernel threads,
+// bound fibers, and handlers on the signal stack, which may as well wait in the kernel.
+bool may_park();
+
 // Lets others run. A fiber goes to the end of the queue; a kernel thread calls the kernel's sched_yield.
 void yield();
 

@@ -7,6 +7,7 @@
 #include "sched/preempt.h"
 #include "shim/cancel.h"
 #include "shim/export.h"
+#include "shim/io.h"
 #include "shim/real.h"
 #include "shim/signal_frame.h"
 
@@ -116,6 +117,9 @@ void signal_init() {
   (void)REAL(sigaction);
   (void)REAL(pthread_sigmask);
   look_up_jumps();
+  io_init();
+  socket_init();
+  fd_init();
   frames_init();
   for (int sig = 1; sig <= kSignals; sig++)
     if (!(bit(sig) & kNeverBlocked)) take_over(sig);

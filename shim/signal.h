@@ -31,6 +31,16 @@ void signal_look_again(void* ucontext);
 // The handlers that ended the caller's last wait, did they all ask for SA_RESTART?
 bool signal_restarts(Fiber* me);
 
+// Around a call that waits with another mask (ppoll and its kin): gives the old one, and is Busy from then on until the end.
+// Signals that come meanwhile and are not blocked run at the end, still with that mask.
+uint64_t signal_begin_mask(Fiber* me, uint64_t set);
+void signal_end_mask(Fiber* me, uint64_t old);
+// A system call that waits in the kernel with another mask; a cancellation point. Only where masks are ours: for fibers.
+long signal_masked_call(uint64_t mask, long number, long a, long b, long c, long d, long e, long f = 0);
+bool signal_mask_is_ours();
+// Under Busy: is there a signal that will be handled once that ends? If not, forgets that there was said to be.
+bool signal_is_pending(Fiber* me);
+
 // Sends to one thread. `info` may be null: as by pthread_kill. 0 or an errno value.
 int signal_send(Fiber* to, int sig, const siginfo_t* info);
 // The same, by the tid that gettid() gives.

@@ -48,10 +48,13 @@ void change_mask(Fiber* me, uint64_t mask) {
     }
     follow_main(me, mask);
   }
-  if (pending_for(me, ~mask)) {
-    me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
-    leave_busy_slow();
-  }
+  run_unblocked(me);
+}
+
+void run_unblocked(Fiber* me) {
+  if (!pending_for(me, ~mask_of(me))) return;
+  me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+  leave_busy_slow();
 }
 
 }  // namespace signals

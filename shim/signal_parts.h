@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "sched/worker.h"
+#include "shim/io.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
 
@@ -27,11 +28,6 @@ inline sigset_t as_set(uint64_t w) {
   return set;
 }
 
-inline long with_errno(long r) {
-  if (r >= 0 || r < -4095) return r;
-  errno = static_cast<int>(-r);
-  return -1;
-}
 
 // ---- all signals blocked, one lock: how everything below is kept consistent ----
 
@@ -131,6 +127,8 @@ void forget_tellings();  // in the child of a fork
 // ---- masks (signal_mask.cpp) ----
 
 void change_mask(Fiber* me, uint64_t mask);
+// What is pending and not blocked any more runs now.
+void run_unblocked(Fiber* me);
 // If it is the main fiber whose mask this is now: sysmon takes signals as that would.
 void follow_main(Fiber* me, uint64_t mask);
 void follow_main_anew();  // it is a new sysmon

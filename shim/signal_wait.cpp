@@ -1,8 +1,5 @@
 // Waiting for signals: sigsuspend and its kin, the sigwait family.
 #include <errno.h>
-#include <poll.h>
-#include <sys/epoll.h>
-#include <sys/select.h>
 #include <time.h>
 
 #include "shim/cancel.h"
@@ -15,33 +12,56 @@ namespace fiberthread {
 namespace signals {
 namespace {
 
-// A system call that waits with another mask. Busy, so that signals that come meanwhile are only recorded: they run after
-// it, still with that mask.
+// A system call that waits with another mask.
 template <class Call>
 long masked_wait(Fiber* me, const sigset_t* set, Call call) {
   test_cancel();
-  uint64_t old = mask_of(me);
-  tls_busy = tls_busy + 1;
-  set_mask_of(me, words(*set));
+  uint64_t old = signal_begin_mask(me, words(*set));
   long r = pending_for(me, ~mask_of(me)) || cancel_pending(me) ? -EINTR : call();
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  tls_busy = tls_busy - 1;
-  if (pending_for(me, ~mask_of(me))) {
-    me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
-    leave_busy_slow();
-  }
-  {
-    Busy busy;
-    set_mask_of(me, old);
-    // The kernel is back at the old mask by itself, or a handler's end has set the other one.
-    sched_apply_mask();
-  }
+  signal_end_mask(me, old);
   if (r == -EINTR) test_cancel();
   return r;
 }
 
 }  // namespace
 }  // namespace signals
+
+using namespace signals;
+
+uint64_t signal_begin_mask(Fiber* me, uint64_t set) {
+  uint64_t old = mask_of(me);
+  tls_busy = tls_busy + 1;
+  set_mask_of(me, set);
+  return old;
+}
+
+void signal_end_mask(Fiber* me, uint64_t old) {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  tls_busy = tls_busy - 1;
+  run_unblocked(me);
+  {
+    Busy busy;
+    set_mask_of(me, old);
+    // The kernel is back at the old mask by itself, or a handler's end has set the other one.
+    sched_apply_mask();
+  }
+  run_unblocked(me);
+}
+
+bool signal_mask_is_ours() { return ours(); }
+
+bool signal_is_pending(Fiber* me) {
+  me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
+  if (!pending_for(me, ~mask_of(me))) return false;
+  me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+  return true;
+}
+
+long signal_masked_call(uint64_t mask, long number, long a, long b, long c, long d, long e, long f) {
+  sigset_t set = as_set(mask);
+  return masked_wait(self(), &set, [&] { return raw_syscall(number, a, b, c, d, e, f); });
+}
+
 }  // namespace fiberthread
 
 using namespace fiberthread;
@@ -79,56 +99,6 @@ FIBERTHREAD_EXPORT int sigpause_mask(int mask) __asm__("sigpause");
 FIBERTHREAD_EXPORT int sigpause_mask(int mask) {
   sigset_t set = as_set(static_cast<unsigned>(mask));
   return sigsuspend(&set);
-}
-
-FIBERTHREAD_EXPORT int ppoll(struct pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* set) {
-  Fiber* me = set ? ours() : nullptr;
-  if (!me) return REAL(ppoll)(fds, n, timeout, set);
-  timespec t;  // the kernel writes into it
-  if (timeout) t = *timeout;
-  uint64_t s = words(*set);
-  return static_cast<int>(with_errno(masked_wait(me, set, [&] {
-    return raw_syscall(SYS_ppoll, arg(fds), static_cast<long>(n), timeout ? arg(&t) : 0, arg(&s), 8);
-  })));
-}
-extern "C" int __ppoll_chk(struct pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* set, size_t size);
-FIBERTHREAD_EXPORT int __ppoll_chk(struct pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* set, size_t size) {
-  if (n > size / sizeof *fds || !(set && ours())) return REAL(__ppoll_chk)(fds, n, timeout, set, size);
-  return ppoll(fds, n, timeout, set);
-}
-
-FIBERTHREAD_EXPORT int pselect(int n, fd_set* r, fd_set* w, fd_set* e, const timespec* timeout, const sigset_t* set) {
-  Fiber* me = set ? ours() : nullptr;
-  if (!me) return REAL(pselect)(n, r, w, e, timeout, set);
-  timespec t;
-  if (timeout) t = *timeout;
-  uint64_t s = words(*set);
-  struct {
-    const uint64_t* set;
-    size_t size;
-  } last{&s, 8};
-  return static_cast<int>(with_errno(masked_wait(me, set, [&] {
-    return raw_syscall(SYS_pselect6, n, arg(r), arg(w), arg(e), timeout ? arg(&t) : 0, arg(&last));
-  })));
-}
-
-FIBERTHREAD_EXPORT int epoll_pwait(int fd, struct epoll_event* events, int n, int timeout, const sigset_t* set) {
-  Fiber* me = set ? ours() : nullptr;
-  if (!me) return REAL(epoll_pwait)(fd, events, n, timeout, set);
-  uint64_t s = words(*set);
-  return static_cast<int>(
-      with_errno(masked_wait(me, set, [&] { return raw_syscall(SYS_epoll_pwait, fd, arg(events), n, timeout, arg(&s), 8); })));
-}
-
-#ifndef SYS_epoll_pwait2
-#define SYS_epoll_pwait2 441
-#endif
-FIBERTHREAD_EXPORT int epoll_pwait2(int fd, struct epoll_event* events, int n, const timespec* timeout, const sigset_t* set) {
-  Fiber* me = set ? ours() : nullptr;
-  if (!me) return REAL(epoll_pwait2)(fd, events, n, timeout, set);
-  uint64_t s = words(*set);
-  return static_cast<int>(with_errno(
-      masked_wait(me, set, [&] { return raw_syscall(SYS_epoll_pwait2, fd, arg(events), n, arg(timeout), arg(&s), 8); })));
 }
 
 // Signals for the process are waited for in the kernel, where they are; those sent to this thread are ours.
