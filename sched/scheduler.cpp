@@ -163,6 +163,12 @@ void enqueue_woken(Fiber* f) {
     return;
   }
   enqueue_local(w, f);
+  if (__builtin_expect(options.spawn == SpawnPolicy::Local, 0)) {
+    // Whoever searches anyway may steal it; nobody else is woken but by sysmon.
+    entry_fence();
+    sysmon_poke();
+    return;
+  }
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
 }
