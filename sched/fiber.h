@@ -15,6 +15,7 @@
 // therefore every wait is a loop on a condition of its own.
 #pragma once
 #include <atomic>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 
@@ -82,6 +83,7 @@ struct alignas(64) Fiber {
   void* tcb = nullptr;                   // also the pthread_t
   char* stack_low = nullptr;             // usable bounds of the stack in use (the user's own, if one was given)
   char* stack_high = nullptr;
+  stack_t alternate{};                   // for signal handlers, as the program set it; no size: none
   size_t guard_size = 0;
   uint16_t chunk = 0;                    // that the block is in
   bool user_stack = false;
@@ -178,6 +180,10 @@ inline void clear_pending_unpark(Fiber* self) {
 
 // Sets interrupt bits and makes sure that `f` sees them: unparks it.
 void interrupt(Fiber* f, uint32_t bits);
+
+// True if the caller parks where it waits: a fiber on its own stack, with no kernel thread of its own. False for kernel threads,
+// bound fibers, and handlers on the signal stack, which may as well wait in the kernel.
+bool may_park();
 
 // Lets others run. A fiber goes to the end of the queue; a kernel thread calls the kernel's sched_yield.
 void yield();

@@ -12,6 +12,7 @@
 
 #include "sched/accounting.h"
 #include "sched/chaos.h"
+#include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
 #include "sched/tcb.h"
@@ -134,8 +135,8 @@ bool become_worker(Fiber* me) {
   if (!w) return false;
   w->tid = static_cast<int>(raw_syscall(SYS_gettid));
   w->initial = true;
-  stack_t ss = {}, old = {};
-  raw_syscall(SYS_sigaltstack, 0, arg(&old));
+  raw_syscall(SYS_sigaltstack, 0, arg(&me->alternate));
+  stack_t ss = {};
   ss.ss_sp = w->signal_stack;
   ss.ss_size = kSignalStack;
   raw_syscall(SYS_sigaltstack, arg(&ss), 0);
@@ -557,6 +558,7 @@ void sched_after_fork_child() {
   main_ended.store(false);
   last_ended.store(false);
   sysmon_reset();
+  poll_reset();
   tcb_reset_after_fork();
   if (phase.load() != Phase::Impossible) phase.store(Phase::Off);
   // The forking fiber is the new process's main, on the one kernel thread that there is.

@@ -128,7 +128,10 @@ int look_at_object(dl_phdr_info* info, size_t, void* data) {
   return 0;
 }
 
+uintptr_t never_low = 0, never_high = 0;
+
 Code code_at(uintptr_t pc) {
+  if (pc - never_low < never_high - never_low) return Code::Never;
   if (pc - reinterpret_cast<uintptr_t>(&fiberthread_trampoline) <
       reinterpret_cast<uintptr_t>(fiberthread_trampoline_end) - reinterpret_cast<uintptr_t>(&fiberthread_trampoline))
     return Code::Never;
@@ -218,6 +221,10 @@ bool has_room(const Fiber* f, const ucontext_t* uc) {
   // Without an alternate stack our own signal frame would be where the trampoline's goes.
   if (reinterpret_cast<uintptr_t>(uc) - low < high - low) return false;
   auto sp = static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RSP]);
+  if (auto other = reinterpret_cast<uintptr_t>(f->alternate.ss_sp); sp - other <= f->alternate.ss_size) {
+    low = other;
+    high = low + f->alternate.ss_size;
+  }
   return sp <= high && sp >= low + kRedZone + kWords + kRegisters + area_needed(uc) + kCalled;
 }
 
@@ -447,6 +454,11 @@ bool inject_call(void* ucontext, void (*fn)()) {
   return true;
 }
 
+void preempt_never(const char* low, const char* high) {
+  never_low = reinterpret_cast<uintptr_t>(low);
+  never_high = reinterpret_cast<uintptr_t>(high);
+}
+
 #else  // no preemption on AArch64 yet, only pokes
 
 bool preempt_init() {
@@ -455,6 +467,7 @@ bool preempt_init() {
 }
 
 void preempt_look_at_objects() {}
+void preempt_never(const char*, const char*) {}
 void preempt_start_worker(Worker*) { unblock(); }
 void preempt_end_worker(Worker*) {}
 uint32_t preempt_sampled_workers() { return 0; }

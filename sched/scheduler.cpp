@@ -6,6 +6,7 @@
 
 #include "sched/accounting.h"
 #include "sched/chaos.h"
+#include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
 #include "sched/worker.h"
@@ -33,6 +34,10 @@ Slot* retired_slots = nullptr;
 Worker* idle_workers = nullptr;
 Worker* timer_watcher = nullptr;
 uint64_t watch_deadline = kNever;
+// Of the poller: who sleeps there; who got events last, and when.
+std::atomic<Worker*> poll_watcher{nullptr};
+std::atomic<Worker*> harvester{nullptr};
+std::atomic<uint64_t> harvested_at{0};
 // Workers that look for work to steal. While there is one, nobody needs to be woken; the last to find work wakes the next.
 std::atomic<uint32_t> searching{0};
 
@@ -43,6 +48,7 @@ constexpr uint32_t kFairTick = 61;     // every so many looks the global queue c
 constexpr uint32_t kMostMoved = 32;    // from a local queue that is too long, at once
 constexpr uint32_t kStealAgeUs = 5;    // how long `next` belongs to its slot alone
 constexpr uint32_t kSpinUs = 20;       // how long a worker searches before it sleeps
+constexpr uint32_t kAttendedUs = 100;  // so long after it got events, a worker is expected to look for more
 constexpr uint32_t kHabit = 8;         // blocking calls that cost a slot before the fiber becomes bound
 
 // ---- queues ----
@@ -121,8 +127,10 @@ void enqueue_local(Worker* w, Fiber* f) {
 }  // namespace
 
 void get_up(Worker* w) {
-  w->wake.store(1, std::memory_order_release);
-  futex_wake(&w->wake, 1);
+  w->wake.exchange(1, std::memory_order_seq_cst);
+  // Sequentially consistent against go_idle().
+  if (w->in_poller.load(std::memory_order_seq_cst)) poll_wake();
+  else futex_wake(&w->wake, 1);
 }
 
 bool handed_to_bound(Fiber* f, Worker* here) {
@@ -155,6 +163,12 @@ void enqueue_woken(Fiber* f) {
     return;
   }
   enqueue_local(w, f);
+  if (__builtin_expect(options.spawn == SpawnPolicy::Local, 0)) {
+    // Whoever searches anyway may steal it; nobody else is woken but by sysmon.
+    entry_fence();
+    sysmon_poke();
+    return;
+  }
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
 }
@@ -175,6 +189,19 @@ Fiber* take_next(Slot* s) {
   return s->next.load(std::memory_order_relaxed) ? s->next.exchange(nullptr, std::memory_order_acq_rel) : nullptr;
 }
 
+bool look_at_poller(Worker* w) {
+  if (!poll_active() || !poll_look()) return false;
+  harvester.store(w, std::memory_order_relaxed);
+  harvested_at.store(cycles(), std::memory_order_relaxed);
+  return true;
+}
+
+// Does another than `w` look at the poller all the time?
+bool attended_without(Worker* w) {
+  return harvester.load(std::memory_order_relaxed) != w &&
+         static_cast<int64_t>(cycles() - harvested_at.load(std::memory_order_relaxed)) < static_cast<int64_t>(kAttendedUs * cycles_per_us);
+}
+
 // A quick look, on the fiber's stack or the worker's. After a preemption those that others have woken come first, then the
 // global queue and the slot's own in turn: either may be all hogs, each of which takes a tick.
 Fiber* pick(Worker* w, bool preempting = false) {
@@ -187,6 +214,7 @@ Fiber* pick(Worker* w, bool preempting = false) {
   w->tick++;
   if (w->tick % kFairTick == 0) {
     s->timers.run(now_ns());
+    look_at_poller(w);
     if ((f = global_queue.pop())) return f;
   }
   if ((preempting || w->tick % kFairTick == kFairTick / 2) && (f = s->inbox.pop())) return f;
@@ -245,6 +273,7 @@ void suspend(Fiber* me, void (*post)(Worker*, Fiber*)) {
   w->previous = me;
   if (__builtin_expect(accounting.load(std::memory_order_relaxed), 0)) account(w, me);
   Fiber* next = pick(w, post == post_preempt);
+  if (!next && w->slot && look_at_poller(w)) next = pick(w);
   while (next && handed_to_bound(next, w)) next = pick(w);
   if (next) {
     if (w->timer_added) sysmon_watch_timers();
@@ -324,9 +353,11 @@ Slot* pop_free_slot() {  // IdleLock
 }
 
 Worker* pop_idle_worker() {  // IdleLock
-  Worker* w = idle_workers;
-  if (!w) return nullptr;
-  idle_workers = w->idle_next;
+  Worker** p = &idle_workers;
+  if (!*p) return nullptr;
+  if (*p == poll_watcher.load(std::memory_order_relaxed) && (*p)->idle_next) p = &(*p)->idle_next;  // it watches on
+  Worker* w = *p;
+  *p = w->idle_next;
   w->idle = false;
   return w;
 }
@@ -400,6 +431,7 @@ void leave_idle(Worker* w) {  // IdleLock
     timer_watcher = nullptr;
     watch_deadline = kNever;
   }
+  if (poll_watcher.load(std::memory_order_relaxed) == w) poll_watcher.store(nullptr, std::memory_order_relaxed);
   if (!w->idle) return;
   for (Worker** p = &idle_workers; *p; p = &(*p)->idle_next)
     if (*p == w) {
@@ -413,7 +445,8 @@ void leave_idle(Worker* w) {  // IdleLock
 void go_idle(Worker* w) {
   apply_mask(w, kIdleMask);  // a sleeping worker stands for no fiber, so it takes no signal
   uint64_t deadline;
-  bool counted = w->searching;
+  bool counted = w->searching, watches = false;
+  PollEvents events;
   {
     SpinGuard guard(idle_lock);
     // Before it is in the list: whoever finds it there may give it a slot and count it as searching anew.
@@ -434,6 +467,12 @@ void go_idle(Worker* w) {
     } else {
       deadline = kNever;
     }
+    // The last to fall asleep watches in any case.
+    bool all_idle = free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed);
+    if (poll_active() && !poll_watcher.load(std::memory_order_relaxed) && (all_idle || !attended_without(w))) {
+      poll_watcher.store(w, std::memory_order_relaxed);
+      watches = true;
+    }
   }
   if (counted) searching.fetch_sub(1, std::memory_order_seq_cst);
   chaos_delay();
@@ -449,7 +488,12 @@ void go_idle(Worker* w) {
   chaos_delay();
   // The last to go: if nobody is left who could wake anybody, sysmon says so. It may sleep since long before.
   if (!queued && free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed)) sysmon_poke();
-  if (!queued && now_ns() < deadline)
+  if (poll_active() && !poll_watched()) sysmon_poke();
+  if (watches) {
+    w->in_poller.exchange(1, std::memory_order_seq_cst);
+    if (!queued && w->wake.load(std::memory_order_seq_cst) == 0) poll_sleep(events, deadline);
+    w->in_poller.store(0, std::memory_order_relaxed);
+  } else if (!queued && now_ns() < deadline)
     while (w->wake.load(std::memory_order_acquire) == 0) {
       long r = futex_wait(&w->wake, 0, deadline == kNever ? 0 : deadline);
       if (r == -ETIMEDOUT) break;
@@ -463,6 +507,12 @@ void go_idle(Worker* w) {
   if (w->slot && !w->searching) {
     w->searching = true;
     searching.fetch_add(1, std::memory_order_seq_cst);
+  }
+  if (!watches) return;
+  sysmon_poke();  // nobody watches now
+  if (events.n && poll_dispatch(events)) {
+    harvester.store(w, std::memory_order_relaxed);
+    harvested_at.store(cycles(), std::memory_order_relaxed);
   }
 }
 
@@ -495,6 +545,7 @@ Fiber* find(Worker* w) {
     }
     if ((f = pick(w))) return f;
     run_timers(now_ns());
+    look_at_poller(w);
     if ((f = pick(w))) return f;
     if (!w->searching) {
       w->searching = true;
@@ -506,6 +557,7 @@ Fiber* find(Worker* w) {
       if (block_populate()) start = cycles();
       else for (int i = 0; i < 8; i++) cpu_relax();
     } while (cycles() - start < kSpinUs * cycles_per_us);
+    if (look_at_poller(w) && (f = pick(w))) return f;
     go_idle(w);
   }
 }
@@ -583,6 +635,19 @@ bool idle_slots() { return free_slot_count.load(std::memory_order_relaxed) != 0;
 Slot** all_slots(uint32_t* count) {
   *count = slot_count.load(std::memory_order_acquire);
   return slots;
+}
+
+bool poll_watched() { return poll_watcher.load(std::memory_order_relaxed); }
+
+void poll_get_watcher() {
+  if (attended_without(nullptr)) return;
+  SpinGuard guard(idle_lock);
+  if (!poll_watched() && idle_workers && free_slots) get_up(idle_workers);
+}
+
+void poll_wake_again() {
+  Worker* w = poll_watcher.load(std::memory_order_relaxed);
+  if (w && w != tls_worker && w->wake.load(std::memory_order_acquire)) poll_wake();
 }
 
 bool work_queued() {
@@ -694,6 +759,8 @@ void slots_reset() {
   idle_workers = nullptr;
   timer_watcher = nullptr;
   watch_deadline = kNever;
+  poll_watcher.store(nullptr);
+  harvester.store(nullptr);
   searching.store(0);
   uint32_t n = slot_count.load();
   for (uint32_t i = 0; i < n; i++) {
@@ -754,13 +821,6 @@ bool park_in_kernel(Fiber* me, uint64_t deadline) {
   return in_time;
 }
 
-// True on a stack that is not the fiber's: a signal handler's. A wait there must stay on this kernel thread.
-bool off_own_stack(Fiber* me) {
-  char* sp = static_cast<char*>(__builtin_frame_address(0));
-  Worker* w = me->worker;
-  return static_cast<size_t>(sp - w->signal_stack) < kSignalStack;
-}
-
 }  // namespace
 
 bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkReason& reason, uint64_t deadline) {
@@ -777,12 +837,6 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   chaos_delay();
   me->reason = reason;
   if (me->kernel) return park_in_kernel(me, deadline);
-  if (__builtin_expect(off_own_stack(me), 0)) {
-    me->kernel = true;
-    bool in_time = park_in_kernel(me, deadline);
-    me->kernel = false;
-    return in_time;
-  }
   me->preempted.store(0, std::memory_order_relaxed);
   me->since = recent_ns.load(std::memory_order_relaxed);
   if (deadline == kNever) {
@@ -836,13 +890,18 @@ void interrupt(Fiber* f, uint32_t bits) {
   unpark(f);
 }
 
+bool may_park() {
+  Fiber* me = tls_current;
+  return me && !me->kernel && !me->bound.load(std::memory_order_relaxed);
+}
+
 void yield() {
   Fiber* me = self();
   if (!me->kernel) {
     Busy busy;
     Worker* w = me->worker;
     Worker* own = me->bound.load(std::memory_order_relaxed);
-    if (!off_own_stack(me) && own != w) {
+    if (own != w) {
       bool others = own != nullptr;  // it moves there
       if (!others) {
         Entry entry(w);

@@ -77,6 +77,7 @@ struct alignas(64) Worker {
   std::atomic<uint32_t> wake{0};       // futex: 1 = get up
   Worker* idle_next = nullptr;
   bool idle = false;                   // in the idle list; under IdleLock
+  std::atomic<uint32_t> in_poller{0};  // sleeps there, not on `wake`
   char* stack = nullptr;
   size_t stack_size = 0;
   char* signal_stack = nullptr;        // always installed
@@ -203,6 +204,11 @@ bool handed_to_bound(Fiber* f, Worker* here);  // f is bound to another worker t
 bool hand_slot_to_spare(Slot* s);        // sysmon: the slot is held by nobody
 Slot** all_slots(uint32_t* count);
 Worker* all_workers();
+// The poller's watcher (poller.h): is there one; get one, if a worker is idle and nobody attends to the poller anyway; and let
+// it get up again, after another has got the event that was to end its sleep.
+bool poll_watched();
+void poll_get_watcher();
+void poll_wake_again();
 bool work_queued();
 void balance_queues();                   // moves from long local queues to the global one: with all slots busy nobody steals
 uint32_t queued_count();                 // about; an inbox counts as one

@@ -217,7 +217,10 @@ FIBERTHREAD_EXPORT int pthread_rwlock_clockwrlock(pthread_rwlock_t* l, clockid_t
 }
 
 FIBERTHREAD_EXPORT int pthread_rwlock_unlock(pthread_rwlock_t* l) noexcept {
-  if (is_shared(l)) return REAL(pthread_rwlock_unlock)(l);
+  if (is_shared(l)) {
+    AsKernelThread as(Use::Waits);  // libc's looks whether the caller is the writer
+    return REAL(pthread_rwlock_unlock)(l);
+  }
   auto& word = of(l).word;
   uint32_t w = word.load(std::memory_order_relaxed);
   uint32_t mine = w & kWriter ? kWriter : kReader;

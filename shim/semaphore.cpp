@@ -149,8 +149,8 @@ FIBERTHREAD_EXPORT int sem_timedwait(sem_t* sem, const timespec* t) {
 }
 
 FIBERTHREAD_EXPORT int sem_clockwait(sem_t* sem, clockid_t clock, const timespec* t) {
-  if (wait_is_libcs(sem)) return wait_libcs(sem, [=] { return REAL(sem_clockwait)(sem, clock, t); });
   if (!is_wait_clock(clock)) return fail(EINVAL);
+  if (wait_is_libcs(sem)) return wait_libcs(sem, [=] { return REAL(sem_clockwait)(sem, clock, t); });
   return wait_on(sem, clock, t, true);
 }
 

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <time.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "sched/preempt.h"
@@ -135,6 +137,12 @@ class NotCancelled {
  private:
   int old_;
 };
+
+template <class Call>
+long not_cancelled(Call call) {
+  NotCancelled no;
+  return as_kernel(call());
+}
 
 // A signal's action, by the names' own bookkeeping. libc's two signals are not to be had here either: one of them preempts.
 long action_here(int sig, const kernel_handler* act, kernel_handler* old, size_t size) {
@@ -291,6 +299,49 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return as_kernel(sigaltstack(reinterpret_cast<stack_t*>(a), reinterpret_cast<stack_t*>(b)));
     case SYS_sched_yield:
       return sched_yield();
+    // Descriptors: what waits for them parks, what ends them is told to the poller.
+    case SYS_read:
+      return not_cancelled([&] { return read(static_cast<int>(a), reinterpret_cast<void*>(b), static_cast<size_t>(c)); });
+    case SYS_write:
+      return not_cancelled([&] { return write(static_cast<int>(a), reinterpret_cast<void*>(b), static_cast<size_t>(c)); });
+    case SYS_readv:
+      return not_cancelled([&] { return readv(static_cast<int>(a), reinterpret_cast<iovec*>(b), static_cast<int>(c)); });
+    case SYS_writev:
+      return not_cancelled([&] { return writev(static_cast<int>(a), reinterpret_cast<iovec*>(b), static_cast<int>(c)); });
+    case SYS_recvfrom:
+      return not_cancelled([&] {
+        return recvfrom(static_cast<int>(a), reinterpret_cast<void*>(b), static_cast<size_t>(c), static_cast<int>(d),
+                        reinterpret_cast<sockaddr*>(e), reinterpret_cast<socklen_t*>(f));
+      });
+    case SYS_sendto:
+      return not_cancelled([&] {
+        return sendto(static_cast<int>(a), reinterpret_cast<void*>(b), static_cast<size_t>(c), static_cast<int>(d),
+                      reinterpret_cast<sockaddr*>(e), static_cast<socklen_t>(f));
+      });
+    case SYS_recvmsg:
+      return not_cancelled([&] { return recvmsg(static_cast<int>(a), reinterpret_cast<msghdr*>(b), static_cast<int>(c)); });
+    case SYS_sendmsg:
+      return not_cancelled([&] { return sendmsg(static_cast<int>(a), reinterpret_cast<msghdr*>(b), static_cast<int>(c)); });
+    case SYS_accept:
+      return not_cancelled([&] { return accept(static_cast<int>(a), reinterpret_cast<sockaddr*>(b), reinterpret_cast<socklen_t*>(c)); });
+    case SYS_accept4:
+      return not_cancelled([&] {
+        return accept4(static_cast<int>(a), reinterpret_cast<sockaddr*>(b), reinterpret_cast<socklen_t*>(c), static_cast<int>(d));
+      });
+    case SYS_close:
+      return not_cancelled([&] { return close(static_cast<int>(a)); });
+    case SYS_close_range:
+      return as_kernel(close_range(static_cast<unsigned>(a), static_cast<unsigned>(b), static_cast<int>(c)));
+#ifdef SYS_dup2
+    case SYS_dup2:
+      return as_kernel(dup2(static_cast<int>(a), static_cast<int>(b)));
+#endif
+    case SYS_dup3:
+      return as_kernel(dup3(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c)));
+    case SYS_shutdown:
+      return as_kernel(shutdown(static_cast<int>(a), static_cast<int>(b)));
+    case SYS_setsockopt:
+      return as_kernel(setsockopt(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c), reinterpret_cast<void*>(d), static_cast<socklen_t>(e)));
     case SYS_nanosleep:
       return sleep_here(CLOCK_MONOTONIC, 0, reinterpret_cast<timespec*>(a), reinterpret_cast<timespec*>(b));
     case SYS_clock_nanosleep:

@@ -6,7 +6,7 @@
 
 namespace fiberthread {
 
-// Each file's share of Fiber::shim, all zero at birth: bytes 0–95 shim/signal.cpp, 96–111 shim/cancel.cpp, 112–127
+// Each file's share of Fiber::shim, all zero at birth: bytes 0–95 shim/signal*.cpp, 96–111 shim/cancel.cpp, 112–127
 // shim/shared_use.cpp, 128–191 shim/scheduling.cpp.
 template <class T, size_t kOffset, size_t kEnd>
 T& shim_share(Fiber* f) {
