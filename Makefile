@@ -81,7 +81,7 @@ $(BUILD)/tests/%_test: tests/%_test.cpp $(LOW_OBJECTS) $(HIGH_OBJECTS) Makefile
 	$(Q)$(CXX) $(TESTFLAGS) $< $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@ -pthread $(if $(CROSS),-static-libstdc++ -static-libgcc,-lcriterion)
 
 PRELOADED_FLAGS = -O2 -g -w -pthread -rdynamic
-$(BUILD)/tests/preloaded/%: tests/preloaded/%.c Makefile | $(BUILD)/.compiler
+$(BUILD)/tests/preloaded/%: tests/preloaded/%.c $(wildcard tests/preloaded/*.h) Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)/private
 	$(Q)$(CC) $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n "s|^// libs: ||p" $<)
 $(BUILD)/tests/preloaded/%: tests/preloaded/%.cpp Makefile | $(BUILD)/.compiler
@@ -91,8 +91,8 @@ $(BUILD)/tests/preloaded/%: tests/preloaded/%.cpp Makefile | $(BUILD)/.compiler
 # ---- benchmarks ----
 
 # The same cases in Go, for comparison, where there is Go.
-BENCH := $(BUILD)/bench/micro $(BUILD)/bench/empty.so $(if $(shell command -v go),$(BUILD)/bench/micro-go)
-$(BUILD)/bench/micro: bench-scripts/micro.c Makefile | $(BUILD)/.compiler
+BENCH := $(patsubst bench-scripts/%.c,$(BUILD)/bench/%,$(wildcard bench-scripts/*.c)) $(BUILD)/bench/empty.so $(if $(shell command -v go),$(BUILD)/bench/micro-go)
+$(BUILD)/bench/%: bench-scripts/%.c Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(Q)$(CC) -O2 -g $(WARN) -pthread $< -o $@
 $(BUILD)/bench/micro-go: bench-scripts/micro.go
@@ -142,6 +142,7 @@ bench:
 	@bench-scripts/run --quick $(BUILD) $(CASES)
 	@$(if $(CASES),,bench-scripts/crossover --quick $(BUILD))
 	@$(if $(CASES),,bench-scripts/pigz --quick $(BUILD))
+	@$(if $(CASES),,bench-scripts/echo --quick $(BUILD))
 
 # ---- installing ----
 

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -404,6 +405,78 @@ static void sleepers(void) {
   printf("s=%.4f\n", s);
 }
 
+// ---- who comes late: the 99th percentile ----
+
+static int earlier(const void* a, const void* b) {
+  uint64_t x = *(const uint64_t*)a, y = *(const uint64_t*)b;
+  return x < y ? -1 : x > y;
+}
+static void print_p99(uint64_t* late, long n) {
+  qsort(late, n, sizeof *late, earlier);
+  printf("ns=%.2f max_ns=%.2f\n", (double)late[n * 99 / 100], (double)late[n - 1]);
+}
+
+static void* hog_body(void* p) {
+  while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
+  }
+  return p;
+}
+static void* short_body(void* p) {
+  uint64_t* created = p;
+  *created = now_ns() - *created;
+  return p;
+}
+// From the creation of a short thread until it runs, while there is one that only computes for each CPU.
+static void beside_hogs(void) {
+  pthread_t hogs[2], *t = room_for(size);
+  uint64_t* late = malloc(size * sizeof *late);
+  for (int i = 0; i < 2; i++) create(&hogs[i], NULL, hog_body, NULL, 0);
+  sleep_ms(100);
+  for (long i = 0; i < size; i++) {
+    late[i] = now_ns();
+    create(&t[i], NULL, short_body, &late[i], i);
+    if (i % 10 == 9) sleep_ms(10);
+  }
+  join_all(t, size);
+  stop = 1;
+  join_all(hogs, 2);
+  print_p99(late, size);
+}
+
+// How late a sleep of 2 ms ends, beside threads that are always in a read that libc makes by itself, where no library can see it.
+static void* reader_body(void* p) {
+  FILE* f = p;
+  char line[8];
+  while (fgets(line, sizeof line, f)) {
+  }
+  return p;
+}
+static void beside_reads(void) {
+  enum { kReaders = 8 };
+  int ends_of[kReaders][2];
+  pthread_t t;
+  uint64_t* late = malloc(size * sizeof *late);
+  for (int i = 0; i < kReaders; i++) CHECK(pipe(ends_of[i]));
+  pid_t writer = fork();
+  if (writer == 0) {
+    for (;;)
+      for (int i = 0; i < kReaders; i++) {
+        if (write(ends_of[i][1], "x\n", 2) != 2) _exit(1);
+        sleep_ms(3);
+      }
+  }
+  if (writer < 0) fail("fork", errno);
+  for (int i = 0; i < kReaders; i++) create(&t, NULL, reader_body, fdopen(ends_of[i][0], "r"), i);
+  for (long i = 0; i < size; i++) {
+    uint64_t start = now_ns();
+    sleep_ms(2);
+    late[i] = now_ns() - start - 2000000;
+  }
+  kill(writer, SIGKILL);
+  waitpid(writer, NULL, 0);
+  print_p99(late, size);
+}
+
 // ---- memory ----
 
 static sem_t all_blocked, end_blocked;
@@ -497,12 +570,8 @@ static void work(void) {
 
 // ---- starting a process ----
 
-static int earlier(const void* a, const void* b) {
-  uint64_t x = *(const uint64_t*)a, y = *(const uint64_t*)b;
-  return (x > y) - (x < y);
-}
 static void start_true(void) {  // micro start-true LIBRARY: the median of starting and ending `true` with that preloaded
-  enum { kStarts = 300, kWarm = 10 };
+  enum { kStarts = 1000, kWarm = 10 };
   static uint64_t times[kStarts];
   char preload[4096];
   snprintf(preload, sizeof preload, "LD_PRELOAD=%s", word ? word : "");
@@ -539,6 +608,8 @@ static const struct {
     {"blocked", blocked, 1000000},
     {"blocked-256k", blocked_256k, 1000000},
     {"skynet", skynet, 1000000},
+    {"beside-hogs", beside_hogs, 1000},
+    {"beside-reads", beside_reads, 1000},
     {"work", work, 1},
     {"start-true", start_true, 1},
 };

@@ -7,13 +7,14 @@
 
 #include "sched/chaos.h"
 #include "sched/context.h"
+#include "sched/poller.h"
 #include "sched/worker.h"
 #include "shim/fork.h"
 
 namespace fiberthread {
 namespace {
 
-int report_fd = -1;
+std::atomic<int> report_fd{-1};
 
 void say(int fd, const char* a, const char* b = "", const char* c = "", const char* d = "") {
   char line[256];
@@ -109,8 +110,7 @@ char* put(char* p, const char* name, uint64_t n) {
   fork_init();
   if (options.statistics) {
     // A program may close stderr before it ends: keep one of ours, out of its way.
-    long fd = raw_syscall(SYS_fcntl, 2, F_DUPFD_CLOEXEC, 500);
-    if (fd >= 0) report_fd = static_cast<int>(fd);
+    poll_take(raw_syscall(SYS_fcntl, 2, F_DUPFD_CLOEXEC, 0), report_fd);
   }
 }
 

@@ -14,10 +14,32 @@ static_assert(offsetof(Context, sp) == 0 && offsetof(Context, tp) == 8, "context
 extern "C" {
 // Saves the caller into *from and continues *to, thread pointer included. Returns when somebody switches back.
 void fiberthread_switch(Context* from, Context* to);
-// Where a new fiber begins; calls entry(arg), which must not return.
+// Where a new fiber begins; calls entry(arg), and ends by fiberthread_end() (life.cpp) if that returns.
 void fiberthread_entry();
+void fiberthread_end() __attribute__((visibility("hidden")));
 // 1 if user code may write the thread pointer itself (FSGSBASE); else the switch asks the kernel. Always 1 on AArch64.
 extern int fiberthread_fsgsbase __attribute__((visibility("hidden")));
+}
+
+// fiberthread_switch() for where speed matters. It goes back by a jump; had it been called, the processor would keep a return
+// address too many, and predict every return below wrongly (33 ns of a semaphore's round trip of 190).
+inline __attribute__((always_inline)) void switch_context(Context* from, Context* to) {
+#if defined(__x86_64__)
+  asm volatile(
+      "lea 1f(%%rip), %%rax\n\t"
+      "push %%rax\n\t"
+      ".cfi_adjust_cfa_offset 8\n\t"
+      "jmp fiberthread_switch\n\t"
+      ".cfi_adjust_cfa_offset -8\n\t"
+      "nop\n"  // where unwinders look, one byte before the return address
+      "1:"
+      : "+D"(from), "+S"(to)
+      :
+      : "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+        "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "st", "memory", "cc");
+#else
+  fiberthread_switch(from, to);
+#endif
 }
 
 // Looks what the processor can do. Once, before anything else of this header.

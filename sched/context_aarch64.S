@@ -183,7 +183,8 @@ fiberthread_entry:
         mov     x29, xzr
         mov     x0, x20
         blr     x19
-        brk     #1
+        mov     x30, xzr                        // as if called by nobody
+        b       fiberthread_end
         .cfi_endproc
         .size   fiberthread_entry, . - fiberthread_entry
 

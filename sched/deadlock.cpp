@@ -286,7 +286,7 @@ void report(uint32_t workers, uint64_t parked) {
   out << kLine << "deadlock: every fiber is parked, and nothing is left that could wake one\n";
   out << kLine << "workers: " << workers << " (base " << base << ", extra " << (workers > base ? workers - base : 0)
       << ", blocked 0); fibers: " << parked << " parked, " << spawned + 1 - parked << " completed, " << spawned << " spawned\n";
-  uint64_t now = cycles();
+  uint64_t now = now_ns();
   uint32_t listed = 0;
   each_fiber([&](const Fiber* f) {
     if (!is_parked(f)) return true;
@@ -296,7 +296,7 @@ void report(uint32_t workers, uint64_t parked) {
     put_fiber(out, f);
     if (f->start) out << ", started at " << reinterpret_cast<const void*>(f->start) << ",";
     put_wait(out, f, r);
-    uint64_t ms = now > f->since ? (now - f->since) / cycles_per_us / 1000 : 0;
+    uint64_t ms = now > f->since ? (now - f->since) / 1'000'000 : 0;
     out << ", for " << ms / 1000 << ".";
     for (uint64_t digit = 100; digit; digit /= 10) out.put(static_cast<char>('0' + ms / digit % 10));
     out << " s (" << r.file << ":" << static_cast<uint64_t>(r.line) << ")\n";
@@ -344,7 +344,7 @@ bool deadlock_check() {
     case Workers::OnTheWay: return true;
     case Workers::Idle: break;
   }
-  uint32_t live = live_fibers.load(std::memory_order_acquire);
+  uint64_t live = live_fibers();
   if (main_fiber->kernel || handlers_installed()) return false;
   uint64_t parked = 0;
   bool stuck = each_fiber([&](const Fiber* f) {

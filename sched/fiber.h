@@ -15,6 +15,7 @@
 // therefore every wait is a loop on a condition of its own.
 #pragma once
 #include <atomic>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 
@@ -82,13 +83,16 @@ struct alignas(64) Fiber {
   void* tcb = nullptr;                   // also the pthread_t
   char* stack_low = nullptr;             // usable bounds of the stack in use (the user's own, if one was given)
   char* stack_high = nullptr;
+  stack_t alternate{};                   // for signal handlers, as the program set it; no size: none
   size_t guard_size = 0;
   uint16_t chunk = 0;                    // that the block is in
   bool user_stack = false;
 
   // Waiting.
   ParkReason reason{};
-  uint64_t since = 0;                    // cycles() when it last parked
+  uint64_t since = 0;                    // recent_ns() when it last parked
+  std::atomic<uint64_t> cpu{0};          // CPU time that it was given, see accounting.h
+  std::atomic<uint64_t> cpu_seen{0};     // the most that another was told of it
   std::atomic<uint32_t> kernel_word{0};  // futex of a kernel thread's park
   uint32_t queued = 0;                   // waits by which others may find its stack: it must not be unwound out of them
   uint32_t clock_seen = 0;               // clock_settings when its last deadline with kFollowsRealtime was computed; 0: never
@@ -99,6 +103,9 @@ struct alignas(64) Fiber {
   std::atomic<bool> valid{false};        // its handle may be used: born, and neither joined nor ended detached
   bool detached = false;
   Fiber* joiner = nullptr;
+  // If its kernel thread has something to give up that only its end gives up: that one and its tid. Join waits for it.
+  Worker* leaves_with = nullptr;
+  uint32_t leaves_tid = 0;
 
   // Room for the layer above, zeroed at birth. `sched` does not look inside.
   alignas(16) unsigned char shim[192] = {};
@@ -174,7 +181,26 @@ inline void clear_pending_unpark(Fiber* self) {
 // Sets interrupt bits and makes sure that `f` sees them: unparks it.
 void interrupt(Fiber* f, uint32_t bits);
 
+// True if the caller parks where it waits: a fiber on its own stack, with no kernel thread of its own. False for kernel threads,
+// bound fibers, and handlers on the signal stack, which may as well wait in the kernel.
+bool may_park();
+
 // Lets others run. A fiber goes to the end of the queue; a kernel thread calls the kernel's sched_yield.
 void yield();
+
+// Around a call that is `likely` to sleep in the kernel. If others wait, they have the slot at once, and not when sysmon has
+// found out. May be left by unwinding, without its end. Not under Busy.
+class Blocking {
+ public:
+  explicit Blocking(bool likely = true) {
+    if (likely) begin();
+  }
+  ~Blocking() { end(); }
+  Blocking(const Blocking&) = delete;
+
+ private:
+  static void begin();
+  static void end();
+};
 
 }  // namespace fiberthread

@@ -10,7 +10,9 @@
 
 #include <new>
 
+#include "sched/accounting.h"
 #include "sched/chaos.h"
+#include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
 #include "sched/tcb.h"
@@ -27,7 +29,6 @@ Statistics statistics;
 Options options;
 Fiber main_fiber_record;
 Fiber* main_fiber = &main_fiber_record;
-std::atomic<uint32_t> live_fibers{1};
 std::atomic<bool> workers_refused{false};
 bool (*cancel_due)(Fiber*) = nullptr;
 void (*cancel_now)() = nullptr;
@@ -70,9 +71,11 @@ Worker* reuse_worker() {
     w->leaves.store(false, std::memory_order_relaxed);
     w->handed.store(nullptr, std::memory_order_relaxed);
     w->tainted = false;
+    w->owes_its_end = false;
     w->bound = nullptr;
     w->slot = nullptr;
     w->searching = false;
+    w->cpu_mark.store(0, std::memory_order_relaxed);
     return w;
   }
   return nullptr;
@@ -133,8 +136,8 @@ bool become_worker(Fiber* me) {
   if (!w) return false;
   w->tid = static_cast<int>(raw_syscall(SYS_gettid));
   w->initial = true;
-  stack_t ss = {}, old = {};
-  raw_syscall(SYS_sigaltstack, 0, arg(&old));
+  raw_syscall(SYS_sigaltstack, 0, arg(&me->alternate));
+  stack_t ss = {};
   ss.ss_sp = w->signal_stack;
   ss.ss_size = kSignalStack;
   raw_syscall(SYS_sigaltstack, arg(&ss), 0);
@@ -143,6 +146,8 @@ bool become_worker(Fiber* me) {
   // Worker context begins in worker_loop when a fiber first leaves this kernel thread.
   make_context(w->context, w->stack + w->stack_size, w->context.tp, [](void* p) { worker_loop(static_cast<Worker*>(p)); }, w);
   w->kernel_mask = kIdleMask;
+  account(w, nullptr);
+  me->cpu.store(w->cpu_mark.load(std::memory_order_relaxed), std::memory_order_relaxed);  // so far its clock was the kernel's
   me->context.tp = thread_pointer();
   me->worker = w;
   me->kernel = false;
@@ -197,11 +202,11 @@ Worker* start_worker(Slot* s, Fiber* bound) {
 
 void leave_worker(Worker* w) {
   // Of the process's first thread, the kernel and others expect that it lasts.
-  while (w->initial) futex_wait(&w->wake, w->wake.load(std::memory_order_relaxed));
+  while (w->initial && !w->owes_its_end) futex_wait(&w->wake, w->wake.load(std::memory_order_relaxed));
   uint64_t all = ~uint64_t{0};
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
   preempt_end_worker(w);
-  {
+  if (!w->initial) {
     SpinGuard guard(left_lock);
     w->left_next = left_workers;
     left_workers = w;
@@ -273,9 +278,43 @@ void sched_set_concurrency(uint32_t n) {
 }
 
 uint64_t fibers_spawned() {
-  uint64_t n = statistics.fibers.load(std::memory_order_relaxed);
-  for (Worker* w = all_workers(); w; w = w->all_next) n += w->spawned;
+  uint64_t n = statistics.spawned.load(std::memory_order_relaxed);
+  for (Worker* w = all_workers(); w; w = w->all_next) n += w->spawned.load(std::memory_order_relaxed);
   return n;
+}
+
+// Counters of their own, since one for all would be fought over at each birth and each end.
+namespace {
+std::atomic<bool> main_ended{false}, last_ended{false};
+
+// Release: who sees the end of a fiber sees that it was made, and what it made.
+void count(std::atomic<uint64_t>& own) { own.store(own.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+}  // namespace
+
+uint64_t live_fibers() {
+  // Ends first: each of them was counted as made before, so what comes out is never less than there were in between.
+  uint64_t ended = statistics.ended.load(std::memory_order_acquire);
+  for (Worker* w = all_workers(); w; w = w->all_next) ended += w->ended.load(std::memory_order_acquire);
+  return 1 + fibers_spawned() - ended;
+}
+
+bool sched_count_end() {
+  Busy busy;
+  Fiber* me = self();
+  if (me->kernel) statistics.ended.fetch_add(1, std::memory_order_release);
+  else count(me->worker->ended);
+  // As long as main lives, nobody is the last. Whoever ends pays for no fence to know it: main's membarrier makes it see the flag,
+  // or main the end that was counted.
+  if (me->is_main) {
+    main_ended.store(true, std::memory_order_seq_cst);
+    raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0);
+  } else {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (__builtin_expect(no_membarrier, 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (!main_ended.load(std::memory_order_relaxed)) return false;
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // of two that end at once, one sees both
+  return live_fibers() == 0 && !last_ended.exchange(true, std::memory_order_relaxed);
 }
 
 bool sched_started() { return phase.load(std::memory_order_acquire) == Phase::On; }
@@ -362,14 +401,20 @@ void fiber_entry(void* p) {
   auto* f = static_cast<Fiber*>(p);
   arrive(f);
   reinterpret_cast<void (*)(Fiber*)>(f->entry)(f);
-  __builtin_unreachable();
 }
 }  // namespace
+
+// Does not return, but must be seen to: then the call at its end is a jump.
+extern "C" void fiberthread_end() {
+  tls_busy = 1;
+  suspend(tls_current, post_exit);
+}
 
 void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
   f->entry = reinterpret_cast<void*>(entry);
   f->done.store(0, std::memory_order_relaxed);
   f->joiner = nullptr;
+  f->leaves_with = nullptr;
   f->pending_unpark.store(0, std::memory_order_relaxed);
   f->interrupts.store(0, std::memory_order_relaxed);
   f->preempted.store(0, std::memory_order_relaxed);
@@ -377,6 +422,8 @@ void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
   f->kernel = false;
   f->blocked = 0;
   f->clock_seen = 0;
+  f->cpu.store(0, std::memory_order_relaxed);
+  f->cpu_seen.store(0, std::memory_order_relaxed);
   f->queued = 0;
   tcb_begin(*f);
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
@@ -393,11 +440,10 @@ void sched_discard(Fiber* f) {
 }
 
 void sched_spawn(Fiber* f) {
-  live_fibers.fetch_add(1, std::memory_order_relaxed);
   Busy busy;
   Fiber* me = self();
-  if (me->kernel) statistics.fibers.fetch_add(1, std::memory_order_relaxed);
-  else me->worker->spawned++;
+  if (me->kernel) statistics.spawned.fetch_add(1, std::memory_order_relaxed);
+  else count(me->worker->spawned);
   f->state.store(State::Queued, std::memory_order_release);
   if (options.spawn == SpawnPolicy::RoundRobin) {
     enqueue_round_robin(f);
@@ -407,9 +453,7 @@ void sched_spawn(Fiber* f) {
 }
 
 void sched_exit() {
-  Fiber* me = self();
-  tls_busy = 1;
-  suspend(me, post_exit);
+  fiberthread_end();
   __builtin_unreachable();
 }
 
@@ -432,6 +476,10 @@ bool sched_join(Fiber* f, void** result, uint64_t deadline, uint32_t interrupt_m
   }
   Busy busy;
   f->join_lock.wait_until_free();  // then the ending side is out of it
+  // Soon: no code of the program runs there any more. The kernel's own wake-up is one for a shared futex.
+  if (Worker* w = f->leaves_with)
+    while (w->kernel_tid.load(std::memory_order_acquire) == f->leaves_tid)
+      raw_syscall(SYS_futex, arg(&w->kernel_tid), 0 /* FUTEX_WAIT */, f->leaves_tid, 0);
   if (result) *result = f->result;
   f->valid.store(false, std::memory_order_release);
   if (f->block) block_put(f);
@@ -508,8 +556,12 @@ void sched_after_fork_child() {
   left_workers = nullptr;
   statistics.workers.store(0);
   workers_refused.store(false);
-  statistics.fibers.store(0);
+  statistics.spawned.store(0);
+  statistics.ended.store(0);
+  main_ended.store(false);
+  last_ended.store(false);
   sysmon_reset();
+  poll_reset();
   tcb_reset_after_fork();
   if (phase.load() != Phase::Impossible) phase.store(Phase::Off);
   // The forking fiber is the new process's main, on the one kernel thread that there is.
@@ -520,10 +572,10 @@ void sched_after_fork_child() {
   me->bound.store(nullptr);
   me->state.store(State::Running);
   me->pending_unpark.store(0);
+  me->cpu_seen.store(0);
   me->join_lock.reset();
   me->joiner = nullptr;  // whoever waits for us does so in the parent
   main_fiber = me;
-  live_fibers.store(1);
 }
 
 }  // namespace fiberthread

@@ -14,6 +14,7 @@
 #include <cpuid.h>
 #endif
 
+#include "sched/accounting.h"
 #include "sched/fiber.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
@@ -127,7 +128,10 @@ int look_at_object(dl_phdr_info* info, size_t, void* data) {
   return 0;
 }
 
+uintptr_t never_low = 0, never_high = 0;
+
 Code code_at(uintptr_t pc) {
+  if (pc - never_low < never_high - never_low) return Code::Never;
   if (pc - reinterpret_cast<uintptr_t>(&fiberthread_trampoline) <
       reinterpret_cast<uintptr_t>(fiberthread_trampoline_end) - reinterpret_cast<uintptr_t>(&fiberthread_trampoline))
     return Code::Never;
@@ -217,6 +221,10 @@ bool has_room(const Fiber* f, const ucontext_t* uc) {
   // Without an alternate stack our own signal frame would be where the trampoline's goes.
   if (reinterpret_cast<uintptr_t>(uc) - low < high - low) return false;
   auto sp = static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RSP]);
+  if (auto other = reinterpret_cast<uintptr_t>(f->alternate.ss_sp); sp - other <= f->alternate.ss_size) {
+    low = other;
+    high = low + f->alternate.ss_size;
+  }
   return sp <= high && sp >= low + kRedZone + kWords + kRegisters + area_needed(uc) + kCalled;
 }
 
@@ -328,7 +336,9 @@ void tell_refusal() {
 void on_signal(int, siginfo_t* info, void* context) {
 #if defined(__x86_64__)
   if (info->si_code == SI_TIMER) {
-    if (info->si_value.sival_ptr == &timer_mark) tick(static_cast<ucontext_t*>(context));
+    if (info->si_value.sival_ptr != &timer_mark) return;
+    account_tick();
+    tick(static_cast<ucontext_t*>(context));
     return;
   }
   if (info->si_code == SI_QUEUE && info->si_value.sival_ptr == &timer_mark) {
@@ -337,6 +347,7 @@ void on_signal(int, siginfo_t* info, void* context) {
   }
   // How the kernel reports a perf event; no other descriptor is set to send this signal.
   if (info->si_code == POLL_IN || info->si_code == POLL_HUP) {
+    account_tick();
     tick(static_cast<ucontext_t*>(context));
     return;
   }
@@ -459,6 +470,11 @@ bool inject_call(void* ucontext, void (*fn)()) {
   return true;
 }
 
+void preempt_never(const char* low, const char* high) {
+  never_low = reinterpret_cast<uintptr_t>(low);
+  never_high = reinterpret_cast<uintptr_t>(high);
+}
+
 #else  // no preemption on AArch64 yet, only pokes
 
 bool preempt_init() {
@@ -467,6 +483,7 @@ bool preempt_init() {
 }
 
 void preempt_look_at_objects() {}
+void preempt_never(const char*, const char*) {}
 void preempt_start_worker(Worker*) { unblock(); }
 void preempt_end_worker(Worker*) {}
 void preempt_sleeper(Worker*) {}

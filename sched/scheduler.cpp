@@ -4,7 +4,9 @@
 
 #include <new>
 
+#include "sched/accounting.h"
 #include "sched/chaos.h"
+#include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
 #include "sched/worker.h"
@@ -12,6 +14,7 @@
 namespace fiberthread {
 
 uint64_t cycles_per_us = 0;
+std::atomic<uint64_t> recent_ns{0};
 bool no_membarrier = false;
 
 namespace {
@@ -31,6 +34,10 @@ Slot* retired_slots = nullptr;
 Worker* idle_workers = nullptr;
 Worker* timer_watcher = nullptr;
 uint64_t watch_deadline = kNever;
+// Of the poller: who sleeps there; who got events last, and when.
+std::atomic<Worker*> poll_watcher{nullptr};
+std::atomic<Worker*> harvester{nullptr};
+std::atomic<uint64_t> harvested_at{0};
 // Workers that look for work to steal. While there is one, nobody needs to be woken; the last to find work wakes the next.
 std::atomic<uint32_t> searching{0};
 
@@ -41,6 +48,7 @@ constexpr uint32_t kFairTick = 61;     // every so many looks the global queue c
 constexpr uint32_t kMostMoved = 32;    // from a local queue that is too long, at once
 constexpr uint32_t kStealAgeUs = 5;    // how long `next` belongs to its slot alone
 constexpr uint32_t kSpinUs = 20;       // how long a worker searches before it sleeps
+constexpr uint32_t kAttendedUs = 100;  // so long after it got events, a worker is expected to look for more
 constexpr uint32_t kHabit = 8;         // blocking calls that cost a slot before the fiber becomes bound
 
 // ---- queues ----
@@ -71,7 +79,11 @@ class Entry {
     if (w->revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel) || asked == kKept) return;
     w->slot = nullptr;  // taken: somebody else has it
     w->revoked.store(kKept, std::memory_order_release);
-    // Who blocks again and again keeps this kernel thread, and never again a slot that others wait for.
+    count_loss(w);
+  }
+
+  // Who blocks again and again keeps this kernel thread, and never again a slot that others wait for.
+  static void count_loss(Worker* w) {
     Fiber* f = w->running.load(std::memory_order_relaxed);
     if (!f || f->bound.load(std::memory_order_relaxed) || ++f->blocked < kHabit || (w->initial && !f->is_main)) return;
     // Another may be binding it just now.
@@ -115,8 +127,10 @@ void enqueue_local(Worker* w, Fiber* f) {
 }  // namespace
 
 void get_up(Worker* w) {
-  w->wake.store(1, std::memory_order_release);
-  futex_wake(&w->wake, 1);
+  w->wake.exchange(1, std::memory_order_seq_cst);
+  // Sequentially consistent against go_idle().
+  if (w->in_poller.load(std::memory_order_seq_cst)) poll_wake();
+  else futex_wake(&w->wake, 1);
 }
 
 bool handed_to_bound(Fiber* f, Worker* here) {
@@ -130,8 +144,7 @@ bool handed_to_bound(Fiber* f, Worker* here) {
 
 void enqueue_woken(Fiber* f) {
   if (handed_to_bound(f, nullptr)) return;
-  Fiber* me = tls_current;
-  Worker* w = me ? (me->kernel ? nullptr : me->worker) : tls_worker;
+  Worker* w = this_worker();
   if (!w) {
     if (Slot* s = slot_in_use(f->id)) s->inbox.push(f);
     else global_queue.push(f);
@@ -143,7 +156,6 @@ void enqueue_woken(Fiber* f) {
   Slot* s = w->slot;
   if (chaos(2) && enqueue_anywhere(s, f)) return;
   if (s && !s->next.load(std::memory_order_relaxed) && options.spawn != SpawnPolicy::RoundRobin) {
-    s->next_since.store(cycles(), std::memory_order_relaxed);
     s->next.store(f, std::memory_order_release);
     // Whoever woke it will often wait soon, and then it runs here at once. If not, sysmon finds it.
     entry_fence();  // sysmon's membarrier is the other half
@@ -151,6 +163,12 @@ void enqueue_woken(Fiber* f) {
     return;
   }
   enqueue_local(w, f);
+  if (__builtin_expect(options.spawn == SpawnPolicy::Local, 0)) {
+    // Whoever searches anyway may steal it; nobody else is woken but by sysmon.
+    entry_fence();
+    sysmon_poke();
+    return;
+  }
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
 }
@@ -171,6 +189,19 @@ Fiber* take_next(Slot* s) {
   return s->next.load(std::memory_order_relaxed) ? s->next.exchange(nullptr, std::memory_order_acq_rel) : nullptr;
 }
 
+bool look_at_poller(Worker* w) {
+  if (!poll_active() || !poll_look()) return false;
+  harvester.store(w, std::memory_order_relaxed);
+  harvested_at.store(cycles(), std::memory_order_relaxed);
+  return true;
+}
+
+// Does another than `w` look at the poller all the time?
+bool attended_without(Worker* w) {
+  return harvester.load(std::memory_order_relaxed) != w &&
+         static_cast<int64_t>(cycles() - harvested_at.load(std::memory_order_relaxed)) < static_cast<int64_t>(kAttendedUs * cycles_per_us);
+}
+
 // A quick look, on the fiber's stack or the worker's. After a preemption those that others have woken come first, then the
 // global queue and the slot's own in turn: either may be all hogs, each of which takes a tick.
 Fiber* pick(Worker* w, bool preempting = false) {
@@ -183,6 +214,7 @@ Fiber* pick(Worker* w, bool preempting = false) {
   w->tick++;
   if (w->tick % kFairTick == 0) {
     s->timers.run(now_ns());
+    look_at_poller(w);
     if ((f = global_queue.pop())) return f;
   }
   if ((preempting || w->tick % kFairTick == kFairTick / 2) && (f = s->inbox.pop())) return f;
@@ -239,16 +271,18 @@ void suspend(Fiber* me, void (*post)(Worker*, Fiber*)) {
   if (__builtin_expect(w->revoked.load(std::memory_order_relaxed) != kKept, 0)) Entry::settle(w);
   w->post = post;
   w->previous = me;
+  if (__builtin_expect(accounting.load(std::memory_order_relaxed), 0)) account(w, me);
   Fiber* next = pick(w, post == post_preempt);
+  if (!next && w->slot && look_at_poller(w)) next = pick(w);
   while (next && handed_to_bound(next, w)) next = pick(w);
   if (next) {
     if (w->timer_added) sysmon_watch_timers();
     w->timer_added = false;
     prepare_run(w, next);
-    fiberthread_switch(&me->context, &next->context);
+    switch_context(&me->context, &next->context);
   } else {
     w->running.store(nullptr, std::memory_order_relaxed);
-    fiberthread_switch(&me->context, &w->context);
+    switch_context(&me->context, &w->context);
   }
   arrive(me);
 }
@@ -319,9 +353,11 @@ Slot* pop_free_slot() {  // IdleLock
 }
 
 Worker* pop_idle_worker() {  // IdleLock
-  Worker* w = idle_workers;
-  if (!w) return nullptr;
-  idle_workers = w->idle_next;
+  Worker** p = &idle_workers;
+  if (!*p) return nullptr;
+  if (*p == poll_watcher.load(std::memory_order_relaxed) && (*p)->idle_next) p = &(*p)->idle_next;  // it watches on
+  Worker* w = *p;
+  *p = w->idle_next;
   w->idle = false;
   return w;
 }
@@ -350,6 +386,25 @@ void stop_searching(Worker* w) {
   if (searching.fetch_sub(1, std::memory_order_seq_cst) == 1 && work_queued()) wake_if_needed();
 }
 
+// True if the slot's `next` has been there for kStealAgeUs, during which its holder went on to no other fiber. The thief keeps the
+// time, so that who sets `next` need not look at a clock, which costs as much as two locked instructions.
+bool is_old(Worker* w, Slot* s) {
+  Fiber* next = s->next.load(std::memory_order_relaxed);
+  if (!next) return false;
+  Worker* holder = s->holder.load(std::memory_order_acquire);
+  if (!holder) return true;
+  uint32_t heartbeat = holder->heartbeat.load(std::memory_order_relaxed);
+  uint64_t age = cycles() - w->watched_since;
+  if (w->watched == s && w->watched_next == next && w->watched_heartbeat == heartbeat) return age > kStealAgeUs * cycles_per_us;
+  // One at a time: another's turn comes when this one is of no use any more.
+  if (w->watched && w->watched != s && age <= 2 * kStealAgeUs * cycles_per_us) return false;
+  w->watched = s;
+  w->watched_next = next;
+  w->watched_heartbeat = heartbeat;
+  w->watched_since = cycles();
+  return false;
+}
+
 Fiber* steal(Worker* w) {
   uint32_t n = slot_count.load(std::memory_order_acquire);
   w->random = w->random * 1664525 + 1013904223;
@@ -363,9 +418,7 @@ Fiber* steal(Worker* w) {
       w->steals++;
       return f;
     }
-    if (s->next.load(std::memory_order_relaxed) &&
-        cycles() - s->next_since.load(std::memory_order_relaxed) > kStealAgeUs * cycles_per_us &&
-        (f = take_next(s))) {
+    if (is_old(w, s) && (f = take_next(s))) {
       w->steals++;
       return f;
     }
@@ -378,6 +431,7 @@ void leave_idle(Worker* w) {  // IdleLock
     timer_watcher = nullptr;
     watch_deadline = kNever;
   }
+  if (poll_watcher.load(std::memory_order_relaxed) == w) poll_watcher.store(nullptr, std::memory_order_relaxed);
   if (!w->idle) return;
   for (Worker** p = &idle_workers; *p; p = &(*p)->idle_next)
     if (*p == w) {
@@ -391,7 +445,8 @@ void leave_idle(Worker* w) {  // IdleLock
 void go_idle(Worker* w) {
   apply_mask(w, kIdleMask);  // a sleeping worker stands for no fiber, so it takes no signal
   uint64_t deadline;
-  bool counted = w->searching;
+  bool counted = w->searching, watches = false;
+  PollEvents events;
   {
     SpinGuard guard(idle_lock);
     // Before it is in the list: whoever finds it there may give it a slot and count it as searching anew.
@@ -412,6 +467,12 @@ void go_idle(Worker* w) {
     } else {
       deadline = kNever;
     }
+    // The last to fall asleep watches in any case.
+    bool all_idle = free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed);
+    if (poll_active() && !poll_watcher.load(std::memory_order_relaxed) && (all_idle || !attended_without(w))) {
+      poll_watcher.store(w, std::memory_order_relaxed);
+      watches = true;
+    }
   }
   if (counted) searching.fetch_sub(1, std::memory_order_seq_cst);
   chaos_delay();
@@ -427,11 +488,17 @@ void go_idle(Worker* w) {
   chaos_delay();
   // The last to go: if nobody is left who could wake anybody, sysmon says so. It may sleep since long before.
   if (!queued && free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed)) sysmon_poke();
-  if (!queued && now_ns() < deadline)
+  if (poll_active() && !poll_watched()) sysmon_poke();
+  if (watches) {
+    w->in_poller.exchange(1, std::memory_order_seq_cst);
+    if (!queued && w->wake.load(std::memory_order_seq_cst) == 0) poll_sleep(events, deadline);
+    w->in_poller.store(0, std::memory_order_relaxed);
+  } else if (!queued && now_ns() < deadline)
     while (w->wake.load(std::memory_order_acquire) == 0) {
       long r = futex_wait(&w->wake, 0, deadline == kNever ? 0 : deadline);
       if (r == -ETIMEDOUT) break;
     }
+  recent_ns.store(now_ns(), std::memory_order_relaxed);
   {
     SpinGuard guard(idle_lock);
     leave_idle(w);
@@ -440,6 +507,12 @@ void go_idle(Worker* w) {
   if (w->slot && !w->searching) {
     w->searching = true;
     searching.fetch_add(1, std::memory_order_seq_cst);
+  }
+  if (!watches) return;
+  sysmon_poke();  // nobody watches now
+  if (events.n && poll_dispatch(events)) {
+    harvester.store(w, std::memory_order_relaxed);
+    harvested_at.store(cycles(), std::memory_order_relaxed);
   }
 }
 
@@ -477,6 +550,7 @@ Fiber* find(Worker* w) {
     }
     if ((f = pick(w))) return f;
     run_timers(now_ns());
+    look_at_poller(w);
     if ((f = pick(w))) return f;
     if (!w->searching) {
       w->searching = true;
@@ -485,8 +559,10 @@ Fiber* find(Worker* w) {
     uint64_t start = cycles();
     do {
       if ((f = steal(w)) || (f = pick(w))) return f;
-      for (int i = 0; i < 8; i++) cpu_relax();
+      if (block_populate()) start = cycles();
+      else for (int i = 0; i < 8; i++) cpu_relax();
     } while (cycles() - start < kSpinUs * cycles_per_us);
+    if (look_at_poller(w) && (f = pick(w))) return f;
     go_idle(w);
   }
 }
@@ -518,8 +594,9 @@ Fiber* await_handed(Worker* w) {
     stop_searching(w);
     if (next_timer() != kNever) sysmon_watch_timers();
     if (!f || handed_to_bound(f, w)) continue;
+    if (__builtin_expect(accounting.load(std::memory_order_relaxed), 0)) account(w, nullptr);
     prepare_run(w, f);
-    fiberthread_switch(&w->context, &f->context);
+    switch_context(&w->context, &f->context);
   }
 }
 
@@ -563,6 +640,19 @@ bool idle_slots() { return free_slot_count.load(std::memory_order_relaxed) != 0;
 Slot** all_slots(uint32_t* count) {
   *count = slot_count.load(std::memory_order_acquire);
   return slots;
+}
+
+bool poll_watched() { return poll_watcher.load(std::memory_order_relaxed); }
+
+void poll_get_watcher() {
+  if (attended_without(nullptr)) return;
+  SpinGuard guard(idle_lock);
+  if (!poll_watched() && idle_workers && free_slots) get_up(idle_workers);
+}
+
+void poll_wake_again() {
+  Worker* w = poll_watcher.load(std::memory_order_relaxed);
+  if (w && w != tls_worker && w->wake.load(std::memory_order_acquire)) poll_wake();
 }
 
 bool work_queued() {
@@ -679,6 +769,8 @@ void slots_reset() {
   idle_workers = nullptr;
   timer_watcher = nullptr;
   watch_deadline = kNever;
+  poll_watcher.store(nullptr);
+  harvester.store(nullptr);
   searching.store(0);
   uint32_t n = slot_count.load();
   for (uint32_t i = 0; i < n; i++) {
@@ -739,13 +831,6 @@ bool park_in_kernel(Fiber* me, uint64_t deadline) {
   return in_time;
 }
 
-// True on a stack that is not the fiber's: a signal handler's. A wait there must stay on this kernel thread.
-bool off_own_stack(Fiber* me) {
-  char* sp = static_cast<char*>(__builtin_frame_address(0));
-  Worker* w = me->worker;
-  return static_cast<size_t>(sp - w->signal_stack) < kSignalStack;
-}
-
 }  // namespace
 
 bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkReason& reason, uint64_t deadline) {
@@ -762,14 +847,8 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   chaos_delay();
   me->reason = reason;
   if (me->kernel) return park_in_kernel(me, deadline);
-  if (__builtin_expect(off_own_stack(me), 0)) {
-    me->kernel = true;
-    bool in_time = park_in_kernel(me, deadline);
-    me->kernel = false;
-    return in_time;
-  }
   me->preempted.store(0, std::memory_order_relaxed);
-  me->since = cycles();
+  me->since = recent_ns.load(std::memory_order_relaxed);
   if (deadline == kNever) {
     suspend(me, post_park);
     return true;
@@ -821,13 +900,18 @@ void interrupt(Fiber* f, uint32_t bits) {
   unpark(f);
 }
 
+bool may_park() {
+  Fiber* me = tls_current;
+  return me && !me->kernel && !me->bound.load(std::memory_order_relaxed);
+}
+
 void yield() {
   Fiber* me = self();
   if (!me->kernel) {
     Busy busy;
     Worker* w = me->worker;
     Worker* own = me->bound.load(std::memory_order_relaxed);
-    if (!off_own_stack(me) && own != w) {
+    if (own != w) {
       bool others = own != nullptr;  // it moves there
       if (!others) {
         Entry entry(w);
@@ -840,6 +924,52 @@ void yield() {
     }
   }
   raw_syscall(SYS_sched_yield);
+}
+
+namespace {
+// The running fiber goes on without a slot. Inside an Entry.
+void hand_own_slot(Worker* w) {
+  Slot* s = w->slot;
+  w->slot = nullptr;
+  // Sysmon may have read the slot just before, and waits for us to leave: it must not think that nothing has happened.
+  w->heartbeat.store(w->heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  hand_slot_to_spare(s);
+}
+}  // namespace
+
+void Blocking::begin() {
+  Fiber* me = self();
+  if (me->kernel || me->bound.load(std::memory_order_relaxed)) return;
+  Busy busy;
+  Worker* w = me->worker;
+  Entry entry(w);
+  if (!w->slot || !(work_queued() || chaos(2))) return;
+  statistics.handovers.fetch_add(1, std::memory_order_relaxed);
+  hand_own_slot(w);
+  Entry::count_loss(w);
+}
+
+void sched_bind_to_initial() {
+  Fiber* me = self();
+  if (me->kernel) return;
+  Busy busy;
+  Worker* w = me->worker;
+  if (!w->initial) return;
+  Entry entry(w);
+  Worker* none = nullptr;
+  if (!me->bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) return;
+  w->bound = me;
+  if (w->slot) hand_own_slot(w);
+}
+
+void Blocking::end() {
+  Fiber* me = self();
+  if (me->kernel || me->bound.load(std::memory_order_relaxed)) return;
+  Busy busy;
+  Worker* w = me->worker;
+  Entry entry(w);
+  // Without one it goes on all the same, until it next waits or is preempted: it may hold what others wait for.
+  if (!w->slot) take_free_slot(w);
 }
 
 bool preempt_wanted(Fiber* f) {

@@ -9,13 +9,20 @@
 #include "sched/reaper.h"
 #include "sched/syscall.h"
 #include "sched/tcb.h"
+#include "sched/worker.h"
 
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL 102
 #define MADV_GUARD_REMOVE 103
 #endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 namespace fiberthread {
+
+std::atomic<bool> many_blocks{false};
+
 namespace {
 
 constexpr size_t kPage = 4096;
@@ -24,15 +31,20 @@ constexpr size_t kPageTable = 2 << 20;  // what one covers
 constexpr size_t kMaxClasses = 512, kMaxChunks = 4096;
 constexpr uint32_t kPerExtent = 64, kMaxBlocks = 32768, kMaxExtents = kMaxBlocks / kPerExtent;
 constexpr uint32_t kHot = 1024;   // free blocks per class in the order of their last use
+constexpr uint32_t kOfWorker = 32;  // free blocks that a worker keeps to itself
+constexpr uint32_t kIds = 64;       // ids that a worker takes at once
 constexpr uint32_t kCool = 4096;  // free blocks per class that keep their memory; the reaper takes those beyond at once
 constexpr uint32_t kKeep = 64;    // those that keep it for ever
+constexpr uint32_t kMany = 128;   // blocks of a class, from which on the reaper is wanted
+constexpr uint32_t kAhead = 64;   // blocks that an idle worker populates ahead of a burst
 constexpr uint32_t kNone = ~0u;
 
 // Blocks side by side, whose memory goes back at once with its page tables. Bit i stands for block i; a block that is in
-// neither word is in use, in Class::hot, or with the reaper. Under Class::lock.
+// neither word is in use, in Class::hot, in Worker::kept, or with the reaper. Under Class::lock.
 struct Extent {
   uint64_t free;    // with TCB and memory
   uint64_t unborn;  // without
+  uint64_t warm;    // of these, those with populated pages and a guard; others' bits mean nothing
   uint32_t next, prev;  // in the list that list_of() says
   bool clean;           // nothing is left in its memory: as mapped
 };
@@ -47,6 +59,9 @@ struct Class {
   uint32_t low_water = 0;   // of free_count since the reaper's last tick
   uint32_t idle = 0;        // what the reaper shall still take since then
   uint32_t next_chunk_blocks = 64;
+  uint32_t unborn_taken = 0;  // ever; wraps
+  uint32_t to_populate = 0;   // what idle workers shall still do
+  size_t guard_size = 0;      // of its latest block
   int chunk = -1;  // the one that still has extents that were never opened
   uint32_t first[kLists] = {kNone, kNone, kNone}, last[kLists] = {kNone, kNone, kNone};
 };
@@ -68,6 +83,7 @@ std::atomic<uint32_t> chunk_count{0};
 SpinLock chunk_lock;  // after Class::lock
 std::atomic<uint32_t> next_id{1u << 22};
 std::atomic<bool> executable{false};
+std::atomic<Class*> burst{nullptr};  // the class whose unborn blocks are in demand
 uint32_t stale_chunks = 0;  // in a fork child: those in which unborn blocks are not empty
 
 // An extent's number says its chunk.
@@ -76,6 +92,13 @@ Extent& extent(uint32_t id) { return chunk_of(id).extents[id % kMaxExtents]; }
 bool is_stale(uint32_t id) { return id / kMaxExtents < stale_chunks; }
 Fiber* fiber_at(uint32_t id, uint32_t i) { return &chunk_of(id).fibers[id % kMaxExtents * kPerExtent + i]; }
 Class& class_of(Fiber* f) { return classes[chunks[f->chunk].cls]; }
+// Where the TCB of a block ends. Were it at the same place of a page in all blocks, the hot lines of all fibers would share a few
+// sets of each cache: of 256 fibers and more, some would always be out of the second-level cache.
+constexpr uint32_t kColours = 16;
+char* top_of(Fiber* f) {
+  auto i = static_cast<uint32_t>(f - chunks[f->chunk].fibers);
+  return f->block + f->block_size - i % kColours * 64;
+}
 uint32_t extent_of(Fiber* f, uint64_t& bit) {
   uint32_t n = static_cast<uint32_t>(f - chunks[f->chunk].fibers);
   bit = uint64_t{1} << (n % kPerExtent);
@@ -232,31 +255,28 @@ bool add_chunk(Class& c, unsigned cls, size_t stride) {
   return false;
 }
 
-// A block without TCB. Pages are left to the faults of who touches them: MADV_POPULATE_WRITE and guards for 64 blocks in one
-// system call were measured, and save 3 % (the fault costs little, the page much).
-Fiber* take_unborn(Class& c, unsigned cls, size_t stride) {
-  uint32_t id, i;
-  {
-    SpinGuard guard(c.lock);
-    id = c.first[kCold];
-    if (id == kNone) {
-      if (c.chunk < 0 || chunks[c.chunk].opened.load(std::memory_order_relaxed) == chunks[c.chunk].extent_count)
-        if (!add_chunk(c, cls, stride)) return nullptr;
-      Chunk& k = chunks[c.chunk];
-      uint32_t n = k.opened.load(std::memory_order_relaxed);
-      id = static_cast<uint32_t>(c.chunk) * kMaxExtents + n;
-      extent(id).clean = true;
-      k.clean++;
-      change(c, id, 0, all_of(id));
-      k.opened.store(n + 1, std::memory_order_release);
-    }
-    Extent& e = extent(id);
-    i = static_cast<uint32_t>(__builtin_ctzll(e.unborn));
-    change(c, id, 0, e.unborn & (e.unborn - 1));
-  }
+// Opens one more extent, if the chunk has one. Class::lock is held.
+bool open_extent(Class& c) {
+  if (c.chunk < 0) return false;
+  Chunk& k = chunks[c.chunk];
+  uint32_t n = k.opened.load(std::memory_order_relaxed);
+  if (n == k.extent_count) return false;
+  uint32_t id = static_cast<uint32_t>(c.chunk) * kMaxExtents + n;
+  extent(id).clean = true;
+  k.clean++;
+  change(c, id, 0, all_of(id));
+  k.opened.store(n + 1, std::memory_order_release);
+  return true;
+}
+
+// The record of an unborn block, which the caller holds.
+Fiber* unborn_fiber(uint32_t id, uint32_t i) {
   Fiber* f = fiber_at(id, i);
+  Chunk& k = chunk_of(id);
+  // Written before it is read: the other way a fresh page costs two faults, and an interrupt for every other CPU.
+  f->block_size = k.stride;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   if (!f->block) {
-    Chunk& k = chunk_of(id);
     new (f) Fiber;
     f->block_size = k.stride;
     f->chunk = static_cast<uint16_t>(id / kMaxExtents);
@@ -264,6 +284,29 @@ Fiber* take_unborn(Class& c, unsigned cls, size_t stride) {
     f->block = k.base + (id % kMaxExtents * kPerExtent + i) * k.stride;
   }
   return f;
+}
+
+// A block without TCB.
+Fiber* take_unborn(Class& c, unsigned cls, size_t stride) {
+  uint32_t id, i;
+  {
+    SpinGuard guard(c.lock);
+    while ((id = c.first[kCold]) == kNone)
+      if (!open_extent(c) && !add_chunk(c, cls, stride)) return nullptr;
+    Extent& e = extent(id);
+    uint64_t warm = e.unborn & e.warm;
+    i = static_cast<uint32_t>(__builtin_ctzll(warm ? warm : e.unborn));
+    uint64_t bit = uint64_t{1} << i;
+    e.warm &= ~bit;
+    change(c, id, 0, e.unborn & ~bit);
+    // Two for each one taken, so that whoever populates gets ahead.
+    if (c.unborn_taken == kMany) many_blocks.store(true, std::memory_order_relaxed);
+    if (++c.unborn_taken > kAhead && c.to_populate < kAhead) {
+      c.to_populate += 2;
+      burst.store(&c, std::memory_order_relaxed);
+    }
+  }
+  return unborn_fiber(id, i);
 }
 
 void give_back_unborn(Class& c, Fiber* f) {
@@ -274,12 +317,29 @@ void give_back_unborn(Class& c, Fiber* f) {
   change(c, id, e.free, e.unborn | bit);
 }
 
-Fiber* take_free(Class& c) {
+Fiber* take_free(Class& c, Worker* w) {
+  if (w && w->kept_count && w->kept_class == &c) {
+    w->kept_count--;
+    Fiber* f = w->kept;
+    w->kept = f->queue_next;
+    return f;
+  }
   SpinGuard guard(c.lock);
   Fiber* f = c.hot;
   if (f) {
     c.hot = f->queue_next;
     c.hot_count--;
+    // Some more for the next time.
+    if (w && !w->kept_count) {
+      w->kept_class = &c;
+      w->kept = c.hot;
+      Fiber** end = &w->kept;
+      for (; *end && w->kept_count < kOfWorker / 2; end = &(*end)->queue_next) w->kept_count++;
+      c.hot = *end;
+      *end = nullptr;
+      c.hot_count -= w->kept_count;
+      c.free_count -= w->kept_count;
+    }
   } else {
     uint32_t id = c.first[kWarm] != kNone ? c.first[kWarm] : c.last[kWhole];
     if (id == kNone) return nullptr;
@@ -314,21 +374,32 @@ int wants_exec_stack(dl_phdr_info* info, size_t, void* data) {
 
 }  // namespace
 
+namespace {
+uint32_t new_id(Worker* w) {
+  if (w && w->next_id % kIds != 0) return w->next_id++;
+  uint32_t id = next_id.fetch_add(kIds, std::memory_order_relaxed);
+  if (id >= (1u << 30) - 2 * kIds) next_id.store(1u << 22, std::memory_order_relaxed);
+  if (w) w->next_id = id + 1;
+  return id;
+}
+}  // namespace
+
 Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
-  size_t reserve = tcb_reserve();
+  size_t reserve = tcb_reserve() + (kColours - 1) * 64;
   size_t own_stack = user_stack ? 0 : stack_size;
   if (own_stack > (size_t{1} << 46)) return nullptr;  // before the sums below can overflow
   unsigned cls;
   size_t stride = stride_of(own_stack + reserve, cls);
   if (cls >= kMaxClasses) return nullptr;
   Class& c = classes[cls];
-  Fiber* f = take_free(c);
+  Worker* w = this_worker();
+  Fiber* f = take_free(c, w);
   if (!f && !(f = take_unborn(c, cls, stride))) return nullptr;
-  char* top = f->block + f->block_size;
+  char* top = top_of(f);
   if (__builtin_expect(!f->tcb, 0)) {
-    if (f->chunk < stale_chunks) drop(f->block + f->guard_size, top);
+    if (f->chunk < stale_chunks) drop(f->block + f->guard_size, f->block + f->block_size);
     if (!tcb_make(*f, top)) {
-      drop(f->block + f->guard_size, top);
+      drop(f->block + f->guard_size, f->block + f->block_size);
       give_back_unborn(c, f);
       return nullptr;
     }
@@ -339,29 +410,107 @@ Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
     f->stack_high = f->stack_low + stack_size;
   } else {
     set_guard(*f, guard_size);
+    __atomic_store_n(&c.guard_size, guard_size, __ATOMIC_RELAXED);
     f->stack_high = tcb_low(top);
     f->stack_low = f->block + f->guard_size;
   }
-  f->id = next_id.fetch_add(1, std::memory_order_relaxed);
-  if (f->id >= (1u << 30) - 1) next_id.store(1u << 22, std::memory_order_relaxed);
+  f->id = new_id(w);
+  // Whoever makes one often makes another: what its birth will touch is fetched meanwhile.
+  if (w && w->kept_count) {
+    Fiber* next = w->kept;
+    __builtin_prefetch(next->stack_high - 64, 1);
+    __builtin_prefetch(tcb_thread_pointer(next->tcb), 1);
+    __builtin_prefetch(static_cast<char*>(tcb_thread_pointer(next->tcb)) - 64, 1);
+    if (Fiber* then = next->queue_next)
+      for (size_t line = 0; line < sizeof(Fiber); line += 64) __builtin_prefetch(reinterpret_cast<char*>(then) + line, 1);
+  }
   return f;
 }
 
-void block_put(Fiber* f) {
-  Class& c = class_of(f);
-  uint32_t n;
+bool block_populate() {
+  Class* burst_class = burst.load(std::memory_order_relaxed);
+  if (__builtin_expect(!burst_class, 1)) return false;
+  Class& c = *burst_class;
+  uint32_t id;
+  uint64_t bits = 0;
+  size_t guard_size;
   {
     SpinGuard guard(c.lock);
-    if (c.hot_count < kHot) {
-      f->queue_next = c.hot;
-      c.hot = f;
-      c.hot_count++;
-    } else {
-      set_free(c, f);
+    if ((id = c.first[kCold]) == kNone && open_extent(c)) id = c.first[kCold];
+    uint64_t cold = 0;
+    while (id != kNone && !(cold = extent(id).unborn & ~extent(id).warm)) {
+      id = extent(id).next;
+      if (id == kNone && open_extent(c)) id = c.last[kCold];
     }
-    n = ++c.free_count;
+    if (c.to_populate == 0 || id == kNone || is_stale(id)) {
+      c.to_populate = 0;
+      burst.store(nullptr, std::memory_order_relaxed);
+      return false;
+    }
+    for (int n = 0; n < 4 && cold; n++) {
+      bits |= cold & -cold;
+      cold &= cold - 1;
+    }
+    uint32_t n = static_cast<uint32_t>(__builtin_popcountll(bits));
+    c.to_populate -= c.to_populate < n ? c.to_populate : n;
+    change(c, id, extent(id).free, extent(id).unborn & ~bits);
+    guard_size = __atomic_load_n(&c.guard_size, __ATOMIC_RELAXED);
   }
-  if (__builtin_expect(n > kKeep, 0)) reaper_poke(n > kCool && n % kPerExtent == 0);
+  bool done = true;
+  for (uint64_t rest = bits; rest; rest &= rest - 1) {
+    Fiber* f = unborn_fiber(id, static_cast<uint32_t>(__builtin_ctzll(rest)));
+    char* top = top_of(f);
+    // What a fiber's birth and first wait need of its stack lies right below its TLS.
+    char* low = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(tcb_low(top) - 1024) & ~(kPage - 1));
+    if (raw_syscall(SYS_madvise, arg(low), top - low, MADV_POPULATE_WRITE) != 0) done = false;
+    else set_guard(*f, guard_size);
+  }
+  SpinGuard guard(c.lock);
+  Extent& e = extent(id);
+  e.warm |= bits;
+  change(c, id, e.free, e.unborn | bits);
+  if (!done) c.to_populate = 0;  // an old kernel, or no memory
+  return done;
+}
+
+namespace {
+// Class::lock is held.
+void put_free(Class& c, Fiber* f) {
+  if (c.hot_count < kHot) {
+    f->queue_next = c.hot;
+    c.hot = f;
+    c.hot_count++;
+  } else {
+    set_free(c, f);
+  }
+  c.free_count++;
+}
+}  // namespace
+
+void block_put(Fiber* f) {
+  Class& c = class_of(f);
+  Worker* w = this_worker();
+  if (w && (!w->kept_count || w->kept_class == &c) && w->kept_count < kOfWorker) {
+    w->kept_class = &c;
+    f->queue_next = w->kept_count++ ? w->kept : nullptr;
+    w->kept = f;
+    return;
+  }
+  uint32_t n, before;
+  {
+    SpinGuard guard(c.lock);
+    before = c.free_count;
+    // Half of its own go too: so there is room for the next ones, and some for those who are made.
+    if (w && w->kept_class == &c)
+      for (; w->kept_count > kOfWorker / 2; w->kept_count--) {
+        Fiber* kept = w->kept;
+        w->kept = kept->queue_next;
+        put_free(c, kept);
+      }
+    put_free(c, f);
+    n = c.free_count;
+  }
+  if (__builtin_expect(n > kKeep, 0)) reaper_poke(n > kCool && n / kPerExtent != before / kPerExtent);
 }
 
 // ---- the reaper's side ----
@@ -458,6 +607,7 @@ bool hold(Class& c, uint32_t id, uint64_t ours) {
 void free_of_memory(Class& c, uint32_t id) {
   SpinGuard guard(c.lock);
   change(c, id, 0, all_of(id));
+  extent(id).warm = 0;
   extent(id).clean = true;
   chunk_of(id).clean++;
 }
@@ -598,7 +748,7 @@ void block_unlock_after_fork(bool child, Fiber* survivor) {
         f->join_lock.reset();
         f->tcb = nullptr;
       }
-      e.free = e.unborn = 0;
+      e.free = e.unborn = e.warm = 0;
       change(classes[k.cls], id, 0, unborn);
     }
   }

@@ -16,6 +16,16 @@ namespace fiberthread {
 // Native thread or fiber, Busy; may take libc locks, so never in worker context. Does not park.
 Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack);
 
+// For who has nothing else to do: populates some blocks if many new ones are being taken. A new page costs far more than all else of a
+// fiber's birth. Worker context. False if there is nothing to do.
+bool block_populate();
+
+// There are so many that somebody has to give free ones back: the reaper must be started.
+inline bool blocks_are_many() {
+  extern std::atomic<bool> many_blocks;
+  return many_blocks.load(std::memory_order_relaxed);
+}
+
 // Gives back a fiber that is DONE and off its stack. Worker context too.
 void block_put(Fiber* f);
 

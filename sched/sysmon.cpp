@@ -19,8 +19,10 @@
 #include <sys/timerfd.h>
 #include <time.h>
 
+#include "sched/accounting.h"
 #include "sched/chaos.h"
 #include "sched/deadlock.h"
+#include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
 #include "sched/worker.h"
@@ -49,16 +51,9 @@ std::atomic<int> tid{0};
 std::atomic<uint64_t> wanted_mask{0};
 std::atomic<uint32_t> mask_version{0}, mask_done{0};
 std::atomic<uint32_t> called{0};
-int proc_task = -1;                     // /proc/self/task, opened before a chroot can hide it
-int clock_timer = -1;                   // a timerfd that is readable once CLOCK_REALTIME was set
+std::atomic<int> proc_task{-1};         // /proc/self/task, opened before a chroot can hide it
+std::atomic<int> clock_timer{-1};       // a timerfd that is readable once CLOCK_REALTIME was set
 std::atomic<bool> clock_watched{false};
-
-uint64_t cpu_time(int thread) {
-  timespec ts{};
-  // The kernel's encoding of a thread's CPU clock.
-  raw_syscall(SYS_clock_gettime, (~static_cast<long>(thread) << 3) | 6, arg(&ts));
-  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(ts.tv_nsec);
-}
 
 // The start of a file of /proc/self/task/THREAD; false if it cannot be read.
 bool read_proc(int thread, const char* file, char* text, size_t size) {
@@ -172,7 +167,7 @@ void look_at(Worker* w, uint64_t now, Look& look) {
     w->seen_at = 0;
     return;
   }
-  uint64_t cpu = cpu_time(w->tid), used = cpu - w->seen_cpu, time = now - w->seen_at;
+  uint64_t cpu = cpu_time_of_thread(w->tid), used = cpu - w->seen_cpu, time = now - w->seen_at;
   bool ran = w->seen_at && used + kOffCpu > time;
   w->seen_cpu = cpu;
   w->seen_at = now;
@@ -206,14 +201,15 @@ bool clock_was_set() {
   return r == -ECANCELED;
 }
 
-// Sleeps until somebody stores kAwake, the time has come, or the clock was set.
-void sleep_in_poll(uint64_t until) {
-  pollfd p{clock_timer, POLLIN, 0};
+// Sleeps until somebody stores kAwake, the time has come, the clock was set, or the poller has events.
+void sleep_in_poll(uint64_t until, bool on_poller) {
+  pollfd p[] = {{clock_watched.load(std::memory_order_relaxed) ? clock_timer.load() : -1, POLLIN, 0},
+                {on_poller ? poll_descriptor() : -1, POLLIN, 0}};
   uint64_t now = now_ns(), left = until > now ? until - now : 0;
   timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
   uint64_t mask = wanted_mask.load(std::memory_order_relaxed) & ~kWake;
   if (asleep.load(std::memory_order_acquire) == kAwake) return;
-  if (raw_syscall(SYS_ppoll, arg(&p), 1, until == kNever ? 0 : arg(&t), arg(&mask), 8) > 0 && clock_was_set()) sysmon_clock_was_set();
+  if (raw_syscall(SYS_ppoll, arg(p), 2, until == kNever ? 0 : arg(&t), arg(&mask), 8) > 0 && p[0].revents && clock_was_set()) sysmon_clock_was_set();
 }
 
 void adopt_mask() {
@@ -275,32 +271,19 @@ void sysmon_set_mask(uint64_t mask) {
 void sysmon_reset() {
   asleep.store(kAwake);
   clock_watched.store(false);
-  if (clock_timer >= 0) raw_syscall(SYS_close, clock_timer);
-  clock_timer = -1;
+  poll_give_back(clock_timer);
   wake_at.store(kNever);
   tid.store(0);
   mask_version.store(0);
   mask_done.store(0);
   called.store(0);
-  if (proc_task >= 0) raw_syscall(SYS_close, proc_task);  // it is the parent's
-  proc_task = -1;
+  poll_give_back(proc_task);  // it is the parent's
 }
-
-namespace {
-// Programs see the numbers that they expect below.
-int put_high(long fd) {
-  if (fd < 0) return -1;
-  long high = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 512);
-  if (high < 0) return static_cast<int>(fd);
-  raw_syscall(SYS_close, fd);
-  return static_cast<int>(high);
-}
-}  // namespace
 
 void sysmon_prepare() {
   wanted_mask.store(kIdleMask, std::memory_order_relaxed);  // until the main fiber says more
-  proc_task = put_high(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  clock_timer = put_high(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK));
+  poll_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC), proc_task);
+  poll_take(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK), clock_timer);
 }
 
 void sysmon_main() {
@@ -313,7 +296,12 @@ void sysmon_main() {
     adopt_mask();
     if (called.load(std::memory_order_relaxed) && called.exchange(0, std::memory_order_acq_rel) && sysmon_hook) sysmon_hook();
     uint64_t now = now_ns();
+    recent_ns.store(now, std::memory_order_relaxed);
     run_timers(now);
+    if (poll_active() && !poll_watched()) {
+      poll_look();
+      poll_get_watcher();
+    }
     Look look{work_queued()};
     for (Worker* w = all_workers(); w; w = w->all_next) look_at(w, now, look);
     bool queued = look.queued;
@@ -327,12 +315,15 @@ void sysmon_main() {
     }
     quiet = look.progress || queued ? 0 : quiet + 1;
 
+    bool on_poller = false;
     uint32_t in_poll = clock_watched.load(std::memory_order_acquire) ? kInPoll : 0;
     uint64_t timer = next_timer();
     uint64_t until = now + (queued && idle_slots() ? kHotTick : look.suspects ? kSecondLook : kTick);
     if (quiet >= kLinger) {
       growth.settle();
       until = timer;
+      on_poller = poll_active() && !poll_watched();
+      if (on_poller) in_poll = kInPoll;
       wake_at.store(until, std::memory_order_relaxed);
       asleep.exchange(kDeep | in_poll, std::memory_order_seq_cst);
       // Work that was queued before the store has not poked us. Its queuer pays for no fence between the two: the
@@ -340,7 +331,8 @@ void sysmon_main() {
       raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0);
       std::atomic_thread_fence(std::memory_order_seq_cst);
       chaos_delay();
-      if (work_queued() || next_timer() < until || (until == kNever && deadlock_check())) {
+      bool unwatched = poll_active() && !poll_watched() && !on_poller;
+      if (work_queued() || unwatched || next_timer() < until || (until == kNever && deadlock_check())) {
         asleep.store(kAwake, std::memory_order_relaxed);
         quiet = 0;
         continue;
@@ -352,7 +344,7 @@ void sysmon_main() {
     }
     uint32_t s = asleep.load(std::memory_order_acquire);
     if (s && !called.load(std::memory_order_seq_cst) && mask_version.load(std::memory_order_acquire) == mask_done.load(std::memory_order_relaxed)) {
-      if (in_poll) sleep_in_poll(until);
+      if (in_poll) sleep_in_poll(until, on_poller);
       else futex_wait(&asleep, s, until == kNever ? 0 : until);
     }
     asleep.store(kAwake, std::memory_order_relaxed);

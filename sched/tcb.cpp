@@ -48,6 +48,7 @@ struct Layout {
   // Offsets in struct pthread.
   uint32_t tid, list, cancelhandling, specific, dtv;
   uint32_t stackblock, stackblock_size, cleanup_jmp_buf, cleanup, robust_head, res;
+  uint32_t specific_used;       // a byte: some key may have a value; 0: not found
   uint32_t list_next, list_prev;
   uint32_t level2_data, key_data_seq, key_data_data, sizeof_key_data, level2_count, level1_count;
   uint32_t key_seq, key_destr, sizeof_key_struct, key_count;
@@ -212,6 +213,23 @@ int find_word(const char* from, size_t bytes, F matches) {
   return found;
 }
 
+// Behind the table of keys' values, libc notes that one was set; without it, each end of a thread looks at them all.
+void find_specific_used(char* pd) {
+  pthread_key_t key;
+  char* byte = pd + L.specific + L.level1_count * sizeof(char*);
+  if (byte >= pd + L.sizeof_pthread || *byte != 0 || pthread_key_create(&key, nullptr) != 0) return;
+  // A value of a key above the first ones would leave the model with a block of its own, which is copied for all.
+  bool set = key < L.level2_count && pthread_setspecific(key, pd) == 0 && *byte == 1;
+  *byte = 0;
+  set = set && pthread_setspecific(key, nullptr) == 0 && *byte == 0;
+  set = set && pthread_setspecific(key, pd) == 0 && *byte == 1;
+  if (key < L.level2_count) pthread_setspecific(key, nullptr);
+  pthread_key_delete(key);
+  if (!set) return;
+  *byte = 0;
+  L.specific_used = static_cast<uint32_t>(byte - pd);
+}
+
 const char* look_at_model() {
   char* pd = reinterpret_cast<char*>(pthread_self());
   if (thread_pointer_of(pd) != thread_pointer()) return "thread pointer is elsewhere";
@@ -251,6 +269,7 @@ const char* look_at_model() {
   L.res = res - pd;
   if (at<uint32_t>(pd, L.tid) != static_cast<uint32_t>(raw_syscall(SYS_gettid))) return "tid is elsewhere";
 
+  find_specific_used(pd);
   memcpy(template_image, pd, L.sizeof_pthread);
   self_pointer_count = 0;
   for (size_t o = 0; o + 8 <= L.sizeof_pthread; o += 8) {
@@ -678,11 +697,17 @@ void tcb_release(Fiber& f) {
 void** tcb_cleanup_jmp_buf(void* tcb) { return &at<void*>(tcb, L.cleanup_jmp_buf); }
 uint32_t* tcb_cancelhandling(void* tcb) { return &at<uint32_t>(tcb, L.cancelhandling); }
 uint32_t* tcb_tid(void* tcb) { return &at<uint32_t>(tcb, L.tid); }
+void* tcb_robust_list(void* tcb) { return L.robust_head ? static_cast<char*>(tcb) + L.robust_head : nullptr; }
 void* tcb_thread_pointer(void* tcb) { return thread_pointer_of(tcb); }
 
 void tcb_run_key_destructors() {
   char* pd = reinterpret_cast<char*>(pthread_self());
   for (int round = 0; round < PTHREAD_DESTRUCTOR_ITERATIONS; round++) {
+    if (L.specific_used) {
+      auto& used = at<uint8_t>(pd, L.specific_used);
+      if (!used) return;
+      used = 0;
+    }
     bool called = false;
     for (uint32_t i = 0; i < L.level1_count; i++) {
       char* block = at<char*>(pd, L.specific + i * sizeof(char*));

@@ -21,7 +21,6 @@ struct Slot {
   Inbox inbox;
   // A fiber to run next, in front of `local`; others may take it once it is old.
   alignas(64) std::atomic<Fiber*> next{nullptr};
-  std::atomic<uint64_t> next_since{0};  // cycles()
   TimerWheel timers;
   std::atomic<Worker*> holder{nullptr};
   std::atomic<bool> retired{false};  // nobody shall hold it
@@ -48,7 +47,16 @@ struct alignas(64) Worker {
   uint64_t kernel_mask = 0;            // signal mask of the kernel thread
   bool timer_added = false;            // since it last went on to another fiber
   bool searching = false;              // counted in Scheduler::searching
+  // Free blocks of one class, and fibers' ids, without a lock; see stack.cpp.
+  void* kept_class = nullptr;
+  Fiber* kept = nullptr;
+  uint32_t kept_count = 0, next_id = 0;
   uint32_t random = 0;
+  // A slot whose `next` it may steal, if that stays as it is: see is_old().
+  Slot* watched = nullptr;
+  Fiber* watched_next = nullptr;
+  uint32_t watched_heartbeat = 0;
+  uint64_t watched_since = 0;          // cycles()
 
   // Of a bound worker: it runs that fiber only, without a slot. Changed by itself.
   Fiber* bound = nullptr;
@@ -59,13 +67,17 @@ struct alignas(64) Worker {
   bool published = false;                // in the list of all
   std::atomic<uint32_t> kernel_tid{0};   // cleared by the kernel when the thread is gone
   Worker* left_next = nullptr;
+  void* robust_list[3] = {};             // room for a list of robust mutexes, in the kernel's form, for when it ends
+  bool owes_its_end = false;             // somebody waits for those
   int timer = -1;                        // of preemption, or its perf event's page
   long sampling_page = 0;
 
+  std::atomic<uint64_t> cpu_mark{0};   // of its CPU clock, see accounting.h
   int32_t tid = 0;
   std::atomic<uint32_t> wake{0};       // futex: 1 = get up
   Worker* idle_next = nullptr;
   bool idle = false;                   // in the idle list; under IdleLock
+  std::atomic<uint32_t> in_poller{0};  // sleeps there, not on `wake`
   char* stack = nullptr;
   size_t stack_size = 0;
   char* signal_stack = nullptr;        // always installed
@@ -76,15 +88,17 @@ struct alignas(64) Worker {
   uint64_t rotated_at = 0;
   Worker* all_next = nullptr;
 
+  // Fibers made and ended here; written by itself.
+  std::atomic<uint64_t> spawned{0}, ended{0};
   // For the statistics.
-  uint64_t spawned = 0, switches = 0, parks = 0, steals = 0;
+  uint64_t switches = 0, parks = 0, steals = 0;
   std::atomic<uint64_t> preemptions{0};
 };
 
 constexpr size_t kSignalStack = 256 * 1024;
 
 struct Statistics {
-  std::atomic<uint64_t> fibers{0};  // made by kernel threads; workers count theirs
+  std::atomic<uint64_t> spawned{0}, ended{0};  // by kernel threads that are no workers
   std::atomic<uint64_t> handovers{0};
   std::atomic<uint32_t> workers{0};
 };
@@ -109,7 +123,13 @@ extern thread_local constinit Worker* tls_worker __attribute__((tls_model("initi
 extern Fiber main_fiber_record;
 extern Fiber* main_fiber;  // fiber 0; after a fork, the fiber that forked
 
-// ---- life (scheduler.cpp) ----
+// The caller's worker, in worker context too; null on kernel threads that are none. Busy.
+inline Worker* this_worker() {
+  Fiber* me = tls_current;
+  return !me ? tls_worker : me->kernel ? nullptr : me->worker;
+}
+
+// ---- life (life.cpp) ----
 
 // Starts the scheduler if it has not been, and makes the main kernel thread worker 0 if it calls. False if this libc
 // cannot be served: threads must be NPTL's then. Any native thread or fiber.
@@ -118,13 +138,14 @@ bool sched_started();
 // At library start: the initial thread becomes fiber 0 in name.
 void sched_init();
 
-// Lays out the first frame of f, which from then on may be bound; entry runs on the fiber in Busy once.
+// Lays out the first frame of f, which from then on may be bound; entry runs on the fiber in Busy once. When it returns, the fiber
+// ends as by sched_exit().
 void sched_prepare(Fiber* f, void (*entry)(Fiber*));
 // Instead of sched_spawn(): gives back a fiber that was prepared.
 void sched_discard(Fiber* f);
 // Makes a born fiber (state Created) runnable.
 void sched_spawn(Fiber* f);
-// Ends the calling fiber. Its record may be reused at once if detached, else after join.
+// Ends the calling fiber from any depth. Its record may be reused at once if detached, else after join.
 [[noreturn]] void sched_exit();
 // What pthread_setconcurrency() asked for; 0: nothing. FIBERTHREAD_WORKERS goes before it.
 void sched_set_concurrency(uint32_t slots);
@@ -137,9 +158,13 @@ bool sched_join(Fiber* f, void** result, uint64_t deadline_ns, uint32_t interrup
 // that thread; the caller, if it is f itself, is there on return. 0, EAGAIN (no memory, no threads), ESRCH (f has ended).
 // From fibers; parks.
 int sched_bind(Fiber* f);
+// The caller, a fiber on its own stack, is bound to the kernel thread that it is on, if that is the process's first.
+void sched_bind_to_initial();
 
-// Live fibers, main included.
-extern std::atomic<uint32_t> live_fibers;
+// Counts the caller, about to end, as ended. True if nobody is left, for the last one alone: it ends the process. Main counts too.
+bool sched_count_end();
+// Those that have not ended, main included. Never too few; zero is final.
+uint64_t live_fibers();
 
 // The kernel refused the last worker that was wanted (RLIMIT_NPROC, a filter).
 extern std::atomic<bool> workers_refused;
@@ -156,6 +181,8 @@ inline bool is_hog(const Fiber* f) { return f->preempted.load(std::memory_order_
 // It spins, as far as one can tell: a hog that is always found in the same place.
 inline bool is_spinner(const Fiber* f) { return is_hog(f) && f->in_place.load(std::memory_order_relaxed) >= 8; }
 extern uint64_t cycles_per_us;
+// now_ns() of about a tick ago, for who must not pay for a clock: stored by sysmon, and by workers that wake up.
+extern std::atomic<uint64_t> recent_ns;
 // Without membarrier (old kernel, sandbox) entries to the scheduler pay for the barrier themselves.
 extern bool no_membarrier;
 constexpr uint64_t kIdleMask = ~(uint64_t{3} << (kPreemptSignal - 1));  // all signals but libc's two
@@ -182,6 +209,11 @@ bool handed_to_bound(Fiber* f, Worker* here);  // f is bound to another worker t
 bool hand_slot_to_spare(Slot* s);        // sysmon: the slot is held by nobody
 Slot** all_slots(uint32_t* count);
 Worker* all_workers();
+// The poller's watcher (poller.h): is there one; get one, if a worker is idle and nobody attends to the poller anyway; and let
+// it get up again, after another has got the event that was to end its sleep.
+bool poll_watched();
+void poll_get_watcher();
+void poll_wake_again();
 bool work_queued();
 void balance_queues();                   // moves from long local queues to the global one: with all slots busy nobody steals
 uint32_t queued_count();                 // about; an inbox counts as one

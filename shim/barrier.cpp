@@ -30,7 +30,7 @@ FIBERTHREAD_EXPORT int pthread_barrier_init(pthread_barrier_t* b, const pthread_
   int shared = PTHREAD_PROCESS_PRIVATE;
   if (attr) pthread_barrierattr_getpshared(attr, &shared);
   if (shared == PTHREAD_PROCESS_SHARED) return REAL(pthread_barrier_init)(b, attr, count);
-  if (count == 0 || count > INT_MAX) return EINVAL;
+  if (count == 0 || count >= INT_MAX) return EINVAL;
   memset(b, 0, sizeof *b);
   of(b).count = count;
   return 0;
@@ -42,7 +42,10 @@ FIBERTHREAD_EXPORT int pthread_barrier_destroy(pthread_barrier_t* b) noexcept {
 }
 
 FIBERTHREAD_EXPORT int pthread_barrier_wait(pthread_barrier_t* b) noexcept {
-  if (of(b).shared) return REAL(pthread_barrier_wait)(b);
+  if (of(b).shared) {
+    Blocking blocking;
+    return REAL(pthread_barrier_wait)(b);
+  }
   Waiter w;
   WakeList list;
   bool last;

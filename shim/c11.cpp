@@ -51,7 +51,7 @@ FIBERTHREAD_EXPORT int thrd_sleep(const timespec* t, timespec* left) {
 FIBERTHREAD_EXPORT int mtx_init(mtx_t* m, int type) {
   pthread_mutexattr_t attr;
   pthread_mutexattr_init(&attr);
-  pthread_mutexattr_settype(&attr, type & mtx_recursive ? PTHREAD_MUTEX_RECURSIVE : PTHREAD_MUTEX_NORMAL);
+  pthread_mutexattr_settype(&attr, (type & ~mtx_timed) == mtx_recursive ? PTHREAD_MUTEX_RECURSIVE : PTHREAD_MUTEX_NORMAL);
   int e = pthread_mutex_init(as_mutex(m), &attr);
   pthread_mutexattr_destroy(&attr);
   return c11(e);

@@ -102,14 +102,16 @@ void cancel_if_asynchronous() {
 
 void cancel_begin_exit(Fiber* me) {
   state_of(me).exiting.store(true, std::memory_order_relaxed);
-  me->interrupts.fetch_and(~uint32_t{kInterruptCancel}, std::memory_order_relaxed);
+  // One that is set from now on ends no wait: it is not acted upon any more.
+  if (me->interrupts.load(std::memory_order_relaxed) & kInterruptCancel)
+    me->interrupts.fetch_and(~uint32_t{kInterruptCancel}, std::memory_order_relaxed);
 }
 
 void cancel_poked(siginfo_t*, void* context) {
   Fiber* me = tls_current;
   if (!me || me->kernel || !cancel_pending(me)) return;
   if (!state_of(me).asynchronous.load(std::memory_order_relaxed) && !libc_is_asynchronous(me)) return;
-  inject_call(context, cancel_self);
+  if (!inject_call(context, cancel_self)) signal_look_again(context);
 }
 
 }  // namespace fiberthread
@@ -133,7 +135,9 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   }
   // The signal bit brings it to where asynchronous cancellation is looked for, should it not be running.
   interrupt(f, kInterruptCancel | (s.asynchronous.load(std::memory_order_relaxed) ? uint32_t{kInterruptSignal} : 0));
-  if (!f->kernel && f->state.load(std::memory_order_seq_cst) == State::Running) {
+  // With cancellation off, the signal would only end calls that no handler lets go on, like poll(). Who turns it on looks at
+  // the request afterwards.
+  if (!f->kernel && !s.disabled.load(std::memory_order_seq_cst) && f->state.load(std::memory_order_seq_cst) == State::Running) {
     if (Worker* w = __atomic_load_n(&f->worker, __ATOMIC_RELAXED))
       raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), w->tid, kPreemptSignal);
   }
@@ -143,7 +147,7 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
 FIBERTHREAD_EXPORT int pthread_setcancelstate(int state, int* old) {
   int e = REAL(pthread_setcancelstate)(state, old);
   if (e == 0 && tls_current) {
-    state_of(tls_current).disabled.store(state == PTHREAD_CANCEL_DISABLE, std::memory_order_relaxed);
+    state_of(tls_current).disabled.exchange(state == PTHREAD_CANCEL_DISABLE, std::memory_order_seq_cst);
     cancel_if_asynchronous();
   }
   return e;

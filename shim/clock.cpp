@@ -1,4 +1,4 @@
-// Calls that name a thread to the kernel: timers that signal one, and prctl's names.
+// Calls that name a thread to the kernel: CPU clocks, timers that signal one, and prctl's names.
 #include "shim/clock.h"
 
 #include <errno.h>
@@ -8,13 +8,16 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <time.h>
 
+#include "sched/accounting.h"
 #include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
 #include "shim/signal.h"
+#include "shim/time.h"
 
 namespace fiberthread {
 namespace {
@@ -56,6 +59,9 @@ ThreadTimer* find_timer(int number) {
   return nullptr;
 }
 
+// Used everywhere, handlers and worker context included.
+[[gnu::constructor]] void resolve_clock() { (void)REAL(clock_gettime); }
+
 bool is_ours(Fiber* f) { return f && sched_started() && !f->kernel && !in_vfork_child(); }
 
 }  // namespace
@@ -68,9 +74,30 @@ Fiber* timer_target(int number, bool* gone) {
   return *gone ? nullptr : f;
 }
 
+// A number has room for 28 bits of an id.
+constexpr uint32_t kClockIds = 1u << 28;
+
+clockid_t cpu_clock_of(const Fiber* f) { return static_cast<clockid_t>(~(f->id % kClockIds) << 3 | 6); }
+
+Fiber* owner_of_clock(clockid_t clock) {
+  constexpr int kThreads = 6;  // of the low three bits: one thread's, by the scheduler
+  constexpr uint32_t kFirstOfOurs = 1u << 22, kMostIds = 1u << 30;
+  Fiber* me = tls_current;
+  if (!sched_started() || in_vfork_child() || !me) return nullptr;
+  if (clock == CLOCK_THREAD_CPUTIME_ID) return is_ours(me) ? me : nullptr;
+  if (clock >= 0 || (clock & 7) != kThreads) return nullptr;
+  auto id = ~(static_cast<uint32_t>(clock) >> 3) % kClockIds;
+  for (;; id += kClockIds) {
+    Fiber* f = id >= kMostIds ? nullptr : fiber_of_tid(static_cast<int>(id));
+    if (is_ours(f) && !f->done.load(std::memory_order_acquire)) return f;
+    if (id < kFirstOfOurs || !id || id >= kMostIds) return nullptr;
+  }
+}
+
 void set_name(Fiber* f, const char* name) {
   strncpy(f->name, name, sizeof f->name - 1);
   f->name[sizeof f->name - 1] = 0;
+  if (!*name) f->name[1] = 1;
   if (f != main_fiber) return;
   Busy busy;  // stays on this kernel thread
   long pid = raw_syscall(SYS_getpid);
@@ -90,8 +117,45 @@ void set_name(Fiber* f, const char* name) {
 
 using namespace fiberthread;
 
+// Weak, since a unit test has a clock of its own.
+FIBERTHREAD_EXPORT __attribute__((weak)) int clock_gettime(clockid_t clock, timespec* t) noexcept {
+  if (__builtin_expect(clock >= 0 && clock != CLOCK_THREAD_CPUTIME_ID, 1)) return REAL(clock_gettime)(clock, t);
+  Fiber* f = owner_of_clock(clock);
+  if (!f) return REAL(clock_gettime)(clock, t);
+  uint64_t ns = cpu_time_of(f);
+  *t = {static_cast<time_t>(ns / kNsPerSec), static_cast<long>(ns % kNsPerSec)};
+  return 0;
+}
+
+FIBERTHREAD_EXPORT int clock_getres(clockid_t clock, timespec* t) noexcept {
+  if (clock < 0 && owner_of_clock(clock)) clock = CLOCK_THREAD_CPUTIME_ID;
+  return REAL(clock_getres)(clock, t);
+}
+
+// Of a fiber only the CPU time is known, and the kernel counts the rest for its threads: it stays 0, so that it never falls.
+FIBERTHREAD_EXPORT int getrusage(__rusage_who_t who, struct rusage* usage) noexcept {
+  Fiber* f = who == RUSAGE_THREAD ? owner_of_clock(CLOCK_THREAD_CPUTIME_ID) : nullptr;
+  int r = REAL(getrusage)(who, usage);
+  if (r != 0 || !f) return r;
+  long size = usage->ru_maxrss;  // the process's
+  uint64_t us = cpu_time_of(f) / 1000;
+  memset(usage, 0, sizeof *usage);
+  usage->ru_maxrss = size;
+  usage->ru_utime = {static_cast<time_t>(us / 1'000'000), static_cast<suseconds_t>(us % 1'000'000)};
+  return 0;
+}
+
 FIBERTHREAD_EXPORT int timer_create(clockid_t clock, struct sigevent* event, timer_t* timer) noexcept {
-  Fiber* f = event && event->sigev_notify == SIGEV_THREAD_ID ? fiber_of_tid(event->_sigev_un._tid) : nullptr;
+  // Only the kernel can watch a CPU clock: the fiber gets a kernel thread, which is all that uses that thread's time from now on.
+  if (Fiber* owner = owner_of_clock(clock)) {
+    if (sched_bind(owner) != 0) {
+      errno = EAGAIN;
+      return -1;
+    }
+    Worker* w = owner->bound.load(std::memory_order_acquire);
+    if (w) clock = static_cast<clockid_t>(~static_cast<unsigned>(w->tid) << 3 | 6);
+  }
+  Fiber* f = event && event->sigev_notify == SIGEV_THREAD_ID && event->_sigev_un._tid > 0 ? fiber_of_tid(event->_sigev_un._tid) : nullptr;
   if (!is_ours(f)) return REAL(timer_create)(clock, event, timer);
   struct sigevent for_process = *event;
   for_process.sigev_notify = SIGEV_SIGNAL;
@@ -121,8 +185,9 @@ FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
         set_name(me, reinterpret_cast<const char*>(a));
         return 0;
       }
-      if (*me->name) {
-        memcpy(reinterpret_cast<char*>(a), me->name, sizeof me->name);
+      if (has_name(me)) {
+        constexpr size_t kKernels = 16;
+        strncpy(reinterpret_cast<char*>(a), me->name, kKernels);
         return 0;
       }
     }

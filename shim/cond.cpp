@@ -35,6 +35,14 @@ bool is_libcs(const pthread_cond_t* c, const pthread_mutex_t* mutex) {
   return bits_of(c) & kShared && kind >= 0 && kind & kSharedMutex;
 }
 
+// Cancellation unwinds it. The thread ends as what it is to libc then: its handlers have such mutexes to unlock.
+template <class Wait>
+int wait_libcs(pthread_mutex_t* mutex, Wait wait) {
+  AsKernelThread as(mutex_use(mutex));
+  Blocking blocking;
+  return wait();
+}
+
 int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const timespec* t) {
   Fiber* me = self();
   bool shared = bits_of(c) & kShared;
@@ -95,17 +103,17 @@ FIBERTHREAD_EXPORT int pthread_cond_destroy(pthread_cond_t* c) noexcept {
 }
 
 FIBERTHREAD_EXPORT int pthread_cond_wait(pthread_cond_t* c, pthread_mutex_t* mutex) {
-  if (is_libcs(c, mutex)) return REAL(pthread_cond_wait)(c, mutex);
+  if (is_libcs(c, mutex)) return wait_libcs(mutex, [=] { return REAL(pthread_cond_wait)(c, mutex); });
   return wait_on(c, mutex, CLOCK_MONOTONIC, nullptr);
 }
 
 FIBERTHREAD_EXPORT int pthread_cond_timedwait(pthread_cond_t* c, pthread_mutex_t* mutex, const timespec* t) {
-  if (is_libcs(c, mutex)) return REAL(pthread_cond_timedwait)(c, mutex, t);
+  if (is_libcs(c, mutex)) return wait_libcs(mutex, [=] { return REAL(pthread_cond_timedwait)(c, mutex, t); });
   return wait_on(c, mutex, bits_of(c) & kMonotonic ? CLOCK_MONOTONIC : CLOCK_REALTIME, t);
 }
 
 FIBERTHREAD_EXPORT int pthread_cond_clockwait(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const timespec* t) {
-  if (is_libcs(c, mutex)) return REAL(pthread_cond_clockwait)(c, mutex, clock, t);
+  if (is_libcs(c, mutex)) return wait_libcs(mutex, [=] { return REAL(pthread_cond_clockwait)(c, mutex, clock, t); });
   if (!is_wait_clock(clock)) return EINVAL;
   return wait_on(c, mutex, clock, t);
 }

@@ -1,12 +1,12 @@
 // pthread_mutex_*. A private mutex is a FiberMutex over __list of glibc's object; __count, __owner (tid) and __kind keep their
-// places and meanings. __lock holds what glibc keeps beside the lock bits: the priority ceiling and "owner died".
-// Process-shared mutexes are libc's: their users may be processes without this library.
+// places and meanings. __lock holds what glibc keeps beside the lock bits: "owner died".
+// Process-shared mutexes are libc's, since their users may be processes without this library; so are those with priority
+// inheritance or protection, which are the kernel's business. See shim/shared_use.h.
 #include "shim/mutex.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <string.h>
 
 #include <new>
@@ -14,6 +14,7 @@
 #include "sched/deadlock.h"
 #include "shim/export.h"
 #include "shim/real.h"
+#include "shim/shared_use.h"
 #include "shim/time.h"
 #include "shim/user_memory.h"
 #include "sync/fiber_mutex.h"
@@ -22,7 +23,7 @@ namespace fiberthread {
 namespace {
 
 struct Mutex {
-  unsigned state;  // kOwnerDied, ceiling << kCeilingShift
+  unsigned state;  // kOwnerDied
   unsigned count;  // of a recursive mutex: times locked
   int owner;       // tid, 0, kInconsistent or kNotRecoverable
   unsigned users;  // unused
@@ -41,8 +42,9 @@ static_assert(sizeof(Mutex) <= sizeof(pthread_mutex_t) && alignof(Mutex) <= alig
 
 // Bits of kind, as static initialisers and other processes have them. The rest only concerns lock elision.
 constexpr int kType = 3, kRobust = 16, kInherit = 32, kProtect = 64, kShared = 128;
+constexpr int kLibcs = kInherit | kProtect | kShared;
 constexpr int kInconsistent = INT_MAX, kNotRecoverable = INT_MAX - 1;
-constexpr unsigned kOwnerDied = FUTEX_OWNER_DIED, kCeilingShift = 19;
+constexpr unsigned kOwnerDied = FUTEX_OWNER_DIED;
 
 // Robust mutexes that the thread holds, last one first. TLS is the fiber's own.
 constinit thread_local Mutex* held_robust = nullptr;
@@ -73,7 +75,7 @@ int acquired(Mutex& m, Fiber* me, int kind) {
     }
   }
   m.owner = result ? kInconsistent : static_cast<int>(me->id);
-  if ((kind & kType) == PTHREAD_MUTEX_RECURSIVE) m.count = 1;
+  if ((kind & kType) == PTHREAD_MUTEX_RECURSIVE || kind & kRobust) m.count = 1;
   return result;
 }
 
@@ -88,10 +90,33 @@ int owned_already(Mutex& m, const Fiber* me, int kind, int errorcheck) {
   return 0;
 }
 
+bool is_libcs(int kind) { return kind >= 0 && kind & kLibcs; }
+
+Use use_of(int kind) {
+  if (kind & (kInherit | kProtect)) return Use::KernelOwns;
+  int type = kind & kType;
+  return kind & kRobust || type == PTHREAD_MUTEX_RECURSIVE || type == PTHREAD_MUTEX_ERRORCHECK ? Use::Owns : Use::Waits;
+}
+
+// `wait` is the call of libc's that waits as long as need be.
+template <class Wait>
+int lock_libcs(pthread_mutex_t* mutex, Wait wait) {
+  // Not by trying first: libc's trylock keeps a mutex that it says is not recoverable.
+  const Mutex& m = of(mutex);
+  constexpr unsigned kBelowCeiling = (1u << 19) - 1;
+  bool held = __atomic_load_n(&m.state, __ATOMIC_RELAXED) & (kind_of(m) & kProtect ? kBelowCeiling : FUTEX_TID_MASK);
+  AsKernelThread as(use_of(kind_of(m)));
+  Blocking blocking(held);
+  return wait();
+}
+int lock_libcs(pthread_mutex_t* mutex) {
+  return lock_libcs(mutex, [mutex] { return REAL(pthread_mutex_lock)(mutex); });
+}
+
 [[gnu::noinline]] int lock_other(pthread_mutex_t* mutex) {
   Mutex& m = of(mutex);
   int kind = kind_of(m);
-  if (kind >= 0 && kind & kShared) return REAL(pthread_mutex_lock)(mutex);
+  if (is_libcs(kind)) return lock_libcs(mutex);
   Fiber* me = self();
   if (int e = owned_already(m, me, kind, EDEADLK); e >= 0) return e;
   m.word.lock(me);
@@ -101,7 +126,10 @@ int owned_already(Mutex& m, const Fiber* me, int kind, int errorcheck) {
 [[gnu::noinline]] int unlock_other(pthread_mutex_t* mutex) {
   Mutex& m = of(mutex);
   int kind = kind_of(m);
-  if (kind >= 0 && kind & kShared) return REAL(pthread_mutex_unlock)(mutex);
+  if (is_libcs(kind)) {
+    AsKernelThread as(use_of(kind));
+    return REAL(pthread_mutex_unlock)(mutex);
+  }
   Fiber* me = self();
   if (int e = mutex_check_release(mutex, me)) return e;
   if ((kind & kType) == PTHREAD_MUTEX_RECURSIVE && --m.count != 0) return 0;
@@ -112,6 +140,7 @@ int owned_already(Mutex& m, const Fiber* me, int kind, int errorcheck) {
         break;
       }
     m.owner = m.owner == kInconsistent ? kNotRecoverable : 0;
+    m.count = 0;
   } else {
     m.owner = 0;
   }
@@ -148,10 +177,7 @@ int timed_lock(Mutex& m, clockid_t clock, const timespec* t) {
   return 0;
 }
 
-bool is_shared(pthread_mutex_t* m) {
-  int kind = kind_of(of(m));
-  return kind >= 0 && kind & kShared;
-}
+bool is_libcs(pthread_mutex_t* m) { return is_libcs(kind_of(of(m))); }
 
 // For reports: the reason has the word's address, and the owner at the time.
 void look(ParkReason& r) {
@@ -182,22 +208,29 @@ void robust_mutexes_owner_died(Fiber* me) {
     m->state |= kOwnerDied;
     m->word.unlock(me);
   }
+  shared_robust_owner_died(me);
 }
+
+Use mutex_use(const pthread_mutex_t* mutex) { return use_of(__atomic_load_n(&mutex->__data.__kind, __ATOMIC_RELAXED)); }
 
 int mutex_check_release(pthread_mutex_t* mutex, Fiber* me) {
   Mutex& m = of(mutex);
   int kind = kind_of(m);
   if (kind < 0) return EINVAL;
-  if (kind & kShared) return 0;
   int type = kind & kType;
   bool minds = type == PTHREAD_MUTEX_RECURSIVE || type == PTHREAD_MUTEX_ERRORCHECK || kind & kRobust;
+  if (is_libcs(kind)) {
+    uint32_t tid = owner_tid(me, use_of(kind));
+    if (kind & (kRobust | kInherit)) return (__atomic_load_n(&m.state, __ATOMIC_RELAXED) & FUTEX_TID_MASK) == tid ? 0 : EPERM;
+    return minds && __atomic_load_n(&m.owner, __ATOMIC_RELAXED) != static_cast<int>(tid) ? EPERM : 0;
+  }
   return minds && !held_by(m, me) ? EPERM : 0;
 }
 
 const void* mutex_requeue_address(pthread_mutex_t* mutex) {
   Mutex& m = of(mutex);
   int kind = kind_of(m);
-  if (kind & kShared || ((kind & kType) == PTHREAD_MUTEX_RECURSIVE && m.count > 1)) return nullptr;
+  if (is_libcs(kind) || ((kind & kType) == PTHREAD_MUTEX_RECURSIVE && m.count > 1)) return nullptr;
   return &m.word;
 }
 
@@ -208,7 +241,7 @@ int mutex_unlock(pthread_mutex_t* mutex) { return unlock(mutex); }
 int mutex_relock(pthread_mutex_t* mutex, Fiber* me, uint64_t token) {
   Mutex& m = of(mutex);
   int kind = kind_of(m);
-  if (kind >= 0 && kind & kShared) return REAL(pthread_mutex_lock)(mutex);
+  if (is_libcs(kind)) return lock_libcs(mutex);
   if (token == 0) return lock(mutex);
   m.word.relock(me, token);
   return acquired(m, me, kind);
@@ -222,59 +255,51 @@ FIBERTHREAD_EXPORT int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept { ret
 FIBERTHREAD_EXPORT int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept { return unlock(mutex); }
 
 FIBERTHREAD_EXPORT int pthread_mutex_trylock(pthread_mutex_t* mutex) noexcept {
-  if (is_shared(mutex)) return REAL(pthread_mutex_trylock)(mutex);
+  if (is_libcs(mutex)) {
+    AsKernelThread as(use_of(kind_of(of(mutex))));
+    return REAL(pthread_mutex_trylock)(mutex);
+  }
   Mutex& m = of(mutex);
   int kind = kind_of(m);
   Fiber* me = self();
-  if (int e = owned_already(m, me, kind, EBUSY); e >= 0) return e;
+  // As NPTL, where only the plain kind takes no look at the owner.
+  if (int e = owned_already(m, me, kind, kind & kRobust ? EDEADLK : EBUSY); e >= 0) return e;
   return m.word.try_lock(me) ? acquired(m, me, kind) : EBUSY;
 }
 
 FIBERTHREAD_EXPORT int pthread_mutex_timedlock(pthread_mutex_t* mutex, const timespec* t) noexcept {
-  if (is_shared(mutex)) return REAL(pthread_mutex_timedlock)(mutex, t);
+  if (is_libcs(mutex)) return lock_libcs(mutex, [=] { return REAL(pthread_mutex_timedlock)(mutex, t); });
   return timed_lock(of(mutex), CLOCK_REALTIME, t);
 }
 
 FIBERTHREAD_EXPORT int pthread_mutex_clocklock(pthread_mutex_t* mutex, clockid_t clock, const timespec* t) noexcept {
-  if (is_shared(mutex)) return REAL(pthread_mutex_clocklock)(mutex, clock, t);
+  if (is_libcs(mutex)) {
+    if (!is_wait_clock(clock)) return EINVAL;
+    return lock_libcs(mutex, [=] { return REAL(pthread_mutex_clocklock)(mutex, clock, t); });
+  }
   return is_wait_clock(clock) ? timed_lock(of(mutex), clock, t) : EINVAL;
 }
 
 FIBERTHREAD_EXPORT int pthread_mutex_init(pthread_mutex_t* mutex, const pthread_mutexattr_t* attr) noexcept {
   int type = PTHREAD_MUTEX_NORMAL, protocol = PTHREAD_PRIO_NONE, robust = PTHREAD_MUTEX_STALLED;
-  int shared = PTHREAD_PROCESS_PRIVATE, ceiling = 0;
+  int shared = PTHREAD_PROCESS_PRIVATE;
   if (attr) {
     pthread_mutexattr_getpshared(attr, &shared);
     pthread_mutexattr_gettype(attr, &type);
     pthread_mutexattr_getprotocol(attr, &protocol);
     pthread_mutexattr_getrobust(attr, &robust);
-    if (shared == PTHREAD_PROCESS_SHARED) {
-      if (protocol != PTHREAD_PRIO_INHERIT) return REAL(pthread_mutex_init)(mutex, attr);
-      // With inheritance the kernel wants the owner to be one of its threads, all the time. Without, all else holds, for
-      // processes without this library too: the object says what it is.
-      pthread_mutexattr_t plain = *attr;
-      pthread_mutexattr_setprotocol(&plain, PTHREAD_PRIO_NONE);
-      return REAL(pthread_mutex_init)(mutex, &plain);
-    }
-    if (protocol == PTHREAD_PRIO_PROTECT) {
-      pthread_mutexattr_getprioceiling(attr, &ceiling);
-      int low = sched_get_priority_min(SCHED_FIFO);
-      if (ceiling < low) ceiling = low;
-    }
+    if (shared == PTHREAD_PROCESS_SHARED || protocol != PTHREAD_PRIO_NONE) return REAL(pthread_mutex_init)(mutex, attr);
   }
   memset(mutex, 0, sizeof *mutex);
   Mutex& m = of(mutex);
   int kind = type;
   if (robust == PTHREAD_MUTEX_ROBUST) kind |= kRobust;
-  if (protocol == PTHREAD_PRIO_INHERIT) kind |= kInherit;
-  if (protocol == PTHREAD_PRIO_PROTECT) kind |= kProtect;
   m.kind.store(kind, std::memory_order_relaxed);
-  m.state = static_cast<unsigned>(ceiling) << kCeilingShift;
   return 0;
 }
 
 FIBERTHREAD_EXPORT int pthread_mutex_destroy(pthread_mutex_t* mutex) noexcept {
-  if (is_shared(mutex)) return REAL(pthread_mutex_destroy)(mutex);
+  if (is_libcs(mutex)) return REAL(pthread_mutex_destroy)(mutex);
   Mutex& m = of(mutex);
   if (!(kind_of(m) & kRobust) && m.word.owner()) return EBUSY;
   m.kind.store(-1, std::memory_order_relaxed);
@@ -282,7 +307,10 @@ FIBERTHREAD_EXPORT int pthread_mutex_destroy(pthread_mutex_t* mutex) noexcept {
 }
 
 FIBERTHREAD_EXPORT int pthread_mutex_consistent(pthread_mutex_t* mutex) noexcept {
-  if (is_shared(mutex)) return REAL(pthread_mutex_consistent)(mutex);
+  if (is_libcs(mutex)) {
+    AsKernelThread as(use_of(kind_of(of(mutex))));  // libc's stores the owner
+    return REAL(pthread_mutex_consistent)(mutex);
+  }
   Mutex& m = of(mutex);
   Fiber* me = self();
   if (!(kind_of(m) & kRobust) || m.word.owner() != me || m.owner != kInconsistent) return EINVAL;
@@ -291,31 +319,15 @@ FIBERTHREAD_EXPORT int pthread_mutex_consistent(pthread_mutex_t* mutex) noexcept
 }
 
 FIBERTHREAD_EXPORT int pthread_mutex_getprioceiling(const pthread_mutex_t* mutex, int* ceiling) noexcept {
-  auto* m = const_cast<pthread_mutex_t*>(mutex);
-  if (is_shared(m)) return REAL(pthread_mutex_getprioceiling)(mutex, ceiling);
-  if (kind_of(of(m)) < 0 || !(kind_of(of(m)) & kProtect)) return EINVAL;
-  *ceiling = static_cast<int>(of(m).state >> kCeilingShift & 0xff);
-  return 0;
+  if (!is_libcs(const_cast<pthread_mutex_t*>(mutex))) return EINVAL;
+  return REAL(pthread_mutex_getprioceiling)(mutex, ceiling);
 }
 
 FIBERTHREAD_EXPORT int pthread_mutex_setprioceiling(pthread_mutex_t* mutex, int ceiling, int* old) noexcept {
-  if (is_shared(mutex)) return REAL(pthread_mutex_setprioceiling)(mutex, ceiling, old);
-  Mutex& m = of(mutex);
-  int kind = kind_of(m);
-  if (kind < 0 || !(kind & kProtect)) return EINVAL;
-  if (ceiling < sched_get_priority_min(SCHED_FIFO) || ceiling > sched_get_priority_max(SCHED_FIFO)) return EINVAL;
-  Fiber* me = self();
-  bool mine = held_by(m, me);
-  if (mine && (kind & kType) == PTHREAD_MUTEX_ERRORCHECK) return EDEADLK;
-  if (!(mine && (kind & kType) == PTHREAD_MUTEX_RECURSIVE)) {
-    mine = false;
-    m.word.lock(me);
-  }
-  asm("" : "+r"(old));  // declared nonnull, but libc takes null
-  if (old) *old = static_cast<int>(m.state >> kCeilingShift & 0xff);
-  m.state = (m.state & kOwnerDied) | static_cast<unsigned>(ceiling) << kCeilingShift;
-  if (!mine) m.word.unlock(me);
-  return 0;
+  if (!is_libcs(mutex)) return EINVAL;
+  AsKernelThread as(use_of(kind_of(of(mutex))));
+  Blocking blocking;
+  return REAL(pthread_mutex_setprioceiling)(mutex, ceiling, old);
 }
 
 FIBERTHREAD_ALIAS(__pthread_mutex_lock, pthread_mutex_lock);

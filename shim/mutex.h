@@ -5,12 +5,16 @@
 #include <cstdint>
 
 #include "sched/fiber.h"
+#include "shim/shared_use.h"
 
 namespace fiberthread {
 
 // The robust mutexes that the calling thread still holds pass to the next owner with EOWNERDEAD. By `me`, the caller, once no more
 // code of the program runs on it.
 void robust_mutexes_owner_died(Fiber* me);
+
+// What its users need, if it is libc's.
+Use mutex_use(const pthread_mutex_t* mutex);
 
 // For condition waits.
 // Why `me` may not give the mutex up: 0, EPERM (not the owner, and of a kind that minds) or EINVAL.

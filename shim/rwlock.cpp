@@ -8,6 +8,7 @@
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
+#include "shim/shared_use.h"
 #include "shim/time.h"
 #include "shim/user_memory.h"
 #include "sync/parking_lot.h"
@@ -18,7 +19,7 @@ namespace {
 struct RwLock {
   std::atomic<uint32_t> word;  // {readers: 30, waiting, writer}; waiting may be left over from a timeout
 };
-constexpr uint32_t kWriter = 1, kWaiting = 2, kReader = 4, kMaxReaders = ~uint32_t{0} / kReader - 1;
+constexpr uint32_t kWriter = 1, kWaiting = 2, kReader = 4, kMaxReaders = (1u << 28) - 1;  // as NPTL
 enum Kind : uint32_t { kWantsToRead, kWantsToWrite };  // Waiter::tag
 
 RwLock& of(pthread_rwlock_t* l) { return *reinterpret_cast<RwLock*>(l); }
@@ -103,13 +104,23 @@ void hand_over(pthread_rwlock_t* l, uint32_t mine) {
   list.wake_all();
 }
 
+// A shared one: `wait` is the call of libc's that waits as long as need be. The writer's tid is stored.
+template <class Wait>
+int lock_shared(pthread_rwlock_t* l, Kind kind, Wait wait) {
+  AsKernelThread as(kind == kWantsToWrite ? Use::Owns : Use::Waits);
+  constexpr unsigned kWriterHere = 2, kReaders = ~7u;  // of libc's __readers
+  unsigned held = __atomic_load_n(&l->__data.__readers, __ATOMIC_RELAXED) & (kWriterHere | (kind == kWantsToWrite ? kReaders : 0));
+  Blocking blocking(held != 0);
+  return wait();
+}
+
 int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock, const timespec* t, bool timed) {
   Fiber* me = self();
+  if (timed && !valid(*t)) return EINVAL;  // at once, as NPTL
   for (;;) {
     int e = kind == kWantsToRead ? try_read(l) : try_write(l, me);
     if (e != EBUSY) return e;
     if (writes(l, me)) return EDEADLK;
-    if (timed && !valid(*t)) return EINVAL;
     Waiter w;
     w.tag = kind;
     auto& word = of(l).word;
@@ -167,38 +178,49 @@ FIBERTHREAD_EXPORT int pthread_rwlock_destroy(pthread_rwlock_t* l) noexcept {
 }
 
 FIBERTHREAD_EXPORT int pthread_rwlock_rdlock(pthread_rwlock_t* l) noexcept {
-  if (is_shared(l)) return REAL(pthread_rwlock_rdlock)(l);
+  if (is_shared(l)) return lock_shared(l, kWantsToRead, [=] { return REAL(pthread_rwlock_rdlock)(l); });
   return lock(l, kWantsToRead, CLOCK_MONOTONIC, nullptr, false);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_wrlock(pthread_rwlock_t* l) noexcept {
-  if (is_shared(l)) return REAL(pthread_rwlock_wrlock)(l);
+  if (is_shared(l)) return lock_shared(l, kWantsToWrite, [=] { return REAL(pthread_rwlock_wrlock)(l); });
   return lock(l, kWantsToWrite, CLOCK_MONOTONIC, nullptr, false);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_tryrdlock(pthread_rwlock_t* l) noexcept {
   return is_shared(l) ? REAL(pthread_rwlock_tryrdlock)(l) : try_read(l);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_trywrlock(pthread_rwlock_t* l) noexcept {
-  return is_shared(l) ? REAL(pthread_rwlock_trywrlock)(l) : try_write(l, self());
+  if (!is_shared(l)) return try_write(l, self());
+  AsKernelThread as(Use::Owns);
+  return REAL(pthread_rwlock_trywrlock)(l);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_timedrdlock(pthread_rwlock_t* l, const timespec* t) noexcept {
-  if (is_shared(l)) return REAL(pthread_rwlock_timedrdlock)(l, t);
+  if (is_shared(l)) return lock_shared(l, kWantsToRead, [=] { return REAL(pthread_rwlock_timedrdlock)(l, t); });
   return lock(l, kWantsToRead, CLOCK_REALTIME, t, true);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_timedwrlock(pthread_rwlock_t* l, const timespec* t) noexcept {
-  if (is_shared(l)) return REAL(pthread_rwlock_timedwrlock)(l, t);
+  if (is_shared(l)) return lock_shared(l, kWantsToWrite, [=] { return REAL(pthread_rwlock_timedwrlock)(l, t); });
   return lock(l, kWantsToWrite, CLOCK_REALTIME, t, true);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_clockrdlock(pthread_rwlock_t* l, clockid_t clock, const timespec* t) noexcept {
-  if (is_shared(l)) return REAL(pthread_rwlock_clockrdlock)(l, clock, t);
+  if (is_shared(l)) {
+    if (!is_wait_clock(clock)) return EINVAL;
+    return lock_shared(l, kWantsToRead, [=] { return REAL(pthread_rwlock_clockrdlock)(l, clock, t); });
+  }
   return is_wait_clock(clock) ? lock(l, kWantsToRead, clock, t, true) : EINVAL;
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_clockwrlock(pthread_rwlock_t* l, clockid_t clock, const timespec* t) noexcept {
-  if (is_shared(l)) return REAL(pthread_rwlock_clockwrlock)(l, clock, t);
+  if (is_shared(l)) {
+    if (!is_wait_clock(clock)) return EINVAL;
+    return lock_shared(l, kWantsToWrite, [=] { return REAL(pthread_rwlock_clockwrlock)(l, clock, t); });
+  }
   return is_wait_clock(clock) ? lock(l, kWantsToWrite, clock, t, true) : EINVAL;
 }
 
 FIBERTHREAD_EXPORT int pthread_rwlock_unlock(pthread_rwlock_t* l) noexcept {
-  if (is_shared(l)) return REAL(pthread_rwlock_unlock)(l);
+  if (is_shared(l)) {
+    AsKernelThread as(Use::Waits);  // libc's looks whether the caller is the writer
+    return REAL(pthread_rwlock_unlock)(l);
+  }
   auto& word = of(l).word;
   uint32_t w = word.load(std::memory_order_relaxed);
   uint32_t mine = w & kWriter ? kWriter : kReader;

@@ -14,6 +14,7 @@
 
 #include "sched/stack.h"
 #include "sched/worker.h"
+#include "shim/clock.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/signal.h"
@@ -41,6 +42,9 @@ int kernel_thread_of(Fiber* f) {
   Worker* w = f->bound.load(std::memory_order_acquire);
   return w ? w->tid : sysmon_tid();
 }
+
+// Its attributes said what its policy is; only pthread_getattr_np asks.
+bool& explicit_schedule(Fiber* f) { return shim_share<bool, 128, 144>(f); }
 
 bool is_bound(Fiber* f) { return f->bound.load(std::memory_order_relaxed) != nullptr; }
 
@@ -122,6 +126,19 @@ Fiber* target(pthread_t t, int* e) {
   return is_ours(f) ? f : nullptr;
 }
 
+// An attribute object says "bound" by a set of all CPUs that there can be, and, far beyond these, a mark. So it can be copied, and
+// is harmless to libc.
+struct BoundMark {
+  unsigned char cpus[2048 - 8];
+  char mark[8];
+};
+constexpr char kMark[8] = {'f', 'i', 'b', 'e', 'r', '-', '1', ':'};
+
+bool marked_bound(const pthread_attr_t* attr) {
+  BoundMark m;
+  return pthread_attr_getaffinity_np(attr, sizeof m, reinterpret_cast<cpu_set_t*>(&m)) == 0 && memcmp(m.mark, kMark, sizeof kMark) == 0;
+}
+
 }  // namespace
 
 int scheduling_at_birth(Fiber* f, Fiber* creator, const pthread_attr_t* attr) {
@@ -131,6 +148,7 @@ int scheduling_at_birth(Fiber* f, Fiber* creator, const pthread_attr_t* attr) {
   if (!attr) return 0;
   int inherit;
   if (pthread_attr_getinheritsched(attr, &inherit) == 0 && inherit == PTHREAD_EXPLICIT_SCHED) {
+    explicit_schedule(f) = true;
     int policy;
     sched_param p;
     pthread_attr_getschedpolicy(attr, &policy);
@@ -139,10 +157,18 @@ int scheduling_at_birth(Fiber* f, Fiber* creator, const pthread_attr_t* attr) {
   }
   cpu_set_t set;
   CPU_ZERO(&set);
-  // Without a set of its own, an attribute object answers with all bits.
-  if (pthread_attr_getaffinity_np(attr, sizeof set, &set) == 0 && CPU_COUNT(&set) < CPU_SETSIZE)
-    if (int e = set_cpus(f, sizeof set, &set)) return e;
-  return 0;
+  // Without a set of its own, an attribute object answers with all bits; with bits beyond the room for them, with an error.
+  int e = pthread_attr_getaffinity_np(attr, sizeof set, &set);
+  if (e == 0 && CPU_COUNT(&set) < CPU_SETSIZE) return set_cpus(f, sizeof set, &set);
+  return e == EINVAL && marked_bound(attr) ? sched_bind(f) : 0;
+}
+
+void scheduling_to_attr(Fiber* f, pthread_attr_t* attr) {
+  if (!is_ours(f)) return;
+  sched_param p = param_of(f);
+  pthread_attr_setschedpolicy(attr, policy_of(f) & ~SCHED_RESET_ON_FORK);
+  pthread_attr_setschedparam(attr, &p);
+  if (explicit_schedule(f)) pthread_attr_setinheritsched(attr, PTHREAD_EXPLICIT_SCHED);
 }
 
 Fiber* fiber_of_tid(int tid) {
@@ -215,7 +241,7 @@ FIBERTHREAD_EXPORT int pthread_getschedparam(pthread_t t, int* policy, sched_par
   Fiber* f = target(t, &e);
   if (e) return e;
   if (!f) return REAL(pthread_getschedparam)(t, policy, p);
-  *policy = policy_of(f) & ~SCHED_RESET_ON_FORK;
+  *policy = policy_of(f);
   *p = param_of(f);
   return 0;
 }
@@ -250,6 +276,10 @@ FIBERTHREAD_EXPORT int sched_rr_get_interval(pid_t tid, timespec* t) noexcept {
   return REAL(sched_rr_get_interval)(f ? kernel_thread_of(f) : tid, t);
 }
 
+FIBERTHREAD_ALIAS(__sched_setscheduler, sched_setscheduler);
+FIBERTHREAD_ALIAS(__sched_getscheduler, sched_getscheduler);
+FIBERTHREAD_ALIAS(__sched_getparam, sched_getparam);
+
 FIBERTHREAD_EXPORT int getpriority(__priority_which_t which, id_t who) noexcept {
   Fiber* f = which == PRIO_PROCESS ? target(static_cast<int>(who)) : nullptr;
   if (!f) return REAL(getpriority)(which, who);
@@ -273,6 +303,20 @@ FIBERTHREAD_EXPORT int nice(int by) noexcept {
   return getpriority(PRIO_PROCESS, 0);
 }
 
+// Threads made with these attributes get kernel threads of their own.
+FIBERTHREAD_EXPORT int fiberthread_attr_setbound(pthread_attr_t* attr, int bound) {
+  if (bound != 0 && bound != 1) return EINVAL;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (!bound) return marked_bound(attr) ? pthread_attr_setaffinity_np(attr, 0, &set) : 0;
+  // Who has an affinity is bound anyway.
+  if (pthread_attr_getaffinity_np(attr, sizeof set, &set) != 0 || CPU_COUNT(&set) < CPU_SETSIZE) return 0;
+  BoundMark m;
+  memset(m.cpus, 0xff, sizeof m.cpus);
+  memcpy(m.mark, kMark, sizeof kMark);
+  return pthread_attr_setaffinity_np(attr, sizeof m, reinterpret_cast<cpu_set_t*>(&m));
+}
+
 FIBERTHREAD_EXPORT int pthread_setconcurrency(int n) noexcept {
   if (n < 0) return EINVAL;
   concurrency.store(n, std::memory_order_relaxed);
@@ -281,13 +325,11 @@ FIBERTHREAD_EXPORT int pthread_setconcurrency(int n) noexcept {
 }
 FIBERTHREAD_EXPORT int pthread_getconcurrency() noexcept { return concurrency.load(std::memory_order_relaxed); }
 
-// The clock of the kernel thread that runs it, or ran it last.
 FIBERTHREAD_EXPORT int pthread_getcpuclockid(pthread_t t, clockid_t* clock) noexcept {
   int e;
   Fiber* f = target(t, &e);
   if (e) return e;
   if (!f) return REAL(pthread_getcpuclockid)(t, clock);
-  Worker* w = __atomic_load_n(&f->worker, __ATOMIC_RELAXED);
-  *clock = f == tls_current || !w ? CLOCK_THREAD_CPUTIME_ID : static_cast<clockid_t>(~static_cast<unsigned>(w->tid) << 3 | 6);
+  *clock = cpu_clock_of(f);
   return 0;
 }

@@ -9,6 +9,9 @@ namespace fiberthread {
 // At birth: as the creator's, or what explicit attributes say. 0 or an errno value.
 int scheduling_at_birth(Fiber* f, Fiber* creator, const pthread_attr_t* attr);
 
+// What pthread_getattr_np tells of it.
+void scheduling_to_attr(Fiber* f, pthread_attr_t* attr);
+
 // The fiber with this tid (as gettid() gives it), 0 for the caller; null if there is none.
 Fiber* fiber_of_tid(int tid);
 

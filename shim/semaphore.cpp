@@ -26,7 +26,8 @@ struct Semaphore {
 };
 static_assert(sizeof(Semaphore) <= sizeof(sem_t));
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);  // libc's futex is the first half of the word
-// Set and cleared under the bucket lock; it may be left over from a wait that was given up.
+// Set and cleared under the bucket lock. It stays when the last waiter is woken, who is likely to wait again, and goes with the
+// first post that finds nobody.
 constexpr uint64_t kWaiting = uint64_t{1} << 63;
 
 Semaphore& of(sem_t* s) { return *reinterpret_cast<Semaphore*>(s); }
@@ -47,18 +48,20 @@ int fail(int e) {
   return -1;
 }
 
+bool likely_to_wait(sem_t* sem) { return value_in(of(sem).word.load(std::memory_order_relaxed)) == 0; }
+
 int wait_on(sem_t* sem, clockid_t clock, const timespec* t, bool timed) {
   Semaphore& s = of(sem);
   Fiber* me = self();
+  if (timed && !valid(*t)) return fail(EINVAL);  // at once, as NPTL
   test_cancel();
   for (;;) {
     if (try_wait(s)) return 0;
-    if (timed && !valid(*t)) return fail(EINVAL);
     Waiter w;
     auto still_zero = [&] {
       uint64_t now = s.word.load(std::memory_order_relaxed);
       while (value_in(now) == 0)
-        if (s.word.compare_exchange_weak(now, now | kWaiting, std::memory_order_relaxed)) return true;
+        if (now & kWaiting || s.word.compare_exchange_weak(now, now | kWaiting, std::memory_order_relaxed)) return true;
       return false;
     };
     WakeReason r = park(sem, w, still_zero, {timed ? "semaphore (timed)" : "semaphore", sem}, deadline_from(clock, t), wait_interrupts(me, kInterruptSignal));
@@ -107,8 +110,6 @@ FIBERTHREAD_EXPORT int sem_post(sem_t* sem) noexcept {
     LockedQueue q(sem);
     if (Waiter* first = q.first()) {
       list.add(q, *first);
-      // The value is 0 and only posts raise it, which come here one at a time.
-      if (!q.first()) s.word.fetch_and(~kWaiting, std::memory_order_relaxed);
     } else {
       w = s.word.load(std::memory_order_relaxed);
       for (;;) {
@@ -129,18 +130,27 @@ FIBERTHREAD_EXPORT int sem_trywait(sem_t* sem) noexcept {
 }
 
 FIBERTHREAD_EXPORT int sem_wait(sem_t* sem) {
-  if (wait_is_libcs(sem)) return REAL(sem_wait)(sem);
+  if (wait_is_libcs(sem)) {
+    Blocking blocking(likely_to_wait(sem));
+    return REAL(sem_wait)(sem);
+  }
   return wait_on(sem, CLOCK_MONOTONIC, nullptr, false);
 }
 
 FIBERTHREAD_EXPORT int sem_timedwait(sem_t* sem, const timespec* t) {
-  if (wait_is_libcs(sem)) return REAL(sem_timedwait)(sem, t);
+  if (wait_is_libcs(sem)) {
+    Blocking blocking(likely_to_wait(sem));
+    return REAL(sem_timedwait)(sem, t);
+  }
   return wait_on(sem, CLOCK_REALTIME, t, true);
 }
 
 FIBERTHREAD_EXPORT int sem_clockwait(sem_t* sem, clockid_t clock, const timespec* t) {
-  if (wait_is_libcs(sem)) return REAL(sem_clockwait)(sem, clock, t);
   if (!is_wait_clock(clock)) return fail(EINVAL);
+  if (wait_is_libcs(sem)) {
+    Blocking blocking(likely_to_wait(sem));
+    return REAL(sem_clockwait)(sem, clock, t);
+  }
   return wait_on(sem, clock, t, true);
 }
 

@@ -1,10 +1,11 @@
-// Signals, in their first form.
+// Signals.
 //
 // One kernel handler of ours stands for every signal that the program handles. It runs on the worker's signal stack and
 // decides whose the signal is: of the running fiber if it was sent to that thread, else of the main fiber if that has
-// it unblocked (programs rely on it), else of any that has. If that one is running here, the program's handler is called
-// at once, on the signal stack; a wait inside it stays in the kernel. Else the signal is recorded, and runs as a call
-// on its fiber's stack when that leaves Busy; a parked fiber is woken, one in a system call is interrupted.
+// it unblocked (programs rely on it), else of any that has. If that one is running here, and not Busy, it goes on in the
+// program's handler, on its own stack, when ours returns (signal_frame.h). Else the signal is recorded, and runs as a call
+// on its fiber's stack when that leaves Busy; a parked fiber is woken, one in a system call is interrupted. Either way
+// handlers are ordinary fiber code.
 //
 // The kernel's mask of a worker is that of the fiber which it runs, sysmon's that of the main fiber. So default actions,
 // exec'd children and signals that all block are as on NPTL. Until the first thread is made, nothing of this is in place.
@@ -25,8 +26,20 @@ void signal_scheduler_started();
 void signal_thread_ends(Fiber* me);
 void signal_after_fork_child();
 
+// In the kernel's handler: if that found the fiber at the end of a handler, what is pending is looked for there once more.
+void signal_look_again(void* ucontext);
 // The handlers that ended the caller's last wait, did they all ask for SA_RESTART?
 bool signal_restarts(Fiber* me);
+
+// Around a call that waits with another mask (ppoll and its kin): gives the old one, and is Busy from then on until the end.
+// Signals that come meanwhile and are not blocked run at the end, still with that mask.
+uint64_t signal_begin_mask(Fiber* me, uint64_t set);
+void signal_end_mask(Fiber* me, uint64_t old);
+// A system call that waits in the kernel with another mask; a cancellation point. Only where masks are ours: for fibers.
+long signal_masked_call(uint64_t mask, long number, long a, long b, long c, long d, long e, long f = 0);
+bool signal_mask_is_ours();
+// Under Busy: is there a signal that will be handled once that ends? If not, forgets that there was said to be.
+bool signal_is_pending(Fiber* me);
 
 // Sends to one thread. `info` may be null: as by pthread_kill. 0 or an errno value.
 int signal_send(Fiber* to, int sig, const siginfo_t* info);

@@ -4,8 +4,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "sched/accounting.h"
 #include "sched/worker.h"
 #include "shim/cancel.h"
+#include "shim/clock.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/signal.h"
@@ -45,6 +47,27 @@ uint64_t after(const timespec& t) {
   return (now + static_cast<uint64_t>(from_now.tv_sec * kNsPerSec + from_now.tv_nsec) + 1) & ~kFollowsRealtime;
 }
 
+// Until another fiber has used so much of the CPU, which takes at least as much time.
+int sleep_on_cpu_clock(Fiber* f, int flags, const timespec* t, timespec* left) {
+  if (!valid(*t) || t->tv_sec < 0 || f == self()) return EINVAL;
+  if (t->tv_sec > 4'000'000'000) return sleep_and_test(kNever);
+  constexpr uint64_t kLook = 1'000'000;
+  uint32_t id = f->id;
+  bool absolute = flags & TIMER_ABSTIME;
+  uint64_t until = static_cast<uint64_t>(t->tv_sec * kNsPerSec + t->tv_nsec) + (absolute ? 0 : cpu_time_of(f));
+  for (;;) {
+    uint64_t used = cpu_time_of(f);
+    if (used >= until) return 0;
+    // After its end the clock stands still.
+    bool ended = f->id != id || f->done.load(std::memory_order_acquire);
+    uint64_t rest = until - used, deadline = ended ? kNever : (now_ns() + (rest > kLook ? rest : kLook)) & ~kFollowsRealtime;
+    if (int e = sleep_and_test(deadline)) {
+      if (left && !absolute) *left = {static_cast<time_t>(rest / kNsPerSec), static_cast<long>(rest % kNsPerSec)};
+      return e;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fiberthread
 
@@ -55,7 +78,12 @@ FIBERTHREAD_EXPORT int sched_yield() noexcept {
   return 0;
 }
 
+FIBERTHREAD_ALIAS(__sched_yield, sched_yield);
+FIBERTHREAD_ALIAS(pthread_yield, sched_yield);
+
 FIBERTHREAD_EXPORT int clock_nanosleep(clockid_t clock, int flags, const timespec* t, timespec* left) {
+  if (clock < 0 && in_fiber())
+    if (Fiber* f = owner_of_clock(clock)) return sleep_on_cpu_clock(f, flags, t, left);
   bool known = clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME || clock == CLOCK_TAI;
   if (!known || !in_fiber()) return REAL(clock_nanosleep)(clock, flags, t, left);
   if (!valid(*t) || t->tv_sec < 0) return EINVAL;

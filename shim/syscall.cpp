@@ -9,13 +9,18 @@
 #include <string.h>
 #include <time.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "sched/preempt.h"
+#include "sched/tcb.h"
 #include "sched/worker.h"
+#include "shim/clock.h"
 #include "shim/export.h"
 #include "shim/fork.h"
 #include "shim/scheduling.h"
+#include "shim/shared_use.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
 #include "shim/time.h"
@@ -117,8 +122,8 @@ long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* w
   }
 }
 
-constexpr long kRobustListSize = 24;
-void*& robust_list_of(Fiber* f) { return shim_share<void*, 112, 128>(f); }
+// What the thread named by set_tid_address. The kernel would clear it when the worker ends.
+thread_local constinit uint32_t* named_word = nullptr;
 
 // Results of libc-style calls as the kernel gives them.
 long as_kernel(long r) { return r == -1 ? -errno : r; }
@@ -132,6 +137,12 @@ class NotCancelled {
  private:
   int old_;
 };
+
+template <class Call>
+long not_cancelled(Call call) {
+  NotCancelled no;
+  return as_kernel(call());
+}
 
 // A signal's action, by the names' own bookkeeping. libc's two signals are not to be had here either: one of them preempts.
 long action_here(int sig, const kernel_handler* act, kernel_handler* old, size_t size) {
@@ -155,6 +166,9 @@ long action_here(int sig, const kernel_handler* act, kernel_handler* old, size_t
 }
 
 long sleep_here(clockid_t clock, int flags, const timespec* t, timespec* left) {
+  // Others' answers are the kernel's, which looks at the clock first.
+  bool known = clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME || clock == CLOCK_TAI;
+  if (!known && (clock > 0 || !owner_of_clock(clock))) return raw_syscall(SYS_clock_nanosleep, clock, flags, arg(t), arg(left));
   timespec copy, rest;
   if (!copy_user(&copy, t)) return -EFAULT;
   NotCancelled not_cancelled;
@@ -169,6 +183,20 @@ long mask_here(int how, const uint64_t* set, uint64_t* old, size_t size) {
   if (set && !copy_user(&wanted, set)) return -EFAULT;
   if (int e = signal_mask_raw(how, set ? &wanted : nullptr, &before)) return -e;
   return !old || copy_user(old, &before) ? 0 : -EFAULT;
+}
+
+// libc's handle of a timer that signals is the kernel's number.
+long timer_here(clockid_t clock, struct sigevent* event, int* number) {
+  struct sigevent copy;
+  if (event && !copy_user(&copy, event)) return -EFAULT;
+  bool thread = event && copy.sigev_notify == SIGEV_THREAD;  // which to libc means a function
+  if (thread) return raw_syscall(SYS_timer_create, clock, arg(event), arg(number));
+  timer_t timer;
+  if (timer_create(clock, event ? &copy : nullptr, &timer) != 0) return -errno;
+  int n = static_cast<int>(reinterpret_cast<intptr_t>(timer));
+  if (copy_user(number, &n)) return 0;
+  timer_delete(timer);
+  return -EFAULT;
 }
 
 // struct sched_attr, which libc has no call for.
@@ -227,16 +255,18 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
                         reinterpret_cast<uint32_t*>(e), static_cast<uint32_t>(f));
     case SYS_gettid:
       return me->id;
-    case SYS_set_tid_address:  // the kernel would clear a word of the program's when the worker ends
+    case SYS_set_tid_address:
+      named_word = reinterpret_cast<uint32_t*>(a);
       return me->id;
     case SYS_set_robust_list:
       if (b != kRobustListSize) return -EINVAL;
-      robust_list_of(me) = reinterpret_cast<void*>(a);
+      own_robust_list(me) = reinterpret_cast<void*>(a);
       return 0;
     case SYS_get_robust_list:
       if (a != 0 && a != me->id) return -ESRCH;
       {
-        void* list = robust_list_of(me);
+        void* list = own_robust_list(me);
+        if (!list) list = tcb_robust_list(me->tcb);
         size_t size = kRobustListSize;
         bool there = copy_user(reinterpret_cast<size_t*>(c), &size) && copy_user(reinterpret_cast<void**>(b), &list);
         return there ? 0 : -EFAULT;
@@ -247,11 +277,12 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
 #endif
     case SYS_exit:
       me->result = nullptr;
-      if (live_fibers.fetch_sub(1, std::memory_order_acq_rel) == 1) raw_syscall(SYS_exit_group, a);
+      if (sched_count_end()) raw_syscall(SYS_exit_group, a);
       thread_exit_raw();
     case SYS_tkill:
       return -thread_kill_tid(-1, static_cast<int>(a), static_cast<int>(b), nullptr);
     case SYS_tgkill:
+      if (static_cast<int>(a) <= 0) return -EINVAL;
       return -thread_kill_tid(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c), nullptr);
     case SYS_rt_tgsigqueueinfo: {
       siginfo_t info;
@@ -268,10 +299,72 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return as_kernel(sigaltstack(reinterpret_cast<stack_t*>(a), reinterpret_cast<stack_t*>(b)));
     case SYS_sched_yield:
       return sched_yield();
+    // Descriptors: what waits for them parks, what ends them is told to the poller.
+    case SYS_read:
+      return not_cancelled([&] { return read(static_cast<int>(a), reinterpret_cast<void*>(b), static_cast<size_t>(c)); });
+    case SYS_write:
+      return not_cancelled([&] { return write(static_cast<int>(a), reinterpret_cast<void*>(b), static_cast<size_t>(c)); });
+    case SYS_readv:
+      return not_cancelled([&] { return readv(static_cast<int>(a), reinterpret_cast<iovec*>(b), static_cast<int>(c)); });
+    case SYS_writev:
+      return not_cancelled([&] { return writev(static_cast<int>(a), reinterpret_cast<iovec*>(b), static_cast<int>(c)); });
+    case SYS_recvfrom:
+      return not_cancelled([&] {
+        return recvfrom(static_cast<int>(a), reinterpret_cast<void*>(b), static_cast<size_t>(c), static_cast<int>(d),
+                        reinterpret_cast<sockaddr*>(e), reinterpret_cast<socklen_t*>(f));
+      });
+    case SYS_sendto:
+      return not_cancelled([&] {
+        return sendto(static_cast<int>(a), reinterpret_cast<void*>(b), static_cast<size_t>(c), static_cast<int>(d),
+                      reinterpret_cast<sockaddr*>(e), static_cast<socklen_t>(f));
+      });
+    case SYS_recvmsg:
+      return not_cancelled([&] { return recvmsg(static_cast<int>(a), reinterpret_cast<msghdr*>(b), static_cast<int>(c)); });
+    case SYS_sendmsg:
+      return not_cancelled([&] { return sendmsg(static_cast<int>(a), reinterpret_cast<msghdr*>(b), static_cast<int>(c)); });
+    case SYS_accept:
+      return not_cancelled([&] { return accept(static_cast<int>(a), reinterpret_cast<sockaddr*>(b), reinterpret_cast<socklen_t*>(c)); });
+    case SYS_accept4:
+      return not_cancelled([&] {
+        return accept4(static_cast<int>(a), reinterpret_cast<sockaddr*>(b), reinterpret_cast<socklen_t*>(c), static_cast<int>(d));
+      });
+    case SYS_close:
+      return not_cancelled([&] { return close(static_cast<int>(a)); });
+    case SYS_close_range:
+      return as_kernel(close_range(static_cast<unsigned>(a), static_cast<unsigned>(b), static_cast<int>(c)));
+#ifdef SYS_dup2
+    case SYS_dup2:
+      return as_kernel(dup2(static_cast<int>(a), static_cast<int>(b)));
+#endif
+    case SYS_dup3:
+      return as_kernel(dup3(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c)));
+    case SYS_shutdown:
+      return as_kernel(shutdown(static_cast<int>(a), static_cast<int>(b)));
+    case SYS_setsockopt:
+      return as_kernel(setsockopt(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c), reinterpret_cast<void*>(d), static_cast<socklen_t>(e)));
     case SYS_nanosleep:
       return sleep_here(CLOCK_MONOTONIC, 0, reinterpret_cast<timespec*>(a), reinterpret_cast<timespec*>(b));
     case SYS_clock_nanosleep:
       return sleep_here(static_cast<clockid_t>(a), static_cast<int>(b), reinterpret_cast<timespec*>(c), reinterpret_cast<timespec*>(d));
+    case SYS_clock_gettime: {
+      timespec now;
+      Fiber* owner = owner_of_clock(static_cast<clockid_t>(a));
+      if (!owner) return raw_syscall(nr, a, b);
+      clock_gettime(static_cast<clockid_t>(a), &now);
+      return copy_user(reinterpret_cast<timespec*>(b), &now) ? 0 : -EFAULT;
+    }
+    case SYS_clock_getres:
+      return raw_syscall(nr, owner_of_clock(static_cast<clockid_t>(a)) ? CLOCK_THREAD_CPUTIME_ID : a, b);
+    case SYS_getrusage: {
+      if (a != RUSAGE_THREAD) return raw_syscall(nr, a, b);
+      struct rusage usage;
+      getrusage(RUSAGE_THREAD, &usage);
+      return copy_user(reinterpret_cast<struct rusage*>(b), &usage) ? 0 : -EFAULT;
+    }
+    case SYS_timer_create:
+      return timer_here(static_cast<clockid_t>(a), reinterpret_cast<struct sigevent*>(b), reinterpret_cast<int*>(c));
+    case SYS_timer_delete:
+      return as_kernel(timer_delete(reinterpret_cast<timer_t>(static_cast<intptr_t>(static_cast<int>(a)))));
     case SYS_prctl:
       return as_kernel(prctl(static_cast<int>(a), b, c, d, e));
 #ifdef SYS_pause
@@ -298,6 +391,11 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return as_kernel(sched_setparam(static_cast<pid_t>(a), reinterpret_cast<sched_param*>(b)));
     case SYS_sched_getparam:
       return as_kernel(sched_getparam(static_cast<pid_t>(a), reinterpret_cast<sched_param*>(b)));
+    case SYS_sched_rr_get_interval: {
+      timespec t;
+      if (long r = as_kernel(sched_rr_get_interval(static_cast<pid_t>(a), &t))) return r;
+      return copy_user(reinterpret_cast<timespec*>(b), &t) ? 0 : -EFAULT;
+    }
     case SYS_sched_setattr:
       if (!scheduled_fiber(static_cast<int>(a))) return raw_syscall(nr, a, b, c);
       return set_attributes_here(static_cast<int>(a), reinterpret_cast<SchedulingAttributes*>(b), static_cast<unsigned>(c));
@@ -338,6 +436,16 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
 }
 
 }  // namespace
+
+void clear_named_word() {
+  uint32_t* word = named_word;
+  if (!word) return;
+  named_word = nullptr;
+  uint32_t zero = 0;
+  copy_user(word, &zero);
+  raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);  // as the kernel does, for those who wait as for a shared one
+}
+
 }  // namespace fiberthread
 
 using namespace fiberthread;

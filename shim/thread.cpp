@@ -21,6 +21,7 @@
 #include "shim/mutex.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
+#include "shim/shared_use.h"
 #include "shim/signal.h"
 #include "shim/time.h"
 
@@ -36,15 +37,26 @@ void fiberthread_landing_elsewhere(struct __jmp_buf_tag* buf) __attribute__((vis
 namespace fiberthread {
 namespace {
 
-// The destructors, then the count. Does not return.
-[[noreturn]] void end_thread() {
+// All but leaving the stack.
+void end_raw(Fiber* me) {
+  robust_mutexes_owner_died(me);
+  clear_named_word();
+  signal_thread_ends(me);
+  // The only thread of a forked child, or a thread that is not ours: let the kernel end it.
+  if (me->kernel) raw_syscall(SYS_exit, 0);
+  tls_busy = 1;
+  if (me->block) tcb_end(*me);
+}
+
+// The destructors, then the count.
+void end_thread() {
   Fiber* me = self();
   // As in NPTL: main's thread_locals go at exit, and the destructors of a thread that has returned may be cancelled.
   if (me->block) tcb_call_tls_destructors();
   tcb_run_key_destructors();
   cancel_begin_exit(me);
-  if (live_fibers.fetch_sub(1, std::memory_order_acq_rel) == 1) exit(0);  // POSIX: the last thread ends the process
-  thread_exit_raw();
+  if (sched_count_end()) exit(0);  // POSIX: the last thread ends the process
+  end_raw(me);
 }
 
 void run(Fiber* f) {
@@ -64,7 +76,6 @@ void run(Fiber* f) {
 }
 
 constexpr size_t kMinStack = 16384;  // PTHREAD_STACK_MIN, which libc computes at run time where registers are large
-constexpr uint32_t kManyFibers = 128;  // from then on somebody has to give free stacks back
 
 // Attributes of a thread to be made.
 struct Wanted {
@@ -93,15 +104,15 @@ void read_attr(const pthread_attr_t* attr, Wanted& w) {
 // What pthread_attr_t defaults to; pthread_setattr_default_np changes it.
 std::atomic<uint32_t> default_version{1};
 SpinLock default_lock;
-uint32_t default_known = 0;
+std::atomic<uint32_t> default_known{0};  // the version that default_wanted is of; 0 while it is written
 Wanted default_wanted;
 
 Wanted default_attr() {
   uint32_t version = default_version.load(std::memory_order_acquire);
-  {
-    Busy busy;
-    SpinGuard guard(default_lock);
-    if (default_known == version) return default_wanted;
+  if (default_known.load(std::memory_order_acquire) == version) {
+    Wanted known = default_wanted;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (default_known.load(std::memory_order_relaxed) == version) return known;
   }
   pthread_attr_t attr;
   Wanted w{};
@@ -114,8 +125,10 @@ Wanted default_attr() {
   }
   Busy busy;
   SpinGuard guard(default_lock);
+  default_known.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
   default_wanted = w;
-  default_known = version;
+  default_known.store(version, std::memory_order_release);
   return w;
 }
 
@@ -176,9 +189,12 @@ bool start_scheduler() {
   bool first = !sched_started();
   if (__builtin_expect(first, 0)) signal_init();
   if (!sched_start()) return false;
-  // Now, as libc may find by itself that main was cancelled.
-  if (__builtin_expect(first, 0) && tls_current == main_fiber && !main_fiber->block) redirect_end_of_main();
-  if (__builtin_expect(first, 0)) signal_scheduler_started();
+  if (__builtin_expect(first, 0)) {
+    // Now, as libc may find by itself that main was cancelled.
+    if (tls_current == main_fiber && !main_fiber->block) redirect_end_of_main();
+    shared_scheduler_started();
+    signal_scheduler_started();
+  }
   return true;
 }
 
@@ -186,7 +202,7 @@ bool start_scheduler() {
 
 void thread_reset_after_fork() {
   default_lock.reset();
-  default_known = 0;  // may be half written
+  default_known.store(0);  // may be half written
 }
 
 Fiber* fiber_of(pthread_t t) {
@@ -201,21 +217,16 @@ void thread_exit(void* value) {
   Fiber* me = self();
   cancel_begin_exit(me);
   me->result = value;
-  if (me == main_fiber && !me->block && !redirect_end_of_main()) end_thread();
+  if (me == main_fiber && !me->block && !redirect_end_of_main()) {
+    end_thread();
+    sched_exit();
+  }
   REAL(pthread_exit)(value);
   __builtin_unreachable();
 }
 
 void thread_exit_raw() {
-  Fiber* me = self();
-  robust_mutexes_owner_died(me);
-  signal_thread_ends(me);
-  if (me->kernel) {
-    // The only thread of a forked child, or a thread that is not ours: let the kernel end it.
-    raw_syscall(SYS_exit, 0);
-  }
-  tls_busy = 1;
-  if (me->block) tcb_end(*me);
+  end_raw(self());
   sched_exit();
 }
 
@@ -226,6 +237,7 @@ using namespace fiberthread;
 extern "C" void fiberthread_main_landed() {
   if (cancelled_by_libc(main_fiber)) main_fiber->result = PTHREAD_CANCELED;
   end_thread();
+  sched_exit();
 }
 
 FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* attr, void* (*start)(void*), void* arg) noexcept {
@@ -238,8 +250,10 @@ FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* a
     w.guard_size = 0;
   } else {
     // As in NPTL, the guard comes on top.
-    w.guard_size = (w.guard_size + 4095) & ~size_t{4095};
-    if (w.stack_size < kMinStack || __builtin_add_overflow(w.stack_size, w.guard_size, &w.stack_size)) return EINVAL;
+    size_t guard = (w.guard_size + 4095) & ~size_t{4095};
+    if (w.stack_size < kMinStack || guard < w.guard_size) return EINVAL;
+    w.guard_size = guard;
+    if (__builtin_add_overflow(w.stack_size, w.guard_size, &w.stack_size)) return EINVAL;
   }
   Fiber* me = self();
   Fiber* f;
@@ -248,7 +262,7 @@ FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* a
     f = block_get(w.stack_size, w.guard_size, w.stack);
   }
   if (!f) return EAGAIN;
-  if (__builtin_expect(live_fibers.load(std::memory_order_relaxed) >= kManyFibers, 0)) reaper_start_if_needed();
+  if (__builtin_expect(blocks_are_many(), 0)) reaper_start_if_needed();
   f->start = start;
   f->arg = arg;
   f->detached = w.detached;
@@ -275,7 +289,7 @@ FIBERTHREAD_EXPORT int pthread_tryjoin_np(pthread_t t, void** result) noexcept {
   if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_tryjoin_np)(t, result);
   Fiber* f = fiber_of(t);
   if (!f) return ESRCH;
-  if (!f->done.load(std::memory_order_acquire)) return f == self() ? EDEADLK : EBUSY;
+  if (!f->done.load(std::memory_order_acquire)) return EBUSY;  // of the caller, too
   return join(t, result, kNever);
 }
 
@@ -283,8 +297,8 @@ FIBERTHREAD_EXPORT int pthread_clockjoin_np(pthread_t t, void** result, clockid_
   if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_clockjoin_np)(t, result, clock, abstime);
   if (clock != CLOCK_REALTIME && clock != CLOCK_MONOTONIC) return EINVAL;
   if (!abstime) return join(t, result, kNever);
-  if (abstime->tv_nsec < 0 || abstime->tv_nsec >= 1'000'000'000) return EINVAL;
   int e;
+  if (!valid(*abstime)) return (e = join(t, result, 0)) == ETIMEDOUT ? EINVAL : e;
   do e = join(t, result, deadline_from(clock, abstime));
   while (e == ETIMEDOUT && !reached(clock, abstime));  // the clock was set
   return e;
@@ -334,8 +348,13 @@ FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noe
   // A thread may ask about itself to the last: sanitizers do so when a detached one ends.
   if (!f && tls_current && tls_current->tcb == reinterpret_cast<void*>(t)) f = tls_current;
   if (!f && stale_handle(t)) return ESRCH;
-  if (!f || !f->block) return REAL(pthread_getattr_np)(t, attr);
+  if (!f || !f->block) {
+    int e = REAL(pthread_getattr_np)(t, attr);
+    if (e == 0 && f) scheduling_to_attr(f, attr);
+    return e;
+  }
   if (int e = pthread_attr_init(attr)) return e;
+  scheduling_to_attr(f, attr);
   // As NPTL: the guard is outside, TCB and TLS are inside, so that a collector that scans the stack sees them.
   char* high = f->user_stack ? f->stack_high : f->block + f->block_size;
   pthread_attr_setstack(attr, f->stack_low, static_cast<size_t>(high - f->stack_low));
@@ -361,7 +380,7 @@ FIBERTHREAD_EXPORT int pthread_getname_np(pthread_t t, char* buf, size_t size) n
   if (!f && stale_handle(t)) return ESRCH;
   if (!f || !sched_started() || f->kernel) return REAL(pthread_getname_np)(t, buf, size);
   if (size < sizeof f->name) return ERANGE;
-  if (*f->name) strcpy(buf, f->name);
+  if (has_name(f)) strcpy(buf, f->name);
   else raw_syscall(SYS_prctl, PR_GET_NAME, fiberthread::arg(buf));  // of the process, as a new thread inherits it
   return 0;
 }

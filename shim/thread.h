@@ -6,8 +6,8 @@
 
 namespace fiberthread {
 
-// Each file's share of Fiber::shim, all zero at birth: bytes 0–95 shim/signal.cpp, 96–111 shim/cancel.cpp, 112–127
-// shim/syscall.cpp, 128–191 shim/scheduling.cpp.
+// Each file's share of Fiber::shim, all zero at birth: bytes 0–95 shim/signal*.cpp, 96–111 shim/cancel.cpp, 112–127
+// shim/shared_use.cpp, 128–191 shim/scheduling.cpp.
 template <class T, size_t kOffset, size_t kEnd>
 T& shim_share(Fiber* f) {
   static_assert(sizeof(T) <= kEnd - kOffset && kEnd <= sizeof f->shim && alignof(T) <= 16 && kOffset % 16 == 0);
@@ -24,6 +24,8 @@ void thread_reset_after_fork();
 
 // Ends the calling fiber as pthread_exit does, unwinding it.
 [[noreturn]] void thread_exit(void* value);
+// At its end: the word that the calling fiber named by set_tid_address. (syscall.cpp)
+void clear_named_word();
 // Ends the calling fiber without any handler, as SYS_exit ends an NPTL thread.
 [[noreturn]] void thread_exit_raw();
 

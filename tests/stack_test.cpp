@@ -118,7 +118,7 @@ Test(stack, memory_of_idle_blocks_goes_back) {
   cr_assert_eq(reap_idle(), 0u);  // they are in use
   for (Fiber* f : all) put(f);
   unsigned released = reap_idle(), gone = 0;
-  cr_assert(released >= kMany - 64 && !block_any_idle());
+  cr_assert(released >= kMany - 64 - 32 && !block_any_idle());  // some stay for ever, some with their worker
   for (unsigned i = 0; i < kMany; i++) {
     cr_assert(resident(low[i]) == (all[i]->tcb != nullptr));
     cr_assert(block_find(tcb[i]) == (all[i]->tcb ? all[i] : nullptr));

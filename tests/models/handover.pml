@@ -1,9 +1,10 @@
 // Hand-over of slots: a slot is never used by two workers at once, and never lost.
 //
-// Mirrors Entry, Entry::settle(), suspend(), arrive(), prepare_run(), take_free_slot() and go_idle() of sched/scheduler.cpp
+// Mirrors Entry, Entry::settle(), suspend(), arrive(), prepare_run(), take_free_slot(), go_idle() and Blocking of sched/scheduler.cpp
 // as far as they touch in_sched, revoked, heartbeat and slot, and look_at(), try_take() of sched/sysmon.cpp with
 // hand_slot_to_spare(). Two workers, two slots. A worker in fiber code may stay there for ever. Sysmon takes slots from
-// worker 0, and only that has a store buffer; with -DBOTH both (15 million states and more: for once, not for each day).
+// worker 0, and only that has a store buffer and gives slots away; with -DBOTH both (15 million states and more: for once, not
+// for each day).
 //
 // A worker's plain stores go through a store buffer (x86). Its locked instructions wait until that is empty; sysmon's
 // membarrier makes each worker do so once. Sections under idle_lock are one step. Sysmon's own stores follow locked
@@ -15,8 +16,9 @@
 // fails: -DBROKEN_MEMBARRIER
 // fails: -DBROKEN_HEARTBEAT
 // fails: -DBROKEN_SETTLE
+// fails: -DBROKEN_BLOCKING
 // Mutations. BROKEN_MEMBARRIER: there is none. BROKEN_HEARTBEAT: sysmon does not compare it. BROKEN_SETTLE: the worker gives
-// its claim up by a plain store, not by CAS.
+// its claim up by a plain store, not by CAS. BROKEN_BLOCKING: who gives the slot away leaves the heartbeat as it is.
 
 #define W 2
 #define SLOTS 2
@@ -44,7 +46,7 @@ chan buffer[W] = [4] of { mtype, byte };
 
 // For the assertions only.
 byte uses[4];             // by worker 0 of slot 0, 1, by worker 1 of slot 0, 1
-bit handing[SLOTS];       // in sysmon's hand
+bit handing[SLOTS];       // in the hand of sysmon, or of who gives it away
 
 #define use_of(w, s) uses[2 * (w) + (s)]
 #define holds(w, s) (slot[w] == s && revoked[w] != Taken)
@@ -61,7 +63,12 @@ inline store(at, value) {
      :: else
      fi
   :: at == Beat -> beat[me] = 1
-  :: at == Slot -> slot[me] = value
+  :: at == Slot ->
+     if
+     :: value == none && slot[me] != none && revoked[me] != Taken -> handing[slot[me]] = 1
+     :: else
+     fi;
+     slot[me] = value
   :: at == Revoked -> revoked[me] = value
   fi;
   assert(sound)
@@ -131,13 +138,50 @@ inline take_free_slot() {
   assert(sound)
 }
 
+// Of one's own slot. The lock in hand_slot_to_spare() comes after the stores.
+inline give_away() {
+  atomic { put(Slot, none); handed = mine }
+#ifndef BROKEN_BLOCKING
+  put(Beat, 1);
+#endif
+  atomic {
+    locked;
+    use_of(me, mine)--;
+    assert(use_of(me, mine) == 0);
+    if
+    :: idle[1 - me] -> idle[1 - me] = 0; slot[1 - me] = handed
+    :: else -> free[handed] = 1
+    fi;
+    handing[handed] = 0;
+    mine = none; handed = none;
+    assert(sound)
+  }
+}
+
 proctype worker(byte me) {
+  byte handed = none;
   byte mine = none;  // what it reads in its own `slot`
   mtype r = Kept;
   goto context;
 fiber:
   if
   :: true -> enter(); leave(); goto fiber                   // queues something
+  :: BUFFERED(me) ->                                        // Blocking begins
+     enter();
+     if
+     :: mine != none -> give_away()
+     :: else
+     fi;
+     leave();
+     goto fiber
+  :: BUFFERED(me) ->                                        // and ends
+     enter();
+     if
+     :: mine == none -> atomic { take_free_slot(); use() }
+     :: else
+     fi;
+     leave();
+     goto fiber
   :: true -> enter()                                        // parks
   fi;
   if

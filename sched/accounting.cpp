@@ -1,0 +1,67 @@
+#include "sched/accounting.h"
+
+#include <time.h>
+
+#include "sched/syscall.h"
+
+namespace fiberthread {
+
+alignas(64) std::atomic<bool> accounting{false};
+
+uint64_t cpu_time_of_thread(int tid) {
+  timespec ts{};
+  // The kernel's encoding of a thread's CPU clock.
+  raw_syscall(SYS_clock_gettime, (~static_cast<long>(tid) << 3) | 6, arg(&ts));
+  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(ts.tv_nsec);
+}
+
+namespace {
+constexpr uint64_t kChanging = ~uint64_t{0};  // a mark while what is before it is being given
+}
+
+void account(Worker* w, Fiber* f) {
+  uint64_t now = cpu_time_of_thread(0), mark = w->cpu_mark.load(std::memory_order_relaxed);
+  if (f) {
+    // Released by the store that follows: who sees that sees this.
+    w->cpu_mark.store(kChanging, std::memory_order_relaxed);
+    f->cpu.store(f->cpu.load(std::memory_order_relaxed) + now - mark, std::memory_order_release);
+  }
+  w->cpu_mark.store(now, std::memory_order_release);
+}
+
+void account_tick() {
+  Fiber* f = tls_current;
+  if (!f || f->kernel || accounting.load(std::memory_order_relaxed)) return;
+  account(f->worker, f);
+}
+
+namespace {
+uint64_t as_seen_by_another(Fiber* f) {
+  constexpr int kLooks = 16;
+  for (int i = 0; i < kLooks; i++) {
+    uint64_t given = f->cpu.load(std::memory_order_acquire);
+    Worker* w = __atomic_load_n(&f->worker, __ATOMIC_RELAXED);
+    if (!w || w->running.load(std::memory_order_acquire) != f) break;
+    uint64_t mark = w->cpu_mark.load(std::memory_order_acquire), now = cpu_time_of_thread(w->tid);
+    if (mark == kChanging) continue;
+    // It has run there all the time: what it will be given when it leaves is not less.
+    bool same = w->running.load(std::memory_order_acquire) == f && w->cpu_mark.load(std::memory_order_acquire) == mark;
+    if (same && f->cpu.load(std::memory_order_acquire) == given) return given + (now > mark ? now - mark : 0);
+  }
+  // It has just left a worker, and what it used there was given to it before.
+  return f->cpu.load(std::memory_order_acquire);
+}
+}  // namespace
+
+uint64_t cpu_time_of(Fiber* f) {
+  accounting.store(true, std::memory_order_relaxed);
+  Busy busy;
+  if (f == tls_current) return f->cpu.load(std::memory_order_relaxed) + cpu_time_of_thread(0) - f->worker->cpu_mark.load(std::memory_order_relaxed);
+  uint64_t now = as_seen_by_another(f), seen = f->cpu_seen.load(std::memory_order_relaxed);
+  // A switch that had begun when accounting went on has given it nothing.
+  while (now > seen)
+    if (f->cpu_seen.compare_exchange_weak(seen, now, std::memory_order_relaxed)) return now;
+  return seen;
+}
+
+}  // namespace fiberthread

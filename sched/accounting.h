@@ -1,0 +1,26 @@
+// CPU time of single fibers, which the kernel knows of its threads only.
+//
+// A worker's clock up to Worker::cpu_mark has been given to fibers. From the first use on, each switch gives the rest to the fiber
+// that leaves; until then nobody pays for that, and the timer's tick does it, for whoever runs then.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "sched/worker.h"
+
+namespace fiberthread {
+
+alignas(64) extern std::atomic<bool> accounting;  // at every switch; once on, it stays so
+
+// In scheduler code of w, or with w's signals masked: what it has used belongs to f; null: to nobody.
+void account(Worker* w, Fiber* f);
+// In the tick's handler.
+void account_tick();
+
+// The fiber's CPU time so far, in nanoseconds. Never less than before, whoever asks. Switches accounting on.
+uint64_t cpu_time_of(Fiber* f);
+
+// CPU time of one kernel thread, 0: the caller's.
+uint64_t cpu_time_of_thread(int tid);
+
+}  // namespace fiberthread

@@ -1,0 +1,446 @@
+#include "sched/poller.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <new>
+
+#include "sched/chaos.h"
+#include "sched/spinlock.h"
+#include "sched/syscall.h"
+#include "sched/worker.h"
+
+namespace fiberthread {
+
+// One wait, of one fiber for any number of descriptors.
+struct PollGroup {
+  Fiber* fiber;
+  std::atomic<uint32_t> fired{0};
+  std::atomic<bool> event{false};  // else all that fired was a close
+};
+
+namespace {
+
+// All that is known of a number. Under the lock, which is held across epoll_ctl: so what is registered, for which life, and
+// what we believe of it are one. To believe wrongly that a number is not registered does no harm (EEXIST).
+struct alignas(64) Descriptor {
+  SpinLock lock;
+  uint32_t again = 0;                  // events that epoll must be asked for anew at each wait: edges may be missing
+  uint32_t registered = 0;             // what epoll reports; 0: not registered
+  std::atomic<uint64_t> seen{0};       // life << 32 | events; changed under the lock
+  std::atomic<PollItem*> first{nullptr};
+  PollItem* last = nullptr;
+  PollNotes notes;
+};
+static_assert(sizeof(Descriptor) == 64);
+
+constexpr uint32_t kChunk = 1024, kChunks = 16384;
+std::atomic<Descriptor*> table[kChunks];
+std::atomic<uint32_t> chunks{0};  // none from this one on
+
+std::atomic<int> epoll_fd{-1}, wake_fd{-1};
+SpinLock open_lock;
+std::atomic<int> process{0};
+constexpr uint64_t kWakeCookie = ~uint64_t{0};
+
+void know_process() {
+  if (!process.load(std::memory_order_relaxed)) process.store(static_cast<int>(raw_syscall(SYS_getpid)), std::memory_order_relaxed);
+}
+
+Descriptor* find(int fd) {
+  auto n = static_cast<uint32_t>(fd);
+  if (n >= kChunk * kChunks) return nullptr;
+  Descriptor* chunk = table[n / kChunk].load(std::memory_order_acquire);
+  return chunk ? &chunk[n % kChunk] : nullptr;
+}
+
+Descriptor* make(int fd) {
+  if (Descriptor* d = find(fd)) return d;
+  auto n = static_cast<uint32_t>(fd);
+  if (n >= kChunk * kChunks) return nullptr;
+  know_process();
+  long mem = raw_syscall(SYS_mmap, 0, kChunk * sizeof(Descriptor), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mem < 0 && mem > -4096) return nullptr;
+  // A new mapping is zero, as all of a Descriptor is at first.
+  Descriptor* none = nullptr;
+  if (!table[n / kChunk].compare_exchange_strong(none, reinterpret_cast<Descriptor*>(mem), std::memory_order_acq_rel))
+    raw_syscall(SYS_munmap, mem, kChunk * sizeof(Descriptor));
+  uint32_t known = chunks.load(std::memory_order_relaxed);
+  while (known <= n / kChunk && !chunks.compare_exchange_weak(known, n / kChunk + 1, std::memory_order_acq_rel)) {
+  }
+  return find(fd);
+}
+
+PollSeen split(uint64_t seen) { return {static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(seen)}; }
+
+// The child of a vfork has descriptors of its own, and our memory.
+bool another_process() { return static_cast<int>(raw_syscall(SYS_getpid)) != process.load(std::memory_order_relaxed); }
+
+// ---- epoll ----
+
+int open_epoll() {
+  int fd = epoll_fd.load(std::memory_order_acquire);
+  if (fd >= 0) return fd;
+  SpinGuard guard(open_lock);
+  if ((fd = epoll_fd.load(std::memory_order_relaxed)) >= 0) return fd;
+  if (wake_fd.load(std::memory_order_relaxed) < 0) poll_take(raw_syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK), wake_fd);
+  std::atomic<int> made{static_cast<int>(raw_syscall(SYS_epoll_create1, EPOLL_CLOEXEC))};
+  epoll_event e{EPOLLIN | EPOLLET, {.u64 = kWakeCookie}};
+  if (raw_syscall(SYS_epoll_ctl, made, EPOLL_CTL_ADD, wake_fd.load(std::memory_order_relaxed), arg(&e)) == 0) poll_take(made, epoll_fd);
+  else if (made >= 0) raw_syscall(SYS_close, made);
+  return epoll_fd.load(std::memory_order_relaxed);
+}
+
+// Where an edge may be missing, since a file looks for its readiness only when it is asked: sendto() on a datagram socket of
+// the Unix domain, terminals, devices.
+uint32_t asked_again(int fd) {
+  int type = 0;
+  uint32_t size = sizeof type;
+  if (raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size)) == 0) return type == SOCK_STREAM ? 0u : uint32_t{EPOLLOUT};
+  struct stat s;
+  return raw_syscall(SYS_fstat, fd, arg(&s)) == 0 && S_ISFIFO(s.st_mode) ? 0 : ~0u;
+}
+
+// Under the lock: from now on epoll reports `events`, besides what it did.
+bool watch(Descriptor* d, int fd, uint32_t events) {
+  if (!(events & (~d->registered | d->again))) return true;
+  int ep = open_epoll();
+  if (ep < 0) return false;
+  if (!d->registered) d->again = asked_again(fd);
+  events |= d->registered;
+  epoll_event e{events | EPOLLET, {.u64 = (d->seen.load(std::memory_order_relaxed) & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(fd)}};
+  long op = d->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+  long r = raw_syscall(SYS_epoll_ctl, ep, op, fd, arg(&e));
+  // Somebody closed a number behind our back, or left it registered.
+  if (r == -ENOENT) r = raw_syscall(SYS_epoll_ctl, ep, EPOLL_CTL_ADD, fd, arg(&e));
+  else if (r == -EEXIST) r = raw_syscall(SYS_epoll_ctl, ep, EPOLL_CTL_MOD, fd, arg(&e));
+  d->registered = r == 0 ? events : 0;
+  return r == 0;
+}
+
+// What of poll()'s words epoll is asked for.
+uint32_t watched(uint32_t events) {
+  uint32_t w = 0;
+  if (events & (EPOLLIN | EPOLLRDNORM | EPOLLRDHUP)) w |= EPOLLIN | EPOLLRDHUP;
+  if (events & (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)) w |= EPOLLOUT;
+  if (events & (EPOLLPRI | EPOLLRDBAND)) w |= EPOLLPRI;
+  return w ? w : EPOLLRDHUP;  // errors and hang-ups only
+}
+
+// ---- the waits of a descriptor, under its lock ----
+
+void link(Descriptor* d, PollItem* i) {
+  i->next = nullptr;
+  i->prev = d->last;
+  if (d->last) d->last->next = i;
+  else d->first.store(i, std::memory_order_relaxed);
+  d->last = i;
+  i->queued = true;
+}
+
+void unlink(Descriptor* d, PollItem* i) {
+  if (i->prev) i->prev->next = i->next;
+  else d->first.store(i->next, std::memory_order_relaxed);
+  if (i->next) i->next->prev = i->prev;
+  else d->last = i->prev;
+  i->queued = false;
+}
+
+void end_wait(Descriptor* d, PollItem* i, bool closed) {
+  unlink(d, i);
+  PollGroup* g = i->group;
+  Fiber* f = g->fiber;
+  if (!closed) g->event.store(true, std::memory_order_relaxed);
+  g->fired.store(1, std::memory_order_release);
+  unpark(f);  // the group may be gone
+}
+
+void end_all(Descriptor* d, bool closed) {
+  while (PollItem* i = d->first.load(std::memory_order_relaxed)) end_wait(d, i, closed);
+}
+
+// True if it has ended a wait.
+bool happened(Descriptor* d, uint32_t events, bool also_shared) {
+  bool all = events & (EPOLLERR | EPOLLHUP), any = false;
+  uint32_t taken = 0;
+  for (PollItem *i = d->first.load(std::memory_order_relaxed), *next; i; i = next) {
+    next = i->next;
+    uint32_t hit = watched(i->events) & events;
+    if (!all && !hit) continue;
+    if (i->exclusive && !all && !(hit & EPOLLRDHUP) && !(hit & ~taken)) continue;
+    if (!i->exclusive && !also_shared) continue;
+    if (i->exclusive) taken |= hit;
+    end_wait(d, i, false);
+    any = true;
+  }
+  return any;
+}
+
+void count_event(Descriptor* d) {
+  uint64_t s = d->seen.load(std::memory_order_relaxed);
+  d->seen.store((s & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(s + 1), std::memory_order_release);
+}
+
+}  // namespace
+
+// ---- waiting ----
+
+PollSeen poll_seen(int fd) {
+  Descriptor* d = make(fd);
+  return d ? split(d->seen.load(std::memory_order_acquire)) : PollSeen{};
+}
+
+PollNotes* poll_notes(int fd) {
+  Descriptor* d = make(fd);
+  return d ? &d->notes : nullptr;
+}
+
+PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t interrupt_mask) {
+  Fiber* me = self();
+  Busy busy;
+  clear_pending_unpark(me);
+  PollGroup group{me};
+  PollEnd end = PollEnd::Ready;
+  size_t queued = 0;
+  bool go_on = true;
+  for (; queued < n && go_on; queued++) {
+    PollItem& i = items[queued];
+    i.queued = false;
+    i.group = &group;
+    if (i.fd < 0) continue;
+    Descriptor* d = make(i.fd);
+    if (!d) {
+      end = PollEnd::Refused;
+      break;
+    }
+    SpinGuard guard(d->lock);
+    PollSeen now = split(d->seen.load(std::memory_order_relaxed));
+    if (now == i.seen && watch(d, i.fd, watched(i.events))) {
+      link(d, &i);
+    } else {
+      end = now.life != i.seen.life ? PollEnd::Closed : now.events != i.seen.events ? PollEnd::Ready : PollEnd::Refused;
+      go_on = false;
+    }
+  }
+  if (go_on && end != PollEnd::Refused) {
+    chaos_delay();
+    if (!poll_watched()) sysmon_poke();
+    for (;;) {
+      if (group.fired.load(std::memory_order_acquire)) break;
+      if (me->interrupts.load(std::memory_order_seq_cst) & interrupt_mask) end = PollEnd::Interrupted;
+      else if (passed(me, deadline)) end = PollEnd::TimedOut;
+      if (end != PollEnd::Ready) break;
+      park_if(&group.fired, 0, {"descriptor", reinterpret_cast<void*>(static_cast<intptr_t>(n ? items[0].fd : -1))}, deadline);
+    }
+  }
+  // Who ended our only wait does not touch it any more.
+  if (n != 1 || !group.fired.load(std::memory_order_acquire)) {
+    for (size_t k = 0; k < queued; k++) {
+      if (items[k].fd < 0) continue;
+      Descriptor* d = find(items[k].fd);
+      SpinGuard guard(d->lock);
+      if (items[k].queued) unlink(d, &items[k]);
+    }
+  }
+  // An exclusive wait that was ended has something to take, whatever came at the same time.
+  if (group.fired.load(std::memory_order_acquire)) return group.event.load(std::memory_order_relaxed) ? PollEnd::Ready : PollEnd::Closed;
+  return end;
+}
+
+PollEnd poll_wait(int fd, uint32_t events, PollSeen seen, uint64_t deadline, uint32_t interrupt_mask) {
+  PollItem item;
+  item.fd = fd;
+  item.events = events;
+  item.seen = seen;
+  item.exclusive = true;
+  return poll_wait_any(&item, 1, deadline, interrupt_mask);
+}
+
+void poll_pass(int fd, uint32_t events) {
+  Descriptor* d = find(fd);
+  if (!d || !d->first.load(std::memory_order_relaxed)) return;
+  Busy busy;
+  SpinGuard guard(d->lock);
+  happened(d, watched(events) & ~uint32_t{EPOLLRDHUP}, false);
+}
+
+void poll_nudge(int fd) {
+  Descriptor* d = find(fd);
+  if (!d || !d->first.load(std::memory_order_relaxed) || another_process()) return;
+  Busy busy;
+  SpinGuard guard(d->lock);
+  count_event(d);
+  end_all(d, false);
+}
+
+// ---- the end of a number's life ----
+
+void poll_closing(int fd) {
+  Descriptor* d = find(fd);
+  if (!d || another_process()) return;
+  Busy busy;
+  SpinGuard guard(d->lock);
+  d->seen.store(((d->seen.load(std::memory_order_relaxed) >> 32) + 1) << 32, std::memory_order_release);
+  d->notes.kind.store(0, std::memory_order_relaxed);
+  d->notes.version.store(0, std::memory_order_relaxed);
+  if (d->registered) {
+    // While others have the file too, it would stay registered.
+    epoll_event e{};
+    raw_syscall(SYS_epoll_ctl, epoll_fd.load(std::memory_order_relaxed), EPOLL_CTL_DEL, fd, arg(&e));
+    d->registered = 0;
+  }
+  end_all(d, true);
+}
+
+// Waits that began between poll_closing() and the call that closed it are for nobody knows which file: they try again, and
+// whatever is registered is so no more, as far as we are concerned.
+void poll_closed(int fd) {
+  Descriptor* d = find(fd);
+  if (!d) return;
+  Busy busy;
+  SpinGuard guard(d->lock);
+  if ((!d->registered && !d->first.load(std::memory_order_relaxed)) || another_process()) return;
+  d->registered = 0;
+  count_event(d);
+  end_all(d, false);
+}
+
+namespace {
+template <class Call>
+void each_known(unsigned first, unsigned last, Call call) {
+  uint32_t end = chunks.load(std::memory_order_acquire) * kChunk;
+  for (uint32_t n = first; n < end && n <= last;) {
+    if (!table[n / kChunk].load(std::memory_order_acquire)) n = (n / kChunk + 1) * kChunk;
+    else call(static_cast<int>(n++));
+  }
+}
+}  // namespace
+
+void poll_closing_range(unsigned first, unsigned last) { each_known(first, last, poll_closing); }
+void poll_closed_range(unsigned first, unsigned last) { each_known(first, last, poll_closed); }
+
+// ---- our own descriptors ----
+
+namespace {
+constexpr int kHigh = 512;
+std::atomic<std::atomic<int>*> own[8];  // where their numbers are
+}  // namespace
+
+bool poll_own(int fd) {
+  for (auto& o : own) {
+    auto* where = o.load(std::memory_order_acquire);
+    if (where && where->load(std::memory_order_relaxed) == fd) return fd >= 0 && !another_process();
+  }
+  return false;
+}
+
+int poll_next_own(int fd) {
+  int next = -1;
+  for (auto& o : own) {
+    auto* where = o.load(std::memory_order_acquire);
+    int n = where ? where->load(std::memory_order_relaxed) : -1;
+    if (n >= fd && (next < 0 || n < next)) next = n;
+  }
+  return next >= 0 && another_process() ? -1 : next;
+}
+
+void poll_take(long fd, std::atomic<int>& to) {
+  if (fd < 0) return;
+  know_process();
+  long high = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kHigh);
+  if (high >= 0) raw_syscall(SYS_close, fd);
+  for (auto& o : own) {
+    std::atomic<int>* none = nullptr;
+    if (o.load(std::memory_order_relaxed) == &to || o.compare_exchange_strong(none, &to, std::memory_order_acq_rel)) break;
+  }
+  to.store(static_cast<int>(high >= 0 ? high : fd), std::memory_order_release);
+}
+
+void poll_give_back(std::atomic<int>& mine) {
+  int fd = mine.exchange(-1, std::memory_order_relaxed);
+  if (fd >= 0) raw_syscall(SYS_close, fd);
+}
+
+void poll_make_way(int fd) {
+  for (auto& o : own) {
+    auto* where = o.load(std::memory_order_acquire);
+    if (!where || where->load(std::memory_order_relaxed) != fd || another_process()) continue;
+    long to = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, fd + 1);
+    if (to < 0) to = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kHigh);
+    if (to >= 0) where->store(static_cast<int>(to), std::memory_order_release);
+  }
+}
+
+// ---- looking ----
+
+bool poll_active() { return epoll_fd.load(std::memory_order_relaxed) >= 0; }
+int poll_descriptor() { return epoll_fd.load(std::memory_order_acquire); }
+
+bool poll_dispatch(const PollEvents& events) {
+  bool any = false;
+  for (int k = 0; k < events.n; k++) {
+    const epoll_event& e = events.all[k];
+    if (e.data.u64 == kWakeCookie) {
+      poll_wake_again();
+      continue;
+    }
+    Descriptor* d = find(static_cast<int>(e.data.u64));
+    if (!d) continue;
+    SpinGuard guard(d->lock);
+    if (d->seen.load(std::memory_order_relaxed) >> 32 != e.data.u64 >> 32) continue;  // of an earlier life
+    count_event(d);
+    any |= happened(d, e.events, true);
+  }
+  return any;
+}
+
+bool poll_look() {
+  int ep = epoll_fd.load(std::memory_order_acquire);
+  if (ep < 0) return false;
+  PollEvents events;
+  long n = raw_syscall(SYS_epoll_pwait, ep, arg(events.all), kPollEvents, 0, 0, 8);
+  events.n = n > 0 ? static_cast<int>(n) : 0;
+  return events.n && poll_dispatch(events);
+}
+
+#ifndef SYS_epoll_pwait2
+#define SYS_epoll_pwait2 441
+#endif
+
+void poll_sleep(PollEvents& events, uint64_t deadline) {
+  int ep = epoll_fd.load(std::memory_order_acquire);
+  long n;
+  if (deadline == kNever) {
+    n = raw_syscall(SYS_epoll_pwait, ep, arg(events.all), kPollEvents, -1, 0, 8);
+  } else {
+    uint64_t now = now_ns(), left = deadline > now ? deadline - now : 0;
+    timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
+    n = raw_syscall(SYS_epoll_pwait2, ep, arg(events.all), kPollEvents, arg(&t), 0, 8);
+    if (n == -ENOSYS) {
+      uint64_t ms = left / 1'000'000 + 1;
+      n = raw_syscall(SYS_epoll_pwait, ep, arg(events.all), kPollEvents, static_cast<long>(ms > 1'000'000 ? 1'000'000 : ms), 0, 8);
+    }
+  }
+  events.n = n > 0 ? static_cast<int>(n) : 0;
+}
+
+void poll_wake() {
+  uint64_t one = 1;
+  raw_syscall(SYS_write, wake_fd.load(std::memory_order_relaxed), arg(&one), sizeof one);
+}
+
+void poll_reset() {
+  poll_give_back(epoll_fd);
+  poll_give_back(wake_fd);
+  open_lock.reset();
+  process.store(0);
+  for (uint32_t n = chunks.exchange(0); n--;)
+    if (Descriptor* c = table[n].exchange(nullptr)) raw_syscall(SYS_munmap, arg(c), kChunk * sizeof(Descriptor));
+}
+
+}  // namespace fiberthread

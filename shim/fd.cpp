@@ -1,0 +1,162 @@
+// The life of descriptors: the poller has to know when a number is closed or given to another file, and programs that close
+// what they do not know must not close the library's own.
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "sched/syscall.h"
+#include "sched/worker.h"
+#include "shim/export.h"
+#include "shim/io.h"
+#include "shim/real.h"
+
+namespace fiberthread {
+namespace {
+
+// Around a call that ends the life of `fd`.
+class Closing {
+ public:
+  explicit Closing(int fd) : fd_(fd) { poll_closing(fd); }
+  ~Closing() { poll_closed(fd_); }
+  Closing(const Closing&) = delete;
+
+ private:
+  int fd_;
+};
+
+long duplicate(long nr, int from, int to, int flags) {
+  // Only what can be duplicated replaces another.
+  if (from == to || raw_syscall(SYS_fcntl, from, F_GETFD) < 0) return raw_syscall(nr, from, to, flags);
+  if (poll_own(to)) poll_make_way(to);
+  Closing closing(to);
+  return raw_syscall(nr, from, to, flags);
+}
+
+// All but our own; -ENOSYS on old kernels.
+long close_range_here(unsigned first, unsigned last, int flags) {
+  long r = 0;
+  unsigned from = first;
+  while (r == 0) {
+    int mine = from <= 0x7fffffff ? poll_next_own(static_cast<int>(from)) : -1;
+    bool last_part = mine < 0 || static_cast<unsigned>(mine) > last;
+    unsigned to = last_part ? last : static_cast<unsigned>(mine) - 1;
+    if (from <= to || (last_part && from == first)) r = raw_syscall(SYS_close_range, from, to, flags);
+    if (last_part || static_cast<unsigned>(mine) == last) break;
+    from = static_cast<unsigned>(mine) + 1;
+  }
+  return r;
+}
+
+int closing_stream(FILE* f) {
+  int error = errno, fd = fileno(f);  // none of a stream in memory
+  errno = error;
+  return fd;
+}
+
+// O_NONBLOCK may have changed.
+void forget_flags(int fd) {
+  if (!sched_started()) return;
+  if (PollNotes* notes = poll_notes(fd)) notes->kind.fetch_and(~uint32_t{kNonblocking}, std::memory_order_relaxed);
+  socket_options_changed(false);
+}
+
+}  // namespace
+
+void fd_init() {
+  (void)REAL(close);
+  (void)REAL(fcntl);
+}
+
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+FIBERTHREAD_EXPORT int close(int fd) {
+  if (poll_own(fd)) return static_cast<int>(with_errno(-EBADF));
+  Closing closing(fd);
+  return REAL(close)(fd);
+}
+FIBERTHREAD_ALIAS(__close, close);
+
+FIBERTHREAD_EXPORT int dup2(int from, int to) noexcept {
+#ifdef SYS_dup2
+  return static_cast<int>(with_errno(duplicate(SYS_dup2, from, to, 0)));
+#else
+  if (from == to) return REAL(dup2)(from, to);
+  return static_cast<int>(with_errno(duplicate(SYS_dup3, from, to, 0)));
+#endif
+}
+FIBERTHREAD_ALIAS(__dup2, dup2);
+
+FIBERTHREAD_EXPORT int dup3(int from, int to, int flags) noexcept {
+  return static_cast<int>(with_errno(duplicate(SYS_dup3, from, to, flags)));
+}
+
+FIBERTHREAD_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
+  // With flags: marks them only, as ours are marked; or closes them for this kernel thread alone.
+  if (flags || first > last) return REAL(close_range)(first, last, flags);
+  poll_closing_range(first, last);
+  long r = close_range_here(first, last, flags);
+  poll_closed_range(first, last);
+  return static_cast<int>(with_errno(r));
+}
+
+FIBERTHREAD_EXPORT void closefrom(int first) noexcept {
+  if (first < 0) first = 0;
+  auto from = static_cast<unsigned>(first);
+  poll_closing_range(from, ~0u);
+  long r = close_range_here(from, ~0u, 0);
+  if (r == -ENOSYS && poll_next_own(first) < 0) {
+    REAL(closefrom)(first);
+  } else if (r == -ENOSYS) {
+    int most = static_cast<int>(sysconf(_SC_OPEN_MAX));
+    for (int fd = first; fd < most; fd++)
+      if (!poll_own(fd)) raw_syscall(SYS_close, fd);
+  }
+  poll_closed_range(from, ~0u);
+}
+
+FIBERTHREAD_EXPORT int fclose(FILE* f) {
+  Closing closing(closing_stream(f));
+  return REAL(fclose)(f);
+}
+
+FIBERTHREAD_EXPORT int pclose(FILE* f) {
+  Closing closing(closing_stream(f));
+  return REAL(pclose)(f);
+}
+
+FIBERTHREAD_EXPORT FILE* freopen(const char* path, const char* mode, FILE* f) {
+  Closing closing(closing_stream(f));
+  return REAL(freopen)(path, mode, f);
+}
+
+FIBERTHREAD_EXPORT FILE* freopen64(const char* path, const char* mode, FILE* f) {
+  Closing closing(closing_stream(f));
+  return REAL(freopen64)(path, mode, f);
+}
+
+FIBERTHREAD_EXPORT int fcntl(int fd, int command, ...) {
+  va_list list;
+  va_start(list, command);
+  long argument = va_arg(list, long);
+  va_end(list);
+  int r = REAL(fcntl)(fd, command, argument);
+  if (command == F_SETFL) forget_flags(fd);
+  return r;
+}
+FIBERTHREAD_ALIAS(fcntl64, fcntl);
+FIBERTHREAD_ALIAS(__fcntl, fcntl);
+
+FIBERTHREAD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
+  va_list list;
+  va_start(list, request);
+  long argument = va_arg(list, long);
+  va_end(list);
+  int r = REAL(ioctl)(fd, request, argument);
+  if (request == FIONBIO) forget_flags(fd);
+  return r;
+}

@@ -1,0 +1,361 @@
+// read, write and their kin.
+#include "shim/io.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "sched/syscall.h"
+#include "sched/worker.h"
+#include "shim/export.h"
+#include "shim/real.h"
+#include "shim/signal.h"
+#include "shim/time.h"
+
+namespace fiberthread {
+
+// ---- what is known of a descriptor ----
+
+uint32_t kind_of(int fd, PollNotes* notes) {
+  uint32_t kind = notes->kind.load(std::memory_order_relaxed);
+  if (__builtin_expect(kind & kKindMask, 1)) return kind;
+  struct stat s;
+  if (raw_syscall(SYS_fstat, fd, arg(&s)) != 0) return kPlain;
+  if (S_ISSOCK(s.st_mode)) {
+    int type = 0;
+    socklen_t size = sizeof type;
+    raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size));
+    // write() marks the end of a record, send() does not.
+    kind = kSocket | uint32_t{type == SOCK_SEQPACKET ? kNowait : kMessage} | (type == SOCK_STREAM ? uint32_t{kStream} : 0);
+  } else {
+    kind = S_ISREG(s.st_mode) || S_ISDIR(s.st_mode) || S_ISBLK(s.st_mode) ? kPlain : kNowait;
+  }
+  notes->kind.store(kind, std::memory_order_relaxed);
+  return kind;
+}
+
+bool is_ready(int fd, uint32_t events) {
+  pollfd p{fd, static_cast<short>(events), 0};
+  timespec at_once{};
+  return raw_syscall(SYS_ppoll, arg(&p), 1, arg(&at_once), 0, 8) != 0;
+}
+
+namespace {
+
+// Times that somebody set one of the options below, or O_NONBLOCK, plus one.
+std::atomic<uint32_t> options_version{1};
+
+// How the program set the descriptor. True if it is not to wait at all.
+bool look_at_options(int fd, PollNotes* notes) {
+  uint32_t version = options_version.load(std::memory_order_acquire);
+  if (notes->version.load(std::memory_order_acquire) == version) return false;
+  long flags = raw_syscall(SYS_fcntl, fd, F_GETFL);
+  if (flags >= 0 && flags & O_NONBLOCK) {
+    notes->kind.fetch_or(kNonblocking, std::memory_order_relaxed);
+    return true;
+  }
+  // Of other files, another process may well change the flags.
+  if (!(kind_of(fd, notes) & kSocket)) return false;
+  auto get = [&](int option) -> uint32_t {  // milliseconds: the kernel counts its ticks
+    timeval t{};
+    socklen_t size = sizeof t;
+    if (raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, option, arg(&t), arg(&size)) != 0) return 0;
+    int64_t ms = t.tv_sec * 1000 + (t.tv_usec + 999) / 1000;
+    return static_cast<uint32_t>(ms > 0xffffffff ? 0xffffffff : ms);
+  };
+  uint32_t low = 0;
+  socklen_t size = sizeof low;
+  if (low_water_used.load(std::memory_order_relaxed)) raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_RCVLOWAT, arg(&low), arg(&size));
+  notes->receive.store(get(SO_RCVTIMEO), std::memory_order_relaxed);
+  notes->send.store(get(SO_SNDTIMEO), std::memory_order_relaxed);
+  notes->low_water.store(low, std::memory_order_relaxed);
+  notes->version.store(version, std::memory_order_release);
+  return false;
+}
+
+// A socket's pending one, taken.
+int error_of(int fd) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  return raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, arg(&error), arg(&size)) == 0 ? error : 0;
+}
+
+}  // namespace
+
+std::atomic<bool> low_water_used{false};
+
+void socket_options_changed(bool low_water) {
+  if (low_water) low_water_used.store(true, std::memory_order_relaxed);
+  options_version.fetch_add(1, std::memory_order_acq_rel);
+}
+
+size_t low_water(int fd, PollNotes* notes, size_t n) {
+  if (!low_water_used.load(std::memory_order_relaxed) || !(kind_of(fd, notes) & kStream)) return 0;
+  look_at_options(fd, notes);
+  size_t low = notes->low_water.load(std::memory_order_relaxed);
+  return low <= 1 ? 0 : low < n ? low : n;
+}
+
+// ---- waiting ----
+
+long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again) {
+  if (look_at_options(fd, notes)) return -EAGAIN;
+  Fiber* me = self();
+  // Those of what is no socket are of the number's last life that was one.
+  bool socket = kind_of(fd, notes) & kSocket;
+  uint64_t timeout = socket ? uint64_t{(events & EPOLLIN ? notes->receive : notes->send).load(std::memory_order_relaxed)} * 1'000'000 : 0;
+  uint64_t deadline = timeout ? (now_ns() + timeout + 1) & ~kFollowsRealtime : kNever;
+  for (;;) {
+    PollEnd end;
+    {
+      // From here to the result, handlers wait: each that comes ends the call, or would have if it had nothing to give.
+      Busy busy;
+      uint32_t interrupts = kInterruptSignal | (how & kCancels ? wait_interrupts(me) : 0);
+      for (;;) {
+        end = poll_wait(fd, events, seen, deadline, interrupts);
+        if (end != PollEnd::Ready) break;
+        PollSeen now = poll_seen(fd);
+        if (now.life != seen.life) {
+          end = PollEnd::Closed;
+          break;
+        }
+        seen = now;
+        // An error that came while it waited goes before what a new call would find.
+        long r = events & EPOLLOUT ? -error_of(fd) : 0;
+        if (r == 0) r = again.call(again.data);
+        if (r == kInKernel) return r;
+        if (r != -EAGAIN) {
+          poll_pass(fd, events);
+          return r;
+        }
+        // Ready, and still EAGAIN: only the kernel knows what it waits for, or that it does not mean to.
+        if (!(how & kAsks) && is_ready(fd, events)) return kInKernel;
+      }
+    }
+    switch (end) {
+      case PollEnd::Closed: return -EBADF;
+      case PollEnd::TimedOut: return -EAGAIN;
+      case PollEnd::Refused: return kInKernel;
+      default: break;
+    }
+    if (how & kCancels) test_cancel();
+    if (timeout || !(how & kRestarts) || !signal_restarts(me)) return -EINTR;
+    seen = poll_seen(fd);
+    long r = again.call(again.data);
+    if (r != -EAGAIN) return r;
+  }
+}
+
+size_t total_length(const iovec* all, size_t n) {
+  size_t sum = 0;
+  for (size_t i = 0; i < n; i++) sum += all[i].iov_len;
+  return sum;
+}
+
+size_t remaining(const iovec* all, size_t n, size_t done, iovec* rest) {
+  size_t i = 0, k = 0;
+  for (; i < n && done >= all[i].iov_len; i++) done -= all[i].iov_len;
+  for (; i < n && k < kPieces; i++, k++) {
+    rest[k] = {static_cast<char*>(all[i].iov_base) + done, all[i].iov_len - done};
+    done = 0;
+  }
+  return k;
+}
+
+namespace {
+
+// RWF_NOWAIT at the file's own position, or a look by poll() where it is not known.
+long nowait(long nr, int fd, PollNotes* notes, uint32_t events, const iovec* v, size_t n) {
+  uint32_t kind = notes->kind.load(std::memory_order_relaxed);
+  if ((kind & kKindMask) != kAsk) {
+    long r = raw_syscall(nr, fd, arg(v), static_cast<long>(n), -1, -1, RWF_NOWAIT);
+    if (r != -EOPNOTSUPP && r != -ENOSYS) return r;
+    notes->kind.store((kind & ~uint32_t{kKindMask}) | kAsk, std::memory_order_relaxed);
+  }
+  return is_ready(fd, events) ? kInKernel : -EAGAIN;
+}
+
+bool takes_messages(PollNotes* notes) { return (notes->kind.load(std::memory_order_relaxed) & kKindMask) == kMessage; }
+
+// It is none: somebody else's file has the number.
+long forget_kind(PollNotes* notes) {
+  notes->kind.store(kUnknown, std::memory_order_relaxed);
+  return kInKernel;
+}
+
+long read_here(int fd, PollNotes* notes, void* buf, size_t n) {
+  auto at = [&](size_t done) { return static_cast<char*>(buf) + done; };
+  return receive(
+      fd, notes, low_water(fd, notes, n), false,
+      [&](size_t done) -> long {
+        iovec v{at(done), n - done};
+        if (!takes_messages(notes)) return nowait(SYS_preadv2, fd, notes, EPOLLIN, &v, 1);
+        long r = raw_syscall(SYS_recvfrom, fd, arg(at(done)), static_cast<long>(n - done), MSG_DONTWAIT, 0, 0);
+        return r == -ENOTSOCK ? forget_kind(notes) : r;
+      },
+      [&](size_t done) { return REAL(read)(fd, at(done), n - done); });
+}
+
+// A blocking write ends when all has gone; only streams and pipes ever take less at once.
+long write_here(int fd, PollNotes* notes, const void* buf, size_t n) {
+  constexpr size_t kMost = 0x7ffff000;  // the kernel's
+  if (n > kMost) n = kMost;
+  size_t done = 0;
+  while (done < n) {
+    auto* at = static_cast<const char*>(buf) + done;
+    iovec v{const_cast<char*>(at), n - done};
+    long r = wait_for(
+        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
+        [&]() -> long {
+          if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, &v, 1);
+          long flags = MSG_DONTWAIT | (done ? MSG_NOSIGNAL : 0);
+          long r = raw_syscall(SYS_sendto, fd, arg(at), static_cast<long>(n - done), flags, 0, 0);
+          return r == -ENOTSOCK ? forget_kind(notes) : r;
+        },
+        [&] { return REAL(write)(fd, at, n - done); });
+    if (r <= 0) return done ? static_cast<long>(done) : r;
+    done += static_cast<size_t>(r);
+  }
+  return static_cast<long>(done);
+}
+
+long readv_here(int fd, PollNotes* notes, const iovec* all, int count) {
+  iovec rest[kPieces];
+  struct {
+    const iovec* v;
+    size_t n;
+  } now;
+  auto from = [&](size_t done) {
+    now = {all, static_cast<size_t>(count)};
+    if (done) now = {rest, remaining(all, static_cast<size_t>(count), done, rest)};
+  };
+  return receive(
+      fd, notes, low_water_used.load(std::memory_order_relaxed) ? low_water(fd, notes, total_length(all, static_cast<size_t>(count))) : 0, false,
+      [&](size_t done) -> long {
+        from(done);
+        if (!takes_messages(notes)) return nowait(SYS_preadv2, fd, notes, EPOLLIN, now.v, now.n);
+        msghdr m{};
+        m.msg_iov = const_cast<iovec*>(now.v);
+        m.msg_iovlen = now.n;
+        long r = raw_syscall(SYS_recvmsg, fd, arg(&m), MSG_DONTWAIT);
+        return r == -ENOTSOCK ? forget_kind(notes) : r == -EMSGSIZE ? kInKernel : r;
+      },
+      [&](size_t done) {
+        from(done);
+        return REAL(readv)(fd, now.v, static_cast<int>(now.n));
+      });
+}
+
+long writev_here(int fd, PollNotes* notes, const iovec* all, int count) {
+  size_t done = 0, n = static_cast<size_t>(count);
+  const iovec* v = all;
+  iovec rest[kPieces];
+  for (;;) {
+    long r = wait_for(
+        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
+        [&]() -> long {
+          if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, v, n);
+          msghdr m{};
+          m.msg_iov = const_cast<iovec*>(v);
+          m.msg_iovlen = n;
+          long r = raw_syscall(SYS_sendmsg, fd, arg(&m), MSG_DONTWAIT | (done ? MSG_NOSIGNAL : 0));
+          return r == -ENOTSOCK ? forget_kind(notes) : r == -EMSGSIZE ? kInKernel : r;
+        },
+        [&] { return REAL(writev)(fd, v, static_cast<int>(n)); });
+    if (r <= 0) return done ? static_cast<long>(done) : r;
+    done += static_cast<size_t>(r);
+    // The kernel has read the pieces, so they are there.
+    if (done >= total_length(all, static_cast<size_t>(count))) return static_cast<long>(done);
+    n = remaining(all, static_cast<size_t>(count), done, rest);
+    v = rest;
+  }
+}
+
+// Null if the plain call will do.
+PollNotes* notes_for_transfer(int fd, bool something) {
+  PollNotes* notes = something ? notes_to_wait(fd) : nullptr;
+  return notes && (kind_of(fd, notes) & kKindMask) != kPlain ? notes : nullptr;
+}
+
+// Before a call that can only be made plainly: waits until it has something to begin with. 0, or the error to return.
+long until_ready(int fd, uint32_t events, unsigned how) {
+  PollNotes* notes = notes_for_transfer(fd, true);
+  if (!notes) return 0;
+  // Once only: what ends the wait may be something that poll() does not show.
+  bool waited = false;
+  auto look = [&]() -> long {
+    if (waited || is_ready(fd, events)) return 0;
+    waited = true;
+    return -EAGAIN;
+  };
+  long r = wait_for(fd, notes, events, how | kRestarts | kAsks, look, [] { return 0; });
+  bool nonblocking = r == -EAGAIN && notes->kind.load(std::memory_order_relaxed) & kNonblocking;
+  return nonblocking ? 0 : r;  // the kernel's to say
+}
+
+}  // namespace
+
+void io_init() {
+  (void)REAL(read);
+  (void)REAL(write);
+  (void)REAL(readv);
+  (void)REAL(writev);
+}
+
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+FIBERTHREAD_EXPORT ssize_t read(int fd, void* buf, size_t n) {
+  PollNotes* notes = notes_for_transfer(fd, n != 0);
+  return notes ? with_errno(read_here(fd, notes, buf, n)) : REAL(read)(fd, buf, n);
+}
+FIBERTHREAD_ALIAS(__read, read);
+
+extern "C" ssize_t __read_chk(int fd, void* buf, size_t n, size_t size);
+FIBERTHREAD_EXPORT ssize_t __read_chk(int fd, void* buf, size_t n, size_t size) {
+  return n > size ? REAL(__read_chk)(fd, buf, n, size) : read(fd, buf, n);
+}
+
+FIBERTHREAD_EXPORT ssize_t write(int fd, const void* buf, size_t n) {
+  PollNotes* notes = notes_for_transfer(fd, n != 0);
+  return notes ? with_errno(write_here(fd, notes, buf, n)) : REAL(write)(fd, buf, n);
+}
+FIBERTHREAD_ALIAS(__write, write);
+
+FIBERTHREAD_EXPORT ssize_t readv(int fd, const iovec* v, int n) {
+  PollNotes* notes = notes_for_transfer(fd, n > 0);
+  return notes ? with_errno(readv_here(fd, notes, v, n)) : REAL(readv)(fd, v, n);
+}
+
+FIBERTHREAD_EXPORT ssize_t writev(int fd, const iovec* v, int n) {
+  PollNotes* notes = notes_for_transfer(fd, n > 0);
+  return notes ? with_errno(writev_here(fd, notes, v, n)) : REAL(writev)(fd, v, n);
+}
+
+FIBERTHREAD_EXPORT ssize_t sendfile(int out, int in, off_t* at, size_t n) noexcept {
+  if (long r = until_ready(out, EPOLLOUT, 0)) return with_errno(r);
+  return REAL(sendfile)(out, in, at, n);
+}
+FIBERTHREAD_ALIAS(sendfile64, sendfile);
+
+FIBERTHREAD_EXPORT ssize_t splice(int in, off64_t* in_at, int out, off64_t* out_at, size_t n, unsigned flags) {
+  if (!(flags & SPLICE_F_NONBLOCK)) {
+    if (long r = until_ready(in, EPOLLIN, kCancels)) return with_errno(r);
+    if (long r = until_ready(out, EPOLLOUT, kCancels)) return with_errno(r);
+  }
+  return REAL(splice)(in, in_at, out, out_at, n, flags);
+}
+
+FIBERTHREAD_EXPORT ssize_t tee(int in, int out, size_t n, unsigned flags) {
+  if (!(flags & SPLICE_F_NONBLOCK)) {
+    if (long r = until_ready(in, EPOLLIN, kCancels)) return with_errno(r);
+    if (long r = until_ready(out, EPOLLOUT, kCancels)) return with_errno(r);
+  }
+  return REAL(tee)(in, out, n, flags);
+}

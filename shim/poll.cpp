@@ -1,0 +1,356 @@
+// poll, select, epoll_wait and their kin. All are one loop: ask the kernel, which does not wait; wait in the poller for all of
+// the descriptors; ask again. So what they answer, errors included, is the kernel's.
+//
+// A program's own epoll descriptor is waited for like any other: it is readable when it has something to tell. Of those that
+// wait for the same one, an event ends one wait, and who has found something lets the next one look.
+//
+// A wait whose mask lets in a signal that the caller has blocked stays in the kernel: a signal for the process would not find a
+// parked fiber that is the only one to have it unblocked.
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+
+#include <new>
+
+#include "sched/poller.h"
+#include "sched/syscall.h"
+#include "sched/worker.h"
+#include "shim/cancel.h"
+#include "shim/export.h"
+#include "shim/real.h"
+#include "shim/signal.h"
+#include "shim/time.h"
+#include "shim/user_memory.h"
+
+#ifndef SYS_epoll_pwait2
+#define SYS_epoll_pwait2 441
+#endif
+
+// Of fortified programs.
+extern "C" int __poll_chk(struct pollfd* fds, nfds_t n, int ms, size_t size);
+extern "C" int __ppoll_chk(struct pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* set, size_t size);
+
+namespace fiberthread {
+namespace {
+
+constexpr long kInKernel = -4096;  // no errno value: the poller does not take it
+
+long with_errno(long r) {
+  if (r >= 0) return r;
+  errno = static_cast<int>(-r);
+  return -1;
+}
+
+// Absolute; 0: no time at all. Timespecs are valid.
+uint64_t after_ms(int ms) {
+  if (ms <= 0) return ms < 0 ? kNever : 0;
+  return (now_ns() + static_cast<uint64_t>(ms) * 1'000'000 + 1) & ~kFollowsRealtime;
+}
+uint64_t after(const timespec* t) {
+  if (!t || t->tv_sec > 4'000'000'000) return kNever;
+  uint64_t ns = static_cast<uint64_t>(t->tv_sec * kNsPerSec + t->tv_nsec);
+  return ns ? (now_ns() + ns + 1) & ~kFollowsRealtime : 0;
+}
+// What is left until then, for the kernel; null for kNever.
+timespec* left_until(uint64_t deadline, timespec& t) {
+  if (deadline == kNever) return nullptr;
+  uint64_t now = deadline ? now_ns() : 0, left = deadline > now ? deadline - now : 0;
+  t = {static_cast<time_t>(left / kNsPerSec), static_cast<long>(left % kNsPerSec)};
+  return &t;
+}
+int left_ms(uint64_t deadline) {
+  timespec t;
+  if (!left_until(deadline, t)) return -1;
+  return t.tv_sec > 2'000'000 ? 2'000'000'000 : static_cast<int>(t.tv_sec * 1000 + (t.tv_nsec + 999'999) / 1'000'000);
+}
+
+// Room for what poll_wait_any() is given: few on the stack, which may be small.
+class Items {
+ public:
+  // False without memory.
+  bool reserve(size_t n) {
+    if (n <= kFew) return true;
+    size_t size = n * sizeof(PollItem);
+    long mem = raw_syscall(SYS_mmap, 0, static_cast<long>(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mem < 0 && mem > -4096) return false;
+    items_ = reinterpret_cast<PollItem*>(mem);
+    size_ = size;
+    return true;
+  }
+  ~Items() {
+    if (size_) raw_syscall(SYS_munmap, arg(items_), static_cast<long>(size_));
+  }
+  void add(int fd, uint32_t events, bool exclusive = false) {
+    PollItem& i = *new (&items_[n_++]) PollItem;
+    i.fd = fd;
+    i.events = events;
+    i.exclusive = exclusive;
+  }
+  PollItem* begin() const { return items_; }
+  PollItem* end() const { return items_ + n_; }
+  size_t size() const { return n_; }
+
+ private:
+  static constexpr size_t kFew = 16;
+  alignas(PollItem) char few_[kFew * sizeof(PollItem)];
+  PollItem* items_ = reinterpret_cast<PollItem*>(few_);
+  size_t n_ = 0, size_ = 0;
+};
+
+// A number was closed, or given to another file, while we waited: the kernel would go on with the file; we say what it says of
+// numbers that are closed.
+bool gone(const Items& items) {
+  for (const PollItem& i : items)
+    if (i.fd >= 0 && poll_seen(i.fd).life != i.seen.life) return true;
+  return false;
+}
+
+// Under Busy. `ask` answers as the system call does; 0 is: not yet. `closed` answers when a descriptor is gone.
+template <class Ask, class Closed>
+long ask_and_wait(Fiber* me, Items& items, uint64_t deadline, Ask ask, Closed closed) {
+  for (;;) {
+    for (PollItem& i : items)
+      if (i.fd >= 0) i.seen = poll_seen(i.fd);
+    long r = ask();
+    PollEnd end = PollEnd::Ready;
+    if (r == 0) end = poll_wait_any(items.begin(), items.size(), deadline, kInterruptSignal | wait_interrupts(me));
+    if (end == PollEnd::Refused) return kInKernel;
+    if (end == PollEnd::Closed || (r == 0 && end == PollEnd::Ready && gone(items))) return closed(items);
+    if (end == PollEnd::Interrupted && !cancel_pending(me) && !signal_is_pending(me)) end = PollEnd::Ready;
+    // What came at the same time counts more.
+    if (r == 0 && end != PollEnd::Ready) {
+      r = ask();
+      if (r == 0) return end == PollEnd::TimedOut ? 0 : -EINTR;
+    }
+    if (r == 0) continue;
+    for (PollItem& i : items)
+      if (i.exclusive) poll_pass(i.fd, i.events);
+    return r;
+  }
+}
+
+// With the mask, if there is one. A cancellation point.
+template <class Ask, class Closed>
+long wait_parked(Items& items, uint64_t deadline, const uint64_t* mask, Ask ask, Closed closed) {
+  test_cancel();
+  Fiber* me = self();
+  long r;
+  if (mask) {
+    uint64_t old = signal_begin_mask(me, *mask);
+    r = ask_and_wait(me, items, deadline, ask, closed);
+    signal_end_mask(me, old);
+  } else {
+    Busy busy;
+    r = ask_and_wait(me, items, deadline, ask, closed);
+  }
+  if (r == -EINTR) test_cancel();
+  return r;
+}
+
+// How a call with a mask is served.
+enum class How { Parked, Kernel, Libc };
+How how(const sigset_t* set, uint64_t& mask) {
+  if (set) memcpy(&mask, set, sizeof mask);
+  if (!may_park()) return set && signal_mask_is_ours() ? How::Kernel : How::Libc;
+  if (!set) return How::Parked;
+  return self()->sigmask & ~mask ? How::Kernel : How::Parked;
+}
+
+// ---- poll ----
+
+// `n` descriptors at `fds` that the kernel has not looked at.
+long poll_parked(pollfd* fds, nfds_t n, uint64_t deadline, const uint64_t* mask) {
+  auto ask = [&]() -> long {
+    timespec none{};
+    return raw_syscall(SYS_ppoll, arg(fds), static_cast<long>(n), arg(&none), 0, 8);
+  };
+  Items items;
+  if (deadline == 0 || n > 1024) {  // so many may be more than there can be
+    test_cancel();
+    long r = ask();
+    if (r != 0 || deadline == 0) return r;
+  }
+  if (!items.reserve(n)) return kInKernel;
+  for (nfds_t done = 0; done < n;) {
+    pollfd some[16];
+    nfds_t k = n - done < 16 ? n - done : 16;
+    if (fiberthread_user_copy(some, fds + done, k * sizeof *some) != 0) return -EFAULT;
+    for (nfds_t i = 0; i < k; i++) items.add(some[i].fd, static_cast<uint16_t>(some[i].events));
+    done += k;
+  }
+  auto closed = [&](Items& all) -> long {
+    long r = ask();
+    if (r < 0) return r;
+    for (nfds_t i = 0; i < n; i++) {
+      if (fds[i].fd < 0 || poll_seen(fds[i].fd).life == all.begin()[i].seen.life) continue;
+      if (!fds[i].revents) r++;
+      fds[i].revents = POLLNVAL;
+    }
+    return r;
+  };
+  return wait_parked(items, deadline, mask, ask, closed);
+}
+
+// ---- select ----
+
+constexpr int kMostBits = FD_SETSIZE;
+struct Sets {
+  unsigned long words[3][kMostBits / (8 * sizeof(long))];
+};
+
+long select_parked(int n, fd_set* const user[3], uint64_t deadline, const uint64_t* mask) {
+  constexpr int kBits = 8 * sizeof(long);
+  size_t size = static_cast<size_t>((n + kBits - 1) / kBits) * sizeof(long);
+  Sets wanted, found;
+  for (int k = 0; k < 3; k++)
+    if (user[k] && fiberthread_user_copy(wanted.words[k], user[k], size) != 0) return -EFAULT;
+  auto ask = [&]() -> long {
+    timespec none{};
+    for (int k = 0; k < 3; k++)
+      if (user[k]) memcpy(found.words[k], wanted.words[k], size);
+    auto set = [&](int k) { return user[k] ? arg(found.words[k]) : 0; };
+    return raw_syscall(SYS_pselect6, n, set(0), set(1), set(2), arg(&none), 0);
+  };
+  auto bits = [&](int fd) {
+    uint32_t events = 0;
+    for (int k = 0; k < 3; k++)
+      if (user[k] && wanted.words[k][fd / kBits] >> fd % kBits & 1) events |= k == 0 ? POLLIN : k == 1 ? POLLOUT : POLLPRI;
+    return events;
+  };
+  long r;
+  if (deadline == 0) {
+    test_cancel();
+    r = ask();
+  } else {
+    Items items;
+    size_t count = 0;
+    for (int fd = 0; fd < n; fd++) count += bits(fd) != 0;
+    if (!items.reserve(count)) return kInKernel;
+    for (int fd = 0; fd < n; fd++)
+      if (uint32_t events = bits(fd)) items.add(fd, events);
+    r = wait_parked(items, deadline, mask, ask, [](Items&) -> long { return -EBADF; });
+  }
+  if (r < 0) return r;
+  for (int k = 0; k < 3; k++)
+    if (user[k] && fiberthread_user_copy(user[k], found.words[k], size) != 0) return -EFAULT;
+  return r;
+}
+
+// ---- epoll ----
+
+long epoll_parked(int fd, epoll_event* events, int n, uint64_t deadline, const uint64_t* mask) {
+  auto ask = [&]() -> long { return raw_syscall(SYS_epoll_pwait, fd, arg(events), n, 0, 0, 8); };
+  if (deadline == 0) {
+    test_cancel();
+    return ask();
+  }
+  Items items;
+  items.add(fd, EPOLLIN, true);
+  return wait_parked(items, deadline, mask, ask, [](Items&) -> long { return -EBADF; });
+}
+
+}  // namespace
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+FIBERTHREAD_EXPORT int poll(struct pollfd* fds, nfds_t n, int ms) {
+  if (!may_park()) return REAL(poll)(fds, n, ms);
+  uint64_t deadline = after_ms(ms);
+  long r = poll_parked(fds, n, deadline, nullptr);
+  return r == kInKernel ? REAL(poll)(fds, n, left_ms(deadline)) : static_cast<int>(with_errno(r));
+}
+FIBERTHREAD_ALIAS(__poll, poll);
+
+FIBERTHREAD_EXPORT int __poll_chk(struct pollfd* fds, nfds_t n, int ms, size_t size) {
+  return n > size / sizeof *fds ? REAL(__poll_chk)(fds, n, ms, size) : poll(fds, n, ms);
+}
+
+FIBERTHREAD_EXPORT int ppoll(struct pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* set) {
+  uint64_t mask = 0;
+  How h = how(set, mask);
+  if (h == How::Libc) return REAL(ppoll)(fds, n, timeout, set);
+  if (timeout && (!valid(*timeout) || timeout->tv_sec < 0)) return static_cast<int>(with_errno(-EINVAL));
+  uint64_t deadline = after(timeout);
+  long r = h == How::Parked ? poll_parked(fds, n, deadline, set ? &mask : nullptr) : kInKernel;
+  timespec t;
+  if (r == kInKernel && !set) return REAL(ppoll)(fds, n, left_until(deadline, t), nullptr);
+  if (r == kInKernel) r = signal_masked_call(mask, SYS_ppoll, arg(fds), static_cast<long>(n), arg(left_until(deadline, t)), arg(&mask), 8);
+  return static_cast<int>(with_errno(r));
+}
+
+FIBERTHREAD_EXPORT int __ppoll_chk(struct pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* set, size_t size) {
+  return n > size / sizeof *fds ? REAL(__ppoll_chk)(fds, n, timeout, set, size) : ppoll(fds, n, timeout, set);
+}
+
+FIBERTHREAD_EXPORT int select(int n, fd_set* r, fd_set* w, fd_set* e, timeval* timeout) {
+  if (!may_park() || n < 0 || n > kMostBits) return REAL(select)(n, r, w, e, timeout);
+  if (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0)) return static_cast<int>(with_errno(-EINVAL));
+  timespec t;
+  if (timeout) t = {timeout->tv_sec + timeout->tv_usec / 1'000'000, timeout->tv_usec % 1'000'000 * 1000};
+  uint64_t deadline = after(timeout ? &t : nullptr);
+  fd_set* const sets[] = {r, w, e};
+  long got = select_parked(n, sets, deadline, nullptr);
+  if (got == kInKernel && (got = REAL(pselect)(n, r, w, e, left_until(deadline, t), nullptr)) < 0) got = -errno;
+  if (timeout && deadline != 0 && deadline != kNever) {  // Linux tells what is left
+    left_until(deadline, t);
+    *timeout = {t.tv_sec, t.tv_nsec / 1000};
+  }
+  return static_cast<int>(with_errno(got));
+}
+FIBERTHREAD_ALIAS(__select, select);
+
+FIBERTHREAD_EXPORT int pselect(int n, fd_set* r, fd_set* w, fd_set* e, const timespec* timeout, const sigset_t* set) {
+  uint64_t mask = 0;
+  How h = how(set, mask);
+  if (h == How::Libc || (!set && (n < 0 || n > kMostBits))) return REAL(pselect)(n, r, w, e, timeout, set);
+  if (timeout && (!valid(*timeout) || timeout->tv_sec < 0)) return static_cast<int>(with_errno(-EINVAL));
+  uint64_t deadline = after(timeout);
+  fd_set* const sets[] = {r, w, e};
+  long got = h == How::Parked && n >= 0 && n <= kMostBits ? select_parked(n, sets, deadline, set ? &mask : nullptr) : kInKernel;
+  timespec t;
+  if (got == kInKernel && !set) return REAL(pselect)(n, r, w, e, left_until(deadline, t), nullptr);
+  if (got == kInKernel) {
+    struct {
+      const uint64_t* set;
+      size_t size;
+    } last{&mask, 8};
+    got = signal_masked_call(mask, SYS_pselect6, n, arg(r), arg(w), arg(e), arg(left_until(deadline, t)), arg(&last));
+  }
+  return static_cast<int>(with_errno(got));
+}
+
+FIBERTHREAD_EXPORT int epoll_wait(int fd, struct epoll_event* events, int n, int ms) {
+  if (!may_park()) return REAL(epoll_wait)(fd, events, n, ms);
+  uint64_t deadline = after_ms(ms);
+  long r = epoll_parked(fd, events, n, deadline, nullptr);
+  return r == kInKernel ? REAL(epoll_wait)(fd, events, n, left_ms(deadline)) : static_cast<int>(with_errno(r));
+}
+
+FIBERTHREAD_EXPORT int epoll_pwait(int fd, struct epoll_event* events, int n, int ms, const sigset_t* set) {
+  uint64_t mask = 0;
+  How h = how(set, mask);
+  if (h == How::Libc) return REAL(epoll_pwait)(fd, events, n, ms, set);
+  uint64_t deadline = after_ms(ms);
+  long r = h == How::Parked ? epoll_parked(fd, events, n, deadline, set ? &mask : nullptr) : kInKernel;
+  if (r == kInKernel && !set) return REAL(epoll_wait)(fd, events, n, left_ms(deadline));
+  if (r == kInKernel) r = signal_masked_call(mask, SYS_epoll_pwait, fd, arg(events), n, left_ms(deadline), arg(&mask), 8);
+  return static_cast<int>(with_errno(r));
+}
+
+FIBERTHREAD_EXPORT int epoll_pwait2(int fd, struct epoll_event* events, int n, const timespec* timeout, const sigset_t* set) {
+  uint64_t mask = 0;
+  How h = how(set, mask);
+  if (h == How::Libc) return REAL(epoll_pwait2)(fd, events, n, timeout, set);
+  timespec t;
+  if (timeout && !copy_user(&t, timeout)) return static_cast<int>(with_errno(-EFAULT));
+  if (timeout && (!valid(t) || t.tv_sec < 0)) return static_cast<int>(with_errno(-EINVAL));
+  uint64_t deadline = after(timeout ? &t : nullptr);
+  long r = h == How::Parked ? epoll_parked(fd, events, n, deadline, set ? &mask : nullptr) : kInKernel;
+  if (r == kInKernel && !set) return REAL(epoll_pwait2)(fd, events, n, left_until(deadline, t), nullptr);
+  if (r == kInKernel) r = signal_masked_call(mask, SYS_epoll_pwait2, fd, arg(events), n, arg(left_until(deadline, t)), arg(&mask), 8);
+  return static_cast<int>(with_errno(r));
+}

@@ -1,0 +1,143 @@
+#include "shim/shared_use.h"
+
+#include <linux/futex.h>
+
+#include "sched/tcb.h"
+#include "sched/worker.h"
+#include "shim/thread.h"
+#include "shim/user_memory.h"
+
+namespace fiberthread {
+namespace {
+
+// The kernel's struct robust_list_head. An entry is the address of a word that has the next one; the futex is `offset` away
+// from it. The lowest bit says that the futex is one with priority inheritance. The list ends at its head.
+struct RobustList {
+  uintptr_t first;
+  long offset;
+  uintptr_t pending;  // being locked or unlocked
+};
+constexpr uintptr_t kInherits = 1;
+constexpr int kLongest = 2048;  // that the kernel follows
+static_assert(sizeof(RobustList) == kRobustListSize && sizeof(RobustList) == sizeof(Worker::robust_list));
+
+// Its kernel thread has its list. TLS is the fiber's own.
+constinit thread_local Worker* registered = nullptr;
+constinit thread_local bool never = false;
+// Its tid, if the kernel may know it as an owner since before it was a fiber. Not the same in the child of a fork.
+constinit thread_local uint32_t owned_before = 0;
+
+bool has_own_thread(Fiber* me) {
+  Worker* own = me->bound.load(std::memory_order_relaxed);
+  return own && own == registered && !never;
+}
+
+bool get_own_thread(Fiber* me) {
+  if (has_own_thread(me)) return true;
+  if (me->is_main) sched_bind_to_initial();
+  // With another tid it could not give up what it got with the one that it has.
+  if (never || sched_bind(me) != 0) {
+    never = true;
+    return false;
+  }
+  Worker* own = me->bound.load(std::memory_order_relaxed);
+  if (me->worker != own) return false;  // in a signal handler, which stays where it is
+  if (void* list = tcb_robust_list(me->tcb)) raw_syscall(SYS_set_robust_list, arg(list), sizeof(RobustList));
+  registered = own;
+  return true;
+}
+
+// What the kernel does for each entry.
+void owner_died(uintptr_t entry, long offset, uint32_t tid, uint32_t other_tid, bool pending) {
+  auto* word = reinterpret_cast<uint32_t*>((entry & ~kInherits) + static_cast<uintptr_t>(offset));
+  uint32_t now;
+  if (reinterpret_cast<uintptr_t>(word) % sizeof *word || fiberthread_user_load(word, &now) != 0) return;
+  uint32_t owner = now & FUTEX_TID_MASK;
+  if (pending && now == 0) raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);  // it may have owed somebody a wake-up
+  while (owner != 0 && (owner == tid || owner == other_tid)) {
+    uint32_t dead = (now & FUTEX_WAITERS) | FUTEX_OWNER_DIED;
+    if (!__atomic_compare_exchange_n(word, &now, dead, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
+      owner = now & FUTEX_TID_MASK;
+      continue;
+    }
+    if (now & FUTEX_WAITERS) raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);
+    return;
+  }
+}
+
+// Goes through the list. Those with inheritance only the kernel can release: they are left in `rest`, if there is one.
+void release_all(RobustList* head, uint32_t tid, uint32_t other_tid, RobustList* rest) {
+  RobustList list;
+  if (!head || !copy_user(&list, head)) return;
+  uintptr_t* rest_end = rest ? &rest->first : nullptr;
+  uintptr_t entry = list.first;
+  for (int i = 0; i < kLongest && (entry & ~kInherits) && (entry & ~kInherits) != reinterpret_cast<uintptr_t>(head); i++) {
+    uintptr_t next;
+    if (!copy_user(&next, reinterpret_cast<uintptr_t*>(entry & ~kInherits))) break;
+    if (entry & kInherits && rest) {
+      *rest_end = entry;
+      rest_end = reinterpret_cast<uintptr_t*>(entry & ~kInherits);
+    } else if ((entry & ~kInherits) != (list.pending & ~kInherits)) {
+      owner_died(entry, list.offset, tid, other_tid, false);
+    }
+    entry = next;
+  }
+  if (rest) *rest_end = reinterpret_cast<uintptr_t>(rest);
+  if (list.pending) owner_died(list.pending, list.offset, tid, other_tid, true);
+}
+
+}  // namespace
+
+uint32_t owner_tid(Fiber* me, Use use) {
+  bool as_process = me->is_main && use != Use::KernelOwns;
+  return me->kernel || as_process || !has_own_thread(me) ? me->id : static_cast<uint32_t>(registered->tid);
+}
+
+AsKernelThread::AsKernelThread(Use use) {
+  Fiber* me = self();
+  if (me->kernel) {
+    if (use == Use::KernelOwns) owned_before = me->id;
+    return;
+  }
+  if (use == Use::KernelOwns || (use == Use::Owns && !me->is_main)) get_own_thread(me);
+  mine_ = owner_tid(me, use);
+  if (mine_ == me->id) return;
+  tid_ = tcb_tid(me->tcb);
+  before_ = *tid_;
+  *tid_ = mine_;
+}
+
+AsKernelThread::~AsKernelThread() {
+  if (tid_ && *tid_ == mine_) *tid_ = before_;  // else a handler has forked, and this is the child
+}
+
+void shared_scheduler_started() {
+  if (owned_before == self()->id) sched_bind_to_initial();
+}
+
+void shared_robust_owner_died(Fiber* me) {
+  if (me->kernel) return;  // the kernel will see to it
+  release_all(static_cast<RobustList*>(own_robust_list(me)), me->id, 0, nullptr);
+  auto* head = static_cast<RobustList*>(tcb_robust_list(me->tcb));
+  if (!head) return;
+  Worker* own = has_own_thread(me) ? registered : nullptr;
+  if (head->first != reinterpret_cast<uintptr_t>(head) || head->pending) {
+    RobustList* rest = own ? reinterpret_cast<RobustList*>(own->robust_list) : nullptr;
+    if (rest) *rest = {reinterpret_cast<uintptr_t>(rest), head->offset, 0};
+    release_all(head, me->id, own ? static_cast<uint32_t>(own->tid) : 0, rest);
+    head->first = reinterpret_cast<uintptr_t>(head);
+    head->pending = 0;
+    if (rest && rest->first != reinterpret_cast<uintptr_t>(rest)) {
+      own->owes_its_end = true;
+      me->leaves_with = own;
+      me->leaves_tid = static_cast<uint32_t>(own->tid);
+      raw_syscall(SYS_set_robust_list, arg(rest), sizeof *rest);
+      return;
+    }
+  }
+  if (own) raw_syscall(SYS_set_robust_list, 0, sizeof(RobustList));
+}
+
+void*& own_robust_list(Fiber* f) { return shim_share<void*, 112, 128>(f); }
+
+}  // namespace fiberthread

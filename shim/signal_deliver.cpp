@@ -1,0 +1,358 @@
+// Our kernel handler, and how the program's are run.
+#include <errno.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include "shim/cancel.h"
+#include "shim/clock.h"
+#include "shim/real.h"
+#include "shim/signal_frame.h"
+#include "shim/user_memory.h"
+
+namespace fiberthread {
+namespace signals {
+
+namespace {
+
+constexpr uint64_t kFaults = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS);
+constexpr uint64_t kIgnoredByDefault = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
+
+}  // namespace
+
+void default_action(int sig) {
+  if (bit(sig) & kIgnoredByDefault) return;
+  struct sigaction k;
+  memset(&k, 0, sizeof k);
+  k.sa_handler = SIG_DFL;
+  REAL(sigaction)(sig, &k, nullptr);
+  uint64_t set = bit(sig), old;
+  uint64_t tid = static_cast<uint64_t>(raw_syscall(SYS_gettid));
+  raw_syscall(SYS_tgkill, process, static_cast<long>(tid), sig);
+  raw_syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, arg(&set), arg(&old), 8);
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&old), 0, 8);
+}
+
+namespace {
+
+// The control and status of floating point. A handler starts with the initial one and changes nothing for whom it interrupts;
+// the kernel sees to that only for the first handler that we run in a frame of its.
+class FloatingEnvironment {
+#if defined(__x86_64__)
+  char x87_[28];
+  uint32_t mxcsr_, initial_ = 0x1f80;
+
+ public:
+  FloatingEnvironment() { asm volatile("fnstenv %0\n\tstmxcsr %1\n\tfninit\n\tldmxcsr %2" : "=m"(x87_), "=m"(mxcsr_) : "m"(initial_) : "memory"); }
+  ~FloatingEnvironment() { asm volatile("fldenv %0\n\tldmxcsr %1" : : "m"(x87_), "m"(mxcsr_) : "memory"); }
+#elif defined(__aarch64__)
+  uint64_t fpcr_, fpsr_;
+
+ public:
+  FloatingEnvironment() {
+    asm volatile("mrs %0, fpcr\n\tmrs %1, fpsr\n\tmsr fpcr, xzr\n\tmsr fpsr, xzr" : "=&r"(fpcr_), "=&r"(fpsr_) : : "memory");
+  }
+  ~FloatingEnvironment() { asm volatile("msr fpcr, %0\n\tmsr fpsr, %1" : : "r"(fpcr_), "r"(fpsr_) : "memory"); }
+#endif
+};
+
+void call(const Action& a, int sig, siginfo_t* info, void* context) {
+  FloatingEnvironment environment;
+  if (a.flags & SA_SIGINFO) reinterpret_cast<void (*)(int, siginfo_t*, void*)>(a.handler)(sig, info, context);
+  else reinterpret_cast<void (*)(int)>(a.handler)(sig);
+}
+
+uint64_t mask_during(uint64_t before, const Action& a, int sig) {
+  return (before | a.mask | (a.flags & SA_NODEFER ? 0 : bit(sig))) & ~kNeverBlocked;
+}
+
+// ---- as ordinary calls, of what was recorded ----
+
+bool run_as_call(Fiber* me, siginfo_t* info, ucontext_t* context);
+
+// Runs what is pending for the fiber and not blocked, and leaves Busy, once. True if all handlers asked for SA_RESTART.
+bool run_pending(Fiber* me) {
+  bool restarts = true;
+  for (;;) {
+    me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
+    siginfo_t info;
+    while (take_any(me, ~mask_of(me), &info)) restarts &= run_as_call(me, &info, nullptr);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    tls_busy = 0;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (!(me->interrupts.load(std::memory_order_relaxed) & kInterruptSignal)) return restarts;
+    tls_busy = 1;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+}
+
+// Busy, once; the handler is not. `context` is what it interrupted, null for this call itself. True for SA_RESTART.
+bool run_as_call(Fiber* me, siginfo_t* info, ucontext_t* context) {
+  int sig = info->si_signo;
+  Action a;
+  if (!claim(sig, a)) {
+    if (a.handler == reinterpret_cast<void*>(SIG_DFL)) default_action(sig);
+    return true;
+  }
+  int error = errno;
+  uint64_t before = mask_of(me);
+  ucontext_t here;
+  if (!context) {
+    if (a.flags & SA_SIGINFO) getcontext(&here);
+    context = &here;
+  }
+  auto sp = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  char* other = me->kernel ? nullptr : other_stack(a, sp);
+  context->uc_stack = show_alternate();
+  set_words(context->uc_sigmask, before);
+  set_mask_of(me, mask_during(before, a, sig));
+  sched_apply_mask();
+  // What this one does not block comes first, as if it had interrupted it at once.
+  run_pending(me);
+  if (other) {
+    struct Arguments {
+      const Action& a;
+      int sig;
+      siginfo_t* info;
+      ucontext_t* context;
+    } arguments{a, sig, info, context};
+    fiberthread_call_on(
+        other,
+        [](void* p) {
+          auto& x = *static_cast<Arguments*>(p);
+          call(x.a, x.sig, x.info, x.context);
+        },
+        &arguments);
+  } else {
+    call(a, sig, info, context);
+  }
+  tls_busy = 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  uint64_t after = words(context->uc_sigmask) & ~kNeverBlocked;
+  set_mask_of(me, after);
+  sched_apply_mask();
+  follow_main(me, after);
+  if (!me->kernel) set_alternate(context->uc_stack, sp);
+  errno = error;
+  return a.flags & SA_RESTART;
+}
+
+// ---- in our kernel handler ----
+
+// What was interrupted. While we are at it the fiber is Busy once more than it was.
+struct Interrupted {
+  Fiber* fiber;
+  ucontext_t* uc;
+  uint32_t busy;
+};
+
+void die(int sig) {
+  struct sigaction k;
+  memset(&k, 0, sizeof k);
+  k.sa_handler = SIG_DFL;
+  REAL(sigaction)(sig, &k, nullptr);
+  default_action(sig);
+}
+
+// A fault in the guard of the running fiber's stack: says so before the default action.
+void report_overflow(const Fiber* f, const void* address) {
+  if (!f || !f->block || f->user_stack) return;
+  auto at = static_cast<const char*>(address);
+  if (at < f->block || at >= f->block + f->guard_size) return;
+  char line[256];
+  char* p = line;
+  auto text = [&](const char* s) {
+    while (*s) *p++ = *s++;
+  };
+  auto hex = [&](const void* v) {
+    auto n = reinterpret_cast<uintptr_t>(v);
+    text("0x");
+    for (int shift = 60, begun = 0; shift >= 0; shift -= 4) {
+      unsigned d = n >> shift & 15;
+      if (d || begun || shift == 0) *p++ = "0123456789abcdef"[d], begun = 1;
+    }
+  };
+  text("fiberthread: stack overflow in fiber ");
+  if (*f->name) text("\""), text(f->name), text("\" ");
+  text("started at ");
+  hex(reinterpret_cast<const void*>(f->start));
+  text(", stack ");
+  hex(f->stack_low);
+  text(" to ");
+  hex(f->stack_high);
+  text("\n");
+  raw_syscall(SYS_write, 2, arg(line), p - line);
+}
+
+// The fiber goes on in the handler when we return.
+void enter(Interrupted& in, int sig, const siginfo_t& info) {
+  Action a;
+  if (!claim(sig, a)) {
+    if (a.handler == reinterpret_cast<void*>(SIG_DFL)) default_action(sig);
+    return;
+  }
+  Fiber* me = in.fiber;
+  uint64_t before = mask_of(me), during = mask_during(before, a, sig);
+  if (!frame_enter(me, a, sig, info, in.uc, in.busy, before, during)) {
+    // As the kernel does it: another signal's lack of stack is a fault, which may have a handler on another one.
+    Action f = action_of(SIGSEGV);
+    siginfo_t none;
+    memset(&none, 0, sizeof none);
+    none.si_signo = sig = SIGSEGV;
+    none.si_code = SI_KERNEL;
+    during = mask_during(before, f, SIGSEGV);
+    bool second = info.si_signo != SIGSEGV && handled(f) && !(before & bit(SIGSEGV)) && claim(SIGSEGV, f) &&
+                  frame_enter(me, f, SIGSEGV, none, in.uc, in.busy, before, during);
+    if (!second) {
+      report_overflow(me, info.si_signo == SIGSEGV ? info.si_addr : reinterpret_cast<void*>(stack_pointer(in.uc) - 1));
+      die(SIGSEGV);
+      return;
+    }
+  }
+  in.busy = 0;
+  set_mask_of(me, during);
+  me->worker->kernel_mask = during;
+}
+
+// True if the handler has to be called in place.
+bool fault(Interrupted& in, int sig, siginfo_t* info) {
+  if (user_memory_fault(in.uc)) return false;
+  Fiber* me = in.fiber;
+  if (handled(action_of(sig)) && (me || !sched_started())) {
+    if (!me || me->kernel) return true;
+    enter(in, sig, *info);
+    return false;
+  }
+  if (sig == SIGSEGV) report_overflow(me, info->si_addr);
+  struct sigaction k;
+  memset(&k, 0, sizeof k);
+  k.sa_handler = SIG_DFL;
+  REAL(sigaction)(sig, &k, nullptr);  // it faults again when we return, and that ends the process as it should
+  return false;
+}
+
+bool sent_to_thread(const siginfo_t& info) {
+  if (info.si_code == SI_TKILL) return true;
+  // A write to a closed pipe or beyond the size limit concerns the writer; the kernel does not say so.
+  return (info.si_signo == SIGPIPE || info.si_signo == SIGXFSZ) && info.si_code <= 0 && info.si_pid == process;
+}
+
+// Timers of CPU time concern who used it up: the thread that the kernel found running.
+bool profiles(const siginfo_t& info) {
+  return (info.si_signo == SIGPROF || info.si_signo == SIGVTALRM) && info.si_code == SI_KERNEL;
+}
+
+// True if the handler has to be called in place: on a kernel thread that stands for itself.
+bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
+  Fiber* me = in.fiber;
+  if (bit(sig) & kFaults && info->si_code > 0) return fault(in, sig, info);
+  bool ending = me && frame_ending(in.uc);
+  bool idle_context = in.busy > 0 || !me || ending;  // nothing of the program may run, no lock may be taken
+  if (!sched_started() || (me && me->kernel && !idle_context && sent_to_thread(*info))) {
+    if (!me || !idle_context) return true;
+    set_mask_of(me, words(in.uc->uc_sigmask));
+    if (record(me, *info, false)) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
+    if (ending) frame_end_anew(in.uc);
+    return false;
+  }
+  siginfo_t got = *info;
+  if (!is_poke(got)) {
+    bool gone = false;
+    Fiber* timed = got.si_code == SI_TIMER ? timer_target(got.si_timerid, &gone) : nullptr;
+    if (gone) return false;
+    // libc's abort() unblocks its signal without our knowing: what came to this thread is not blocked.
+    bool mine = me && !timed && (sent_to_thread(got) || profiles(got));
+    Fiber* to = timed ? timed : mine ? me : pick_target(me, sig);
+    if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
+      enter(in, sig, got);
+    } else {
+      if (!record(to, got, !timed && !sent_to_thread(got))) return false;
+      if (!to) return false;
+      if (timed && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return false;
+      if (to == me) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
+      else if (idle_context) tell_by_sysmon(to, sig);
+      else tell(to, sig);
+    }
+  }
+  if (ending) frame_end_anew(in.uc);
+  if (idle_context) return false;  // when it leaves Busy it looks
+  // One that is not blocked by the handler before it goes on top, as in the kernel.
+  while (take_any(me, ~mask_of(me), &got)) enter(in, got.si_signo, got);
+  return false;
+}
+
+// The kernel has blocked all signals, not only what the action says.
+void call_in_place(int sig, siginfo_t* info, ucontext_t* uc) {
+  Action a;
+  if (claim(sig, a)) {
+    uint64_t mask = mask_during(words(uc->uc_sigmask), a, sig);
+    raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
+    call(a, sig, info, uc);
+  } else if (a.handler == reinterpret_cast<void*>(SIG_DFL)) {
+    default_action(sig);
+  }
+}
+
+}  // namespace
+
+// With all signals blocked, on the worker's signal stack.
+void on_signal(int sig, siginfo_t* info, void* context) {
+  int error = errno;
+  Interrupted in{tls_current, static_cast<ucontext_t*>(context), tls_busy};
+  tls_busy = in.busy + 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  bool in_place = dispatch(in, sig, info);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  tls_busy = in.busy;
+  if (in_place) call_in_place(sig, info, in.uc);
+  errno = error;
+}
+
+// At the end of a handler. Runs what its mask has kept back, and says where to look whether more has come meanwhile; null:
+// nowhere, as the interrupted code is Busy. We are Busy, once, on return.
+extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fiberthread_signal_leave(Frame* f) {
+  tls_busy = 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  Fiber* me = tls_current;
+  ucontext_t* uc = f->uc();
+  uint32_t busy;
+  frame_leaving(me, f, &busy);
+  uint64_t mask = words(uc->uc_sigmask) & ~kNeverBlocked;
+  set_mask_of(me, mask);
+  sched_apply_mask();
+  follow_main(me, mask);
+  if (busy == 0) {
+    if (me->interrupts.load(std::memory_order_relaxed) & kInterruptSignal) {
+      me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
+      tls_busy = 0;
+      cancel_if_asynchronous();
+      tls_busy = 1;
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    }
+    // In the same frame, or signals that come fast would fill the stack.
+    while (take_any(me, ~mask_of(me), &f->info)) run_as_call(me, &f->info, uc);
+  }
+  frame_left(me, f);
+  return busy == 0 ? &me->interrupts : nullptr;
+}
+
+}  // namespace signals
+
+using namespace signals;
+
+void signal_look_again(void* context) {
+  auto* uc = static_cast<ucontext_t*>(context);
+  if (frame_ending(uc)) frame_end_anew(uc);
+}
+
+bool signal_restarts(Fiber* me) { return state_of(me).restarts; }
+
+void leave_busy_slow() {
+  Fiber* me = tls_current;
+  tls_busy = 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  bool restarts = run_pending(me);
+  state_of(me).restarts = restarts;
+  cancel_if_asynchronous();
+}
+
+}  // namespace fiberthread

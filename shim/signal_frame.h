@@ -1,0 +1,67 @@
+// The stacks that handlers run on, and the frame that one gets there.
+//
+// Our kernel handler does not call the program's: it copies what the kernel saved to the fiber's own stack, or to the
+// alternate one that the fiber has set, and lets the kernel return into the program's handler there. From its first
+// instruction on that is ordinary fiber code, which may wait, move to another worker, or never return. When it does return,
+// signal_frame_<arch>.S restores the interrupted code, wherever it then runs.
+#pragma once
+#include <signal.h>
+#include <ucontext.h>
+
+#include <cstdint>
+
+#include "shim/signal_parts.h"
+
+namespace fiberthread::signals {
+
+struct Frame {
+#if defined(__x86_64__)
+  void* back;
+  struct alignas(8) {
+    char bytes[304];
+  } context;
+  siginfo_t info;
+  uint32_t busy;
+  bool left, restarts;
+  uint64_t flags;
+#else
+  siginfo_t info;
+  ucontext_t context;
+#endif
+  ucontext_t* uc() { return reinterpret_cast<ucontext_t*>(&context); }
+};
+
+// The kernel's ucontext ends after the first word of a sigset_t.
+inline void set_words(sigset_t& set, uint64_t w) { memcpy(&set, &w, sizeof w); }
+
+// In the kernel's handler, which interrupted `uc`, with tls_busy as it was then: makes the fiber go on in the program's
+// handler, with `during` as its mask and `before` as the one that it returns to. False, and nothing done, if there is no room.
+bool frame_enter(Fiber* me, const Action& a, int sig, const siginfo_t& info, ucontext_t* uc, uint32_t busy, uint64_t before,
+                 uint64_t during);
+// Is it the end of a handler that was interrupted? Then nothing can start there, but the end can be begun anew.
+bool frame_ending(const ucontext_t* uc);
+void frame_end_anew(ucontext_t* uc);
+// As fiberthread_signal_leave() begins and ends. `busy`: what tls_busy is to be.
+void frame_leaving(Fiber* me, Frame* frame, uint32_t* busy);
+void frame_left(Fiber* me, Frame* frame);
+
+uintptr_t stack_pointer(const ucontext_t* uc);
+
+void frames_init();  // before there are fibers
+
+// ---- the alternate stack ----
+
+// As sigaltstack() from code with that stack pointer. 0 or an errno value.
+int set_alternate(const stack_t& ss, uintptr_t sp);
+// What a handler's uc_stack shows; the stack is disarmed if it was set so.
+stack_t show_alternate();
+void forget_alternate();  // of a thread that ends
+stack_t alternate_now();
+bool on_alternate_now();  // is the caller on it?
+// Where a handler with these flags begins if the stack pointer is at `sp`; null: below it.
+char* other_stack(const Action& a, uintptr_t sp);
+
+// signal_frame_<arch>.S
+extern "C" void fiberthread_call_on(char* top, void (*function)(void*), void* argument) __attribute__((visibility("hidden")));
+
+}  // namespace fiberthread::signals

@@ -1,0 +1,182 @@
+// Signal masks of fibers.
+#include <errno.h>
+#include <setjmp.h>
+
+#include "shim/export.h"
+#include "shim/real.h"
+#include "shim/signal_frame.h"
+
+// Of fortified programs; in no header.
+extern "C" void __longjmp_chk(struct __jmp_buf_tag* env, int value) noexcept __attribute__((noreturn));
+
+namespace fiberthread {
+namespace signals {
+
+namespace {
+
+uint64_t new_mask(uint64_t old, int how, uint64_t set) {
+  set &= ~kNeverBlocked;
+  switch (how) {
+    case SIG_BLOCK: return old | set;
+    case SIG_UNBLOCK: return old & ~set;
+    default: return set;
+  }
+}
+
+uint64_t followed = ~uint64_t{0};  // by sysmon; written by the main fiber only
+
+}  // namespace
+
+void follow_main(Fiber* me, uint64_t mask) {
+  if (me != main_fiber || mask == followed) return;
+  followed = mask;
+  sysmon_set_mask(mask);
+}
+
+void follow_main_anew() {
+  followed = ~uint64_t{0};
+  follow_main(main_fiber, mask_of(main_fiber));
+}
+
+void change_mask(Fiber* me, uint64_t mask) {
+  uint64_t before = mask_of(me);
+  if (mask != before) {
+    {
+      Busy busy;
+      set_mask_of(me, mask);
+      sched_apply_mask();
+    }
+    follow_main(me, mask);
+  }
+  run_unblocked(me);
+}
+
+void run_unblocked(Fiber* me) {
+  if (!pending_for(me, ~mask_of(me))) return;
+  me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+  leave_busy_slow();
+}
+
+}  // namespace signals
+
+using namespace signals;
+
+// Handlers call these, and must not be the first to look them up.
+void signals::look_up_jumps() {
+  (void)REAL(siglongjmp);
+  (void)REAL(longjmp);
+  (void)REAL(_longjmp);
+  (void)REAL(__longjmp_chk);
+}
+
+int signal_mask_raw(int how, const uint64_t* set, uint64_t* old) {
+  Fiber* me = ours();
+  if (!me) {
+    int e = static_cast<int>(-raw_syscall(SYS_rt_sigprocmask, how, arg(set), arg(old), 8));
+    if (e == 0 && set && tls_current && !(sched_started() && in_vfork_child()))
+      raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&tls_current->sigmask), 8);
+    return e;
+  }
+  if (set && how != SIG_BLOCK && how != SIG_UNBLOCK && how != SIG_SETMASK) return EINVAL;
+  uint64_t before = mask_of(me);
+  uint64_t wanted = set ? *set : 0;
+  if (old) *old = before;
+  if (set) change_mask(me, new_mask(before, how, wanted));
+  return 0;
+}
+
+}  // namespace fiberthread
+
+using namespace fiberthread;
+using namespace fiberthread::signals;
+
+FIBERTHREAD_EXPORT int pthread_sigmask(int how, const sigset_t* set, sigset_t* old) noexcept {
+  Fiber* me = ours();
+  if (!me) {
+    int e = REAL(pthread_sigmask)(how, set, old);
+    if (e == 0 && set && tls_current && !(sched_started() && in_vfork_child()))
+      raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&tls_current->sigmask), 8);
+    return e;
+  }
+  uint64_t s = 0, o = 0;
+  if (set) s = words(*set);
+  int e = signal_mask_raw(how, set ? &s : nullptr, &o);
+  if (e == 0 && old) *old = as_set(o);
+  return e;
+}
+
+FIBERTHREAD_EXPORT int sigprocmask(int how, const sigset_t* set, sigset_t* old) noexcept {
+  int e = pthread_sigmask(how, set, old);
+  if (e == 0) return 0;
+  errno = e;
+  return -1;
+}
+
+FIBERTHREAD_EXPORT int sigblock(int mask) noexcept {
+  sigset_t set = as_set(static_cast<unsigned>(mask)), old;
+  return sigprocmask(SIG_BLOCK, &set, &old) == 0 ? static_cast<int>(words(old)) : -1;
+}
+FIBERTHREAD_EXPORT int sigsetmask(int mask) noexcept {
+  sigset_t set = as_set(static_cast<unsigned>(mask)), old;
+  return sigprocmask(SIG_SETMASK, &set, &old) == 0 ? static_cast<int>(words(old)) : -1;
+}
+FIBERTHREAD_EXPORT int sighold(int sig) noexcept {
+  sigset_t set;
+  sigemptyset(&set);
+  return sigaddset(&set, sig) == 0 ? sigprocmask(SIG_BLOCK, &set, nullptr) : -1;
+}
+FIBERTHREAD_EXPORT int sigrelse(int sig) noexcept {
+  sigset_t set;
+  sigemptyset(&set);
+  return sigaddset(&set, sig) == 0 ? sigprocmask(SIG_UNBLOCK, &set, nullptr) : -1;
+}
+
+FIBERTHREAD_EXPORT sighandler_t sigset(int sig, sighandler_t handler) noexcept {
+  sigset_t set, old;
+  sigemptyset(&set);
+  if (sigaddset(&set, sig) != 0) return SIG_ERR;
+  if (handler == SIG_HOLD) {
+    struct sigaction now;
+    if (sigprocmask(SIG_BLOCK, &set, &old) != 0 || sigaction(sig, nullptr, &now) != 0) return SIG_ERR;
+    return sigismember(&old, sig) ? SIG_HOLD : now.sa_handler;
+  }
+  sighandler_t before = set_handler(sig, handler, 0);
+  if (before == SIG_ERR || sigprocmask(SIG_UNBLOCK, &set, &old) != 0) return SIG_ERR;
+  return sigismember(&old, sig) ? SIG_HOLD : before;
+}
+
+FIBERTHREAD_EXPORT int sigpending(sigset_t* set) noexcept {
+  int r = REAL(sigpending)(set);
+  if (Fiber* me = ours(); r == 0 && me)
+    *set = as_set(words(*set) | ((state_of(me).queue.bits.load() | process_queue.bits.load()) & mask_of(me)));
+  return r;
+}
+
+// The jump restores a mask in the kernel; ours must follow.
+namespace {
+void restore_saved_mask(const struct __jmp_buf_tag* env) {
+  if (Fiber* me = env->__mask_was_saved ? ours() : nullptr) change_mask(me, words(reinterpret_cast<const sigset_t&>(env->__saved_mask)) & ~kNeverBlocked);
+}
+}  // namespace
+FIBERTHREAD_EXPORT void siglongjmp(struct __jmp_buf_tag* env, int value) noexcept {
+  restore_saved_mask(env);
+  REAL(siglongjmp)(env, value);
+  __builtin_unreachable();
+}
+FIBERTHREAD_EXPORT void longjmp(struct __jmp_buf_tag* env, int value) noexcept {
+  restore_saved_mask(env);
+  REAL(longjmp)(env, value);
+  __builtin_unreachable();
+}
+FIBERTHREAD_EXPORT void _longjmp(struct __jmp_buf_tag* env, int value) noexcept {
+  restore_saved_mask(env);
+  REAL(_longjmp)(env, value);
+  __builtin_unreachable();
+}
+FIBERTHREAD_EXPORT void __longjmp_chk(struct __jmp_buf_tag* env, int value) noexcept {
+  restore_saved_mask(env);
+  // It refuses to jump to a lower address but from the alternate stack, of which it would ask the kernel.
+  if (on_alternate_now()) REAL(siglongjmp)(env, value);
+  REAL(__longjmp_chk)(env, value);
+  __builtin_unreachable();
+}

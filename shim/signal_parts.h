@@ -1,0 +1,137 @@
+// What the rooms of shim/signal*.cpp share: what the program asked for, what is pending for whom, and how a signal gets there.
+#pragma once
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+#include "sched/worker.h"
+#include "shim/io.h"
+#include "shim/signal.h"
+#include "shim/thread.h"
+
+namespace fiberthread::signals {
+
+constexpr int kSignals = 64;
+constexpr uint64_t bit(int sig) { return uint64_t{1} << (sig - 1); }
+// What nobody can block: the kernel's two, libc's two.
+constexpr uint64_t kNeverBlocked = bit(SIGKILL) | bit(SIGSTOP) | bit(32) | bit(33);
+
+inline uint64_t words(const sigset_t& set) {
+  uint64_t w;
+  memcpy(&w, &set, sizeof w);
+  return w;
+}
+inline sigset_t as_set(uint64_t w) {
+  sigset_t set;
+  sigemptyset(&set);
+  memcpy(&set, &w, sizeof w);
+  return set;
+}
+
+
+// ---- all signals blocked, one lock: how everything below is kept consistent ----
+
+extern SpinLock signals_lock;
+
+class Locked {
+ public:
+  Locked() {
+    uint64_t all = ~uint64_t{0};  // preemption too
+    raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(&old_), 8);
+    signals_lock.lock();
+  }
+  ~Locked() {
+    signals_lock.unlock();
+    raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&old_), 0, 8);
+  }
+
+ private:
+  uint64_t old_;
+};
+
+// ---- what the program asked for (signal.cpp) ----
+
+struct Action {
+  void* handler = nullptr;  // or SIG_DFL, SIG_IGN
+  uint64_t mask = 0;
+  int flags = 0;
+};
+
+Action action_of(int sig);
+inline bool handled(const Action& a) {
+  return a.handler != reinterpret_cast<void*>(SIG_DFL) && a.handler != reinterpret_cast<void*>(SIG_IGN);
+}
+extern int process;  // pid
+
+// The kernel's handler for all that the program handles (signal_deliver.cpp).
+void on_signal(int sig, siginfo_t* info, void* context);
+// The action to run, once; false if there is no handler any more.
+bool claim(int sig, Action& a);
+// Does to the process what the default action of `sig` is, though this thread may block it.
+void default_action(int sig);
+
+// A fiber whose mask we keep; null: the kernel's calls do.
+Fiber* ours();
+sighandler_t set_handler(int sig, sighandler_t handler, int flags);
+
+// ---- pending signals (signal_send.cpp) ----
+
+struct Pending {
+  Pending* next;
+  siginfo_t info;
+  bool for_process;
+};
+
+struct PendingQueue {
+  std::atomic<uint64_t> bits{0};
+  Pending* first = nullptr;
+};
+
+// Of each fiber. Under the lock, but for `bits` (a hint then) and what is said to be its own.
+struct ThreadSignals {
+  PendingQueue queue;
+  std::atomic<uint64_t> waited_for{0};  // by sigwait
+  std::atomic<bool> ended{false};
+  std::atomic<uint32_t> arriving{0};  // times that a signal was to be recorded here
+  bool restarts = false;  // own: see signal_restarts()
+};
+inline ThreadSignals& state_of(Fiber* f) { return shim_share<ThreadSignals, 0, 96>(f); }
+
+extern PendingQueue process_queue;  // for the process, when no thread takes them
+extern Pending* free_pending;
+
+// The first signal that is in `wanted`, taken out.
+bool take_any(Fiber* me, uint64_t wanted, siginfo_t* out);
+bool pending_for(Fiber* me, uint64_t wanted);
+
+inline uint64_t mask_of(const Fiber* f) { return __atomic_load_n(&f->sigmask, __ATOMIC_SEQ_CST); }
+// Sequentially consistent: who changes a mask looks at what is pending afterwards, who adds a pending signal looks at the
+// mask afterwards.
+inline void set_mask_of(Fiber* f, uint64_t mask) { __atomic_store_n(&f->sigmask, mask & ~kNeverBlocked, __ATOMIC_SEQ_CST); }
+
+// Who takes a signal sent to the process; null: nobody now.
+Fiber* pick_target(Fiber* me, int sig);
+// Records a signal for `f`, or for the process if f is null. False if it was dropped: pending already, or no memory.
+bool record(Fiber* f, const siginfo_t& info, bool for_process);
+
+// ---- waking whom a signal was recorded for (signal_send.cpp) ----
+
+// Of a signal that only means "look at what is pending".
+bool is_poke(const siginfo_t& info);
+void tell(Fiber* f, int sig);
+// From a handler that may have interrupted the scheduler itself, sysmon has to do it.
+void tell_by_sysmon(Fiber* f, int sig);
+void on_sysmon();
+void forget_tellings();  // in the child of a fork
+
+// ---- masks (signal_mask.cpp) ----
+
+void change_mask(Fiber* me, uint64_t mask);
+// What is pending and not blocked any more runs now.
+void run_unblocked(Fiber* me);
+// If it is the main fiber whose mask this is now: sysmon takes signals as that would.
+void follow_main(Fiber* me, uint64_t mask);
+void follow_main_anew();  // it is a new sysmon
+void look_up_jumps();
+
+}  // namespace fiberthread::signals

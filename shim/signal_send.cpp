@@ -1,0 +1,331 @@
+// Signals that are pending, whose they are, and how those are told; the calls that send them.
+#include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "sched/stack.h"
+#include "shim/export.h"
+#include "shim/real.h"
+#include "shim/scheduling.h"
+#include "shim/signal_frame.h"
+
+namespace fiberthread {
+namespace signals {
+
+PendingQueue process_queue;
+Pending* free_pending = nullptr;
+
+namespace {
+
+Pending* new_pending() {  // Locked
+  if (!free_pending) {
+    constexpr size_t kSize = 64 * 1024;
+    long mem = raw_syscall(SYS_mmap, 0, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mem < 0 && mem > -4096) return nullptr;
+    auto* p = reinterpret_cast<Pending*>(mem);
+    for (size_t i = 0; i < kSize / sizeof(Pending); i++) {
+      p[i].next = free_pending;
+      free_pending = &p[i];
+    }
+  }
+  Pending* p = free_pending;
+  free_pending = p->next;
+  return p;
+}
+
+void add(PendingQueue& q, Pending* p) {  // Locked
+  p->next = nullptr;
+  Pending** end = &q.first;
+  while (*end) end = &(*end)->next;
+  *end = p;
+  q.bits.fetch_or(bit(p->info.si_signo), std::memory_order_seq_cst);
+}
+
+// The first signal of the queue that is in `wanted`, taken out.
+bool take(PendingQueue& q, uint64_t wanted, siginfo_t* out) {
+  if (!(q.bits.load(std::memory_order_seq_cst) & wanted)) return false;
+  Locked locked;
+  for (Pending** p = &q.first; *p; p = &(*p)->next) {
+    Pending* found = *p;
+    int sig = found->info.si_signo;
+    if (!(bit(sig) & wanted)) continue;
+    *out = found->info;
+    *p = found->next;
+    found->next = free_pending;
+    free_pending = found;
+    bool more = false;
+    for (Pending* r = q.first; r; r = r->next) more |= r->info.si_signo == sig;
+    if (!more) q.bits.fetch_and(~bit(sig), std::memory_order_relaxed);
+    return true;
+  }
+  return false;
+}
+
+bool alive(Fiber* f) {
+  return f->valid.load(std::memory_order_acquire) && !f->done.load(std::memory_order_relaxed) && !state_of(f).ended;
+}
+
+}  // namespace
+
+bool take_any(Fiber* me, uint64_t wanted, siginfo_t* out) {
+  return take(state_of(me).queue, wanted, out) || take(process_queue, wanted, out);
+}
+
+bool pending_for(Fiber* me, uint64_t wanted) {
+  return (state_of(me).queue.bits.load(std::memory_order_seq_cst) | process_queue.bits.load(std::memory_order_seq_cst)) & wanted;
+}
+
+Fiber* pick_target(Fiber* me, int sig) {
+  if (alive(main_fiber) && !(mask_of(main_fiber) & bit(sig))) return main_fiber;
+  if (me && !me->kernel && !(mask_of(me) & bit(sig))) return me;
+  struct Search {
+    uint64_t b;
+    Fiber* found;
+  } search{bit(sig), nullptr};
+  block_each(
+      [](Fiber* f, void* p) {
+        auto* s = static_cast<Search*>(p);
+        if (!f->tcb || !alive(f) || mask_of(f) & s->b) return true;
+        s->found = f;
+        return false;
+      },
+      &search);
+  return search.found;
+}
+
+bool record(Fiber* f, const siginfo_t& info, bool for_process) {
+  Locked locked;
+  if (f) {
+    ThreadSignals& s = state_of(f);
+    // Marked before looked at, as signal_thread_ends() does it the other way round: one of us sees the other.
+    s.arriving.fetch_add(1, std::memory_order_seq_cst);
+    if (s.ended.load(std::memory_order_seq_cst)) f = nullptr;
+  }
+  PendingQueue& q = f ? state_of(f).queue : process_queue;
+  if (info.si_signo < SIGRTMIN && q.bits.load(std::memory_order_relaxed) & bit(info.si_signo)) return false;
+  Pending* p = new_pending();
+  if (!p) return false;
+  p->info = info;
+  p->for_process = for_process;
+  add(q, p);
+  return true;
+}
+
+// ---- waking whom a signal was recorded for ----
+
+namespace {
+char poke_mark;  // its address in si_value says that a signal only means "look at what is pending"
+}  // namespace
+
+bool is_poke(const siginfo_t& info) { return info.si_code == SI_QUEUE && info.si_value.sival_ptr == &poke_mark; }
+
+void tell(Fiber* f, int sig) {
+  interrupt(f, kInterruptSignal);
+  if (f->kernel || f->state.load(std::memory_order_seq_cst) != State::Running) return;
+  // It may be in a system call. If it is not there any more it has looked since.
+  Worker* w = __atomic_load_n(&f->worker, __ATOMIC_RELAXED);
+  if (!w) return;
+  siginfo_t info;
+  memset(&info, 0, sizeof info);
+  info.si_signo = sig;
+  info.si_code = SI_QUEUE;
+  info.si_value.sival_ptr = &poke_mark;
+  raw_syscall(SYS_rt_tgsigqueueinfo, process, w->tid, sig, arg(&info));
+}
+
+namespace {
+struct Told {
+  std::atomic<Fiber*> fiber{nullptr};
+  std::atomic<int> sig{0};
+};
+Told to_tell[32];
+}  // namespace
+
+void tell_by_sysmon(Fiber* f, int sig) {
+  f->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
+  for (;;) {
+    for (auto& t : to_tell) {
+      Fiber* none = nullptr;
+      if (!t.fiber.compare_exchange_strong(none, f, std::memory_order_acq_rel)) continue;
+      t.sig.store(sig, std::memory_order_release);
+      sysmon_call();
+      return;
+    }
+    sysmon_call();
+    if (static_cast<int>(raw_syscall(SYS_gettid)) == sysmon_tid()) return;  // full, with 32 to wake: one of them will do
+  }
+}
+
+void on_sysmon() {
+  for (auto& t : to_tell) {
+    if (!t.fiber.load(std::memory_order_relaxed)) continue;
+    int sig = t.sig.exchange(0, std::memory_order_acquire);
+    if (!sig) continue;  // being filled in; sysmon is called again after that
+    Fiber* f = t.fiber.exchange(nullptr, std::memory_order_acq_rel);
+    tell(f, sig);
+  }
+}
+
+void forget_tellings() {
+  for (auto& t : to_tell) {
+    t.fiber.store(nullptr);
+    t.sig.store(0);
+  }
+}
+
+}  // namespace signals
+
+using namespace signals;
+
+void signal_thread_ends(Fiber* me) {
+  forget_alternate();
+  ThreadSignals& s = state_of(me);
+  s.ended.exchange(true, std::memory_order_seq_cst);
+  if (s.arriving.load(std::memory_order_seq_cst) == 0) return;  // the usual end, without a system call
+  Pending* homeless = nullptr;
+  {
+    Locked locked;
+    for (Pending* p = s.queue.first; p;) {
+      Pending* next = p->next;
+      Pending*& to = p->for_process ? homeless : free_pending;
+      p->next = to;
+      to = p;
+      p = next;
+    }
+    s.queue.first = nullptr;
+    s.queue.bits.store(0, std::memory_order_relaxed);
+  }
+  while (homeless) {
+    Pending* p = homeless;
+    homeless = p->next;
+    Fiber* to = pick_target(nullptr, p->info.si_signo);
+    if (record(to, p->info, true) && to) tell(to, p->info.si_signo);
+    Locked locked;
+    p->next = free_pending;
+    free_pending = p;
+  }
+}
+
+int signal_send(Fiber* to, int sig, const siginfo_t* given) {
+  if (sig < 0 || sig > kSignals || sig == 32 || sig == 33) return EINVAL;
+  if (sig == 0 || to->done.load(std::memory_order_acquire)) return 0;
+  siginfo_t info;
+  if (given) {
+    info = *given;
+    info.si_signo = sig;
+  } else {
+    memset(&info, 0, sizeof info);
+    info.si_signo = sig;
+    info.si_code = SI_TKILL;
+    info.si_pid = process;
+    info.si_uid = getuid();
+  }
+  if (to->kernel) return static_cast<int>(-raw_syscall(SYS_rt_tgsigqueueinfo, process, to->id, sig, arg(&info)));
+  if (sig == SIGKILL || sig == SIGSTOP) return static_cast<int>(-raw_syscall(SYS_kill, process, sig));
+  Action a = action_of(sig);
+  bool blocked = mask_of(to) & bit(sig);
+  if (!blocked) {
+    if (a.handler == reinterpret_cast<void*>(SIG_IGN)) return 0;
+    if (a.handler == reinterpret_cast<void*>(SIG_DFL)) {
+      Busy busy;
+      default_action(sig);
+      return 0;
+    }
+  }
+  if (to == tls_current) {
+    Busy busy;
+    record(to, info, false);
+    if (!blocked) to->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+    return 0;
+  }
+  if (!record(to, info, false)) return 0;
+  // Looked at again: it may have been unblocked, or waited for, meanwhile.
+  if (!(mask_of(to) & bit(sig)) || state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig)) {
+    Busy busy;
+    tell(to, sig);
+  }
+  return 0;
+}
+
+int thread_kill_tid(int tgid, int tid, int sig, const siginfo_t* info) {
+  if (tid <= 0 || (tgid != -1 && tgid <= 0)) return EINVAL;
+  int pid = static_cast<int>(raw_syscall(SYS_getpid));
+  if (sched_started() && (tgid == pid || tgid == -1) && !in_vfork_child()) {
+    Fiber* f = fiber_of_tid(tid);
+    if (f && !f->kernel) return f->done.load(std::memory_order_acquire) ? ESRCH : signal_send(f, sig, info);
+  }
+  long r;
+  if (info) r = tgid == -1 ? raw_syscall(SYS_rt_sigqueueinfo, tid, sig, arg(info)) : raw_syscall(SYS_rt_tgsigqueueinfo, tgid, tid, sig, arg(info));
+  else r = tgid == -1 ? raw_syscall(SYS_tkill, tid, sig) : raw_syscall(SYS_tgkill, tgid, tid, sig);
+  return static_cast<int>(-r);
+}
+
+}  // namespace fiberthread
+
+using namespace fiberthread;
+using namespace fiberthread::signals;
+
+FIBERTHREAD_EXPORT int pthread_kill(pthread_t t, int sig) noexcept {
+  Fiber* f = sched_started() ? fiber_of(t) : nullptr;
+  if (!f) return sched_started() && stale_handle(t) ? ESRCH : REAL(pthread_kill)(t, sig);
+  return signal_send(f, sig, nullptr);
+}
+
+FIBERTHREAD_EXPORT int pthread_sigqueue(pthread_t t, int sig, const union sigval value) noexcept {
+  Fiber* f = sched_started() ? fiber_of(t) : nullptr;
+  if (!f) return sched_started() && stale_handle(t) ? ESRCH : REAL(pthread_sigqueue)(t, sig, value);
+  siginfo_t info;
+  memset(&info, 0, sizeof info);
+  info.si_code = SI_QUEUE;
+  info.si_pid = process;
+  info.si_uid = getuid();
+  info.si_value = value;
+  return signal_send(f, sig, &info);
+}
+
+FIBERTHREAD_EXPORT int raise(int sig) noexcept {
+  Fiber* me = ours();
+  if (!me) return REAL(raise)(sig);
+  int e = signal_send(me, sig, nullptr);
+  if (e == 0) return 0;
+  errno = e;
+  return -1;
+}
+FIBERTHREAD_ALIAS(gsignal, raise);
+
+// To ourselves: a thread that takes it is found here, and if that is the caller it runs before we return, as POSIX and the
+// kernel have it.
+namespace {
+bool sent_to_ourselves(pid_t pid, int sig, int code, sigval value) {
+  Fiber* me = sig > 0 && sig <= kSignals ? ours() : nullptr;
+  if (!me || pid != process || !handled(action_of(sig)) || bit(sig) & kNeverBlocked) return false;
+  Fiber* to = pick_target(me, sig);
+  if (!to) return false;
+  siginfo_t info;
+  memset(&info, 0, sizeof info);
+  info.si_signo = sig;
+  info.si_code = code;
+  info.si_pid = process;
+  info.si_uid = getuid();
+  if (code == SI_QUEUE) info.si_value = value;
+  Busy busy;
+  if (!record(to, info, true)) return true;
+  if (to == me) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+  else tell(to, sig);
+  return true;
+}
+}  // namespace
+
+FIBERTHREAD_EXPORT int kill(pid_t pid, int sig) noexcept {
+  if (sent_to_ourselves(pid, sig, SI_USER, {})) return 0;
+  return static_cast<int>(with_errno(raw_syscall(SYS_kill, pid, sig)));
+}
+
+FIBERTHREAD_EXPORT int sigqueue(pid_t pid, int sig, const union sigval value) noexcept {
+  if (sent_to_ourselves(pid, sig, SI_QUEUE, value)) return 0;
+  return REAL(sigqueue)(pid, sig, value);
+}
+
+FIBERTHREAD_EXPORT int tgkill(pid_t tgid, pid_t tid, int sig) noexcept {
+  return static_cast<int>(with_errno(-thread_kill_tid(tgid, tid, sig, nullptr)));
+}

@@ -1,0 +1,263 @@
+// Sockets: receiving, sending, accepting.
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "sched/syscall.h"
+#include "shim/export.h"
+#include "shim/io.h"
+#include "shim/real.h"
+#include "shim/time.h"
+
+namespace fiberthread {
+namespace {
+
+// These never wait: the other two are answered at once even by a socket that blocks.
+constexpr int kNoWait = MSG_DONTWAIT | MSG_ERRQUEUE | MSG_OOB;
+
+PollNotes* notes_for(int fd, int flags) { return flags & kNoWait ? nullptr : notes_to_wait(fd); }
+
+bool is_stream(int fd, PollNotes* notes) { return kind_of(fd, notes) & kStream; }
+
+// How much a receiving call for n bytes waits for. 0: anything.
+size_t wanted(int fd, PollNotes* notes, int flags, size_t n) {
+  if (flags & MSG_WAITALL) return n && is_stream(fd, notes) ? n : 0;
+  return low_water(fd, notes, n);
+}
+
+// A stream takes a part of it at once, others all or nothing.
+template <class Attempt, class Plain>
+long send_all(int fd, PollNotes* notes, size_t n, Attempt attempt, Plain plain) {
+  size_t done = 0;
+  do {
+    long r = wait_for(
+        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
+        // What has gone is what the call returns; who is told of a broken pipe is the next one.
+        [&] { return attempt(done, MSG_DONTWAIT | (done ? MSG_NOSIGNAL : 0)); }, [&] { return plain(done); });
+    if (r < 0 || (r == 0 && done)) return done ? static_cast<long>(done) : r;
+    done += static_cast<size_t>(r);
+  } while (done < n);
+  return static_cast<long>(done);
+}
+
+// A message without its first `done` bytes.
+struct Rest {
+  iovec pieces[kPieces];
+  msghdr message;
+  Rest(const msghdr& m, size_t done) {
+    memset(&message, 0, sizeof message);
+    message.msg_iov = pieces;
+    message.msg_iovlen = remaining(m.msg_iov, m.msg_iovlen, done, pieces);
+  }
+};
+
+long receive_message(int fd, PollNotes* notes, msghdr* m, int flags) {
+  msghdr copy;  // the kernel changes lengths in it, when it receives
+  size_t want = 0;
+  if (flags & MSG_WAITALL || low_water_used.load(std::memory_order_relaxed)) {
+    copy = *m;
+    want = wanted(fd, notes, flags, total_length(m->msg_iov, m->msg_iovlen));
+  }
+  auto call = [&](size_t done, auto made) -> long {
+    if (!done) return made(m);
+    Rest rest(copy, done);
+    return made(&rest.message);
+  };
+  return receive(
+      fd, notes, want, flags & MSG_PEEK,
+      [&](size_t done) { return call(done, [&](msghdr* what) { return raw_syscall(SYS_recvmsg, fd, arg(what), flags | MSG_DONTWAIT); }); },
+      [&](size_t done) { return call(done, [&](msghdr* what) { return REAL(recvmsg)(fd, what, flags); }); });
+}
+
+// `sent` bytes of it have gone.
+long send_message(int fd, PollNotes* notes, const msghdr* m, int flags, size_t sent = 0) {
+  size_t done = sent, n = 0;
+  for (;;) {
+    auto call = [&](auto made) -> long {
+      if (!done) return made(m);
+      Rest rest(*m, done);
+      return made(&rest.message);
+    };
+    long r = wait_for(
+        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
+        [&] {
+          long how = flags | MSG_DONTWAIT | (done ? MSG_NOSIGNAL : 0);
+          return call([&](const msghdr* what) { return raw_syscall(SYS_sendmsg, fd, arg(what), how); });
+        },
+        [&] { return call([&](const msghdr* what) { return REAL(sendmsg)(fd, what, flags); }); });
+    if (r < 0 || (r == 0 && done)) return done ? static_cast<long>(done) : r;
+    done += static_cast<size_t>(r);
+    // The kernel has read the pieces, so they are there.
+    if (!n) n = total_length(m->msg_iov, m->msg_iovlen);
+    if (done >= n) return static_cast<long>(done);
+  }
+}
+
+// Its timeout is looked at only when something was received, as the kernel does.
+long receive_messages(int fd, PollNotes* notes, mmsghdr* v, unsigned n, int flags, timespec* timeout) {
+  uint64_t end = kNever;
+  if (timeout) {
+    if (!valid(*timeout) || timeout->tv_sec < 0) return -EINVAL;
+    if (timeout->tv_sec < 4'000'000'000) end = now_ns() + static_cast<uint64_t>(timeout->tv_sec * kNsPerSec + timeout->tv_nsec);
+  }
+  bool one_by_one = (flags & MSG_WAITALL || low_water_used.load(std::memory_order_relaxed)) && is_stream(fd, notes);
+  unsigned done = 0;
+  long r;
+  do {
+    if (one_by_one) {
+      r = receive_message(fd, notes, &v[done].msg_hdr, flags & ~MSG_WAITFORONE);
+      if (r >= 0) {
+        v[done].msg_len = static_cast<unsigned>(r);
+        r = 1;
+      }
+    } else {
+      r = wait_for(
+          fd, notes, EPOLLIN, done ? kCancels : kCancels | kRestarts,
+          [&] { return raw_syscall(SYS_recvmmsg, fd, arg(v + done), static_cast<long>(n - done), flags | MSG_DONTWAIT, 0); },
+          [&] { return REAL(recvmmsg)(fd, v + done, 1, flags, nullptr); });
+    }
+    if (r <= 0) break;
+    done += static_cast<unsigned>(r);
+    if (flags & MSG_WAITFORONE) break;
+  } while (done < n && (end == kNever || now_ns() < end));
+  if (timeout && r >= 0 && end != kNever) {
+    uint64_t now = now_ns(), left = end > now ? end - now : 0;
+    *timeout = {static_cast<time_t>(left / kNsPerSec), static_cast<long>(left % kNsPerSec)};
+  }
+  return done ? static_cast<long>(done) : r;
+}
+
+long send_messages(int fd, PollNotes* notes, mmsghdr* v, unsigned n, int flags) {
+  unsigned done = 0;
+  while (done < n) {
+    long r = wait_for(
+        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
+        [&] { return raw_syscall(SYS_sendmmsg, fd, arg(v + done), static_cast<long>(n - done), flags | MSG_DONTWAIT); },
+        [&] { return REAL(sendmmsg)(fd, v + done, 1, flags); });
+    if (r <= 0) return done ? static_cast<long>(done) : r;
+    done += static_cast<unsigned>(r);
+    // Of the last one, only a part may have gone.
+    mmsghdr& last = v[done - 1];
+    if (last.msg_len < total_length(last.msg_hdr.msg_iov, last.msg_hdr.msg_iovlen) && is_stream(fd, notes)) {
+      r = send_message(fd, notes, &last.msg_hdr, flags, last.msg_len);
+      if (r > 0) last.msg_len = static_cast<unsigned>(r);
+      if (last.msg_len < total_length(last.msg_hdr.msg_iov, last.msg_hdr.msg_iovlen)) return static_cast<long>(done);
+    }
+  }
+  return static_cast<long>(done);
+}
+
+template <class Plain>
+long accept_here(int fd, PollNotes* notes, Plain plain) {
+  return wait_for(
+      fd, notes, EPOLLIN, kCancels | kRestarts | kAsks, [&]() -> long { return is_ready(fd, EPOLLIN) ? kInKernel : -EAGAIN; }, plain);
+}
+
+}  // namespace
+
+void socket_init() {
+  (void)REAL(recv);
+  (void)REAL(recvfrom);
+  (void)REAL(recvmsg);
+  (void)REAL(send);
+  (void)REAL(sendto);
+  (void)REAL(sendmsg);
+  (void)REAL(accept);
+  (void)REAL(accept4);
+  (void)REAL(setsockopt);
+}
+
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+FIBERTHREAD_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* from, socklen_t* size) {
+  PollNotes* notes = notes_for(fd, flags);
+  if (!notes) return REAL(recvfrom)(fd, buf, n, flags, from, size);
+  auto at = [&](size_t done) { return static_cast<char*>(buf) + done; };
+  return with_errno(receive(
+      fd, notes, wanted(fd, notes, flags, n), flags & MSG_PEEK,
+      [&](size_t done) {
+        return raw_syscall(SYS_recvfrom, fd, arg(at(done)), static_cast<long>(n - done), flags | MSG_DONTWAIT, done ? 0 : arg(from), done ? 0 : arg(size));
+      },
+      [&](size_t done) { return REAL(recvfrom)(fd, at(done), n - done, flags, done ? nullptr : from, done ? nullptr : size); }));
+}
+
+FIBERTHREAD_EXPORT ssize_t recv(int fd, void* buf, size_t n, int flags) {
+  if (!notes_for(fd, flags)) return REAL(recv)(fd, buf, n, flags);
+  return recvfrom(fd, buf, n, flags, nullptr, nullptr);
+}
+extern "C" ssize_t __recv_chk(int fd, void* buf, size_t n, size_t size, int flags);
+FIBERTHREAD_EXPORT ssize_t __recv_chk(int fd, void* buf, size_t n, size_t size, int flags) {
+  return n > size ? REAL(__recv_chk)(fd, buf, n, size, flags) : recv(fd, buf, n, flags);
+}
+extern "C" ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t room, int flags, sockaddr* from, socklen_t* size);
+FIBERTHREAD_EXPORT ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t room, int flags, sockaddr* from, socklen_t* size) {
+  return n > room ? REAL(__recvfrom_chk)(fd, buf, n, room, flags, from, size) : recvfrom(fd, buf, n, flags, from, size);
+}
+
+FIBERTHREAD_EXPORT ssize_t recvmsg(int fd, msghdr* m, int flags) {
+  PollNotes* notes = notes_for(fd, flags);
+  return notes ? with_errno(receive_message(fd, notes, m, flags)) : REAL(recvmsg)(fd, m, flags);
+}
+
+FIBERTHREAD_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, timespec* timeout) {
+  PollNotes* notes = n ? notes_for(fd, flags) : nullptr;
+  if (!notes) return REAL(recvmmsg)(fd, v, n, flags, timeout);
+  return static_cast<int>(with_errno(receive_messages(fd, notes, v, n, flags, timeout)));
+}
+
+FIBERTHREAD_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* to, socklen_t size) {
+  PollNotes* notes = notes_for(fd, flags & MSG_DONTWAIT);
+  if (!notes) return REAL(sendto)(fd, buf, n, flags, to, size);
+  auto at = [&](size_t done) { return static_cast<const char*>(buf) + done; };
+  return with_errno(send_all(
+      fd, notes, n,
+      [&](size_t done, long how) { return raw_syscall(SYS_sendto, fd, arg(at(done)), static_cast<long>(n - done), flags | how, arg(to), size); },
+      [&](size_t done) { return REAL(sendto)(fd, at(done), n - done, flags, to, size); }));
+}
+
+FIBERTHREAD_EXPORT ssize_t send(int fd, const void* buf, size_t n, int flags) {
+  if (!notes_for(fd, flags & MSG_DONTWAIT)) return REAL(send)(fd, buf, n, flags);
+  return sendto(fd, buf, n, flags, nullptr, 0);
+}
+FIBERTHREAD_ALIAS(__send, send);
+
+FIBERTHREAD_EXPORT ssize_t sendmsg(int fd, const msghdr* m, int flags) {
+  PollNotes* notes = notes_for(fd, flags & MSG_DONTWAIT);
+  return notes ? with_errno(send_message(fd, notes, m, flags)) : REAL(sendmsg)(fd, m, flags);
+}
+
+FIBERTHREAD_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
+  PollNotes* notes = n ? notes_for(fd, flags & MSG_DONTWAIT) : nullptr;
+  return notes ? static_cast<int>(with_errno(send_messages(fd, notes, v, n, flags))) : REAL(sendmmsg)(fd, v, n, flags);
+}
+
+FIBERTHREAD_EXPORT int accept(int fd, sockaddr* from, socklen_t* size) {
+  PollNotes* notes = notes_to_wait(fd);
+  if (!notes) return REAL(accept)(fd, from, size);
+  return static_cast<int>(with_errno(accept_here(fd, notes, [&] { return REAL(accept)(fd, from, size); })));
+}
+
+FIBERTHREAD_EXPORT int accept4(int fd, sockaddr* from, socklen_t* size, int flags) {
+  PollNotes* notes = notes_to_wait(fd);
+  if (!notes) return REAL(accept4)(fd, from, size, flags);
+  return static_cast<int>(with_errno(accept_here(fd, notes, [&] { return REAL(accept4)(fd, from, size, flags); })));
+}
+
+FIBERTHREAD_EXPORT int setsockopt(int fd, int level, int option, const void* value, socklen_t size) noexcept {
+  constexpr int kReceiveNew = 66, kSendNew = 67;  // what 32-bit programs call those with 64-bit times
+  int r = REAL(setsockopt)(fd, level, option, value, size);
+  if (level != SOL_SOCKET) return r;
+  if (option == SO_RCVLOWAT || option == SO_RCVTIMEO || option == SO_SNDTIMEO || option == kReceiveNew || option == kSendNew)
+    socket_options_changed(option == SO_RCVLOWAT);
+  return r;
+}
+
+// Who waits to write learns of it, though poll() says nothing.
+FIBERTHREAD_EXPORT int shutdown(int fd, int how) noexcept {
+  int r = REAL(shutdown)(fd, how);
+  poll_nudge(fd);
+  return r;
+}

@@ -1,0 +1,138 @@
+// Policies, priorities, affinity, by handle and by tid. Each pass is a process of its own, for what it
+// leaves behind.
+#include "errors.h"
+
+#include <sys/wait.h>
+
+static sem_t go;
+static void* waits(void* p) {
+  *(int*)p = gettid();
+  sem_post(&go);
+  for (;;) pause();
+}
+static const int values[] = {-1, 0, 1, 2, 3, 4, 5, 6, 7, 99, SCHED_RESET_ON_FORK, INT_MIN};
+static const int priorities[] = {-1, 0, 1, 99, 100};
+#define EACH(i, list) for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+
+static void by_handle(pthread_t t, const char* whose) {
+  int policy = 77;
+  struct sched_param p = {77};
+  CASE(whose, pthread_getschedparam, t, &policy, &p);
+  printf("policy %d priority %d\n", policy, p.sched_priority);
+  EACH(i, values) EACH(k, priorities) {
+    p.sched_priority = priorities[k];
+    const char* s = format("%s, policy %d, priority %d", whose, values[i], priorities[k]);
+    CASE(s, pthread_setschedparam, t, values[i], &p);
+    pthread_getschedparam(t, &policy, &p);
+    printf("policy %d priority %d\n", policy, p.sched_priority);
+    CASE(s, pthread_setschedprio, t, priorities[k]);
+  }
+  p.sched_priority = 0;
+  CASE(whose, pthread_setschedparam, t, SCHED_OTHER, &p);
+  cpu_set_t set, none;
+  CASE(whose, pthread_getaffinity_np, t, sizeof set, &set);
+  CASE(format("%s, 1 byte", whose), pthread_getaffinity_np, t, 1, &set);
+  CASE(format("%s, 0 bytes", whose), pthread_getaffinity_np, t, 0, &set);
+  CPU_ZERO(&none);
+  CASE(format("%s, no CPU", whose), pthread_setaffinity_np, t, sizeof none, &none);
+  CPU_SET(1000, &none);
+  CASE(format("%s, CPU 1000", whose), pthread_setaffinity_np, t, sizeof none, &none);
+  CASE(format("%s, 0 bytes", whose), pthread_setaffinity_np, t, 0, &none);
+  pthread_getaffinity_np(t, sizeof set, &set);
+  CASE(format("%s, as it is", whose), pthread_setaffinity_np, t, sizeof set, &set);
+}
+
+static void by_tid(int tid, const char* whose) {
+  struct sched_param p = {77};
+  cpu_set_t set, none;
+  struct timespec t;
+  show("sched_getscheduler", whose, (errno = 0, sched_getscheduler(tid)) == -1 ? errno : 0);
+  FAILS(whose, sched_getparam, tid, &p);
+  FAILS(format("%s, NULL", whose), sched_getparam, tid, NULL);
+  FAILS(format("%s, NULL", whose), sched_setparam, tid, NULL);
+  FAILS(format("%s, NULL", whose), sched_setscheduler, tid, SCHED_OTHER, NULL);
+  EACH(i, values) EACH(k, priorities) {
+    p.sched_priority = priorities[k];
+    const char* s = format("%s, policy %d, priority %d", whose, values[i], priorities[k]);
+    FAILS(s, sched_setscheduler, tid, values[i], &p);
+    FAILS(s, sched_setparam, tid, &p);
+    printf("policy %d\n", sched_getscheduler(tid));
+  }
+  p.sched_priority = 0;
+  FAILS(whose, sched_setscheduler, tid, SCHED_OTHER, &p);
+  FAILS(whose, sched_rr_get_interval, tid, &t);
+  FAILS(whose, sched_getaffinity, tid, sizeof set, &set);
+  FAILS(format("%s, 1 byte", whose), sched_getaffinity, tid, 1, &set);
+  CPU_ZERO(&none);
+  FAILS(format("%s, no CPU", whose), sched_setaffinity, tid, sizeof none, &none);
+  FAILS(format("%s, 0 bytes", whose), sched_setaffinity, tid, 0, &none);
+  FAILS(format("%s, NULL", whose), sched_setaffinity, tid, sizeof none, NULL);
+  show("getpriority", whose, (errno = 0, getpriority(PRIO_PROCESS, tid)) == -1 && errno ? errno : 0);
+  FAILS(whose, setpriority, PRIO_PROCESS, tid, 1);
+  printf("nice %d\n", getpriority(PRIO_PROCESS, tid));
+  FAILS(format("%s, too much", whose), setpriority, PRIO_PROCESS, tid, 99);
+  printf("nice %d\n", getpriority(PRIO_PROCESS, tid));
+}
+
+static void limits(void) {
+  EACH(i, values) {
+    show("sched_get_priority_min", format("%d", values[i]), (errno = 0, sched_get_priority_min(values[i])) == -1 ? errno : -sched_get_priority_min(values[i]));
+    show("sched_get_priority_max", format("%d", values[i]), (errno = 0, sched_get_priority_max(values[i])) == -1 ? errno : -sched_get_priority_max(values[i]));
+  }
+  FAILS("", sched_yield);
+  FAILS("no such which", getpriority, 99, 0);
+  FAILS("no such which", setpriority, 99, 0, 0);
+  show_value("sched_getcpu", "fails", sched_getcpu() < 0);
+}
+
+static void* nothing(void* p) { return p; }
+static void creation(void) {
+  EACH(i, values) EACH(k, priorities) {
+    pthread_attr_t a;
+    pthread_t t;
+    pthread_attr_init(&a);
+    struct sched_param p = {priorities[k]};
+    if (pthread_attr_setschedpolicy(&a, values[i]) != 0 || pthread_attr_setschedparam(&a, &p) != 0) continue;
+    pthread_attr_setinheritsched(&a, PTHREAD_EXPLICIT_SCHED);
+    if (CASE(format("policy %d, priority %d", values[i], priorities[k]), pthread_create, &t, &a, nothing, NULL) == 0) pthread_join(t, NULL);
+    pthread_attr_destroy(&a);
+  }
+}
+
+static void* all(void* p) {
+  limits();
+  int tid = 0;
+  pthread_t t;
+  sem_init(&go, 0, 0);
+  assert(pthread_create(&t, NULL, waits, &tid) == 0);
+  while (sem_wait(&go) != 0) {
+  }
+  creation();
+  by_handle(t, "another");
+  by_handle(pthread_self(), "self");
+  by_tid(tid, "another");
+  by_tid(0, "self");
+  by_tid(gettid(), "own tid");
+  by_tid(-1, "-1");
+  by_tid(INT_MAX, "nobody");
+  fflush(stdout);
+  _exit(0);
+}
+
+// Without privileges for half of the passes: what a program of a user gets.
+static void cases(void) {
+  for (int user = 0; user < 2; user++) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+      printf("-- %s\n", user ? "a user" : "as started");
+      struct rlimit none = {0, 0};
+      if (user) setrlimit(RLIMIT_RTPRIO, &none), setrlimit(RLIMIT_NICE, &none);
+      if (user && geteuid() == 0) assert(setuid(65534) == 0);
+      all(NULL);
+    }
+    int status;
+    assert(waitpid(child, &status, 0) == child);
+    printf("status %d\n", status);
+  }
+}

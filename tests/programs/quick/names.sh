@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# packages: binutils
+# shim/names.txt lists every name of libc's that has to do with threads; what it says is served is exported; each error in it has a
+# case in tests/preloaded/errors_*.c, and no case gives an error that is not in it.
+import collections
+import glob
+import os
+import re
+import subprocess
+import sys
+
+top = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
+bad = []
+
+
+def output(*command, env=None):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env).stdout
+
+
+# The table.
+table = {}
+reason = ""
+for line in open(f"{top}/shim/names.txt"):
+    line = line.strip()
+    if line.startswith("#") or not line:
+        reason = "" if not line or line.startswith("# ----") else line
+        continue
+    name, what, *errors = line.split()
+    if name in table:
+        bad.append(f"{name} is listed twice")
+    if what not in ("served", "forwarded", "refused"):
+        bad.append(f"{name}: {what}?")
+    if what == "forwarded" and not reason:
+        bad.append(f"{name} is forwarded for no stated reason")
+    if what == "refused" and not errors:
+        bad.append(f"{name} is refused with no error")
+    if what != "forwarded":
+        reason = ""
+    table[name] = (what, errors)
+
+# libc's names, whatever their versions; GLIBC_PRIVATE is for libc itself.
+library = os.environ["LIBRARY"]
+libc = re.search(r"libc\.so\.6 => (\S+)", output("ldd", library)).group(1)
+versions = collections.defaultdict(set)
+for line in output("nm", "-D", "--with-symbol-versions", "--defined-only", libc).splitlines():
+    name, _, version = line.split()[-1].partition("@")
+    if version.lstrip("@") != "GLIBC_PRIVATE":
+        versions[name].add(version.lstrip("@"))
+ours = re.compile(r"_*(pthread|thrd|mtx|cnd|tss|sem|sched)_|call_once$|gettid$|tgkill$")
+for name in sorted(n for n in versions if ours.match(n) and n not in table):
+    bad.append(f"libc has {name} ({', '.join(sorted(versions[name]))}), which the table lacks")
+for name in sorted(n for n in table if n not in versions):
+    bad.append(f"libc has no {name}")
+
+exports = set(open(f"{top}/tests/exports.txt").read().split())
+built = {line.split()[-1] for line in output("nm", "-D", "--defined-only", library).splitlines()}
+for name, (what, _) in table.items():
+    if what == "forwarded" and name in exports:
+        bad.append(f"{name} is exported, and not just forwarded")
+    if what != "forwarded" and name not in exports & built:
+        bad.append(f"{name} is {what}, but not exported")
+for name in sorted(n for n in exports if n not in table and not n.startswith("fiberthread")):
+    bad.append(f"{name} is exported, but not in the table")
+
+# The cases. They are NPTL's answers: the tests themselves compare ours with them.
+cases = set()
+for test in sorted(glob.glob(f"{top}/tests/preloaded/errors_*.c")):
+    binary = os.path.join(os.environ["BUILD"], "tests/preloaded", os.path.basename(test)[:-2])
+    for line in output(binary).splitlines():
+        if m := re.fullmatch(r"(\w+): (.*): (-?\d+|[A-Z]+[A-Z0-9]+|thrd_\w+)", line):
+            cases.add(m.groups())
+given = collections.defaultdict(set)
+for function, _, result in cases:
+    if re.match(r"E|thrd_", result) and result != "thrd_success":
+        given[function].add(result)
+for name, (what, errors) in table.items():
+    for error in errors:
+        if error[0] != "(" and error not in given[name]:
+            bad.append(f"{name}: no case gives {error}")
+for name, errors in given.items():
+    if name not in table:
+        continue  # has nothing to do with threads
+    listed = {e.strip("()") for e in table[name][1]}
+    for error in sorted(errors - listed):
+        bad.append(f"{name} gives {error}, which the table lacks")
+
+listed = sum(len(errors) for _, errors in table.values())
+print(f"{len(table)} names, {listed} documented errors, {len(cases)} cases of {len({c[0] for c in cases})} functions")
+print("\n".join(bad))
+sys.exit(bool(bad))
