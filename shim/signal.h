@@ -7,7 +7,8 @@
 // on its fiber's stack when that leaves Busy; a parked fiber is woken, one in a system call is interrupted. Either way
 // handlers are ordinary fiber code.
 //
-// The kernel's mask of a worker is that of the fiber which it runs, sysmon's that of the main fiber. So default actions,
+// The kernel's mask of a worker is that of the fiber which it runs, sysmon's that of the main fiber, and for what only other
+// parked fibers have unblocked, or wait for, there is a listener (signal_listen.cpp). So default actions,
 // exec'd children and signals that all block are as on NPTL. Until the first thread is made, nothing of this is in place.
 #pragma once
 #include <signal.h>
@@ -22,6 +23,8 @@ namespace fiberthread {
 void signal_init();
 // After the scheduler has started: sysmon takes process-directed signals as the main fiber would.
 void signal_scheduler_started();
+// Before a new fiber is spawned, with its mask.
+void signal_thread_begins(Fiber* f);
 // The calling thread ends: what is pending for the process goes to another one.
 void signal_thread_ends(Fiber* me);
 void signal_after_fork_child();
