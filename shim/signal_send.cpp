@@ -41,6 +41,19 @@ void add(PendingQueue& q, Pending* p) {  // Locked
   q.bits.fetch_or(bit(p->info.si_signo), std::memory_order_seq_cst);
 }
 
+void move(PendingQueue& from, PendingQueue& to, int sig) {  // Locked
+  for (Pending** p = &from.first; *p;) {
+    Pending* moved = *p;
+    if (moved->info.si_signo != sig) {
+      p = &moved->next;
+      continue;
+    }
+    *p = moved->next;
+    add(to, moved);
+  }
+  from.bits.fetch_and(~bit(sig), std::memory_order_relaxed);
+}
+
 // The lowest signal of the queue that is in `wanted`, the first of its kind, taken out.
 bool take(PendingQueue& q, uint64_t wanted, siginfo_t* out) {
   if (!(q.bits.load(std::memory_order_seq_cst) & wanted)) return false;
@@ -104,6 +117,8 @@ bool record(Fiber* f, const siginfo_t& info, bool for_process) {
     if (s.ended.load(std::memory_order_seq_cst)) f = nullptr;
   }
   PendingQueue& q = f ? state_of(f).queue : process_queue;
+  // Those before it that nobody took go to the same fiber, or they would come after it.
+  if (f && for_process && process_queue.bits.load(std::memory_order_relaxed) & bit(info.si_signo)) move(process_queue, q, info.si_signo);
   if (info.si_signo < SIGRTMIN && q.bits.load(std::memory_order_relaxed) & bit(info.si_signo)) return false;
   Pending* p = new_pending();
   if (!p) return false;
