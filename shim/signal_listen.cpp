@@ -7,6 +7,7 @@
 #include <sys/signalfd.h>
 
 #include "sched/stack.h"
+#include "shim/clock.h"
 #include "shim/signal_parts.h"
 
 namespace fiberthread {
@@ -36,6 +37,12 @@ bool wanted(int sig) {
 
 void hand_out(const siginfo_t& info) {
   int sig = info.si_signo;
+  bool gone = false;
+  if (Fiber* timed = info.si_code == SI_TIMER ? timer_target(info.si_timerid, &gone) : nullptr) {
+    signal_send(timed, sig, &info);
+    return;
+  }
+  if (gone) return;
   Fiber* to = pick_target(nullptr, sig);
   if (!record(to, info, true)) return;
   if (to) tell(to, sig);
