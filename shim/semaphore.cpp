@@ -48,16 +48,7 @@ int fail(int e) {
   return -1;
 }
 
-// `wait` is the call of libc's that waits as long as need be.
-template <class Wait>
-int wait_libcs(sem_t* sem, Wait wait) {
-  test_cancel();
-  int error = errno;
-  if (REAL(sem_trywait)(sem) == 0) return 0;
-  errno = error;
-  Blocking blocking;
-  return wait();
-}
+bool likely_to_wait(sem_t* sem) { return value_in(of(sem).word.load(std::memory_order_relaxed)) == 0; }
 
 int wait_on(sem_t* sem, clockid_t clock, const timespec* t, bool timed) {
   Semaphore& s = of(sem);
@@ -139,18 +130,27 @@ FIBERTHREAD_EXPORT int sem_trywait(sem_t* sem) noexcept {
 }
 
 FIBERTHREAD_EXPORT int sem_wait(sem_t* sem) {
-  if (wait_is_libcs(sem)) return wait_libcs(sem, [=] { return REAL(sem_wait)(sem); });
+  if (wait_is_libcs(sem)) {
+    Blocking blocking(likely_to_wait(sem));
+    return REAL(sem_wait)(sem);
+  }
   return wait_on(sem, CLOCK_MONOTONIC, nullptr, false);
 }
 
 FIBERTHREAD_EXPORT int sem_timedwait(sem_t* sem, const timespec* t) {
-  if (wait_is_libcs(sem)) return wait_libcs(sem, [=] { return REAL(sem_timedwait)(sem, t); });
+  if (wait_is_libcs(sem)) {
+    Blocking blocking(likely_to_wait(sem));
+    return REAL(sem_timedwait)(sem, t);
+  }
   return wait_on(sem, CLOCK_REALTIME, t, true);
 }
 
 FIBERTHREAD_EXPORT int sem_clockwait(sem_t* sem, clockid_t clock, const timespec* t) {
   if (!is_wait_clock(clock)) return fail(EINVAL);
-  if (wait_is_libcs(sem)) return wait_libcs(sem, [=] { return REAL(sem_clockwait)(sem, clock, t); });
+  if (wait_is_libcs(sem)) {
+    Blocking blocking(likely_to_wait(sem));
+    return REAL(sem_clockwait)(sem, clock, t);
+  }
   return wait_on(sem, clock, t, true);
 }
 

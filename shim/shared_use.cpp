@@ -89,7 +89,7 @@ void release_all(RobustList* head, uint32_t tid, uint32_t other_tid, RobustList*
 }  // namespace
 
 uint32_t owner_tid(Fiber* me, Use use) {
-  bool as_process = me->is_main && use == Use::Owns;
+  bool as_process = me->is_main && use != Use::KernelOwns;
   return me->kernel || as_process || !has_own_thread(me) ? me->id : static_cast<uint32_t>(registered->tid);
 }
 
