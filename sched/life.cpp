@@ -29,6 +29,7 @@ Statistics statistics;
 Options options;
 Fiber main_fiber_record;
 Fiber* main_fiber = &main_fiber_record;
+std::atomic<bool> workers_refused{false};
 bool (*cancel_due)(Fiber*) = nullptr;
 void (*cancel_now)() = nullptr;
 
@@ -187,6 +188,7 @@ Worker* start_worker(Slot* s, Fiber* bound) {
                   w, nullptr, w->context.tp, &w->kernel_tid);
   errno = saved_errno;
   sched_restore_signals(old);
+  if (workers_refused.load(std::memory_order_relaxed) != (tid < 0)) workers_refused.store(tid < 0, std::memory_order_relaxed);
   if (tid < 0) {
     SpinGuard guard(left_lock);
     w->left_next = left_workers;
@@ -557,6 +559,7 @@ void sched_after_fork_child() {
   statistics.ended.store(0);
   main_ended.store(false);
   last_ended.store(false);
+  workers_refused.store(false);
   sysmon_reset();
   poll_reset();
   tcb_reset_after_fork();

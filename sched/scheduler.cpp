@@ -516,12 +516,17 @@ void go_idle(Worker* w) {
   }
 }
 
-// Gives up a slot for which there is no use any more. What waits in it is the others' then.
-void give_up_slot(Worker* w) {
-  Slot* s = w->slot;
+// By who holds the slot, or, if nobody does, under IdleLock: what waits in it is the others' then.
+void empty_slot(Slot* s) {
   while (Fiber* f = s->local.pop()) global_queue.push(f);
   if (Fiber* f = take_next(s)) global_queue.push(f);
   while (Fiber* f = s->inbox.pop()) global_queue.push(f);
+}
+
+// Gives up a slot for which there is no use any more.
+void give_up_slot(Worker* w) {
+  Slot* s = w->slot;
+  empty_slot(s);
   {
     SpinGuard guard(idle_lock);
     add_free_slot(s);
@@ -747,6 +752,11 @@ bool hand_slot_to_spare(Slot* s) {
   SpinGuard guard(idle_lock);
   add_free_slot(s);
   return false;
+}
+
+void empty_free_slots() {
+  SpinGuard guard(idle_lock);
+  for (Slot* s = free_slots; s; s = s->free_next) empty_slot(s);
 }
 
 void slots_reset() {

@@ -37,6 +37,7 @@ constexpr uint64_t kSecondLook = 100'000;
 constexpr uint64_t kOffCpu = 50'000;    // of a tick: so long a worker may lack the CPU unsuspected
 constexpr uint64_t kHotTick = 50'000;   // while something waits that an idle worker could run
 constexpr uint32_t kLinger = 40;        // ticks without news before it sleeps
+constexpr uint64_t kRotation = 2'000'000;  // while the kernel refuses workers: so long one may sleep in it
 constexpr uint32_t kStuckLooks = 20;    // looks without a switch: the fiber cannot be stopped where it is
 constexpr uint32_t kGrowLooks = 2;      // looks with nothing but spinners on all slots, before there are more
 constexpr uint32_t kShrinkLooks = 100;  // looks with fewer spinners than slots, before there is one less
@@ -155,6 +156,12 @@ void look_at(Worker* w, uint64_t now, Look& look) {
   growth.count(w, progress);
   bool suspected = w->suspected;
   w->suspected = false;
+  // Without a worker for its slot, others would wait for ever for what this one waits for.
+  if (workers_refused.load(std::memory_order_relaxed) && look.queued && idle_slots() && now - w->rotated_at > kRotation &&
+      w->running.load(std::memory_order_relaxed) && w->revoked.load(std::memory_order_relaxed) == kTaken && asleep_by_proc(w->tid)) {
+    w->rotated_at = now;
+    preempt_sleeper(w);
+  }
   // Those that have no slot to lose may sleep as they like.
   if (!look.queued || !__atomic_load_n(&w->slot, __ATOMIC_RELAXED) || !w->running.load(std::memory_order_relaxed) || w->revoked.load(std::memory_order_relaxed) == kTaken) {
     w->seen_at = 0;
@@ -300,8 +307,12 @@ void sysmon_main() {
     bool queued = look.queued;
     growth.decide(queued);
     if (chaos(64)) want_slots(base_slots() + chaos_number() % 4);
-    if (queued && idle_slots()) wake_if_needed();
-    else if (queued) balance_queues();
+    if (queued && idle_slots()) {
+      if (workers_refused.load(std::memory_order_relaxed)) empty_free_slots();
+      wake_if_needed();
+    } else if (queued) {
+      balance_queues();
+    }
     quiet = look.progress || queued ? 0 : quiet + 1;
 
     bool on_poller = false;

@@ -85,6 +85,7 @@ struct alignas(64) Worker {
   uint32_t seen_heartbeat = 0, stuck_looks = 0;
   uint64_t seen_cpu = 0, seen_at = 0;
   bool suspected = false;
+  uint64_t rotated_at = 0;
   Worker* all_next = nullptr;
 
   // Fibers made and ended here; written by itself.
@@ -165,6 +166,9 @@ bool sched_count_end();
 // Those that have not ended, main included. Never too few; zero is final.
 uint64_t live_fibers();
 
+// The kernel refused the last worker that was wanted (RLIMIT_NPROC, a filter).
+extern std::atomic<bool> workers_refused;
+
 void sched_block_signals(uint64_t* old);
 void sched_restore_signals(uint64_t old);
 
@@ -183,6 +187,7 @@ extern std::atomic<uint64_t> recent_ns;
 extern bool no_membarrier;
 constexpr uint64_t kIdleMask = ~(uint64_t{3} << (kPreemptSignal - 1));  // all signals but libc's two
 [[noreturn]] void worker_loop(Worker* w);
+void empty_free_slots();                // into the global queue, where who looks for work comes before he steals
 bool want_slots(uint32_t n);             // from now on there shall be n; false without memory
 uint32_t slots_wanted();
 uint32_t base_slots();                   // how many there are without growth

@@ -33,7 +33,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static atomic_int destroyed, onces, cleaned, fiber_ran;
 static int counter;
 
-static void destructor(void* p) { destroyed++; }
+static void destructor(void* p) { destroyed += p == (void*)1000; }  // helpers of before may still end
 static void run_once(void) { onces++; }
 static void cleanup(void* p) { cleaned++; }
 static void* returns_it(void* p) {
@@ -249,14 +249,14 @@ static void queues(void) {
 // Its callback ends the thread, or lets something be cleaned up.
 static void exits(union sigval v) {
   pthread_cleanup_push(cleanup, NULL);
-  pthread_setspecific(key, (void*)1);
+  pthread_setspecific(key, (void*)1000);
   sem_post(&done);
   pthread_exit(NULL);
   pthread_cleanup_pop(0);
 }
 static void cancels_itself(union sigval v) {
   pthread_cleanup_push(cleanup, NULL);
-  pthread_setspecific(key, (void*)1);
+  pthread_setspecific(key, (void*)1000);
   sem_post(&done);
   pthread_cancel(pthread_self());
   if (v.sival_int == 0) pthread_testcancel();

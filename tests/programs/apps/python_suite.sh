@@ -1,0 +1,33 @@
+#!/bin/bash
+# Python's own tests of threads, signals, processes and sockets: the same verdict of each test as on NPTL. Those of threads
+# and signals are run several times.
+# packages: python3 libpython3.11-testsuite
+. "$(dirname "$0")/../lib.sh"
+python=/usr/bin/python3
+need $python
+$python -c 'import test.test_threading' 2>/dev/null || skip "Python's test suite is not installed"
+cd "$TMP" || exit 1
+# Each test with its verdict; a test that took part in no run is missed.
+verdicts() {
+  grep -aE "^(test_|setUp|tearDown).* \.\.\. " "$1" | sed -E "s: \.\.\. (ok|skipped|FAIL|ERROR|expected failure)?.*: \1:" | LC_ALL=C sort
+}
+run() { # name of the output, suite
+  timeout -k 5 300 $python -m test -v "$2" >"$TMP/$1" 2>&1
+  echo "exit $?" >>"$TMP/$1"
+}
+for suite in ${SUITES:-test_threading test_thread test_queue test_signal test_subprocess test_fork1 test_concurrent_futures test_socket}; do
+  run nptl $suite
+  times=1
+  case $suite in test_threading | test_thread | test_signal) times=${TIMES:-3} ;; esac
+  for i in $(seq $times); do
+    LD_PRELOAD="$LIBRARY" run fiber $suite
+    diff <(verdicts "$TMP/nptl") <(verdicts "$TMP/fiber") >"$TMP/diff" || {
+      cat "$TMP/diff"
+      grep -aA30 '^\(FAIL\|ERROR\): ' "$TMP/fiber" | head -n 100
+      tail -n 20 "$TMP/fiber"
+      fail "$suite differs"
+    }
+    [ "$(tail -n 1 "$TMP/nptl")" = "$(tail -n 1 "$TMP/fiber")" ] || fail "$suite: $(tail -n 1 "$TMP/fiber"), on NPTL $(tail -n 1 "$TMP/nptl")"
+  done
+  echo "$suite: $(verdicts "$TMP/fiber" | wc -l) verdicts, $times times"
+done

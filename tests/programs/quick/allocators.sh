@@ -1,0 +1,27 @@
+#!/bin/bash
+# Other allocators, preloaded before us and after us: threads that end, are cancelled, fork and exec behave as with the same
+# allocator on NPTL.
+# packages: libjemalloc2 libtcmalloc-minimal4
+. "$(dirname "$0")/../lib.sh"
+found=0
+cd "$TMP" || exit 1
+for name in libjemalloc.so.2 libtcmalloc_minimal.so.4; do
+  allocator=$(/sbin/ldconfig -p | sed -n "s/.*$name.* => //p" | head -n 1)
+  [ -e "$allocator" ] || continue
+  found=1
+  for program in "cancel_rules" "process_fork noise" "process_fork vfork" "loader_plugins" "tls"; do
+    set -- $program
+    LD_PRELOAD="$allocator" timeout -k 5 100 "$BUILD/tests/preloaded/$1" ${2:-} >nptl 2>&1
+    status=$?
+    for preload in "$LIBRARY $allocator" "$allocator $LIBRARY"; do
+      LD_PRELOAD="$preload" timeout -k 5 100 "$BUILD/tests/preloaded/$1" ${2:-} >fiber 2>&1
+      got=$?
+      [ $got = $status ] || fail "$program with $preload: status $got, not $status"
+      cmp -s nptl fiber || {
+        diff nptl fiber | head -n 20
+        fail "$program with $preload: output differs"
+      }
+    done
+  done
+done
+[ $found = 1 ] || skip "neither jemalloc nor tcmalloc is installed"
