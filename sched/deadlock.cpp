@@ -58,11 +58,11 @@ Workers look_at_workers(uint32_t& count, uint64_t& beats) {
   return all;
 }
 
-// No kernel thread but the workers, sysmon and the reaper. The directory has a link for each thread, and two of its own.
+// No kernel thread but the workers, sysmon, the reaper and the helper that listens for signals. The directory has a link for each thread, and two of its own.
 bool no_other_thread(uint32_t workers) {
   struct statx s;
   if (raw_syscall(SYS_statx, AT_FDCWD, arg("/proc/self/task"), 0, STATX_NLINK, arg(&s)) != 0) return false;
-  return s.stx_nlink == workers + 1 + reaper_running() + 2;
+  return s.stx_nlink == workers + 1 + reaper_running() + helpers.load(std::memory_order_relaxed) + 2;
 }
 
 // Handlers of faults are called by the code that faults, so they wake nobody; languages' runtimes and crash reporters

@@ -162,6 +162,43 @@ bool become_worker(Fiber* me) {
 
 }  // namespace
 
+std::atomic<uint32_t> helpers{0};
+
+namespace {
+// With all signals blocked but libc's two. No pthread_create: this may run while a preempted fiber holds any of libc's locks.
+int clone_thread(int (*main)(void*), Worker* w) {
+  uint64_t old;
+  sched_block_signals(&old);
+  int saved_errno = errno;
+  int tid = clone(main, w->stack + w->stack_size,
+                  CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS |
+                      CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID,
+                  w, nullptr, w->context.tp, &w->kernel_tid);
+  errno = saved_errno;
+  sched_restore_signals(old);
+  return tid;
+}
+
+void (*helper_main)();
+}  // namespace
+
+int start_helper(void (*main)()) {
+  Fiber* me = tls_current;
+  if (me && !me->kernel && me->worker->tainted) return -1;
+  Worker* w = make_worker();  // for its stack and TCB
+  if (!w) return -1;
+  helper_main = main;
+  helpers.fetch_add(1, std::memory_order_relaxed);
+  int tid = clone_thread(
+      [](void*) {
+        helper_main();
+        return 0;
+      },
+      w);
+  if (tid < 0) helpers.fetch_sub(1, std::memory_order_relaxed);
+  return tid;
+}
+
 Worker* all_workers() { return workers.load(std::memory_order_acquire); }
 
 Worker* start_worker(Slot* s, Fiber* bound) {
@@ -178,16 +215,7 @@ Worker* start_worker(Slot* s, Fiber* bound) {
     w->searching = true;
   }
   w->kernel_mask = kIdleMask;
-  uint64_t old;
-  sched_block_signals(&old);
-  // No pthread_create: this may run while a preempted fiber holds any of libc's locks.
-  int saved_errno = errno;
-  int tid = clone(worker_main, w->stack + w->stack_size,
-                  CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS |
-                      CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID,
-                  w, nullptr, w->context.tp, &w->kernel_tid);
-  errno = saved_errno;
-  sched_restore_signals(old);
+  int tid = clone_thread(worker_main, w);
   if (workers_refused.load(std::memory_order_relaxed) != (tid < 0)) workers_refused.store(tid < 0, std::memory_order_relaxed);
   if (tid < 0) {
     SpinGuard guard(left_lock);
@@ -555,11 +583,11 @@ void sched_after_fork_child() {
   left_lock.reset();
   left_workers = nullptr;
   statistics.workers.store(0);
-  workers_refused.store(false);
   statistics.spawned.store(0);
   statistics.ended.store(0);
   main_ended.store(false);
   last_ended.store(false);
+  workers_refused.store(false);
   sysmon_reset();
   poll_reset();
   tcb_reset_after_fork();
@@ -576,6 +604,7 @@ void sched_after_fork_child() {
   me->join_lock.reset();
   me->joiner = nullptr;  // whoever waits for us does so in the parent
   main_fiber = me;
+  helpers.store(0);
 }
 
 }  // namespace fiberthread

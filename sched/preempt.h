@@ -35,11 +35,11 @@ void preempt_start_worker(Worker* w);
 // Undoes it, before the worker's thread ends.
 void preempt_end_worker(Worker* w);
 
+// Nothing is ever stopped in this code, not even in tests that are linked with it. There is one such place.
+void preempt_never(const char* low, const char* high);
 // Asks the fiber on that worker, asleep in a system call, to give way; the call is begun anew when it runs again. One that
 // the kernel does not restart ends with EINTR.
 void preempt_sleeper(Worker* w);
-// Nothing is ever stopped in this code, not even in tests that are linked with it. There is one such place.
-void preempt_never(const char* low, const char* high);
 
 // Workers that have a perf event instead, since the process began.
 uint32_t preempt_sampled_workers();

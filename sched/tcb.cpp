@@ -632,6 +632,33 @@ void tcb_begin(Fiber& f) {
   at<size_t>(f.tcb, L.stackblock_size) = f.stack_high - f.stack_low;
 }
 
+namespace {
+constexpr uint32_t kMostLearned = 16;
+uint32_t learned[kMostLearned];
+std::atomic<uint32_t> learned_count{0};
+SpinLock learn_lock;
+}  // namespace
+
+void tcb_learn(void (*use)()) {
+  // 4 bytes each: the fields are libc's own small ones, and a pointer.
+  char* pd = static_cast<char*>(self()->tcb);
+  constexpr size_t kMostWords = 1024;
+  uint32_t before[kMostWords];
+  size_t words = L.sizeof_pthread / 4;
+  if (words > kMostWords) return;
+  memcpy(before, pd, words * 4);
+  use();
+  SpinGuard guard(learn_lock);
+  if (learned_count.load(std::memory_order_relaxed)) return;
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < words && n < kMostLearned; i++) {
+    if (at<uint32_t>(pd, i * 4) == before[i]) continue;
+    at<uint32_t>(pd, i * 4) = before[i];
+    learned[n++] = i * 4;
+  }
+  learned_count.store(n, std::memory_order_release);
+}
+
 void tcb_end(Fiber& f) {
   char* tp = thread_pointer_of(f.tcb);
   char* dtv = at<char*>(f.tcb, L.dtv);
@@ -655,6 +682,8 @@ void tcb_end(Fiber& f) {
       memset(tp + m.offset + m.file_size, 0, m.mem_size - m.file_size);
     }
   }
+  for (uint32_t i = 0, n = learned_count.load(std::memory_order_acquire); i < n; i++)
+    at<uint32_t>(f.tcb, learned[i]) = at<uint32_t>(template_image, learned[i]);
   at<uint32_t>(f.tcb, L.cancelhandling) = 0;
   at<void*>(f.tcb, L.cleanup_jmp_buf) = nullptr;
   if (L.cleanup) at<void*>(f.tcb, L.cleanup) = nullptr;
@@ -775,6 +804,7 @@ void tcb_unlock_after_fork() {
 void tcb_reset_after_fork() {
   modules_changes.fetch_add(1);
   modules_lock.reset();
+  learn_lock.reset();
   // `loading` stays: a fork inside a constructor comes to its end in the child too. Those of other threads never do, which
   // costs the child time, not more.
 }

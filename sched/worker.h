@@ -204,6 +204,10 @@ bool idle_slots();
 void wake_if_needed();
 Worker* start_worker(Slot* s, Fiber* bound = nullptr);  // null without memory or threads
 void get_up(Worker* w);
+// Starts a kernel thread of the library's own that runs no fibers, with all signals but libc's two blocked: its tid, or -1. There
+// is one at most. No libc lock.
+int start_helper(void (*main)());
+extern std::atomic<uint32_t> helpers;
 [[noreturn]] void leave_worker(Worker* w);  // ends the kernel thread; in worker context
 bool handed_to_bound(Fiber* f, Worker* here);  // f is bound to another worker than `here`: it has it now
 bool hand_slot_to_spare(Slot* s);        // sysmon: the slot is held by nobody

@@ -28,7 +28,8 @@ struct ThreadTimer {
   std::atomic<int> number{-1};  // the kernel's; -1: free, -2: being filled in
   int pid = 0;
   uint32_t id = 0;
-  Fiber* fiber = nullptr;
+  // Null: deleted. The number is kept until the room is needed, as a signal may have been taken out of the kernel just before.
+  std::atomic<Fiber*> fiber{nullptr};
 };
 ThreadTimer timers[1024];
 std::atomic<size_t> timers_used{0};  // the others have never been used
@@ -38,10 +39,10 @@ void add_timer(int number, Fiber* f) {
   for (size_t i = 0; i < sizeof timers / sizeof *timers; i++) {
     ThreadTimer& t = timers[i];
     int n = t.number.load(std::memory_order_relaxed);
-    if (n == -2 || (n >= 0 && t.pid == pid) || !t.number.compare_exchange_strong(n, -2, std::memory_order_acquire)) continue;
+    if (n == -2 || (n >= 0 && t.pid == pid && t.fiber.load(std::memory_order_relaxed)) || !t.number.compare_exchange_strong(n, -2, std::memory_order_acquire)) continue;
     t.pid = pid;
     t.id = f->id;
-    t.fiber = f;
+    t.fiber.store(f, std::memory_order_relaxed);
     t.number.store(number, std::memory_order_release);
     size_t used = timers_used.load(std::memory_order_relaxed);
     while (used < i + 1 && !timers_used.compare_exchange_weak(used, i + 1, std::memory_order_release)) {
@@ -69,8 +70,8 @@ bool is_ours(Fiber* f) { return f && sched_started() && !f->kernel && !in_vfork_
 Fiber* timer_target(int number, bool* gone) {
   ThreadTimer* t = find_timer(number);
   if (!t) return nullptr;
-  Fiber* f = t->fiber;
-  *gone = f->id != t->id || !f->valid.load(std::memory_order_acquire) || f->done.load(std::memory_order_acquire);
+  Fiber* f = t->fiber.load(std::memory_order_relaxed);
+  *gone = !f || f->id != t->id || !f->valid.load(std::memory_order_acquire) || f->done.load(std::memory_order_acquire);
   return *gone ? nullptr : f;
 }
 
@@ -168,7 +169,7 @@ FIBERTHREAD_EXPORT int timer_delete(timer_t timer) noexcept {
   // Before the kernel may give the number to another one. libc's own kind of timers have negative handles.
   intptr_t number = reinterpret_cast<intptr_t>(timer);
   if (ThreadTimer* t = number >= 0 && sched_started() && !in_vfork_child() ? find_timer(static_cast<int>(number)) : nullptr)
-    t->number.store(-1, std::memory_order_release);
+    t->fiber.store(nullptr, std::memory_order_relaxed);
   return REAL(timer_delete)(timer);
 }
 

@@ -93,7 +93,8 @@ int owned_already(Mutex& m, const Fiber* me, int kind, int errorcheck) {
 bool is_libcs(int kind) { return kind >= 0 && kind & kLibcs; }
 
 Use use_of(int kind) {
-  if (kind & (kInherit | kProtect)) return Use::KernelOwns;
+  if (kind & kProtect) return Use::Ceiling;
+  if (kind & kInherit) return Use::KernelOwns;
   int type = kind & kType;
   return kind & kRobust || type == PTHREAD_MUTEX_RECURSIVE || type == PTHREAD_MUTEX_ERRORCHECK ? Use::Owns : Use::Waits;
 }

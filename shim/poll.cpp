@@ -141,7 +141,7 @@ long wait_parked(Items& items, uint64_t deadline, const uint64_t* mask, Ask ask,
   if (mask) {
     uint64_t old = signal_begin_mask(me, *mask);
     r = ask_and_wait(me, items, deadline, ask, closed);
-    signal_end_mask(me, old);
+    signal_end_mask(me, old, r == -EINTR);
   } else {
     Busy busy;
     r = ask_and_wait(me, items, deadline, ask, closed);

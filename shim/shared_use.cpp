@@ -1,9 +1,11 @@
 #include "shim/shared_use.h"
 
 #include <linux/futex.h>
+#include <pthread.h>
 
 #include "sched/tcb.h"
 #include "sched/worker.h"
+#include "shim/real.h"
 #include "shim/thread.h"
 #include "shim/user_memory.h"
 
@@ -45,6 +47,21 @@ bool get_own_thread(Fiber* me) {
   if (void* list = tcb_robust_list(me->tcb)) raw_syscall(SYS_set_robust_list, arg(list), sizeof(RobustList));
   registered = own;
   return true;
+}
+
+// So that no later fiber in this block of memory finds libc's account of priorities, which libc drops with a thread.
+void learn_ceilings() {
+  static std::atomic<bool> learned{false};
+  if (learned.load(std::memory_order_relaxed) || learned.exchange(true, std::memory_order_relaxed)) return;
+  (void)REAL(pthread_mutex_init), (void)REAL(pthread_mutex_trylock), (void)REAL(pthread_mutex_unlock);
+  Busy busy;
+  tcb_learn([] {
+    pthread_mutexattr_t a;
+    pthread_mutex_t m;
+    pthread_mutexattr_init(&a);
+    pthread_mutexattr_setprotocol(&a, PTHREAD_PRIO_PROTECT);
+    if (REAL(pthread_mutex_init)(&m, &a) == 0 && REAL(pthread_mutex_trylock)(&m) == 0) REAL(pthread_mutex_unlock)(&m);
+  });
 }
 
 // What the kernel does for each entry.
@@ -89,22 +106,23 @@ void release_all(RobustList* head, uint32_t tid, uint32_t other_tid, RobustList*
 }  // namespace
 
 uint32_t owner_tid(Fiber* me, Use use) {
-  bool as_process = me->is_main && use != Use::KernelOwns;
+  bool as_process = me->is_main && use < Use::KernelOwns;
   return me->kernel || as_process || !has_own_thread(me) ? me->id : static_cast<uint32_t>(registered->tid);
 }
 
 AsKernelThread::AsKernelThread(Use use) {
   Fiber* me = self();
   if (me->kernel) {
-    if (use == Use::KernelOwns) owned_before = me->id;
+    if (use >= Use::KernelOwns) owned_before = me->id;
     return;
   }
-  if (use == Use::KernelOwns || (use == Use::Owns && !me->is_main)) get_own_thread(me);
+  if (use >= Use::KernelOwns || (use == Use::Owns && !me->is_main)) get_own_thread(me);
   mine_ = owner_tid(me, use);
   if (mine_ == me->id) return;
   tid_ = tcb_tid(me->tcb);
   before_ = *tid_;
   *tid_ = mine_;
+  if (use == Use::Ceiling) learn_ceilings();
 }
 
 AsKernelThread::~AsKernelThread() {

@@ -19,7 +19,8 @@ namespace fiberthread {
 enum class Use {
   Waits,       // nobody asks who it is
   Owns,        // its tid is stored, and compared
-  KernelOwns,  // its kernel thread itself is the owner, or gets another priority
+  KernelOwns,  // its kernel thread itself is the owner
+  Ceiling,     // and gets another priority, which libc keeps account of in the TCB
 };
 
 // Around a call of libc's. Where it cannot have a thread of its own, a fiber has its virtual tid for ever.

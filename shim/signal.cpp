@@ -147,6 +147,7 @@ void signal_after_fork_child() {
   s.waited_for.store(0);
   s.ended = false;
   forget_tellings();
+  forget_listener();
   if (!taken_over.load()) return;
   // The one kernel thread has the program's own alternate stack again.
   stack_t ss = alternate_now();

@@ -7,7 +7,8 @@
 // on its fiber's stack when that leaves Busy; a parked fiber is woken, one in a system call is interrupted. Either way
 // handlers are ordinary fiber code.
 //
-// The kernel's mask of a worker is that of the fiber which it runs, sysmon's that of the main fiber. So default actions,
+// The kernel's mask of a worker is that of the fiber which it runs, sysmon's that of the main fiber, and for what only other
+// parked fibers have unblocked, or wait for, there is a listener (signal_listen.cpp). So default actions,
 // exec'd children and signals that all block are as on NPTL. Until the first thread is made, nothing of this is in place.
 #pragma once
 #include <signal.h>
@@ -22,6 +23,8 @@ namespace fiberthread {
 void signal_init();
 // After the scheduler has started: sysmon takes process-directed signals as the main fiber would.
 void signal_scheduler_started();
+// Before a new fiber is spawned, with its mask.
+void signal_thread_begins(Fiber* f);
 // The calling thread ends: what is pending for the process goes to another one.
 void signal_thread_ends(Fiber* me);
 void signal_after_fork_child();
@@ -32,9 +35,9 @@ void signal_look_again(void* ucontext);
 bool signal_restarts(Fiber* me);
 
 // Around a call that waits with another mask (ppoll and its kin): gives the old one, and is Busy from then on until the end.
-// Signals that come meanwhile and are not blocked run at the end, still with that mask.
-uint64_t signal_begin_mask(Fiber* me, uint64_t set);
-void signal_end_mask(Fiber* me, uint64_t old);
+// Signals that come meanwhile and are not blocked run at the end, the first still with that mask, if they `interrupted` the call.
+uint64_t signal_begin_mask(Fiber* me, uint64_t mask);
+void signal_end_mask(Fiber* me, uint64_t old, bool interrupted);
 // A system call that waits in the kernel with another mask; a cancellation point. Only where masks are ours: for fibers.
 long signal_masked_call(uint64_t mask, long number, long a, long b, long c, long d, long e, long f = 0);
 bool signal_mask_is_ours();

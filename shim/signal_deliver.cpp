@@ -67,15 +67,13 @@ uint64_t mask_during(uint64_t before, const Action& a, int sig) {
 
 // ---- as ordinary calls, of what was recorded ----
 
-bool run_as_call(Fiber* me, siginfo_t* info, ucontext_t* context);
-
 // Runs what is pending for the fiber and not blocked, and leaves Busy, once. True if all handlers asked for SA_RESTART.
 bool run_pending(Fiber* me) {
   bool restarts = true;
   for (;;) {
     me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
     siginfo_t info;
-    while (take_any(me, ~mask_of(me), &info)) restarts &= run_as_call(me, &info, nullptr);
+    while (take_any(me, ~mask_of(me), &info)) restarts &= run_as_call(me, &info, mask_of(me)) != Ran::Interrupts;
     std::atomic_signal_fence(std::memory_order_seq_cst);
     tls_busy = 0;
     std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -85,16 +83,16 @@ bool run_pending(Fiber* me) {
   }
 }
 
-// Busy, once; the handler is not. `context` is what it interrupted, null for this call itself. True for SA_RESTART.
-bool run_as_call(Fiber* me, siginfo_t* info, ucontext_t* context) {
+}  // namespace
+
+Ran run_as_call(Fiber* me, siginfo_t* info, uint64_t back, ucontext_t* context) {
   int sig = info->si_signo;
   Action a;
   if (!claim(sig, a)) {
     if (a.handler == reinterpret_cast<void*>(SIG_DFL)) default_action(sig);
-    return true;
+    return Ran::No;
   }
   int error = errno;
-  uint64_t before = mask_of(me);
   ucontext_t here;
   if (!context) {
     if (a.flags & SA_SIGINFO) getcontext(&here);
@@ -103,8 +101,8 @@ bool run_as_call(Fiber* me, siginfo_t* info, ucontext_t* context) {
   auto sp = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   char* other = me->kernel ? nullptr : other_stack(a, sp);
   context->uc_stack = show_alternate();
-  set_words(context->uc_sigmask, before);
-  set_mask_of(me, mask_during(before, a, sig));
+  set_words(context->uc_sigmask, back);
+  set_mask_of(me, mask_during(mask_of(me), a, sig));
   sched_apply_mask();
   // What this one does not block comes first, as if it had interrupted it at once.
   run_pending(me);
@@ -133,8 +131,10 @@ bool run_as_call(Fiber* me, siginfo_t* info, ucontext_t* context) {
   follow_main(me, after);
   if (!me->kernel) set_alternate(context->uc_stack, sp);
   errno = error;
-  return a.flags & SA_RESTART;
+  return a.flags & SA_RESTART ? Ran::Restarts : Ran::Interrupts;
 }
+
+namespace {
 
 // ---- in our kernel handler ----
 
@@ -191,7 +191,8 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
     return;
   }
   Fiber* me = in.fiber;
-  uint64_t before = mask_of(me), during = mask_during(before, a, sig);
+  // What the kernel has is the truth: libc's abort() unblocks its signal without our knowing.
+  uint64_t before = words(in.uc->uc_sigmask) & ~kNeverBlocked, during = mask_during(before, a, sig);
   if (!frame_enter(me, a, sig, info, in.uc, in.busy, before, during)) {
     // As the kernel does it: another signal's lack of stack is a fault, which may have a handler on another one.
     Action f = action_of(SIGSEGV);
@@ -259,14 +260,17 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
     bool gone = false;
     Fiber* timed = got.si_code == SI_TIMER ? timer_target(got.si_timerid, &gone) : nullptr;
     if (gone) return false;
-    // libc's abort() unblocks its signal without our knowing: what came to this thread is not blocked.
+    // What came to this thread is not blocked, whatever we know.
     bool mine = me && !timed && (sent_to_thread(got) || profiles(got));
     Fiber* to = timed ? timed : mine ? me : pick_target(me, sig);
     if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
       enter(in, sig, got);
     } else {
       if (!record(to, got, !timed && !sent_to_thread(got))) return false;
-      if (!to) return false;
+      if (!to) {
+        wake_waiter(sig, idle_context);
+        return false;
+      }
       if (timed && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return false;
       if (to == me) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
       else if (idle_context) tell_by_sysmon(to, sig);
@@ -329,7 +333,7 @@ extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fi
       std::atomic_signal_fence(std::memory_order_seq_cst);
     }
     // In the same frame, or signals that come fast would fill the stack.
-    while (take_any(me, ~mask_of(me), &f->info)) run_as_call(me, &f->info, uc);
+    while (take_any(me, ~mask_of(me), &f->info)) run_as_call(me, &f->info, mask_of(me), uc);
   }
   frame_left(me, f);
   return busy == 0 ? &me->interrupts : nullptr;

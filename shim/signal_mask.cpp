@@ -23,13 +23,13 @@ uint64_t new_mask(uint64_t old, int how, uint64_t set) {
   }
 }
 
-uint64_t followed = ~uint64_t{0};  // by sysmon; written by the main fiber only
-
 }  // namespace
+
+uint64_t followed = ~uint64_t{0};
 
 void follow_main(Fiber* me, uint64_t mask) {
   if (me != main_fiber || mask == followed) return;
-  followed = mask;
+  __atomic_store_n(&followed, mask, __ATOMIC_SEQ_CST);
   sysmon_set_mask(mask);
 }
 
@@ -47,6 +47,8 @@ void change_mask(Fiber* me, uint64_t mask) {
       sched_apply_mask();
     }
     follow_main(me, mask);
+    if (me == main_fiber) blocked_by_main(mask & ~before);
+    else unblocked_beside_main(mask);
   }
   run_unblocked(me);
 }

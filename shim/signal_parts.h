@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <ucontext.h>
 
 #include "sched/worker.h"
 #include "shim/io.h"
@@ -124,6 +125,33 @@ void tell_by_sysmon(Fiber* f, int sig);
 void on_sysmon();
 void forget_tellings();  // in the child of a fork
 
+// ---- signals that only parked fibers take (signal_listen.cpp) ----
+
+// From now on, until nobody wants them any more. Before it, the caller has made it known that he does.
+void listen_for(uint64_t bits);
+// A fiber has this mask: what main blocks and it does not, it shall get.
+void unblocked_beside_main(uint64_t mask);
+// The same, when main comes to block these.
+void blocked_by_main(uint64_t mask);
+void forget_listener();  // in the child of a fork
+
+// A fiber in sigwait or its kin. What is sent to the process it finds in process_queue.
+struct SigWaiter {
+  SigWaiter* next;
+  Fiber* fiber;
+  uint64_t wanted;
+};
+void add_waiter(SigWaiter& w);
+void remove_waiter(SigWaiter& w);
+// One that waits for `sig`, if there is any, looks at what is pending. `by_sysmon`: the caller is where it must not wake.
+void wake_waiter(int sig, bool by_sysmon);
+
+// ---- running handlers (signal_deliver.cpp) ----
+
+enum class Ran { No, Restarts, Interrupts };  // by SA_RESTART
+// As a call; Busy, once. The fiber gets the mask `back` afterwards. `context` is what it interrupted; null: this call.
+Ran run_as_call(Fiber* me, siginfo_t* info, uint64_t back, ucontext_t* context = nullptr);
+
 // ---- masks (signal_mask.cpp) ----
 
 void change_mask(Fiber* me, uint64_t mask);
@@ -131,6 +159,7 @@ void change_mask(Fiber* me, uint64_t mask);
 void run_unblocked(Fiber* me);
 // If it is the main fiber whose mask this is now: sysmon takes signals as that would.
 void follow_main(Fiber* me, uint64_t mask);
+extern uint64_t followed;  // its mask then; written by the main fiber only
 void follow_main_anew();  // it is a new sysmon
 void look_up_jumps();
 

@@ -41,10 +41,25 @@ void add(PendingQueue& q, Pending* p) {  // Locked
   q.bits.fetch_or(bit(p->info.si_signo), std::memory_order_seq_cst);
 }
 
-// The first signal of the queue that is in `wanted`, taken out.
+void move(PendingQueue& from, PendingQueue& to, int sig) {  // Locked
+  for (Pending** p = &from.first; *p;) {
+    Pending* moved = *p;
+    if (moved->info.si_signo != sig) {
+      p = &moved->next;
+      continue;
+    }
+    *p = moved->next;
+    add(to, moved);
+  }
+  from.bits.fetch_and(~bit(sig), std::memory_order_relaxed);
+}
+
+// The lowest signal of the queue that is in `wanted`, the first of its kind, taken out.
 bool take(PendingQueue& q, uint64_t wanted, siginfo_t* out) {
   if (!(q.bits.load(std::memory_order_seq_cst) & wanted)) return false;
   Locked locked;
+  wanted &= q.bits.load(std::memory_order_relaxed);
+  wanted &= -wanted;
   for (Pending** p = &q.first; *p; p = &(*p)->next) {
     Pending* found = *p;
     int sig = found->info.si_signo;
@@ -102,6 +117,8 @@ bool record(Fiber* f, const siginfo_t& info, bool for_process) {
     if (s.ended.load(std::memory_order_seq_cst)) f = nullptr;
   }
   PendingQueue& q = f ? state_of(f).queue : process_queue;
+  // Those before it that nobody took go to the same fiber, or they would come after it.
+  if (f && for_process && process_queue.bits.load(std::memory_order_relaxed) & bit(info.si_signo)) move(process_queue, q, info.si_signo);
   if (info.si_signo < SIGRTMIN && q.bits.load(std::memory_order_relaxed) & bit(info.si_signo)) return false;
   Pending* p = new_pending();
   if (!p) return false;
@@ -199,7 +216,10 @@ void signal_thread_ends(Fiber* me) {
     Pending* p = homeless;
     homeless = p->next;
     Fiber* to = pick_target(nullptr, p->info.si_signo);
-    if (record(to, p->info, true) && to) tell(to, p->info.si_signo);
+    if (record(to, p->info, true)) {
+      if (to) tell(to, p->info.si_signo);
+      else wake_waiter(p->info.si_signo, false);
+    }
     Locked locked;
     p->next = free_pending;
     free_pending = p;
@@ -240,10 +260,9 @@ int signal_send(Fiber* to, int sig, const siginfo_t* given) {
   }
   if (!record(to, info, false)) return 0;
   // Looked at again: it may have been unblocked, or waited for, meanwhile.
-  if (!(mask_of(to) & bit(sig)) || state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig)) {
-    Busy busy;
-    tell(to, sig);
-  }
+  Busy busy;
+  if (!(mask_of(to) & bit(sig))) tell(to, sig);
+  else if (state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig)) unpark(to);
   return 0;
 }
 

@@ -12,13 +12,31 @@ namespace fiberthread {
 namespace signals {
 namespace {
 
+const std::atomic<uint32_t> never{0};
+
+void begin_busy() {
+  tls_busy = tls_busy + 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+void end_busy() { Busy leave; tls_busy = tls_busy - 1; }
+
+// Of what is pending for us, or in the kernel for this thread or all.
+bool take_wanted(Fiber* me, uint64_t wanted, siginfo_t* got) {
+  if (take_any(me, wanted, got)) return true;
+  timespec at_once{};
+  long r;
+  do r = raw_syscall(SYS_rt_sigtimedwait, arg(&wanted), arg(got), arg(&at_once), 8);
+  while (r > 0 && is_poke(*got));
+  return r > 0;
+}
+
 // A system call that waits with another mask.
 template <class Call>
-long masked_wait(Fiber* me, const sigset_t* set, Call call) {
+long masked_wait(Fiber* me, uint64_t mask, Call call) {
   test_cancel();
-  uint64_t old = signal_begin_mask(me, words(*set));
+  uint64_t old = signal_begin_mask(me, mask);
   long r = pending_for(me, ~mask_of(me)) || cancel_pending(me) ? -EINTR : call();
-  signal_end_mask(me, old);
+  signal_end_mask(me, old, r == -EINTR);
   if (r == -EINTR) test_cancel();
   return r;
 }
@@ -28,23 +46,25 @@ long masked_wait(Fiber* me, const sigset_t* set, Call call) {
 
 using namespace signals;
 
-uint64_t signal_begin_mask(Fiber* me, uint64_t set) {
+uint64_t signal_begin_mask(Fiber* me, uint64_t mask) {
   uint64_t old = mask_of(me);
-  tls_busy = tls_busy + 1;
-  set_mask_of(me, set);
+  begin_busy();
+  set_mask_of(me, mask & ~kNeverBlocked);
   return old;
 }
 
-void signal_end_mask(Fiber* me, uint64_t old) {
+void signal_end_mask(Fiber* me, uint64_t old, bool interrupted) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  tls_busy = tls_busy - 1;
-  run_unblocked(me);
-  {
-    Busy busy;
+  siginfo_t info;
+  bool ran = false;
+  // As in the kernel: what only the other mask lets in runs if it has ended the call, and else waits on.
+  while (interrupted && !ran && take_any(me, ~mask_of(me), &info)) ran = run_as_call(me, &info, old) != Ran::No;
+  if (!ran) {
     set_mask_of(me, old);
-    // The kernel is back at the old mask by itself, or a handler's end has set the other one.
+    // The kernel is back at the old mask by itself, or what ran as a default action has set the other one.
     sched_apply_mask();
   }
+  end_busy();
   run_unblocked(me);
 }
 
@@ -58,8 +78,7 @@ bool signal_is_pending(Fiber* me) {
 }
 
 long signal_masked_call(uint64_t mask, long number, long a, long b, long c, long d, long e, long f) {
-  sigset_t set = as_set(mask);
-  return masked_wait(self(), &set, [&] { return raw_syscall(number, a, b, c, d, e, f); });
+  return masked_wait(self(), mask, [&] { return raw_syscall(number, a, b, c, d, e, f); });
 }
 
 }  // namespace fiberthread
@@ -70,14 +89,31 @@ using namespace fiberthread::signals;
 FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
   Fiber* me = ours();
   if (!me) return REAL(sigsuspend)(set);
-  uint64_t s = words(*set);
-  return static_cast<int>(with_errno(masked_wait(me, set, [&] {
-    long r;
-    // Our own signals end it as well.
-    do r = raw_syscall(SYS_rt_sigsuspend, arg(&s), 8);
-    while (r == -EINTR && !pending_for(me, ~mask_of(me)) && !cancel_pending(me));
-    return r;
-  })));
+  test_cancel();
+  uint64_t old = mask_of(me), mask = words(*set) & ~kNeverBlocked;
+  begin_busy();
+  set_mask_of(me, mask);
+  sched_apply_mask();  // what the kernel keeps for us comes now, and is recorded
+  unblocked_beside_main(mask);
+  bool ran = false;
+  while (!ran) {
+    clear_pending_unpark(me);
+    me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
+    siginfo_t info;
+    if (take_any(me, ~mask, &info)) {
+      ran = run_as_call(me, &info, old) != Ran::No;
+      continue;
+    }
+    if (me->interrupts.load(std::memory_order_seq_cst) & wait_interrupts(me)) break;
+    park_if(&never, 0, {"signal"});
+  }
+  if (!ran) {
+    set_mask_of(me, old);
+    sched_apply_mask();
+  }
+  end_busy();
+  test_cancel();
+  return static_cast<int>(with_errno(-EINTR));
 }
 
 FIBERTHREAD_EXPORT int pause() {
@@ -101,43 +137,64 @@ FIBERTHREAD_EXPORT int sigpause_mask(int mask) {
   return sigsuspend(&set);
 }
 
-// Signals for the process are waited for in the kernel, where they are; those sent to this thread are ours.
 FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const timespec* timeout) {
   Fiber* me = ours();
   if (!me) return REAL(sigtimedwait)(set, info, timeout);
-  uint64_t wanted = words(*set) & ~kNeverBlocked;
+  uint64_t wanted = words(*set) & ~kNeverBlocked, deadline = kNever;
+  if (timeout) {
+    if (!valid(*timeout) || timeout->tv_sec < 0) return static_cast<int>(with_errno(-EINVAL));
+    deadline = timeout->tv_sec > 4'000'000'000
+                   ? kNever
+                   : (now_ns() + static_cast<uint64_t>(timeout->tv_sec * kNsPerSec + timeout->tv_nsec) + 1) & ~kFollowsRealtime;
+  }
+  test_cancel();
   ThreadSignals& s = state_of(me);
   siginfo_t got;
-  uint64_t deadline = kNever;
-  if (timeout) {
-    if (!valid(*timeout)) return static_cast<int>(with_errno(-EINVAL));
-    deadline = timeout->tv_sec < 0 ? 0 : now_ns() + static_cast<uint64_t>(timeout->tv_sec * kNsPerSec + timeout->tv_nsec);
-  }
-  int r;
-  for (;;) {
-    test_cancel();
-    // Before looking: who sends afterwards interrupts us.
-    s.waited_for.exchange(wanted, std::memory_order_seq_cst);
-    if (take_any(me, wanted, &got)) {
+  long r = 0;
+  begin_busy();
+  SigWaiter waiter{nullptr, me, wanted};
+  bool listed = false, at_once = timeout && timeout->tv_sec == 0 && timeout->tv_nsec == 0;
+  while (!r) {
+    clear_pending_unpark(me);
+    if (take_wanted(me, wanted, &got)) {
       r = got.si_signo;
-      break;
+    } else if (me->interrupts.load(std::memory_order_seq_cst) & kInterruptSignal) {
+      // It may be of one that has been taken since.
+      me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
+      if (pending_for(me, ~mask_of(me))) r = -EINTR;
+    } else if (me->interrupts.load(std::memory_order_seq_cst) & wait_interrupts(me)) {
+      r = -ECANCELED;
+    } else if (at_once || passed(me, deadline)) {
+      r = -EAGAIN;
+    } else if (!listed) {
+      // Before looking once more: who sends afterwards wakes us.
+      listed = true;
+      s.waited_for.exchange(wanted, std::memory_order_seq_cst);
+      add_waiter(waiter);
+      listen_for(wanted);
+    } else {
+      park_if(&never, 0, {"sigwait"}, deadline);
     }
-    timespec left{};
-    if (timeout) {
-      uint64_t now = now_ns();
-      if (deadline > now) left = {static_cast<time_t>((deadline - now) / kNsPerSec), static_cast<long>((deadline - now) % kNsPerSec)};
-    }
-    r = REAL(sigtimedwait)(set, &got, timeout ? &left : nullptr);
-    if (r > 0 && !is_poke(got)) break;
-    if (r < 0 && errno == EINTR && pending_for(me, wanted)) continue;
-    if (r < 0) break;
   }
-  s.waited_for.store(0, std::memory_order_relaxed);
+  if (listed) {
+    s.waited_for.store(0, std::memory_order_relaxed);
+    remove_waiter(waiter);
+    // Somebody may have chosen us for it.
+    if (r < 0 && take_any(me, wanted, &got)) r = got.si_signo;
+    uint64_t left = process_queue.bits.load(std::memory_order_seq_cst) & wanted;
+    if (left) wake_waiter(__builtin_ctzll(left) + 1, false);
+  }
+  if (r == -EINTR) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+  end_busy();  // which runs handlers
+  if (r == -ECANCELED) {
+    test_cancel();
+    r = -EINTR;
+  }
   if (r > 0 && info) {
     *info = got;
     if (info->si_code == SI_TKILL) info->si_code = SI_USER;  // as libc's
   }
-  return r;
+  return static_cast<int>(with_errno(r));
 }
 
 FIBERTHREAD_EXPORT int sigwaitinfo(const sigset_t* set, siginfo_t* info) {

@@ -374,6 +374,27 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return as_kernel(pause());
     }
 #endif
+    case SYS_rt_sigsuspend: {
+      NotCancelled not_cancelled;
+      uint64_t mask;
+      sigset_t set;
+      if (b != sizeof mask) return -EINVAL;
+      if (!copy_user(&mask, reinterpret_cast<uint64_t*>(a))) return -EFAULT;
+      memcpy(&set, &mask, sizeof mask);
+      return as_kernel(sigsuspend(&set));
+    }
+    case SYS_rt_sigtimedwait: {
+      NotCancelled not_cancelled;
+      uint64_t mask;
+      sigset_t set;
+      timespec t;
+      siginfo_t info;
+      if (d != sizeof mask) return -EINVAL;
+      if (!copy_user(&mask, reinterpret_cast<uint64_t*>(a)) || (c && !copy_user(&t, reinterpret_cast<timespec*>(c)))) return -EFAULT;
+      memcpy(&set, &mask, sizeof mask);
+      long r = as_kernel(sigtimedwait(&set, &info, c ? &t : nullptr));
+      return r > 0 && b && !copy_user(reinterpret_cast<siginfo_t*>(b), &info) ? -EFAULT : r;
+    }
     case SYS_sched_setaffinity:
       return as_kernel(sched_setaffinity(static_cast<pid_t>(a), static_cast<size_t>(b), reinterpret_cast<cpu_set_t*>(c)));
     case SYS_sched_getaffinity: {

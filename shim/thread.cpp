@@ -276,6 +276,7 @@ FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* a
   }
   f->valid.store(true, std::memory_order_release);
   *thread = reinterpret_cast<pthread_t>(f->tcb);
+  signal_thread_begins(f);
   sched_spawn(f);
   return 0;
 }

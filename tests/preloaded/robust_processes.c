@@ -74,7 +74,7 @@ static void holder(enum How how) {
     case kMainEnds:
     case kMainEndsToo:
       // The others too, or it would not end: by the signal that nobody handles.
-      alarm(2);
+      alarm(1);
       pthread_exit(NULL);
     default: execl("/bin/true", "true", NULL);
   }

@@ -351,7 +351,7 @@ static void* run_some(void* p) {
 
 // A hang: tells where.
 static void* watch(void* p) {
-  pause_ms(100000);
+  pause_ms(60000);
   for (int i = 0; i < item_count; i++)
     if (items[i].state == 1) fprintf(stderr, "not done: %s\n", items[i].name);
   _exit(1);

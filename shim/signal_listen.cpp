@@ -1,0 +1,169 @@
+// The listener: a kernel thread that looks for signals sent to the process which none of our other kernel threads would take.
+// Those have the masks of the fibers that they run, or the main fiber's, or block all; so it is for what only parked fibers
+// have unblocked, or wait for by sigwait. It is started when there is such a fiber, and takes nothing out of the kernel that
+// nobody wants: others may look for it there (a signalfd, a program that is exec'ed).
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+
+#include "sched/stack.h"
+#include "shim/clock.h"
+#include "shim/signal_parts.h"
+
+namespace fiberthread {
+namespace signals {
+namespace {
+
+constexpr int kKick = 32;  // the scheduler's; blocked here
+
+std::atomic<uint64_t> listened{0};
+std::atomic<int> listener{0};  // its tid; -1: being started
+int signal_fd = -1;               // its own
+
+// Those in sigwait and its kin; under the lock.
+SigWaiter* waiters = nullptr;
+
+Fiber* waiter_for(int sig) {  // Locked
+  for (SigWaiter* w = waiters; w; w = w->next)
+    if (w->wanted & bit(sig)) return w->fiber;
+  return nullptr;
+}
+
+bool wanted(int sig) {
+  if (pick_target(nullptr, sig)) return true;
+  Locked locked;
+  return waiter_for(sig);
+}
+
+void hand_out(const siginfo_t& info) {
+  int sig = info.si_signo;
+  bool gone = false;
+  if (Fiber* timed = info.si_code == SI_TIMER ? timer_target(info.si_timerid, &gone) : nullptr) {
+    signal_send(timed, sig, &info);
+    return;
+  }
+  if (gone) return;
+  Fiber* to = pick_target(nullptr, sig);
+  if (!record(to, info, true)) return;
+  if (to) tell(to, sig);
+  else wake_waiter(sig, false);
+}
+
+// Whatever has become of the descriptor meanwhile: programs close those that they do not know.
+void listen_to(uint64_t set) {
+  if (signal_fd >= 0 && raw_syscall(SYS_signalfd4, signal_fd, arg(&set), 8, SFD_NONBLOCK | SFD_CLOEXEC) == signal_fd) return;
+  long fd = raw_syscall(SYS_signalfd4, -1, arg(&set), 8, SFD_NONBLOCK | SFD_CLOEXEC);
+  // Programs see the numbers that they expect below.
+  long high = fd >= 0 ? raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 512) : -1;
+  if (high >= 0) raw_syscall(SYS_close, fd);
+  signal_fd = static_cast<int>(high >= 0 ? high : fd);
+}
+
+void listen() {
+  uint64_t all = ~uint64_t{0} & ~bit(kKick + 1), in_poll = all & ~bit(kKick);
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
+  for (;;) {
+    uint64_t set = listened.load(std::memory_order_seq_cst), pending = 0;
+    listen_to(set);
+    pollfd p{signal_fd, POLLIN, 0};
+    timespec second{1, 0};  // without a descriptor
+    raw_syscall(SYS_ppoll, arg(&p), 1, signal_fd >= 0 ? 0 : arg(&second), arg(&in_poll), 8);  // a kick ends it
+    raw_syscall(SYS_rt_sigpending, arg(&pending), 8);
+    for (pending &= set; pending; pending &= pending - 1) {
+      int sig = __builtin_ctzll(pending) + 1;
+      uint64_t one = bit(sig);
+      // Who wants it says so before he asks us to listen; so one of us sees the other.
+      if (!wanted(sig)) {
+        listened.fetch_and(~one, std::memory_order_seq_cst);
+        if (!wanted(sig)) continue;
+        listened.fetch_or(one, std::memory_order_seq_cst);
+      }
+      siginfo_t info;
+      timespec at_once{};
+      while (raw_syscall(SYS_rt_sigtimedwait, arg(&one), arg(&info), arg(&at_once), 8) > 0) {
+        hand_out(info);
+        if (!wanted(sig)) break;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void listen_for(uint64_t bits) {
+  bits &= ~kNeverBlocked;
+  if (!(bits & ~listened.fetch_or(bits, std::memory_order_seq_cst)) && listener.load(std::memory_order_relaxed) != 0) return;
+  int none = 0;
+  if (listener.compare_exchange_strong(none, -1, std::memory_order_acq_rel)) {
+    Busy busy;
+    int tid = start_helper(listen);
+    listener.store(tid > 0 ? tid : 0, std::memory_order_release);
+    // Others have come meanwhile, who did not know whom to kick.
+    if (tid > 0) raw_syscall(SYS_tgkill, process, tid, kKick);
+  } else if (none > 0) {
+    raw_syscall(SYS_tgkill, process, none, kKick);
+  }
+}
+
+void add_waiter(SigWaiter& w) {
+  Locked locked;
+  w.next = waiters;
+  waiters = &w;
+}
+
+void remove_waiter(SigWaiter& w) {
+  Locked locked;
+  for (SigWaiter** p = &waiters; *p; p = &(*p)->next)
+    if (*p == &w) {
+      *p = w.next;
+      return;
+    }
+}
+
+void wake_waiter(int sig, bool by_sysmon) {
+  Fiber* f;
+  {
+    Locked locked;
+    f = waiter_for(sig);
+  }
+  // Should it have ended its wait, to be woken harms nobody.
+  if (f && by_sysmon) tell_by_sysmon(f, sig);
+  else if (f) unpark(f);
+}
+
+// ---- what others have unblocked while main blocks it ----
+
+void unblocked_beside_main(uint64_t mask) {
+  uint64_t bits = __atomic_load_n(&followed, __ATOMIC_SEQ_CST) & ~mask & ~kNeverBlocked;
+  if (__builtin_expect(bits & ~listened.load(std::memory_order_relaxed), 0)) listen_for(bits);
+}
+
+void blocked_by_main(uint64_t mask) {
+  struct Search {
+    uint64_t wanted, found;
+  } search{mask & ~listened.load(std::memory_order_relaxed) & ~kNeverBlocked, 0};
+  if (!search.wanted || live_fibers() < 2) return;
+  block_each(
+      [](Fiber* f, void* p) {
+        auto* s = static_cast<Search*>(p);
+        if (f->tcb && f != main_fiber && f->valid.load(std::memory_order_acquire) && !f->done.load(std::memory_order_relaxed))
+          s->found |= s->wanted & ~mask_of(f);
+        return s->found != s->wanted;
+      },
+      &search);
+  if (search.found) listen_for(search.found);
+}
+
+void forget_listener() {
+  listened.store(0);
+  listener.store(0);
+  if (signal_fd >= 0) raw_syscall(SYS_close, signal_fd);
+  signal_fd = -1;
+  waiters = nullptr;
+}
+
+}  // namespace signals
+
+void signal_thread_begins(Fiber* f) { signals::unblocked_beside_main(f->sigmask); }
+
+}  // namespace fiberthread

@@ -1,0 +1,66 @@
+// Who waits for a descriptor costs no kernel thread: 300 threads in each of the calls that servers wait in.
+#include "waiting.h"
+
+#include <dirent.h>
+
+enum { kThreads = 300 };
+static int fd[kThreads][2], eps[kThreads], kind;
+static atomic_int waiting;
+
+static void* wait_here(void* p) {
+  long i = (long)p;
+  char c;
+  struct pollfd f = {fd[i][0], POLLIN};
+  struct epoll_event e;
+  fd_set s;
+  FD_ZERO(&s);
+  if (fd[i][0] < FD_SETSIZE) FD_SET(fd[i][0], &s);
+  waiting++;
+  switch (kind) {
+    case 1: poll(&f, 1, -1); break;
+    case 2: epoll_wait(eps[i], &e, 1, -1); break;
+    case 3: recv(fd[i][0], &c, 1, MSG_PEEK); break;
+    case 4: if (fd[i][0] < FD_SETSIZE) select(fd[i][0] + 1, &s, NULL, NULL, NULL); break;
+    case 5: {
+      struct timeval t = {1000, 0};
+      setsockopt(fd[i][0], SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
+    }
+  }
+  return (void*)(long)(read(fd[i][0], &c, 1) == 1);
+}
+
+static int kernel_threads(void) {
+  int n = 0;
+  DIR* d = opendir("/proc/self/task");
+  for (struct dirent* e; (e = readdir(d));) n += e->d_name[0] != '.';
+  closedir(d);
+  return n;
+}
+
+int main(void) {
+  const int preloaded = getenv("LD_PRELOAD") && strstr(getenv("LD_PRELOAD"), "fiberthread");
+  for (int i = 0; i < kThreads; i++) {
+    struct epoll_event e = {.events = EPOLLIN};
+    assert(socketpair(AF_UNIX, SOCK_STREAM, 0, fd[i]) == 0 && (eps[i] = epoll_create1(0)) >= 0);
+    assert(epoll_ctl(eps[i], EPOLL_CTL_ADD, fd[i][0], &e) == 0);
+  }
+  const char* names[] = {"read", "poll", "epoll_wait", "recv", "select", "read with SO_RCVTIMEO"};
+  for (kind = 0; kind < 6; kind++) {
+    pthread_t t[kThreads];
+    long sum = 0;
+    waiting = 0;
+    for (long i = 0; i < kThreads; i++) assert(pthread_create(&t[i], NULL, wait_here, (void*)i) == 0);
+    while (waiting < kThreads) pause_ms(1);
+    pause_ms(20);
+    int n = kernel_threads();
+    if (preloaded ? n > 60 : n <= kThreads) printf("%d kernel threads\n", n);
+    for (int i = 0; i < kThreads; i++) assert(write(fd[i][1], "x", 1) == 1);
+    for (int i = 0; i < kThreads; i++) {
+      void* r;
+      pthread_join(t[i], &r);
+      sum += (long)r;
+    }
+    printf("%s: %ld\n", names[kind], sum);
+  }
+  return 0;
+}
