@@ -64,7 +64,7 @@ $(BUILD)/obj/%.S.o: %.S Makefile | $(BUILD)/.compiler
 # Linked by the C driver, so that nothing of libstdc++ gets in. In two segments and not four: that is 20 µs of each program's start.
 $(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map $(BUILD)/sources
 	$(Q)$(CC) -shared -static-libgcc $(if $(SANITIZE),-fsanitize=$(SANITIZE),-Wl$(comma)--no-undefined) \
-		-Wl,-z,now,-z,relro,-z,noseparate-code,-z,initfirst,-z,noexecstack \
+		-Wl,-z,now,-z,relro,-z,noseparate-code,-z,initfirst,-z,noexecstack,-Bsymbolic-functions \
 		-Wl,-soname,libfiberthread.so,--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
 $(LAUNCHER): preload/launcher.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)

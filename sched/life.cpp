@@ -19,6 +19,7 @@
 #include "sched/worker.h"
 
 extern "C" void* __libc_stack_end;  // the loader's
+extern "C" int __clone(int (*)(void*), void*, int, void*, ...) noexcept;  // libc's clone, by the name that is not taken over
 // The sanitizers', in programs that have them. To AddressSanitizer, a recycled stack is as its last user left it.
 extern "C" void __tsan_init() __attribute__((weak));
 extern "C" void __asan_unpoison_memory_region(const volatile void*, size_t) __attribute__((weak));
@@ -46,9 +47,18 @@ constexpr size_t kWorkerStack = 64 * 1024;
 
 // ---- workers ----
 
+void publish_worker(Worker* w) {
+  w->published = true;
+  Worker* head = workers.load(std::memory_order_relaxed);
+  do w->all_next = head;
+  while (!workers.compare_exchange_weak(head, w, std::memory_order_release, std::memory_order_relaxed));
+  statistics.workers.fetch_add(1, std::memory_order_relaxed);
+}
+
 int worker_main(void* p) {
   auto* w = static_cast<Worker*>(p);
   w->tid = static_cast<int>(raw_syscall(SYS_gettid));
+  if (!w->published) publish_worker(w);  // before it runs anything: its counts are everybody's
   stack_t ss = {};
   ss.ss_sp = w->signal_stack;
   ss.ss_size = kSignalStack;
@@ -81,8 +91,7 @@ Worker* reuse_worker() {
   return nullptr;
 }
 
-Worker* make_worker() {
-  if (Worker* w = reuse_worker()) return w;
+Worker* fresh_worker() {
   constexpr size_t kPage = 4096;
   size_t size = kPage + kSignalStack + kPage + kWorkerStack + ((tcb_reserve() + sizeof(Worker) + 2 * kPage) & ~(kPage - 1));
   char* mem = map_stack(size, kPage);
@@ -100,17 +109,14 @@ Worker* make_worker() {
   return w;
 }
 
+Worker* make_worker() {
+  Worker* w = reuse_worker();
+  return w ? w : fresh_worker();
+}
+
 void dismiss(Worker* w) {
   w->leaves.exchange(true, std::memory_order_seq_cst);
   get_up(w);
-}
-
-void publish_worker(Worker* w) {
-  w->published = true;
-  Worker* head = workers.load(std::memory_order_relaxed);
-  do w->all_next = head;
-  while (!workers.compare_exchange_weak(head, w, std::memory_order_release, std::memory_order_relaxed));
-  statistics.workers.fetch_add(1, std::memory_order_relaxed);
 }
 
 void measure_cycles() {
@@ -170,7 +176,7 @@ int clone_thread(int (*main)(void*), Worker* w) {
   uint64_t old;
   sched_block_signals(&old);
   int saved_errno = errno;
-  int tid = clone(main, w->stack + w->stack_size,
+  int tid = __clone(main, w->stack + w->stack_size,
                   CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS |
                       CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID,
                   w, nullptr, w->context.tp, &w->kernel_tid);
@@ -183,9 +189,9 @@ void (*helper_main)();
 }  // namespace
 
 int start_helper(void (*main)()) {
-  Fiber* me = tls_current;
-  if (me && !me->kernel && me->worker->tainted) return -1;
-  Worker* w = make_worker();  // for its stack and TCB
+  Worker* here = this_worker();
+  if (here && here->tainted) return -1;
+  Worker* w = fresh_worker();  // for its stack and TCB; not one that others know as a worker
   if (!w) return -1;
   helper_main = main;
   helpers.fetch_add(1, std::memory_order_relaxed);
@@ -195,7 +201,12 @@ int start_helper(void (*main)()) {
         return 0;
       },
       w);
-  if (tid < 0) helpers.fetch_sub(1, std::memory_order_relaxed);
+  if (tid < 0) {
+    helpers.fetch_sub(1, std::memory_order_relaxed);
+    SpinGuard guard(left_lock);
+    w->left_next = left_workers;
+    left_workers = w;
+  }
   return tid;
 }
 
@@ -203,8 +214,8 @@ Worker* all_workers() { return workers.load(std::memory_order_acquire); }
 
 Worker* start_worker(Slot* s, Fiber* bound) {
   // What clone() gives to the new thread must be the process's, not one thread's.
-  Fiber* me = tls_current;
-  if (!bound && me && !me->kernel && me->worker->tainted) return nullptr;
+  Worker* here = this_worker();
+  if (!bound && here && here->tainted) return nullptr;
   Worker* w = make_worker();
   if (!w) return nullptr;
   if (bound) {
@@ -224,12 +235,12 @@ Worker* start_worker(Slot* s, Fiber* bound) {
     return nullptr;
   }
   w->tid = tid;
-  if (!w->published) publish_worker(w);
   return w;
 }
 
 void leave_worker(Worker* w) {
   // Of the process's first thread, the kernel and others expect that it lasts.
+  if (w->initial && !w->owes_its_end) __atomic_store_n(&w->idle, true, __ATOMIC_RELEASE);
   while (w->initial && !w->owes_its_end) futex_wait(&w->wake, w->wake.load(std::memory_order_relaxed));
   uint64_t all = ~uint64_t{0};
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
@@ -422,7 +433,7 @@ void post_exit(Worker*, Fiber* f) {
   }
   chaos_delay();
   if (joiner) unpark(joiner);
-  else if (detached) block_put(f);
+  else if (detached && f->block) block_put(f);
 }
 
 void fiber_entry(void* p) {

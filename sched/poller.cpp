@@ -66,13 +66,14 @@ Descriptor* make(int fd) {
   know_process();
   long mem = raw_syscall(SYS_mmap, 0, kChunk * sizeof(Descriptor), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mem < 0 && mem > -4096) return nullptr;
+  // First, or the child of a fork that comes between the two would not know of it.
+  uint32_t known = chunks.load(std::memory_order_relaxed);
+  while (known <= n / kChunk && !chunks.compare_exchange_weak(known, n / kChunk + 1, std::memory_order_acq_rel)) {
+  }
   // A new mapping is zero, as all of a Descriptor is at first.
   Descriptor* none = nullptr;
   if (!table[n / kChunk].compare_exchange_strong(none, reinterpret_cast<Descriptor*>(mem), std::memory_order_acq_rel))
     raw_syscall(SYS_munmap, mem, kChunk * sizeof(Descriptor));
-  uint32_t known = chunks.load(std::memory_order_relaxed);
-  while (known <= n / kChunk && !chunks.compare_exchange_weak(known, n / kChunk + 1, std::memory_order_acq_rel)) {
-  }
   return find(fd);
 }
 
@@ -421,7 +422,7 @@ void poll_sleep(PollEvents& events, uint64_t deadline) {
     uint64_t now = now_ns(), left = deadline > now ? deadline - now : 0;
     timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
     n = raw_syscall(SYS_epoll_pwait2, ep, arg(events.all), kPollEvents, arg(&t), 0, 8);
-    if (n == -ENOSYS) {
+    if (n < 0 && n != -EINTR) {  // an old kernel, or a filter
       uint64_t ms = left / 1'000'000 + 1;
       n = raw_syscall(SYS_epoll_pwait, ep, arg(events.all), kPollEvents, static_cast<long>(ms > 1'000'000 ? 1'000'000 : ms), 0, 8);
     }
@@ -438,9 +439,10 @@ void poll_reset() {
   poll_give_back(epoll_fd);
   poll_give_back(wake_fd);
   open_lock.reset();
-  process.store(0);
-  for (uint32_t n = chunks.exchange(0); n--;)
-    if (Descriptor* c = table[n].exchange(nullptr)) raw_syscall(SYS_munmap, arg(c), kChunk * sizeof(Descriptor));
+  process.store(static_cast<int>(raw_syscall(SYS_getpid)));
+  // Emptied, and not unmapped: a handler that forked may go back into a call that knows of its notes.
+  for (uint32_t n = chunks.load(); n--;)
+    if (Descriptor* c = table[n].load()) raw_syscall(SYS_madvise, arg(c), kChunk * sizeof(Descriptor), 4 /* MADV_DONTNEED */);
 }
 
 }  // namespace fiberthread

@@ -509,6 +509,7 @@ void go_idle(Worker* w) {
     searching.fetch_add(1, std::memory_order_seq_cst);
   }
   if (!watches) return;
+  entry_fence();  // sysmon's membarrier is the other half: it sees that, or we that it sleeps
   sysmon_poke();  // nobody watches now
   if (events.n && poll_dispatch(events)) {
     harvester.store(w, std::memory_order_relaxed);
@@ -734,6 +735,8 @@ void wake_if_needed() {
 
 bool hand_slot_to_spare(Slot* s) {
   Worker* w;
+  // Before the worker can know that it is counted, and stop.
+  searching.fetch_add(1, std::memory_order_seq_cst);
   {
     SpinGuard guard(idle_lock);
     w = pop_idle_worker();
@@ -742,7 +745,6 @@ bool hand_slot_to_spare(Slot* s) {
       w->searching = true;
     }
   }
-  searching.fetch_add(1, std::memory_order_seq_cst);
   if (w) {
     get_up(w);
     return true;
@@ -968,8 +970,9 @@ void Blocking::end() {
   Busy busy;
   Worker* w = me->worker;
   Entry entry(w);
-  // Without one it goes on all the same, until it next waits or is preempted: it may hold what others wait for.
-  if (!w->slot) take_free_slot(w);
+  // Without one it goes on all the same, until it next waits or is preempted: it may hold what others wait for. The entry may
+  // just have bound it, for its habit.
+  if (!w->slot && !me->bound.load(std::memory_order_relaxed)) take_free_slot(w);
 }
 
 bool preempt_wanted(Fiber* f) {

@@ -589,10 +589,10 @@ bool wipe_extents(uint32_t id, uint32_t n) {
   Chunk& k = chunk_of(id);
   uint32_t begin = id % kMaxExtents * kPerExtent, end = begin + n * kPerExtent;
   if (end > k.blocks) end = k.blocks;
-  if (!wipe(k.base + begin * k.stride, (end - begin) * k.stride)) return false;
-  // The records too: as zeros they are as readable as before.
+  // The records too: as zeros they are as readable as before. First, or the child of a fork between the two would take guards to
+  // be there that are not.
   drop(reinterpret_cast<char*>(&k.fibers[begin]), reinterpret_cast<char*>(&k.fibers[end]));
-  return true;
+  return wipe(k.base + begin * k.stride, (end - begin) * k.stride);
 }
 
 // Holds the rest of an extent if nothing of it is in use.

@@ -158,7 +158,8 @@ void look_at(Worker* w, uint64_t now, Look& look) {
   w->suspected = false;
   // Without a worker for its slot, others would wait for ever for what this one waits for.
   if (workers_refused.load(std::memory_order_relaxed) && look.queued && idle_slots() && now - w->rotated_at > kRotation &&
-      w->running.load(std::memory_order_relaxed) && w->revoked.load(std::memory_order_relaxed) == kTaken && asleep_by_proc(w->tid)) {
+      w->running.load(std::memory_order_relaxed) && !w->bound &&
+      (w->revoked.load(std::memory_order_relaxed) == kTaken || !__atomic_load_n(&w->slot, __ATOMIC_RELAXED)) && asleep_by_proc(w->tid)) {
     w->rotated_at = now;
     preempt_sleeper(w);
   }

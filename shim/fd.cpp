@@ -2,6 +2,7 @@
 // what they do not know must not close the library's own.
 #include <errno.h>
 #include <fcntl.h>
+#include <mqueue.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
@@ -80,6 +81,11 @@ FIBERTHREAD_EXPORT int close(int fd) {
   return REAL(close)(fd);
 }
 FIBERTHREAD_ALIAS(__close, close);
+
+FIBERTHREAD_EXPORT int mq_close(mqd_t queue) noexcept {
+  Closing closing(queue);
+  return REAL(mq_close)(queue);
+}
 
 FIBERTHREAD_EXPORT int dup2(int from, int to) noexcept {
 #ifdef SYS_dup2

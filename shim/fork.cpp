@@ -1,6 +1,8 @@
 #include "shim/fork.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
 #include <unistd.h>
 
 #include "sched/stack.h"
@@ -16,11 +18,15 @@
 namespace fiberthread {
 namespace {
 
+thread_local constinit uint64_t mask_before __attribute__((tls_model("initial-exec"))) = 0;
+
 // Between prepare and parent or child the fiber is Busy: it stays on its kernel thread, and nothing of ours is locked that
-// the child needs but by it. All other locks of ours are made anew in the child.
+// the child needs but by it. All other locks of ours are made anew in the child. Signals wait meanwhile: what was recorded in the
+// child before it is itself would be taken for the parent's.
 void prepare() {
   self();
   tls_busy = tls_busy + 1;
+  sched_block_signals(&mask_before);
   block_lock_for_fork();
   tcb_lock_for_fork();
 }
@@ -28,6 +34,7 @@ void prepare() {
 void in_parent() {
   tcb_unlock_after_fork();
   block_unlock_after_fork(false, nullptr);
+  sched_restore_signals(mask_before);
   { Busy leave; tls_busy = tls_busy - 1; }
 }
 
@@ -44,8 +51,9 @@ void in_child() {
   block_unlock_after_fork(true, me);
   me->id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
   me->sigmask = mask;
+  { Busy leave; tls_busy = tls_busy - 1; }
   if (was_fiber) sched_apply_mask();
-  tls_busy = tls_busy - 1;
+  else sched_restore_signals(mask_before);
 }
 
 }  // namespace
@@ -63,6 +71,32 @@ void fork_init() { pthread_atfork(prepare, in_parent, in_child); }
 }  // namespace fiberthread
 
 using namespace fiberthread;
+
+// A process made this way is a fork for us, with a function to begin in.
+FIBERTHREAD_EXPORT int clone(int (*function)(void*), void* stack, int flags, void* argument, ...) noexcept {
+  va_list list;
+  va_start(list, argument);
+  auto* parent_tid = va_arg(list, pid_t*);
+  void* tls = va_arg(list, void*);
+  auto* child_tid = va_arg(list, pid_t*);
+  va_end(list);
+  if (flags & (CLONE_VM | CLONE_SETTLS) || !function || !stack || !sched_started() || in_vfork_child())
+    return REAL(clone)(function, stack, flags, argument, parent_tid, tls, child_tid);
+  struct Start {
+    int (*function)(void*);
+    void* argument;
+  } start{function, argument};
+  prepare();
+  int pid = REAL(clone)(
+      [](void* p) {
+        Start s = *static_cast<Start*>(p);
+        in_child();
+        return s.function(s.argument);
+      },
+      stack, flags, &start, parent_tid, tls, child_tid);
+  in_parent();
+  return pid;
+}
 
 // Without the handlers of pthread_atfork, ours are needed all the same.
 FIBERTHREAD_EXPORT pid_t _Fork() noexcept {

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -26,7 +27,11 @@ uint32_t kind_of(int fd, PollNotes* notes) {
   if (__builtin_expect(kind & kKindMask, 1)) return kind;
   struct stat s;
   if (raw_syscall(SYS_fstat, fd, arg(&s)) != 0) return kPlain;
-  if (S_ISSOCK(s.st_mode)) {
+  char termios[64];
+  if (S_ISCHR(s.st_mode) && raw_syscall(SYS_ioctl, fd, TCGETS, arg(termios)) == 0) {
+    // With VMIN 0 or VTIME, read() ends when poll() would not say so, and in the background it stops the process.
+    kind = kPlain;
+  } else if (S_ISSOCK(s.st_mode)) {
     int type = 0;
     socklen_t size = sizeof type;
     raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size));
@@ -43,6 +48,17 @@ bool is_ready(int fd, uint32_t events) {
   pollfd p{fd, static_cast<short>(events), 0};
   timespec at_once{};
   return raw_syscall(SYS_ppoll, arg(&p), 1, arg(&at_once), 0, 8) != 0;
+}
+
+bool has_error(int fd) {
+  pollfd p{fd, 0, 0};
+  timespec at_once{};
+  return raw_syscall(SYS_ppoll, arg(&p), 1, arg(&at_once), 0, 8) > 0 && p.revents & POLLERR;
+}
+
+long raise_if_broken(const PollNotes* notes, long result) {
+  if (result == -EPIPE && notes->kind.load(std::memory_order_relaxed) & kStream) signal_raise_pipe();  // others say nothing
+  return result;
 }
 
 namespace {
@@ -126,7 +142,7 @@ long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsi
         }
         seen = now;
         // An error that came while it waited goes before what a new call would find.
-        long r = events & EPOLLOUT ? -error_of(fd) : 0;
+        long r = events & EPOLLOUT && how & kRestarts ? -error_of(fd) : 0;
         if (r == 0) r = again.call(again.data);
         if (r == kInKernel) return r;
         if (r != -EAGAIN) {
@@ -144,6 +160,7 @@ long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsi
       default: break;
     }
     if (how & kCancels) test_cancel();
+    if (!may_park()) return kInKernel;  // a handler has forked, and this is the child
     if (timeout || !(how & kRestarts) || !signal_restarts(me)) return -EINTR;
     seen = poll_seen(fd);
     long r = again.call(again.data);
@@ -173,7 +190,9 @@ namespace {
 long nowait(long nr, int fd, PollNotes* notes, uint32_t events, const iovec* v, size_t n) {
   uint32_t kind = notes->kind.load(std::memory_order_relaxed);
   if ((kind & kKindMask) != kAsk) {
+    Busy busy;  // on this kernel thread, until it is known where SIGPIPE went
     long r = raw_syscall(nr, fd, arg(v), static_cast<long>(n), -1, -1, RWF_NOWAIT);
+    if (r == -EPIPE) signal_take_pipe();
     if (r != -EOPNOTSUPP && r != -ENOSYS) return r;
     notes->kind.store((kind & ~uint32_t{kKindMask}) | kAsk, std::memory_order_relaxed);
   }
@@ -206,6 +225,7 @@ long write_here(int fd, PollNotes* notes, const void* buf, size_t n) {
   constexpr size_t kMost = 0x7ffff000;  // the kernel's
   if (n > kMost) n = kMost;
   size_t done = 0;
+  bool quiet = false;
   while (done < n) {
     auto* at = static_cast<const char*>(buf) + done;
     iovec v{const_cast<char*>(at), n - done};
@@ -213,12 +233,18 @@ long write_here(int fd, PollNotes* notes, const void* buf, size_t n) {
         fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
         [&]() -> long {
           if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, &v, 1);
-          long flags = MSG_DONTWAIT | (done ? MSG_NOSIGNAL : 0);
-          long r = raw_syscall(SYS_sendto, fd, arg(at), static_cast<long>(n - done), flags, 0, 0);
+          if (done && has_error(fd)) return 0;
+          quiet = true;
+          long r = raw_syscall(SYS_sendto, fd, arg(at), static_cast<long>(n - done), MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
           return r == -ENOTSOCK ? forget_kind(notes) : r;
         },
-        [&] { return REAL(write)(fd, at, n - done); });
-    if (r <= 0) return done ? static_cast<long>(done) : r;
+        [&] {
+          quiet = false;
+          ssize_t r = REAL(write)(fd, at, n - done);
+          if (r < 0 && errno == EPIPE) signal_take_pipe();
+          return r;
+        });
+    if (r <= 0) return done ? static_cast<long>(done) : quiet ? raise_if_broken(notes, r) : r;
     done += static_cast<size_t>(r);
   }
   return static_cast<long>(done);
@@ -253,6 +279,7 @@ long readv_here(int fd, PollNotes* notes, const iovec* all, int count) {
 
 long writev_here(int fd, PollNotes* notes, const iovec* all, int count) {
   size_t done = 0, n = static_cast<size_t>(count);
+  bool quiet = false;
   const iovec* v = all;
   iovec rest[kPieces];
   for (;;) {
@@ -263,11 +290,18 @@ long writev_here(int fd, PollNotes* notes, const iovec* all, int count) {
           msghdr m{};
           m.msg_iov = const_cast<iovec*>(v);
           m.msg_iovlen = n;
-          long r = raw_syscall(SYS_sendmsg, fd, arg(&m), MSG_DONTWAIT | (done ? MSG_NOSIGNAL : 0));
+          if (done && has_error(fd)) return 0;
+          quiet = true;
+          long r = raw_syscall(SYS_sendmsg, fd, arg(&m), MSG_DONTWAIT | MSG_NOSIGNAL);
           return r == -ENOTSOCK ? forget_kind(notes) : r == -EMSGSIZE ? kInKernel : r;
         },
-        [&] { return REAL(writev)(fd, v, static_cast<int>(n)); });
-    if (r <= 0) return done ? static_cast<long>(done) : r;
+        [&] {
+          quiet = false;
+          ssize_t r = REAL(writev)(fd, v, static_cast<int>(n));
+          if (r < 0 && errno == EPIPE) signal_take_pipe();
+          return r;
+        });
+    if (r <= 0) return done ? static_cast<long>(done) : quiet ? raise_if_broken(notes, r) : r;
     done += static_cast<size_t>(r);
     // The kernel has read the pieces, so they are there.
     if (done >= total_length(all, static_cast<size_t>(count))) return static_cast<long>(done);

@@ -45,6 +45,11 @@ inline PollNotes* notes_to_wait(int fd) {
 uint32_t kind_of(int fd, PollNotes* notes);
 // By poll().
 bool is_ready(int fd, uint32_t events);
+// There is an error that the next call would take. Looked at before a call goes on with a part: what has been transferred is its
+// result, and the error is the next call's.
+bool has_error(int fd);
+// A socket's call without MSG_NOSIGNAL, which was tried with it: raises SIGPIPE where the kernel would have.
+long raise_if_broken(const PollNotes* notes, long result);
 // When SO_RCVTIMEO, SO_SNDTIMEO, SO_RCVLOWAT or O_NONBLOCK was set, somewhere.
 void socket_options_changed(bool low_water);
 // Nobody has ever set SO_RCVLOWAT, as nobody ever does.
@@ -102,7 +107,8 @@ long receive(int fd, PollNotes* notes, size_t want, bool peek, Attempt attempt, 
     return r < 0 && seen ? seen : r;
   }
   for (size_t done = 0;;) {
-    long r = wait_for(fd, notes, EPOLLIN, done ? unsigned{kCancels} : kHow, [&] { return attempt(done); }, [&] { return plain(done); });
+    auto part = [&]() -> long { return done && has_error(fd) ? 0 : attempt(done); };
+    long r = wait_for(fd, notes, EPOLLIN, done ? unsigned{kCancels} : kHow, part, [&] { return plain(done); });
     if (r <= 0) return done ? static_cast<long>(done) : r;
     done += static_cast<size_t>(r);
     if (done >= want) return static_cast<long>(done);

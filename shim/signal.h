@@ -44,6 +44,12 @@ bool signal_mask_is_ours();
 // Under Busy: is there a signal that will be handled once that ends? If not, forgets that there was said to be.
 bool signal_is_pending(Fiber* me);
 
+// SIGPIPE as the kernel raises it for a write of the caller's.
+void signal_raise_pipe();
+// A system call of the caller's has just ended with EPIPE: if it blocks SIGPIPE, that is pending on this kernel thread, and becomes
+// the fiber's own.
+void signal_take_pipe();
+
 // Sends to one thread. `info` may be null: as by pthread_kill. 0 or an errno value.
 int signal_send(Fiber* to, int sig, const siginfo_t* info);
 // The same, by the tid that gettid() gives.

@@ -92,7 +92,7 @@ bool pending_for(Fiber* me, uint64_t wanted) {
 
 Fiber* pick_target(Fiber* me, int sig) {
   if (alive(main_fiber) && !(mask_of(main_fiber) & bit(sig))) return main_fiber;
-  if (me && !me->kernel && !(mask_of(me) & bit(sig))) return me;
+  if (me && !me->kernel && !(mask_of(me) & bit(sig)) && alive(me)) return me;
   struct Search {
     uint64_t b;
     Fiber* found;
@@ -277,6 +277,29 @@ int thread_kill_tid(int tgid, int tid, int sig, const siginfo_t* info) {
   if (info) r = tgid == -1 ? raw_syscall(SYS_rt_sigqueueinfo, tid, sig, arg(info)) : raw_syscall(SYS_rt_tgsigqueueinfo, tgid, tid, sig, arg(info));
   else r = tgid == -1 ? raw_syscall(SYS_tkill, tid, sig) : raw_syscall(SYS_tgkill, tgid, tid, sig);
   return static_cast<int>(-r);
+}
+
+void signal_raise_pipe() {
+  siginfo_t info;
+  memset(&info, 0, sizeof info);
+  info.si_signo = SIGPIPE;
+  info.si_code = SI_USER;
+  info.si_pid = process;
+  info.si_uid = getuid();
+  int error = errno;
+  signal_send(self(), SIGPIPE, &info);
+  errno = error;
+}
+
+void signal_take_pipe() {
+  Fiber* me = ours();
+  if (!me) return;
+  Busy busy;
+  uint64_t one = bit(SIGPIPE);
+  if (!(mask_of(me) & one)) return;
+  siginfo_t info;
+  timespec at_once{};
+  if (raw_syscall(SYS_rt_sigtimedwait, arg(&one), arg(&info), arg(&at_once), 8) == SIGPIPE) record(me, info, false);
 }
 
 }  // namespace fiberthread

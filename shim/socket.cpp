@@ -28,14 +28,23 @@ size_t wanted(int fd, PollNotes* notes, int flags, size_t n) {
 
 // A stream takes a part of it at once, others all or nothing.
 template <class Attempt, class Plain>
-long send_all(int fd, PollNotes* notes, size_t n, Attempt attempt, Plain plain) {
+long send_all(int fd, PollNotes* notes, size_t n, int flags, Attempt attempt, Plain plain) {
   size_t done = 0;
+  bool quiet = flags & MSG_NOSIGNAL;
   do {
+    bool tried = false;
     long r = wait_for(
         fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
-        // What has gone is what the call returns; who is told of a broken pipe is the next one.
-        [&] { return attempt(done, MSG_DONTWAIT | (done ? MSG_NOSIGNAL : 0)); }, [&] { return plain(done); });
-    if (r < 0 || (r == 0 && done)) return done ? static_cast<long>(done) : r;
+        [&]() -> long {
+          if (done && has_error(fd)) return 0;
+          tried = true;
+          return attempt(done, MSG_DONTWAIT | MSG_NOSIGNAL);
+        },
+        [&] {
+          tried = false;
+          return plain(done);
+        });
+    if (r < 0 || (r == 0 && done)) return done ? static_cast<long>(done) : tried && !quiet ? raise_if_broken(notes, r) : r;
     done += static_cast<size_t>(r);
   } while (done < n);
   return static_cast<long>(done);
@@ -74,6 +83,7 @@ long receive_message(int fd, PollNotes* notes, msghdr* m, int flags) {
 long send_message(int fd, PollNotes* notes, const msghdr* m, int flags, size_t sent = 0) {
   size_t done = sent, n = 0;
   for (;;) {
+    bool tried = false;
     auto call = [&](auto made) -> long {
       if (!done) return made(m);
       Rest rest(*m, done);
@@ -81,12 +91,16 @@ long send_message(int fd, PollNotes* notes, const msghdr* m, int flags, size_t s
     };
     long r = wait_for(
         fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
-        [&] {
-          long how = flags | MSG_DONTWAIT | (done ? MSG_NOSIGNAL : 0);
-          return call([&](const msghdr* what) { return raw_syscall(SYS_sendmsg, fd, arg(what), how); });
+        [&]() -> long {
+          if (done && has_error(fd)) return 0;
+          tried = true;
+          return call([&](const msghdr* what) { return raw_syscall(SYS_sendmsg, fd, arg(what), flags | MSG_DONTWAIT | MSG_NOSIGNAL); });
         },
-        [&] { return call([&](const msghdr* what) { return REAL(sendmsg)(fd, what, flags); }); });
-    if (r < 0 || (r == 0 && done)) return done ? static_cast<long>(done) : r;
+        [&] {
+          tried = false;
+          return call([&](const msghdr* what) { return REAL(sendmsg)(fd, what, flags); });
+        });
+    if (r < 0 || (r == 0 && done)) return done ? static_cast<long>(done) : tried && !(flags & MSG_NOSIGNAL) ? raise_if_broken(notes, r) : r;
     done += static_cast<size_t>(r);
     // The kernel has read the pieces, so they are there.
     if (!n) n = total_length(m->msg_iov, m->msg_iovlen);
@@ -114,8 +128,8 @@ long receive_messages(int fd, PollNotes* notes, mmsghdr* v, unsigned n, int flag
     } else {
       r = wait_for(
           fd, notes, EPOLLIN, done ? kCancels : kCancels | kRestarts,
-          [&] { return raw_syscall(SYS_recvmmsg, fd, arg(v + done), static_cast<long>(n - done), flags | MSG_DONTWAIT, 0); },
-          [&] { return REAL(recvmmsg)(fd, v + done, 1, flags, nullptr); });
+          [&]() -> long { return done && has_error(fd) ? 0 : raw_syscall(SYS_recvmmsg, fd, arg(v + done), static_cast<long>(n - done), flags | MSG_DONTWAIT, 0); },
+          [&]() -> long { return REAL(recvmmsg)(fd, v + done, 1, flags, nullptr); });
     }
     if (r <= 0) break;
     done += static_cast<unsigned>(r);
@@ -131,11 +145,19 @@ long receive_messages(int fd, PollNotes* notes, mmsghdr* v, unsigned n, int flag
 long send_messages(int fd, PollNotes* notes, mmsghdr* v, unsigned n, int flags) {
   unsigned done = 0;
   while (done < n) {
+    bool tried = false;
     long r = wait_for(
         fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
-        [&] { return raw_syscall(SYS_sendmmsg, fd, arg(v + done), static_cast<long>(n - done), flags | MSG_DONTWAIT); },
-        [&] { return REAL(sendmmsg)(fd, v + done, 1, flags); });
-    if (r <= 0) return done ? static_cast<long>(done) : r;
+        [&]() -> long {
+          if (done && has_error(fd)) return 0;
+          tried = true;
+          return raw_syscall(SYS_sendmmsg, fd, arg(v + done), static_cast<long>(n - done), flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+        },
+        [&] {
+          tried = false;
+          return REAL(sendmmsg)(fd, v + done, 1, flags);
+        });
+    if (r <= 0) return done ? static_cast<long>(done) : tried && !(flags & MSG_NOSIGNAL) ? raise_if_broken(notes, r) : r;
     done += static_cast<unsigned>(r);
     // Of the last one, only a part may have gone.
     mmsghdr& last = v[done - 1];
@@ -213,7 +235,7 @@ FIBERTHREAD_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, 
   if (!notes) return REAL(sendto)(fd, buf, n, flags, to, size);
   auto at = [&](size_t done) { return static_cast<const char*>(buf) + done; };
   return with_errno(send_all(
-      fd, notes, n,
+      fd, notes, n, flags,
       [&](size_t done, long how) { return raw_syscall(SYS_sendto, fd, arg(at(done)), static_cast<long>(n - done), flags | how, arg(to), size); },
       [&](size_t done) { return REAL(sendto)(fd, at(done), n - done, flags, to, size); }));
 }

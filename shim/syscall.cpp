@@ -8,6 +8,8 @@
 #include <sys/syscall.h>
 #include <string.h>
 #include <time.h>
+#include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -338,6 +340,10 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
 #endif
     case SYS_dup3:
       return as_kernel(dup3(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c)));
+    case SYS_fcntl:
+      return as_kernel(fcntl(static_cast<int>(a), static_cast<int>(b), c));
+    case SYS_ioctl:
+      return as_kernel(ioctl(static_cast<int>(a), static_cast<unsigned long>(b), c));
     case SYS_shutdown:
       return as_kernel(shutdown(static_cast<int>(a), static_cast<int>(b)));
     case SYS_setsockopt:
