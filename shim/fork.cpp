@@ -91,7 +91,11 @@ FIBERTHREAD_EXPORT int clone(int (*function)(void*), void* stack, int flags, voi
       [](void* p) {
         Start s = *static_cast<Start*>(p);
         in_child();
-        return s.function(s.argument);
+        int status = s.function(s.argument);
+        // libc would end the kernel thread, which with us is not the only one.
+        if (sched_count_end()) raw_syscall(SYS_exit_group, status);
+        thread_exit_raw();
+        return 0;
       },
       stack, flags, &start, parent_tid, tls, child_tid);
   in_parent();
