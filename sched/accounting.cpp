@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kChanging = ~uint64_t{0};  // a mark while what is before it is being given
 }
 
-void account(Worker* w, Fiber* f) {
+void account(Worker* w, FiberRecord* f) {
   uint64_t now = cpu_time_of_thread(0), mark = w->cpu_mark.load(std::memory_order_relaxed);
   if (f) {
     // Released by the store that follows: who sees that sees this.
@@ -30,13 +30,13 @@ void account(Worker* w, Fiber* f) {
 }
 
 void account_tick() {
-  Fiber* f = tls_current;
+  FiberRecord* f = tls_current;
   if (!f || f->kernel || accounting.load(std::memory_order_relaxed)) return;
   account(f->worker, f);
 }
 
 namespace {
-uint64_t as_seen_by_another(Fiber* f) {
+uint64_t as_seen_by_another(FiberRecord* f) {
   constexpr int kLooks = 16;
   for (int i = 0; i < kLooks; i++) {
     uint64_t given = f->cpu.load(std::memory_order_acquire);
@@ -53,7 +53,7 @@ uint64_t as_seen_by_another(Fiber* f) {
 }
 }  // namespace
 
-uint64_t cpu_time_of(Fiber* f) {
+uint64_t cpu_time_of(FiberRecord* f) {
   accounting.store(true, std::memory_order_relaxed);
   Busy busy;
   if (f == tls_current) return f->cpu.load(std::memory_order_relaxed) + cpu_time_of_thread(0) - f->worker->cpu_mark.load(std::memory_order_relaxed);

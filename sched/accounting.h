@@ -13,12 +13,12 @@ namespace fiberthread {
 alignas(64) extern std::atomic<bool> accounting;  // at every switch; once on, it stays so
 
 // In scheduler code of w, or with w's signals masked: what it has used belongs to f; null: to nobody.
-void account(Worker* w, Fiber* f);
+void account(Worker* w, FiberRecord* f);
 // In the tick's handler.
 void account_tick();
 
 // The fiber's CPU time so far, in nanoseconds. Never less than before, whoever asks. Switches accounting on.
-uint64_t cpu_time_of(Fiber* f);
+uint64_t cpu_time_of(FiberRecord* f);
 
 // CPU time of one kernel thread, 0: the caller's.
 uint64_t cpu_time_of_thread(int tid);

@@ -94,7 +94,7 @@ bool each_fiber(Visit visit) {
     bool all = true;
   } state{visit};
   block_each(
-      [](Fiber* f, void* p) {
+      [](FiberRecord* f, void* p) {
         auto* s = static_cast<decltype(state)*>(p);
         return s->all = s->visit(f);
       },
@@ -102,7 +102,7 @@ bool each_fiber(Visit visit) {
   return state.all;
 }
 
-bool is_parked(const Fiber* f) { return f->state.load(std::memory_order_acquire) == State::Parked; }
+bool is_parked(const FiberRecord* f) { return f->state.load(std::memory_order_acquire) == State::Parked; }
 
 bool readable(const void* p) {
   // The kernel reads the set before it finds that there is no such way to change a mask.
@@ -110,12 +110,12 @@ bool readable(const void* p) {
 }
 
 // Owners are read from the program's memory, which may hold anything.
-bool is_fiber(const Fiber* f) {
+bool is_fiber(const FiberRecord* f) {
   if (f == main_fiber) return true;
   return f && readable(&f->tcb) && f->tcb && block_find(f->tcb) == f;
 }
 
-ParkReason reason_of(const Fiber* f) {
+ParkReason reason_of(const FiberRecord* f) {
   ParkReason r = f->reason;
   const char* what;
   do {
@@ -134,7 +134,7 @@ bool only_by_fibers(const char* what) {
   return false;
 }
 
-bool waits_for_fibers(const Fiber* f) {
+bool waits_for_fibers(const FiberRecord* f) {
   if (f->kernel || !f->reason.what) return false;
   return only_by_fibers(f->reason.what) || only_by_fibers(reason_of(f).what);
 }
@@ -213,7 +213,7 @@ class NoSignals {
   uint64_t old_ = 0, before_ = 0;
 };
 
-void put_fiber(Output& out, const Fiber* f) {
+void put_fiber(Output& out, const FiberRecord* f) {
   out << "fiber " << f->id;
   if (f == main_fiber) out << " (main)";
   if (!*f->name) return;
@@ -222,7 +222,7 @@ void put_fiber(Output& out, const Fiber* f) {
   out << "'";
 }
 
-void put_wait(Output& out, const Fiber* f, const ParkReason& r) {
+void put_wait(Output& out, const FiberRecord* f, const ParkReason& r) {
   if (r.owner && r.object == r.owner) {  // of a fiber, there is only the end to wait for
     out << " waits for the end of ";
   } else {
@@ -234,16 +234,16 @@ void put_wait(Output& out, const Fiber* f, const ParkReason& r) {
   if (r.owner && !is_parked(r.owner)) out << ", which has ended";
 }
 
-const Fiber* waits_for(const Fiber* f) {
-  const Fiber* owner = reason_of(f).owner;
+const FiberRecord* waits_for(const FiberRecord* f) {
+  const FiberRecord* owner = reason_of(f).owner;
   return owner && is_parked(owner) ? owner : nullptr;
 }
 
 // The number of fibers in the cycle that f is in, 0 if it is in none.
-uint32_t cycle_of(const Fiber* f, uint32_t& steps) {
-  const Fiber* mark = f;  // moved at growing distances, so that a cycle of others is noticed too
+uint32_t cycle_of(const FiberRecord* f, uint32_t& steps) {
+  const FiberRecord* mark = f;  // moved at growing distances, so that a cycle of others is noticed too
   uint32_t n = 0, move_at = 1;
-  for (const Fiber* g = waits_for(f); g && steps < kMostSteps; g = waits_for(g)) {
+  for (const FiberRecord* g = waits_for(f); g && steps < kMostSteps; g = waits_for(g)) {
     n++;
     steps++;
     if (g == f) return n;
@@ -257,13 +257,13 @@ uint32_t cycle_of(const Fiber* f, uint32_t& steps) {
 }
 
 // Each cycle is named once, from its member with the lowest id on.
-bool is_first_in_cycle(const Fiber* f, uint32_t members) {
-  for (const Fiber* g = f; members--; g = waits_for(g))
+bool is_first_in_cycle(const FiberRecord* f, uint32_t members) {
+  for (const FiberRecord* g = f; members--; g = waits_for(g))
     if (g->id < f->id) return false;
   return true;
 }
 
-void put_cycle(Output& out, const Fiber* f, uint32_t members) {
+void put_cycle(Output& out, const FiberRecord* f, uint32_t members) {
   out << kLine << "cycle: ";
   put_fiber(out, f);
   for (uint32_t i = 0; i < members; i++) {
@@ -288,7 +288,7 @@ void report(uint32_t workers, uint64_t parked) {
       << ", blocked 0); fibers: " << parked << " parked, " << spawned + 1 - parked << " completed, " << spawned << " spawned\n";
   uint64_t now = now_ns();
   uint32_t listed = 0;
-  each_fiber([&](const Fiber* f) {
+  each_fiber([&](const FiberRecord* f) {
     if (!is_parked(f)) return true;
     if (listed++ == kMostFibers) return false;
     ParkReason r = reason_of(f);
@@ -304,7 +304,7 @@ void report(uint32_t workers, uint64_t parked) {
   });
   if (parked > kMostFibers) out << kLine << "… and " << parked - kMostFibers << " more\n";
   uint32_t cycles_found = 0, steps = 0;
-  each_fiber([&](const Fiber* f) {
+  each_fiber([&](const FiberRecord* f) {
     if (!is_parked(f)) return true;
     uint32_t members = cycle_of(f, steps);
     if (members && is_first_in_cycle(f, members)) {
@@ -347,7 +347,7 @@ bool deadlock_check() {
   uint64_t live = live_fibers();
   if (main_fiber->kernel || handlers_installed()) return false;
   uint64_t parked = 0;
-  bool stuck = each_fiber([&](const Fiber* f) {
+  bool stuck = each_fiber([&](const FiberRecord* f) {
     State s = f->state.load(std::memory_order_acquire);
     if (s == State::Parked) parked++;
     return s == State::Done || (s == State::Parked && waits_for_fibers(f));

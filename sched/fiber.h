@@ -1,6 +1,6 @@
 // What a fiber is, and how one waits and is woken. Everything above `sched` builds on the calls of this file.
 //
-// A Fiber record stands for anything that may wait: a scheduled fiber, or a kernel thread that is none (`kernel` is
+// A FiberRecord stands for anything that may wait: a scheduled fiber, or a kernel thread that is none (`kernel` is
 // true then: main before the scheduler starts, foreign threads). The calls below work for both; where a fiber parks,
 // a kernel thread sleeps in the kernel.
 //
@@ -25,7 +25,7 @@
 namespace fiberthread {
 
 struct Worker;
-struct Fiber;
+struct FiberRecord;
 
 enum class State : uint32_t { Created, Queued, Running, Parked, Done };
 
@@ -33,16 +33,17 @@ enum class State : uint32_t { Created, Queued, Running, Parked, Done };
 struct ParkReason {
   const char* what;                // "mutex", "cond", "join", "sleep", …
   const void* object = nullptr;    // address of the thing waited on
-  const Fiber* owner = nullptr;    // who holds it, where known
+  const FiberRecord* owner = nullptr;    // who holds it, where known
   const char* file = __builtin_FILE();
   int line = __builtin_LINE();
 };
 
-// Bits of Fiber::interrupts. Whoever sets one calls interrupt(), which also unparks; a wait that may be ended by it
+// Bits of FiberRecord::interrupts. Whoever sets one calls interrupt(), which also unparks; a wait that may be ended by it
 // looks after each park.
 enum Interrupt : uint32_t {
   kInterruptCancel = 1,  // pthread_cancel was called
   kInterruptSignal = 2,  // a signal for this fiber is pending and not blocked
+  kInterruptEnd = 4,     // the fiber API's cancel: stays set; each wait of that API that can be ended then returns ECANCELED
 };
 
 constexpr uint64_t kNever = ~uint64_t{0};  // a deadline that does not come
@@ -50,7 +51,7 @@ constexpr uint64_t kNever = ~uint64_t{0};  // a deadline that does not come
 // his clock again. All others have it clear.
 constexpr uint64_t kFollowsRealtime = 1;
 
-struct alignas(64) Fiber {
+struct alignas(64) FiberRecord {
   // Touched by every switch.
   Context context;                       // valid while off its stack
   std::atomic<State> state{State::Created};
@@ -58,7 +59,7 @@ struct alignas(64) Fiber {
   Worker* worker = nullptr;              // who runs it; meaningful while RUNNING, stable under Busy
   // A bound fiber's own worker. Set once in its life, by itself or under join_lock; it moves there when it is next queued.
   std::atomic<Worker*> bound{nullptr};
-  Fiber* queue_next = nullptr;           // link of inbox, global queue and free lists
+  FiberRecord* queue_next = nullptr;           // link of inbox, global queue and free lists
   uint64_t sigmask = 0;                  // kernel's format; what the worker's kernel mask must be while it runs
   std::atomic<uint32_t> interrupts{0};
   std::atomic<uint32_t> preempted{0};    // times in a row, without parking in between
@@ -102,7 +103,7 @@ struct alignas(64) Fiber {
   std::atomic<uint32_t> done{0};
   std::atomic<bool> valid{false};        // its handle may be used: born, and neither joined nor ended detached
   bool detached = false;
-  Fiber* joiner = nullptr;
+  FiberRecord* joiner = nullptr;
   // If its kernel thread has something to give up that only its end gives up: that one and its tid. Join waits for it.
   Worker* leaves_with = nullptr;
   uint32_t leaves_tid = 0;
@@ -113,26 +114,26 @@ struct alignas(64) Fiber {
 
 // The fiber whose thread-local storage this is. Null in worker context and in foreign threads not yet seen. A plain
 // initial-exec variable is right under migration, as TLS belongs to the fiber.
-extern thread_local constinit Fiber* tls_current __attribute__((tls_model("initial-exec")));
+extern thread_local constinit FiberRecord* tls_current __attribute__((tls_model("initial-exec")));
 // > 0: neither preemption nor a program's asynchronous signal handler may come in here (see Busy).
 extern thread_local constinit uint32_t tls_busy __attribute__((tls_model("initial-exec")));
 
-Fiber* adopt_kernel_thread();  // makes the record of a foreign thread
+FiberRecord* adopt_kernel_thread();  // makes the record of a foreign thread
 
 // The caller's record, made on demand for a foreign thread. Not in worker context. Never parks.
-inline Fiber* self() {
-  Fiber* f = tls_current;
+inline FiberRecord* self() {
+  FiberRecord* f = tls_current;
   return __builtin_expect(f != nullptr, 1) ? f : adopt_kernel_thread();
 }
 
 void leave_busy_slow();  // delivers what was recorded meanwhile
 
 // The layer above's: is the caller to end at once, wherever it is? Then cancel_now() does it. Null: there is no such thing.
-extern bool (*cancel_due)(Fiber* me);
+extern bool (*cancel_due)(FiberRecord* me);
 extern void (*cancel_now)();
 
 // A stretch in which the fiber stays on its worker and no handler of the program runs on it: needed around every use
-// of Fiber::worker, of a SpinLock and of scheduler state. Nests. Parking inside is fine (the count is the fiber's
+// of FiberRecord::worker, of a SpinLock and of scheduler state. Nests. Parking inside is fine (the count is the fiber's
 // own). A signal or a preemption that comes meanwhile is recorded and acted upon when the outermost one ends.
 class Busy {
  public:
@@ -156,7 +157,7 @@ uint64_t now_ns();
 // Times that CLOCK_REALTIME was set, plus one.
 extern std::atomic<uint32_t> clock_settings;
 
-inline bool passed(const Fiber* me, uint64_t deadline) {
+inline bool passed(const FiberRecord* me, uint64_t deadline) {
   if (deadline == kNever) return false;
   // Acquire: who sees the new count sees the new time.
   if (deadline & kFollowsRealtime && me->clock_seen && me->clock_seen != clock_settings.load(std::memory_order_acquire)) return true;
@@ -170,16 +171,16 @@ inline bool passed(const Fiber* me, uint64_t deadline) {
 bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkReason& reason, uint64_t deadline_ns = kNever);
 
 // Makes `f` runnable, or latches that for its next park. Never blocks, never runs `f`. Any thread, any context.
-void unpark(Fiber* f);
+void unpark(FiberRecord* f);
 
 // Forgets an unpark that came for an earlier wait. Only by the fiber itself, before it publishes a new wait and before it
 // looks at its interrupts.
-inline void clear_pending_unpark(Fiber* self) {
+inline void clear_pending_unpark(FiberRecord* self) {
   if (self->pending_unpark.load(std::memory_order_relaxed)) self->pending_unpark.exchange(0, std::memory_order_seq_cst);
 }
 
 // Sets interrupt bits and makes sure that `f` sees them: unparks it.
-void interrupt(Fiber* f, uint32_t bits);
+void interrupt(FiberRecord* f, uint32_t bits);
 
 // True if the caller parks where it waits: a fiber on its own stack, with no kernel thread of its own. False for kernel threads,
 // bound fibers, and handlers on the signal stack, which may as well wait in the kernel.

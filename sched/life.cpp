@@ -28,10 +28,10 @@ namespace fiberthread {
 
 Statistics statistics;
 Options options;
-Fiber main_fiber_record;
-Fiber* main_fiber = &main_fiber_record;
+FiberRecord main_fiber_record;
+FiberRecord* main_fiber = &main_fiber_record;
 std::atomic<bool> workers_refused{false};
-bool (*cancel_due)(Fiber*) = nullptr;
+bool (*cancel_due)(FiberRecord*) = nullptr;
 void (*cancel_now)() = nullptr;
 
 namespace {
@@ -127,7 +127,7 @@ void measure_cycles() {
 }
 
 // Bounds of the process's own stack, which grows as it is used.
-void find_main_stack(Fiber* me) {
+void find_main_stack(FiberRecord* me) {
   if (me->stack_high) return;
   rlimit limit;
   constexpr size_t kMost = size_t{1} << 30;
@@ -137,7 +137,7 @@ void find_main_stack(Fiber* me) {
 }
 
 // The kernel thread of a native fiber becomes a worker, and the fiber goes on as one of many. Busy, signals blocked.
-bool become_worker(Fiber* me) {
+bool become_worker(FiberRecord* me) {
   Worker* w = make_worker();
   if (!w) return false;
   w->tid = static_cast<int>(raw_syscall(SYS_gettid));
@@ -212,7 +212,7 @@ int start_helper(void (*main)()) {
 
 Worker* all_workers() { return workers.load(std::memory_order_acquire); }
 
-Worker* start_worker(Slot* s, Fiber* bound) {
+Worker* start_worker(Slot* s, FiberRecord* bound) {
   // What clone() gives to the new thread must be the process's, not one thread's.
   Worker* here = this_worker();
   if (!bound && here && here->tainted) return nullptr;
@@ -266,8 +266,8 @@ void give_properties_of_process(Worker* w) {
 }
 }  // namespace
 
-int sched_bind(Fiber* f) {
-  Fiber* me = self();
+int sched_bind(FiberRecord* f) {
+  FiberRecord* me = self();
   if (f->kernel) return 0;
   {
     Busy busy;
@@ -339,7 +339,7 @@ uint64_t live_fibers() {
 
 bool sched_count_end() {
   Busy busy;
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (me->kernel) statistics.ended.fetch_add(1, std::memory_order_release);
   else count(me->worker->ended);
   // As long as main lives, nobody is the last. Whoever ends pays for no fence to know it: main's membarrier makes it see the flag,
@@ -359,7 +359,7 @@ bool sched_count_end() {
 bool sched_started() { return phase.load(std::memory_order_acquire) == Phase::On; }
 
 bool sched_start() {
-  Fiber* me = self();
+  FiberRecord* me = self();
   Phase p = phase.load(std::memory_order_acquire);
   if (__builtin_expect(p == Phase::On && !(me->is_main && me->kernel), 1)) return true;
   if (p == Phase::Impossible) return false;
@@ -417,11 +417,11 @@ bool sched_start() {
 
 namespace {
 
-void post_exit(Worker*, Fiber* f) {
+void post_exit(Worker*, FiberRecord* f) {
   f->join_lock.lock();
   f->state.store(State::Done, std::memory_order_release);
   f->done.store(1, std::memory_order_release);
-  Fiber* joiner = f->joiner;
+  FiberRecord* joiner = f->joiner;
   bool detached = f->detached;
   if (detached) f->valid.store(false, std::memory_order_release);
   Worker* own = f->bound.load(std::memory_order_relaxed);
@@ -437,9 +437,9 @@ void post_exit(Worker*, Fiber* f) {
 }
 
 void fiber_entry(void* p) {
-  auto* f = static_cast<Fiber*>(p);
+  auto* f = static_cast<FiberRecord*>(p);
   arrive(f);
-  reinterpret_cast<void (*)(Fiber*)>(f->entry)(f);
+  reinterpret_cast<void (*)(FiberRecord*)>(f->entry)(f);
 }
 }  // namespace
 
@@ -449,7 +449,7 @@ extern "C" void fiberthread_end() {
   suspend(tls_current, post_exit);
 }
 
-void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
+void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
   f->entry = reinterpret_cast<void*>(entry);
   f->done.store(0, std::memory_order_relaxed);
   f->joiner = nullptr;
@@ -471,16 +471,16 @@ void sched_prepare(Fiber* f, void (*entry)(Fiber*)) {
   f->state.store(State::Created, std::memory_order_relaxed);
 }
 
-void sched_discard(Fiber* f) {
+void sched_discard(FiberRecord* f) {
   Busy busy;
   if (Worker* own = f->bound.load(std::memory_order_relaxed)) dismiss(own);
   f->bound.store(nullptr, std::memory_order_relaxed);
   block_put(f);
 }
 
-void sched_spawn(Fiber* f) {
+void sched_spawn(FiberRecord* f) {
   Busy busy;
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (me->kernel) statistics.spawned.fetch_add(1, std::memory_order_relaxed);
   else count(me->worker->spawned);
   f->state.store(State::Queued, std::memory_order_release);
@@ -496,8 +496,8 @@ void sched_exit() {
   __builtin_unreachable();
 }
 
-bool sched_join(Fiber* f, void** result, uint64_t deadline, uint32_t interrupt_mask) {
-  Fiber* me = self();
+bool sched_join(FiberRecord* f, void** result, uint64_t deadline, uint32_t interrupt_mask) {
+  FiberRecord* me = self();
   // The latch stays as it is: the caller is registered, and a cancellation may have come since it looked for one.
   while (!f->done.load(std::memory_order_acquire)) {
     bool in_time = park_if(&f->done, 0, {"join", f, f}, deadline);
@@ -528,11 +528,11 @@ bool sched_join(Fiber* f, void** result, uint64_t deadline, uint32_t interrupt_m
 // ---- foreign threads ----
 
 namespace {
-Fiber* foreign_free = nullptr;
+FiberRecord* foreign_free = nullptr;
 SpinLock foreign_lock;
 
 void forget_foreign(void* p) {
-  auto* f = static_cast<Fiber*>(p);
+  auto* f = static_cast<FiberRecord*>(p);
   tls_busy = 1;
   tls_current = nullptr;
   SpinGuard guard(foreign_lock);
@@ -544,9 +544,9 @@ void forget_foreign(void* p) {
 extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);
 extern "C" void* __dso_handle;
 
-Fiber* adopt_kernel_thread() {
+FiberRecord* adopt_kernel_thread() {
   tls_busy = tls_busy + 1;
-  Fiber* f;
+  FiberRecord* f;
   {
     SpinGuard guard(foreign_lock);
     f = foreign_free;
@@ -554,14 +554,14 @@ Fiber* adopt_kernel_thread() {
   }
   if (!f) {
     constexpr size_t kSlab = 16;
-    auto* slab = static_cast<Fiber*>(
-        mmap(nullptr, sizeof(Fiber) * kSlab, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    auto* slab = static_cast<FiberRecord*>(
+        mmap(nullptr, sizeof(FiberRecord) * kSlab, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (slab == MAP_FAILED) {
       static const char kNoMemory[] = "fiberthread: no memory for a thread's record\n";
       raw_syscall(SYS_write, 2, arg(kNoMemory), sizeof kNoMemory - 1);
       _exit(127);
     }
-    for (size_t i = 0; i < kSlab; i++) new (&slab[i]) Fiber;
+    for (size_t i = 0; i < kSlab; i++) new (&slab[i]) FiberRecord;
     SpinGuard guard(foreign_lock);
     for (size_t i = 1; i < kSlab; i++) {
       slab[i].queue_next = foreign_free;
@@ -586,7 +586,7 @@ Fiber* adopt_kernel_thread() {
 // ---- fork ----
 
 void sched_after_fork_child() {
-  Fiber* me = tls_current;
+  FiberRecord* me = tls_current;
   foreign_lock.reset();
   foreign_free = nullptr;  // may be half changed
   slots_reset();

@@ -19,7 +19,7 @@ namespace fiberthread {
 
 // One wait, of one fiber for any number of descriptors.
 struct PollGroup {
-  Fiber* fiber;
+  FiberRecord* fiber;
   std::atomic<uint32_t> fired{0};
   std::atomic<bool> event{false};  // else all that fired was a close
 };
@@ -155,7 +155,7 @@ void unlink(Descriptor* d, PollItem* i) {
 void end_wait(Descriptor* d, PollItem* i, bool closed) {
   unlink(d, i);
   PollGroup* g = i->group;
-  Fiber* f = g->fiber;
+  FiberRecord* f = g->fiber;
   if (!closed) g->event.store(true, std::memory_order_relaxed);
   g->fired.store(1, std::memory_order_release);
   unpark(f);  // the group may be gone
@@ -202,7 +202,7 @@ PollNotes* poll_notes(int fd) {
 }
 
 PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t interrupt_mask) {
-  Fiber* me = self();
+  FiberRecord* me = self();
   Busy busy;
   clear_pending_unpark(me);
   PollGroup group{me};

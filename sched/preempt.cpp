@@ -216,7 +216,7 @@ constexpr uintptr_t kWords = 2 * 8;            // rip and the function
 constexpr uintptr_t kRegisters = 16 * 8 + 64;  // and the gap
 constexpr uintptr_t kCalled = 4096;            // for the code that is called
 
-bool has_room(const Fiber* f, const ucontext_t* uc) {
+bool has_room(const FiberRecord* f, const ucontext_t* uc) {
   auto low = reinterpret_cast<uintptr_t>(f->stack_low), high = reinterpret_cast<uintptr_t>(f->stack_high);
   // Without an alternate stack our own signal frame would be where the trampoline's goes.
   if (reinterpret_cast<uintptr_t>(uc) - low < high - low) return false;
@@ -249,7 +249,7 @@ void give_way() {
 }
 
 // Who waits in a loop is stopped in the same few instructions each time.
-void note_place(Fiber* f, uintptr_t pc, uintptr_t sp) {
+void note_place(FiberRecord* f, uintptr_t pc, uintptr_t sp) {
   constexpr uintptr_t kFewInstructions = 64;
   uintptr_t distance = pc > f->stopped_pc ? pc - f->stopped_pc : f->stopped_pc - pc;
   bool same = sp == f->stopped_sp && distance < kFewInstructions;
@@ -260,7 +260,7 @@ void note_place(Fiber* f, uintptr_t pc, uintptr_t sp) {
 
 // `sleeper`: it has no use for its worker where it is.
 void tick(ucontext_t* uc, bool sleeper = false) {
-  Fiber* f = tls_current;
+  FiberRecord* f = tls_current;
   if (!enabled || !f || f->kernel || tls_busy > 0) return;
   Code code = code_at(uc->uc_mcontext.gregs[REG_RIP]);
   if (!preempt_wanted(f) || !has_room(f, uc)) return;
@@ -463,7 +463,7 @@ uint32_t preempt_sampled_workers() { return sampled.load(std::memory_order_relax
 
 bool inject_call(void* ucontext, void (*fn)()) {
   auto* uc = static_cast<ucontext_t*>(ucontext);
-  Fiber* f = tls_current;
+  FiberRecord* f = tls_current;
   if (!enabled || !f || f->kernel || tls_busy > 0) return false;
   if (code_at(uc->uc_mcontext.gregs[REG_RIP]) == Code::Never || !has_room(f, uc)) return false;
   inject(uc, fn);

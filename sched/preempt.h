@@ -14,7 +14,7 @@
 
 namespace fiberthread {
 
-struct Fiber;
+struct FiberRecord;
 struct Worker;
 
 // 32: libc uses it for its own pthread_cancel, which never runs here, and therefore strips it from every mask and
@@ -67,9 +67,9 @@ bool inject_call(void* ucontext, void (*fn)());
 
 // Provided by the scheduler. Does anybody wait for a worker, so that `f`, which runs here, should give way? Called in
 // the handler.
-bool preempt_wanted(Fiber* f);
+bool preempt_wanted(FiberRecord* f);
 // Puts `f`, the caller, into the global queue (in front if f->in_libc) and switches away; returns when it runs again.
 // Called Busy on the fiber's stack.
-void preempt_switch_out(Fiber* f);
+void preempt_switch_out(FiberRecord* f);
 
 }  // namespace fiberthread

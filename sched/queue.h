@@ -14,7 +14,7 @@ class LocalQueue {
   static constexpr uint32_t kSize = 65536;
 
   // Producer only. False when full.
-  bool push(Fiber* f) {
+  bool push(FiberRecord* f) {
     uint32_t t = tail_.load(std::memory_order_relaxed);
     if (t - head_.load(std::memory_order_acquire) >= kSize) return false;
     ring_[t % kSize].store(f, std::memory_order_relaxed);
@@ -23,18 +23,18 @@ class LocalQueue {
   }
 
   // Any consumer.
-  Fiber* pop() {
+  FiberRecord* pop() {
     uint32_t h = head_.load(std::memory_order_acquire);
     for (;;) {
       if (static_cast<int32_t>(tail_.load(std::memory_order_acquire) - h) <= 0) return nullptr;
-      Fiber* f = ring_[h % kSize].load(std::memory_order_relaxed);
+      FiberRecord* f = ring_[h % kSize].load(std::memory_order_relaxed);
       // If the entry was overwritten after a wrap, head moved and the CAS fails.
       if (head_.compare_exchange_weak(h, h + 1, std::memory_order_acq_rel, std::memory_order_acquire)) return f;
     }
   }
 
   // Moves half of this queue to `to`, whose producer the caller is, and returns one of them to run.
-  Fiber* steal_into(LocalQueue& to) {
+  FiberRecord* steal_into(LocalQueue& to) {
     for (;;) {
       uint32_t h = head_.load(std::memory_order_acquire);
       uint32_t t = tail_.load(std::memory_order_acquire);
@@ -44,7 +44,7 @@ class LocalQueue {
       uint32_t tt = to.tail_.load(std::memory_order_relaxed);
       uint32_t room = kSize - (tt - to.head_.load(std::memory_order_acquire));
       if (static_cast<uint32_t>(n) > room + 1) n = static_cast<int32_t>(room + 1);
-      Fiber* first = ring_[h % kSize].load(std::memory_order_relaxed);
+      FiberRecord* first = ring_[h % kSize].load(std::memory_order_relaxed);
       for (int32_t i = 1; i < n; i++)
         to.ring_[(tt + i - 1) % kSize].store(ring_[(h + i) % kSize].load(std::memory_order_relaxed), std::memory_order_relaxed);
       if (!head_.compare_exchange_strong(h, h + n, std::memory_order_acq_rel, std::memory_order_relaxed)) continue;
@@ -66,33 +66,33 @@ class LocalQueue {
  private:
   alignas(64) std::atomic<uint32_t> head_{0};
   alignas(64) std::atomic<uint32_t> tail_{0};
-  alignas(64) std::atomic<Fiber*> ring_[kSize] = {};
+  alignas(64) std::atomic<FiberRecord*> ring_[kSize] = {};
 };
 
 // Many producers, one consumer at a time: whoever gets the try-lock, so that a thief can empty it behind a CPU hog.
 class Inbox {
  public:
-  void push(Fiber* f) {
-    Fiber* h = head_.load(std::memory_order_relaxed);
+  void push(FiberRecord* f) {
+    FiberRecord* h = head_.load(std::memory_order_relaxed);
     do f->queue_next = h;
     while (!head_.compare_exchange_weak(h, f, std::memory_order_release, std::memory_order_relaxed));
   }
 
   // The oldest fiber, or null if there is none or another drains.
-  Fiber* pop() {
+  FiberRecord* pop() {
     if (empty() || !consumer_.try_lock()) return nullptr;
     if (!front_) {
       // At no time may the rest of a list that we take be seen nowhere: who looks before it sleeps would miss it.
       has_front_.store(true, std::memory_order_relaxed);  // published by the exchange
-      Fiber* list = head_.exchange(nullptr, std::memory_order_acq_rel);
+      FiberRecord* list = head_.exchange(nullptr, std::memory_order_acq_rel);
       while (list) {  // newest first: turn it round
-        Fiber* next = list->queue_next;
+        FiberRecord* next = list->queue_next;
         list->queue_next = front_;
         front_ = list;
         list = next;
       }
     }
-    Fiber* f = front_;
+    FiberRecord* f = front_;
     if (f) front_ = f->queue_next;
     has_front_.store(front_ != nullptr, std::memory_order_relaxed);
     consumer_.unlock();
@@ -110,16 +110,16 @@ class Inbox {
   }
 
  private:
-  alignas(64) std::atomic<Fiber*> head_{nullptr};
+  alignas(64) std::atomic<FiberRecord*> head_{nullptr};
   alignas(64) SpinLock consumer_;
   std::atomic<bool> has_front_{false};
-  Fiber* front_ = nullptr;
+  FiberRecord* front_ = nullptr;
 };
 
 // Unbounded, any number of producers and consumers.
 class GlobalQueue {
  public:
-  void push(Fiber* f) {
+  void push(FiberRecord* f) {
     SpinGuard guard(lock_);
     f->queue_next = nullptr;
     if (tail_) tail_->queue_next = f;
@@ -127,17 +127,17 @@ class GlobalQueue {
     tail_ = f;
     size_.store(size_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
-  void push_front(Fiber* f) {
+  void push_front(FiberRecord* f) {
     SpinGuard guard(lock_);
     f->queue_next = head_;
     head_ = f;
     if (!tail_) tail_ = f;
     size_.store(size_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
-  Fiber* pop() {
+  FiberRecord* pop() {
     if (empty()) return nullptr;
     SpinGuard guard(lock_);
-    Fiber* f = head_;
+    FiberRecord* f = head_;
     if (!f) return nullptr;
     head_ = f->queue_next;
     if (!head_) tail_ = nullptr;
@@ -154,8 +154,8 @@ class GlobalQueue {
 
  private:
   alignas(64) SpinLock lock_;
-  Fiber* head_ = nullptr;
-  Fiber* tail_ = nullptr;
+  FiberRecord* head_ = nullptr;
+  FiberRecord* tail_ = nullptr;
   std::atomic<uint32_t> size_{0};
 };
 

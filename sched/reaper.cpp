@@ -26,11 +26,11 @@ using Join = int (*)(pthread_t, void**);
 
 // Exits as the thread of the block: libc's own end of a thread runs on the block's TCB and TLS.
 void* adopt(void* p) {
-  set_thread_pointer(static_cast<Fiber*>(p)->context.tp);
+  set_thread_pointer(static_cast<FiberRecord*>(p)->context.tp);
   return nullptr;
 }
 
-bool release(Fiber* f, Create create, Join join) {
+bool release(FiberRecord* f, Create create, Join join) {
   if (!tcb_is_pristine(*f)) {
     tcb_prepare_adoption(*f);
     pthread_attr_t attr;

@@ -84,7 +84,7 @@ class Entry {
 
   // Who blocks again and again keeps this kernel thread, and never again a slot that others wait for.
   static void count_loss(Worker* w) {
-    Fiber* f = w->running.load(std::memory_order_relaxed);
+    FiberRecord* f = w->running.load(std::memory_order_relaxed);
     if (!f || f->bound.load(std::memory_order_relaxed) || ++f->blocked < kHabit || (w->initial && !f->is_main)) return;
     // Another may be binding it just now.
     Worker* none = nullptr;
@@ -107,7 +107,7 @@ Slot* slot_in_use(uint32_t number) {
 }
 
 // Any place in any queue is right.
-bool enqueue_anywhere(Slot* own, Fiber* f) {
+bool enqueue_anywhere(Slot* own, FiberRecord* f) {
   uint32_t n = slot_count.load(std::memory_order_acquire);
   chaos_delay();
   if (chaos(3) || !own) global_queue.push(f);
@@ -120,7 +120,7 @@ bool enqueue_anywhere(Slot* own, Fiber* f) {
 }
 
 // Adds a runnable fiber to the caller's slot, or to the global queue where there is none.
-void enqueue_local(Worker* w, Fiber* f) {
+void enqueue_local(Worker* w, FiberRecord* f) {
   if (!w || !w->slot || !w->slot->local.push(f)) global_queue.push(f);
 }
 
@@ -133,7 +133,7 @@ void get_up(Worker* w) {
   else futex_wake(&w->wake, 1);
 }
 
-bool handed_to_bound(Fiber* f, Worker* here) {
+bool handed_to_bound(FiberRecord* f, Worker* here) {
   Worker* w = f->bound.load(std::memory_order_acquire);
   if (__builtin_expect(!w || w == here, 1)) return false;
   // Sequentially consistent against await_handed().
@@ -142,7 +142,7 @@ bool handed_to_bound(Fiber* f, Worker* here) {
   return true;
 }
 
-void enqueue_woken(Fiber* f) {
+void enqueue_woken(FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
   Worker* w = this_worker();
   if (!w) {
@@ -173,7 +173,7 @@ void enqueue_woken(Fiber* f) {
   wake_if_needed();
 }
 
-void enqueue_round_robin(Fiber* f) {
+void enqueue_round_robin(FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
   if (Slot* s = slot_in_use(round_robin.fetch_add(1, std::memory_order_relaxed))) s->inbox.push(f);
   else global_queue.push(f);
@@ -185,7 +185,7 @@ namespace {
 
 bool too_many_slots() { return circulating.load(std::memory_order_relaxed) > wanted.load(std::memory_order_relaxed); }
 
-Fiber* take_next(Slot* s) {
+FiberRecord* take_next(Slot* s) {
   return s->next.load(std::memory_order_relaxed) ? s->next.exchange(nullptr, std::memory_order_acq_rel) : nullptr;
 }
 
@@ -204,10 +204,10 @@ bool attended_without(Worker* w) {
 
 // A quick look, on the fiber's stack or the worker's. After a preemption those that others have woken come first, then the
 // global queue and the slot's own in turn: either may be all hogs, each of which takes a tick.
-Fiber* pick(Worker* w, bool preempting = false) {
+FiberRecord* pick(Worker* w, bool preempting = false) {
   Slot* s = w->slot;
   if (!s) return nullptr;
-  Fiber* f;
+  FiberRecord* f;
   if (preempting && too_many_slots()) return nullptr;  // find() gives it up
   if (chaos(16)) return nullptr;
   if (chaos(16)) preempting = true;
@@ -236,7 +236,7 @@ void apply_mask(Worker* w, uint64_t mask) {
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
 }
 
-void prepare_run(Worker* w, Fiber* f) {
+void prepare_run(Worker* w, FiberRecord* f) {
   f->state.store(State::Running, std::memory_order_relaxed);  // we own the queue entry, so nobody else changes it
   f->worker = w;
   w->running.store(f, std::memory_order_relaxed);
@@ -254,17 +254,17 @@ void run_post(Worker* w) {
   post(w, w->previous);
 }
 
-void post_preempt(Worker*, Fiber*);
+void post_preempt(Worker*, FiberRecord*);
 
 }  // namespace
 
-void arrive(Fiber* me) {
+void arrive(FiberRecord* me) {
   Worker* w = me->worker;
   run_post(w);
   w->in_sched.store(0, std::memory_order_release);
 }
 
-void suspend(Fiber* me, void (*post)(Worker*, Fiber*)) {
+void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*)) {
   Worker* w = me->worker;
   w->in_sched.store(1, std::memory_order_relaxed);
   entry_fence();
@@ -272,7 +272,7 @@ void suspend(Fiber* me, void (*post)(Worker*, Fiber*)) {
   w->post = post;
   w->previous = me;
   if (__builtin_expect(accounting.load(std::memory_order_relaxed), 0)) account(w, me);
-  Fiber* next = pick(w, post == post_preempt);
+  FiberRecord* next = pick(w, post == post_preempt);
   if (!next && w->slot && look_at_poller(w)) next = pick(w);
   while (next && handed_to_bound(next, w)) next = pick(w);
   if (next) {
@@ -292,12 +292,12 @@ void suspend(Fiber* me, void (*post)(Worker*, Fiber*)) {
 namespace {
 
 // Puts itself back into the queue, if nobody else does: for who has published PARKED, and then saw the latch.
-void unpark_parked(Fiber* f) {
+void unpark_parked(FiberRecord* f) {
   State parked = State::Parked;
   if (f->state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel)) enqueue_woken(f);
 }
 
-void post_park(Worker* w, Fiber* f) {
+void post_park(Worker* w, FiberRecord* f) {
   w->parks++;
   chaos_delay();
   // Sequentially consistent against unpark(), which sets the latch and then looks at the state: one of us sees the other.
@@ -307,7 +307,7 @@ void post_park(Worker* w, Fiber* f) {
   if (__builtin_expect(f->pending_unpark.load(std::memory_order_seq_cst), 0)) unpark_parked(f);
 }
 
-void post_yield(Worker* w, Fiber* f) {
+void post_yield(Worker* w, FiberRecord* f) {
   f->state.store(State::Queued, std::memory_order_release);
   if (handed_to_bound(f, nullptr)) return;
   if (chaos(2) && enqueue_anywhere(w->slot, f)) return;
@@ -317,7 +317,7 @@ void post_yield(Worker* w, Fiber* f) {
   sysmon_poke();
 }
 
-void post_preempt(Worker* w, Fiber* f) {
+void post_preempt(Worker* w, FiberRecord* f) {
   f->state.store(State::Queued, std::memory_order_release);
   if (handed_to_bound(f, nullptr)) return;
   if (chaos(2) && enqueue_anywhere(w->slot, f)) return;
@@ -389,7 +389,7 @@ void stop_searching(Worker* w) {
 // True if the slot's `next` has been there for kStealAgeUs, during which its holder went on to no other fiber. The thief keeps the
 // time, so that who sets `next` need not look at a clock, which costs as much as two locked instructions.
 bool is_old(Worker* w, Slot* s) {
-  Fiber* next = s->next.load(std::memory_order_relaxed);
+  FiberRecord* next = s->next.load(std::memory_order_relaxed);
   if (!next) return false;
   Worker* holder = s->holder.load(std::memory_order_acquire);
   if (!holder) return true;
@@ -405,13 +405,13 @@ bool is_old(Worker* w, Slot* s) {
   return false;
 }
 
-Fiber* steal(Worker* w) {
+FiberRecord* steal(Worker* w) {
   uint32_t n = slot_count.load(std::memory_order_acquire);
   w->random = w->random * 1664525 + 1013904223;
   uint32_t start = w->random >> 16;
   for (uint32_t i = 0; i < n; i++) {
     Slot* s = slots[(start + i) % n];
-    Fiber* f;
+    FiberRecord* f;
     if ((f = s->inbox.pop())) return f;
     if (s == w->slot) continue;
     if ((f = s->local.steal_into(w->slot->local))) {
@@ -519,9 +519,9 @@ void go_idle(Worker* w) {
 
 // By who holds the slot, or, if nobody does, under IdleLock: what waits in it is the others' then.
 void empty_slot(Slot* s) {
-  while (Fiber* f = s->local.pop()) global_queue.push(f);
-  if (Fiber* f = take_next(s)) global_queue.push(f);
-  while (Fiber* f = s->inbox.pop()) global_queue.push(f);
+  while (FiberRecord* f = s->local.pop()) global_queue.push(f);
+  if (FiberRecord* f = take_next(s)) global_queue.push(f);
+  while (FiberRecord* f = s->inbox.pop()) global_queue.push(f);
 }
 
 // Gives up a slot for which there is no use any more.
@@ -538,9 +538,9 @@ void give_up_slot(Worker* w) {
 }
 
 // In worker context: the next fiber to run, after however much sleep.
-Fiber* find(Worker* w) {
+FiberRecord* find(Worker* w) {
   for (;;) {
-    Fiber* f;
+    FiberRecord* f;
     if (__builtin_expect(too_many_slots(), 0) && w->slot) give_up_slot(w);
     if (!w->slot && !take_free_slot(w)) {
       // A timer that is due is nobody's if all who hold slots are asleep in the kernel, and sysmon may not know of it.
@@ -572,11 +572,11 @@ Fiber* find(Worker* w) {
 
 // What find() is to a bound worker. Null: there is no fiber any more.
 namespace {
-Fiber* await_handed(Worker* w) {
+FiberRecord* await_handed(Worker* w) {
   apply_mask(w, kIdleMask);
   if (next_timer() != kNever) sysmon_watch_timers();
   __atomic_store_n(&w->idle, true, __ATOMIC_RELEASE);
-  Fiber* f = nullptr;
+  FiberRecord* f = nullptr;
   while (w->bound && !w->leaves.load(std::memory_order_acquire)) {
     if ((f = w->handed.exchange(nullptr, std::memory_order_acq_rel))) break;
     w->wake.exchange(0, std::memory_order_seq_cst);
@@ -591,7 +591,7 @@ Fiber* await_handed(Worker* w) {
   for (;;) {
     run_post(w);
     if (w->leaves.load(std::memory_order_acquire)) leave_worker(w);
-    Fiber* f = w->bound ? await_handed(w) : find(w);
+    FiberRecord* f = w->bound ? await_handed(w) : find(w);
     stop_searching(w);
     if (next_timer() != kNever) sysmon_watch_timers();
     if (!f || handed_to_bound(f, w)) continue;
@@ -678,11 +678,11 @@ void balance_queues() {
   // Everybody is busy with what he has.
   for (uint32_t i = 0; i < n; i++)
     if (slots[i]->retired.load(std::memory_order_relaxed))
-      while (Fiber* f = slots[i]->inbox.pop()) global_queue.push(f);
+      while (FiberRecord* f = slots[i]->inbox.pop()) global_queue.push(f);
   uint32_t fair = total / (wanted.load(std::memory_order_relaxed) + 1) + 2;
   for (uint32_t i = 0; i < n; i++)
     for (uint32_t moved = 0; moved < kMostMoved && slots[i]->local.size() > fair; moved++)
-      if (Fiber* f = slots[i]->local.pop()) global_queue.push(f);
+      if (FiberRecord* f = slots[i]->local.pop()) global_queue.push(f);
 }
 
 uint64_t next_timer() {
@@ -795,7 +795,7 @@ void sched_block_signals(uint64_t* old) {
 void sched_restore_signals(uint64_t old) { raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&old), 0, 8); }
 
 void sched_apply_mask() {
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (!me->kernel) apply_mask(me->worker, me->sigmask);
   else raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->sigmask), 0, 8);
 }
@@ -812,7 +812,7 @@ uint64_t now_ns() {
 
 namespace {
 
-bool park_in_kernel(Fiber* me, uint64_t deadline) {
+bool park_in_kernel(FiberRecord* me, uint64_t deadline) {
   me->kernel_word.store(0, std::memory_order_relaxed);
   // As in post_park(); there is no stack to leave.
   me->state.exchange(State::Parked, std::memory_order_seq_cst);
@@ -836,7 +836,7 @@ bool park_in_kernel(Fiber* me, uint64_t deadline) {
 }  // namespace
 
 bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkReason& reason, uint64_t deadline) {
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (chaos(8)) yield();
   Busy busy;
   if (me->pending_unpark.load(std::memory_order_relaxed)) {
@@ -868,7 +868,7 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   return !passed(me, deadline);
 }
 
-void unpark(Fiber* f) {
+void unpark(FiberRecord* f) {
   State s = f->state.load(std::memory_order_acquire);
   for (;;) {
     chaos_delay();
@@ -896,19 +896,19 @@ void unpark(Fiber* f) {
   }
 }
 
-void interrupt(Fiber* f, uint32_t bits) {
+void interrupt(FiberRecord* f, uint32_t bits) {
   f->interrupts.fetch_or(bits, std::memory_order_seq_cst);
   chaos_delay();
   unpark(f);
 }
 
 bool may_park() {
-  Fiber* me = tls_current;
+  FiberRecord* me = tls_current;
   return me && !me->kernel && !me->bound.load(std::memory_order_relaxed);
 }
 
 void yield() {
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (!me->kernel) {
     Busy busy;
     Worker* w = me->worker;
@@ -940,7 +940,7 @@ void hand_own_slot(Worker* w) {
 }  // namespace
 
 void Blocking::begin() {
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (me->kernel || me->bound.load(std::memory_order_relaxed)) return;
   Busy busy;
   Worker* w = me->worker;
@@ -952,7 +952,7 @@ void Blocking::begin() {
 }
 
 void sched_bind_to_initial() {
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (me->kernel) return;
   Busy busy;
   Worker* w = me->worker;
@@ -965,7 +965,7 @@ void sched_bind_to_initial() {
 }
 
 void Blocking::end() {
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (me->kernel || me->bound.load(std::memory_order_relaxed)) return;
   Busy busy;
   Worker* w = me->worker;
@@ -975,14 +975,14 @@ void Blocking::end() {
   if (!w->slot && !me->bound.load(std::memory_order_relaxed)) take_free_slot(w);
 }
 
-bool preempt_wanted(Fiber* f) {
+bool preempt_wanted(FiberRecord* f) {
   Worker* w = f->worker;
   if (Worker* b = f->bound.load(std::memory_order_relaxed)) return b != w;
   if (w->revoked.load(std::memory_order_relaxed) == kTaken) return true;
   return !w->slot || slot_has_work(w->slot) || !global_queue.empty();
 }
 
-void preempt_switch_out(Fiber* me) {
+void preempt_switch_out(FiberRecord* me) {
   Busy busy;
   me->preempted.store(me->preempted.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   me->worker->preemptions.fetch_add(1, std::memory_order_relaxed);

@@ -53,7 +53,7 @@ enum List { kWarm, kWhole, kCold, kLists, kNoList };  // some free; free but for
 
 struct Class {
   SpinLock lock;
-  Fiber* hot = nullptr;
+  FiberRecord* hot = nullptr;
   uint32_t hot_count = 0;
   uint32_t free_count = 0;  // hot ones too
   uint32_t low_water = 0;   // of free_count since the reaper's last tick
@@ -73,7 +73,7 @@ struct Chunk {
   std::atomic<uint32_t> opened;  // extents that had blocks ever
   uint32_t clean;                // of these, those without any memory
   uint16_t cls;
-  Fiber* fibers;
+  FiberRecord* fibers;
   Extent* extents;
 };
 
@@ -90,16 +90,16 @@ uint32_t stale_chunks = 0;  // in a fork child: those in which unborn blocks are
 Chunk& chunk_of(uint32_t id) { return chunks[id / kMaxExtents]; }
 Extent& extent(uint32_t id) { return chunk_of(id).extents[id % kMaxExtents]; }
 bool is_stale(uint32_t id) { return id / kMaxExtents < stale_chunks; }
-Fiber* fiber_at(uint32_t id, uint32_t i) { return &chunk_of(id).fibers[id % kMaxExtents * kPerExtent + i]; }
-Class& class_of(Fiber* f) { return classes[chunks[f->chunk].cls]; }
+FiberRecord* fiber_at(uint32_t id, uint32_t i) { return &chunk_of(id).fibers[id % kMaxExtents * kPerExtent + i]; }
+Class& class_of(FiberRecord* f) { return classes[chunks[f->chunk].cls]; }
 // Where the TCB of a block ends. Were it at the same place of a page in all blocks, the hot lines of all fibers would share a few
 // sets of each cache: of 256 fibers and more, some would always be out of the second-level cache.
 constexpr uint32_t kColours = 16;
-char* top_of(Fiber* f) {
+char* top_of(FiberRecord* f) {
   auto i = static_cast<uint32_t>(f - chunks[f->chunk].fibers);
   return f->block + f->block_size - i % kColours * 64;
 }
-uint32_t extent_of(Fiber* f, uint64_t& bit) {
+uint32_t extent_of(FiberRecord* f, uint64_t& bit) {
   uint32_t n = static_cast<uint32_t>(f - chunks[f->chunk].fibers);
   bit = uint64_t{1} << (n % kPerExtent);
   return f->chunk * kMaxExtents + n / kPerExtent;
@@ -189,7 +189,7 @@ void remove_guard(char* low, size_t size) {
   raw_syscall(SYS_madvise, arg(low), size, MADV_GUARD_REMOVE);
 }
 
-void set_guard(Fiber& f, size_t size) {
+void set_guard(FiberRecord& f, size_t size) {
   size = (size + kPage - 1) & ~(kPage - 1);
   if (size == f.guard_size) return;
   if (size < f.guard_size) remove_guard(f.block + size, f.guard_size - size);
@@ -221,8 +221,8 @@ bool add_chunk(Class& c, unsigned cls, size_t stride) {
   for (; blocks; blocks /= 2) {
     uint32_t extents = (blocks + kPerExtent - 1) / kPerExtent;
     size_t size = stride * blocks + 2 * kGranule;
-    static_assert(sizeof(Fiber) * kPerExtent % kPage == 0, "an extent's records are whole pages");
-    size_t records = (sizeof(Fiber) * blocks + kPage - 1) & ~(kPage - 1);
+    static_assert(sizeof(FiberRecord) * kPerExtent % kPage == 0, "an extent's records are whole pages");
+    size_t records = (sizeof(FiberRecord) * blocks + kPage - 1) & ~(kPage - 1);
     void* mem = mmap(nullptr, size, protection(), MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (mem == MAP_FAILED) continue;
     void* fibers = mmap(nullptr, records + sizeof(Extent) * extents, PROT_READ | PROT_WRITE,
@@ -245,7 +245,7 @@ bool add_chunk(Class& c, unsigned cls, size_t stride) {
     k.opened.store(0, std::memory_order_relaxed);
     k.clean = 0;
     k.cls = static_cast<uint16_t>(cls);
-    k.fibers = static_cast<Fiber*>(fibers);
+    k.fibers = static_cast<FiberRecord*>(fibers);
     k.extents = reinterpret_cast<Extent*>(static_cast<char*>(fibers) + records);
     chunk_count.store(n + 1, std::memory_order_release);  // publishes the chunk to block_find
     c.chunk = static_cast<int>(n);
@@ -270,14 +270,14 @@ bool open_extent(Class& c) {
 }
 
 // The record of an unborn block, which the caller holds.
-Fiber* unborn_fiber(uint32_t id, uint32_t i) {
-  Fiber* f = fiber_at(id, i);
+FiberRecord* unborn_fiber(uint32_t id, uint32_t i) {
+  FiberRecord* f = fiber_at(id, i);
   Chunk& k = chunk_of(id);
   // Written before it is read: the other way a fresh page costs two faults, and an interrupt for every other CPU.
   f->block_size = k.stride;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (!f->block) {
-    new (f) Fiber;
+    new (f) FiberRecord;
     f->block_size = k.stride;
     f->chunk = static_cast<uint16_t>(id / kMaxExtents);
     f->state.store(State::Done, std::memory_order_relaxed);
@@ -287,7 +287,7 @@ Fiber* unborn_fiber(uint32_t id, uint32_t i) {
 }
 
 // A block without TCB.
-Fiber* take_unborn(Class& c, unsigned cls, size_t stride) {
+FiberRecord* take_unborn(Class& c, unsigned cls, size_t stride) {
   uint32_t id, i;
   {
     SpinGuard guard(c.lock);
@@ -309,7 +309,7 @@ Fiber* take_unborn(Class& c, unsigned cls, size_t stride) {
   return unborn_fiber(id, i);
 }
 
-void give_back_unborn(Class& c, Fiber* f) {
+void give_back_unborn(Class& c, FiberRecord* f) {
   SpinGuard guard(c.lock);
   uint64_t bit;
   uint32_t id = extent_of(f, bit);
@@ -317,15 +317,15 @@ void give_back_unborn(Class& c, Fiber* f) {
   change(c, id, e.free, e.unborn | bit);
 }
 
-Fiber* take_free(Class& c, Worker* w) {
+FiberRecord* take_free(Class& c, Worker* w) {
   if (w && w->kept_count && w->kept_class == &c) {
     w->kept_count--;
-    Fiber* f = w->kept;
+    FiberRecord* f = w->kept;
     w->kept = f->queue_next;
     return f;
   }
   SpinGuard guard(c.lock);
-  Fiber* f = c.hot;
+  FiberRecord* f = c.hot;
   if (f) {
     c.hot = f->queue_next;
     c.hot_count--;
@@ -333,7 +333,7 @@ Fiber* take_free(Class& c, Worker* w) {
     if (w && !w->kept_count) {
       w->kept_class = &c;
       w->kept = c.hot;
-      Fiber** end = &w->kept;
+      FiberRecord** end = &w->kept;
       for (; *end && w->kept_count < kOfWorker / 2; end = &(*end)->queue_next) w->kept_count++;
       c.hot = *end;
       *end = nullptr;
@@ -352,7 +352,7 @@ Fiber* take_free(Class& c, Worker* w) {
 }
 
 // Class::lock is held.
-void set_free(Class& c, Fiber* f) {
+void set_free(Class& c, FiberRecord* f) {
   uint64_t bit;
   uint32_t id = extent_of(f, bit);
   Extent& e = extent(id);
@@ -384,7 +384,7 @@ uint32_t new_id(Worker* w) {
 }
 }  // namespace
 
-Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
+FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
   size_t reserve = tcb_reserve() + (kColours - 1) * 64;
   size_t own_stack = user_stack ? 0 : stack_size;
   if (own_stack > (size_t{1} << 46)) return nullptr;  // before the sums below can overflow
@@ -393,7 +393,7 @@ Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
   if (cls >= kMaxClasses) return nullptr;
   Class& c = classes[cls];
   Worker* w = this_worker();
-  Fiber* f = take_free(c, w);
+  FiberRecord* f = take_free(c, w);
   if (!f && !(f = take_unborn(c, cls, stride))) return nullptr;
   char* top = top_of(f);
   if (__builtin_expect(!f->tcb, 0)) {
@@ -417,12 +417,12 @@ Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
   f->id = new_id(w);
   // Whoever makes one often makes another: what its birth will touch is fetched meanwhile.
   if (w && w->kept_count) {
-    Fiber* next = w->kept;
+    FiberRecord* next = w->kept;
     __builtin_prefetch(next->stack_high - 64, 1);
     __builtin_prefetch(tcb_thread_pointer(next->tcb), 1);
     __builtin_prefetch(static_cast<char*>(tcb_thread_pointer(next->tcb)) - 64, 1);
-    if (Fiber* then = next->queue_next)
-      for (size_t line = 0; line < sizeof(Fiber); line += 64) __builtin_prefetch(reinterpret_cast<char*>(then) + line, 1);
+    if (FiberRecord* then = next->queue_next)
+      for (size_t line = 0; line < sizeof(FiberRecord); line += 64) __builtin_prefetch(reinterpret_cast<char*>(then) + line, 1);
   }
   return f;
 }
@@ -458,7 +458,7 @@ bool block_populate() {
   }
   bool done = true;
   for (uint64_t rest = bits; rest; rest &= rest - 1) {
-    Fiber* f = unborn_fiber(id, static_cast<uint32_t>(__builtin_ctzll(rest)));
+    FiberRecord* f = unborn_fiber(id, static_cast<uint32_t>(__builtin_ctzll(rest)));
     char* top = top_of(f);
     // What a fiber's birth and first wait need of its stack lies right below its TLS.
     char* low = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(tcb_low(top) - 1024) & ~(kPage - 1));
@@ -475,7 +475,7 @@ bool block_populate() {
 
 namespace {
 // Class::lock is held.
-void put_free(Class& c, Fiber* f) {
+void put_free(Class& c, FiberRecord* f) {
   if (c.hot_count < kHot) {
     f->queue_next = c.hot;
     c.hot = f;
@@ -487,7 +487,7 @@ void put_free(Class& c, Fiber* f) {
 }
 }  // namespace
 
-void block_put(Fiber* f) {
+void block_put(FiberRecord* f) {
   Class& c = class_of(f);
   Worker* w = this_worker();
   if (w && (!w->kept_count || w->kept_class == &c) && w->kept_count < kOfWorker) {
@@ -503,7 +503,7 @@ void block_put(Fiber* f) {
     // Half of its own go too: so there is room for the next ones, and some for those who are made.
     if (w && w->kept_class == &c)
       for (; w->kept_count > kOfWorker / 2; w->kept_count--) {
-        Fiber* kept = w->kept;
+        FiberRecord* kept = w->kept;
         w->kept = kept->queue_next;
         put_free(c, kept);
       }
@@ -540,7 +540,7 @@ unsigned block_take_idle(Idle* to, unsigned room, bool tick) {
       if (id == kNone) {
         if (c.hot_count > kKeep) {
           for (uint32_t n = excess; n && c.hot_count > kKeep; n--) {
-            Fiber* f = c.hot;
+            FiberRecord* f = c.hot;
             c.hot = f->queue_next;
             c.hot_count--;
             set_free(c, f);
@@ -571,10 +571,10 @@ bool block_any_idle() {
   return false;
 }
 
-Fiber* block_of(const Idle& idle, unsigned i) { return fiber_at(idle.extent, i); }
+FiberRecord* block_of(const Idle& idle, unsigned i) { return fiber_at(idle.extent, i); }
 
 void block_keep(Idle& idle, unsigned i) {
-  Fiber* f = block_of(idle, i);
+  FiberRecord* f = block_of(idle, i);
   Class& c = class_of(f);
   idle.blocks &= ~(uint64_t{1} << i);
   SpinGuard guard(c.lock);
@@ -664,19 +664,19 @@ void block_empty(const Idle* idle, unsigned count) {
   }
 }
 
-Fiber* block_find(const void* handle) {
+FiberRecord* block_find(const void* handle) {
   auto h = reinterpret_cast<uintptr_t>(handle);
   for (uint32_t i = chunk_count.load(std::memory_order_acquire); i-- > 0;) {
     Chunk& k = chunks[i];
     uintptr_t offset = h - reinterpret_cast<uintptr_t>(k.base);
     if (offset >= k.stride * k.blocks) continue;
-    Fiber* f = &k.fibers[offset / k.stride];
+    FiberRecord* f = &k.fibers[offset / k.stride];
     return f->tcb == handle ? f : nullptr;
   }
   return nullptr;
 }
 
-void block_each(bool (*visit)(Fiber*, void*), void* data) {
+void block_each(bool (*visit)(FiberRecord*, void*), void* data) {
   uint32_t n = chunk_count.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < n; i++) {
     Chunk& k = chunks[i];
@@ -684,7 +684,7 @@ void block_each(bool (*visit)(Fiber*, void*), void* data) {
     for (uint32_t j = 0; j < opened; j++) {
       uint64_t all = all_of(i * kMaxExtents + j);
       if (__atomic_load_n(&k.extents[j].unborn, __ATOMIC_RELAXED) == all) continue;
-      Fiber* f = &k.fibers[j * kPerExtent];
+      FiberRecord* f = &k.fibers[j * kPerExtent];
       for (; all; all >>= 1, f++)
         if (f->tcb && !visit(f, data)) return;
     }
@@ -714,7 +714,7 @@ void block_lock_for_fork() {
   chunk_lock.lock();
 }
 
-void block_unlock_after_fork(bool child, Fiber* survivor) {
+void block_unlock_after_fork(bool child, FiberRecord* survivor) {
   chunk_lock.unlock();
   for (auto& c : classes) c.lock.unlock();
   if (!child) return;
@@ -739,7 +739,7 @@ void block_unlock_after_fork(bool child, Fiber* survivor) {
       Extent& e = k.extents[j];
       // Records of which nothing is left stay untouched.
       for (uint32_t b = 0; b < kPerExtent && all >> b & 1; b++) {
-        Fiber* f = fiber_at(id, b);
+        FiberRecord* f = fiber_at(id, b);
         if (f == survivor) continue;
         unborn |= uint64_t{1} << b;
         if (e.unborn == all || !f->block) continue;

@@ -2,7 +2,7 @@
 //
 //     | TCB | static TLS | stack, grows down … | guard |
 //
-// one of many of the same stride in a chunk that is reserved at once. Its Fiber record stands in an array beside the
+// one of many of the same stride in a chunk that is reserved at once. Its FiberRecord stands in an array beside the
 // chunk, is readable as long as the process lives, and stays with its block, so that a recycled fiber keeps its TCB and TLS.
 #pragma once
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace fiberthread {
 // A fiber with room for `stack_size` bytes, its guard of `guard_size` bytes included as in NPTL. With `user_stack` not
 // null, the fiber runs on those stack_size bytes and only its TCB and TLS are in the block. Null without memory.
 // Native thread or fiber, Busy; may take libc locks, so never in worker context. Does not park.
-Fiber* block_get(size_t stack_size, size_t guard_size, void* user_stack);
+FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack);
 
 // For who has nothing else to do: populates some blocks if many new ones are being taken. A new page costs far more than all else of a
 // fiber's birth. Worker context. False if there is nothing to do.
@@ -27,7 +27,7 @@ inline bool blocks_are_many() {
 }
 
 // Gives back a fiber that is DONE and off its stack. Worker context too.
-void block_put(Fiber* f);
+void block_put(FiberRecord* f);
 
 // ---- for the reaper's thread ----
 // Up to 64 free blocks that stand side by side, by bits.
@@ -38,7 +38,7 @@ struct Idle {
 // Takes free blocks beyond what shall stay, at most `room` such groups of them; with `tick`, also of those that nobody wanted
 // since the last one.
 unsigned block_take_idle(Idle* to, unsigned room, bool tick);
-Fiber* block_of(const Idle& idle, unsigned i);
+FiberRecord* block_of(const Idle& idle, unsigned i);
 void block_keep(Idle& idle, unsigned i);  // free as before
 // Of the others the TCB is gone; this gives their memory back.
 void block_empty(const Idle* idle, unsigned count);
@@ -46,10 +46,10 @@ void block_empty(const Idle* idle, unsigned count);
 bool block_any_idle();
 
 // The fiber whose pthread_t is `handle`, or null if that is none of ours. It may be one that ended. Signal-safe.
-Fiber* block_find(const void* handle);
+FiberRecord* block_find(const void* handle);
 
 // Calls visit(f) for every record that has a TCB, until it returns false.
-void block_each(bool (*visit)(Fiber*, void*), void* data);
+void block_each(bool (*visit)(FiberRecord*, void*), void* data);
 
 // Maps memory for workers: never fails softly into malloc; null without memory.
 char* map_stack(size_t size, size_t guard);
@@ -58,6 +58,6 @@ char* map_stack(size_t size, size_t guard);
 void stack_look_at_objects();
 
 void block_lock_for_fork();
-void block_unlock_after_fork(bool child, Fiber* survivor);
+void block_unlock_after_fork(bool child, FiberRecord* survivor);
 
 }  // namespace fiberthread

@@ -112,7 +112,7 @@ struct Growth {
 
   void count(Worker* w, bool progress) {
     w->stuck_looks = progress ? 0 : w->stuck_looks + 1;
-    Fiber* f = w->running.load(std::memory_order_relaxed);
+    FiberRecord* f = w->running.load(std::memory_order_relaxed);
     if (!f || !__atomic_load_n(&w->slot, __ATOMIC_RELAXED) || w->revoked.load(std::memory_order_relaxed) == kTaken) return;
     if (is_spinner(f) || w->stuck_looks >= kStuckLooks) spinners++;
   }
@@ -247,7 +247,7 @@ void sysmon_watch_clock() {
 
 void sysmon_clock_was_set() {
   clock_settings.fetch_add(1, std::memory_order_acq_rel);
-  auto wake = [](Fiber* f, void*) {
+  auto wake = [](FiberRecord* f, void*) {
     if (__atomic_load_n(&f->clock_seen, __ATOMIC_SEQ_CST)) unpark(f);
     return true;
   };

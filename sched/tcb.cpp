@@ -28,7 +28,7 @@ void __pthread_unregister_cancel(__pthread_unwind_buf_t*);
 
 namespace fiberthread {
 
-thread_local constinit Fiber* tls_current __attribute__((tls_model("initial-exec"))) = nullptr;
+thread_local constinit FiberRecord* tls_current __attribute__((tls_model("initial-exec"))) = nullptr;
 thread_local constinit uint32_t tls_busy __attribute__((tls_model("initial-exec"))) = 0;
 thread_local constinit Worker* tls_worker __attribute__((tls_model("initial-exec"))) = nullptr;
 
@@ -602,7 +602,7 @@ size_t tcb_reserve() {
 
 char* tcb_low(char* top) { return top - tcb_reserve(); }
 
-bool tcb_make(Fiber& f, char* top) {
+bool tcb_make(FiberRecord& f, char* top) {
   char* pd = make(top);
   if (!pd) return false;
   f.tcb = pd;
@@ -625,7 +625,7 @@ void* tcb_make_worker(char* top, char* stack_low, char* stack_high, Worker* w) {
   return thread_pointer_of(pd);
 }
 
-void tcb_begin(Fiber& f) {
+void tcb_begin(FiberRecord& f) {
   tls_of(f.tcb, tls_busy) = 1;
   at<uint32_t>(f.tcb, L.tid) = f.id;
   at<char*>(f.tcb, L.stackblock) = f.stack_low;
@@ -659,7 +659,7 @@ void tcb_learn(void (*use)()) {
   learned_count.store(n, std::memory_order_release);
 }
 
-void tcb_end(Fiber& f) {
+void tcb_end(FiberRecord& f) {
   char* tp = thread_pointer_of(f.tcb);
   char* dtv = at<char*>(f.tcb, L.dtv);
   size_t entries = *reinterpret_cast<size_t*>(dtv - L.dtv_entry);
@@ -690,7 +690,7 @@ void tcb_end(Fiber& f) {
   errno = 0;
 }
 
-char* tcb_used_low(const Fiber& f) {
+char* tcb_used_low(const FiberRecord& f) {
 #if defined(__x86_64__)
   return thread_pointer_of(f.tcb) - deepest.load(std::memory_order_relaxed);
 #else
@@ -698,7 +698,7 @@ char* tcb_used_low(const Fiber& f) {
 #endif
 }
 
-bool tcb_is_pristine(const Fiber& f) {
+bool tcb_is_pristine(const FiberRecord& f) {
   if (!pristine_known.load(std::memory_order_acquire)) return false;
   char* tls = thread_pointer_of(f.tcb) + libc_tls.offset;
   char* resp = thread_pointer_of(f.tcb) + L.resp;
@@ -714,9 +714,9 @@ bool tcb_is_pristine(const Fiber& f) {
   return true;
 }
 
-void tcb_prepare_adoption(Fiber& f) { at<uint32_t>(f.tcb, L.cancelhandling) = 0; }
+void tcb_prepare_adoption(FiberRecord& f) { at<uint32_t>(f.tcb, L.cancelhandling) = 0; }
 
-void tcb_release(Fiber& f) {
+void tcb_release(FiberRecord& f) {
   char* pd = static_cast<char*>(f.tcb);
   unlink(pd);
   dl_deallocate_tls(thread_pointer_of(pd), false);

@@ -20,7 +20,7 @@ size_t tcb_reserve();
 
 // Makes TCB and TLS below `top`, all modules' TLS initialised, and links it into the loader's stack list. Sets
 // f.tcb, f.context.tp. Calls malloc: fiber or native thread only. Returns false without memory.
-bool tcb_make(Fiber& f, char* top);
+bool tcb_make(FiberRecord& f, char* top);
 
 // The same for a worker that has `stack` as its stack. Returns the thread pointer, or null.
 void* tcb_make_worker(char* top, char* stack_low, char* stack_high, Worker* w);
@@ -29,21 +29,21 @@ void* tcb_make_worker(char* top, char* stack_low, char* stack_high, Worker* w);
 char* tcb_low(char* top);
 
 // At birth: stack bounds and id into the TCB.
-void tcb_begin(Fiber& f);
+void tcb_begin(FiberRecord& f);
 
 // At death, on the fiber itself, after all of the program's destructors: frees dynamic TLS, sets every module's static
 // TLS but libc's back to its image, resets errno, locale and cancellation. The block can be born again at once.
-void tcb_end(Fiber& f);
+void tcb_end(FiberRecord& f);
 
 // The lowest address of the block's TLS that any module uses; below it are only spare room and the stack.
-char* tcb_used_low(const Fiber& f);
+char* tcb_used_low(const FiberRecord& f);
 
 // True if nothing in the block's TLS can own memory of libc.
-bool tcb_is_pristine(const Fiber& f);
+bool tcb_is_pristine(const FiberRecord& f);
 // Before a native thread exits on the block's thread pointer, and after that (or at once if pristine): takes it out of
 // libc's list and frees its dtv. They take libc locks.
-void tcb_prepare_adoption(Fiber& f);
-void tcb_release(Fiber& f);
+void tcb_prepare_adoption(FiberRecord& f);
+void tcb_release(FiberRecord& f);
 
 // Where the caller's unwinding by libc's pthread_exit shall end: a sigsetjmp'ed __pthread_unwind_buf_t, or null.
 void** tcb_cleanup_jmp_buf(void* tcb);

@@ -8,12 +8,12 @@
 
 namespace fiberthread {
 
-struct Fiber;
+struct FiberRecord;
 class TimerWheel;
 
 // On the stack of the fiber that waits. When due, the fiber is unparked.
 struct Timer {
-  Fiber* fiber;
+  FiberRecord* fiber;
   uint64_t deadline;  // now_ns() clock
   Timer* next = nullptr;
   Timer** link = nullptr;  // what points to this one; null when in no wheel

@@ -20,7 +20,7 @@ struct Slot {
   LocalQueue local;
   Inbox inbox;
   // A fiber to run next, in front of `local`; others may take it once it is old.
-  alignas(64) std::atomic<Fiber*> next{nullptr};
+  alignas(64) std::atomic<FiberRecord*> next{nullptr};
   TimerWheel timers;
   std::atomic<Worker*> holder{nullptr};
   std::atomic<bool> retired{false};  // nobody shall hold it
@@ -34,9 +34,9 @@ enum Revoked : uint32_t { kKept = 0, kAsked = 1, kTaken = 2 };
 struct alignas(64) Worker {
   Context context;  // worker context, while a fiber runs
   Slot* slot = nullptr;
-  std::atomic<Fiber*> running{nullptr};
-  void (*post)(Worker*, Fiber*) = nullptr;  // post-switch action on `previous`, run by what comes next
-  Fiber* previous = nullptr;
+  std::atomic<FiberRecord*> running{nullptr};
+  void (*post)(Worker*, FiberRecord*) = nullptr;  // post-switch action on `previous`, run by what comes next
+  FiberRecord* previous = nullptr;
   // Set while the worker is in scheduler code and may use its slot. Sysmon takes the slot only if it is clear; see
   // sysmon.cpp for the protocol with `revoked`.
   std::atomic<uint32_t> in_sched{0};
@@ -49,18 +49,18 @@ struct alignas(64) Worker {
   bool searching = false;              // counted in Scheduler::searching
   // Free blocks of one class, and fibers' ids, without a lock; see stack.cpp.
   void* kept_class = nullptr;
-  Fiber* kept = nullptr;
+  FiberRecord* kept = nullptr;
   uint32_t kept_count = 0, next_id = 0;
   uint32_t random = 0;
   // A slot whose `next` it may steal, if that stays as it is: see is_old().
   Slot* watched = nullptr;
-  Fiber* watched_next = nullptr;
+  FiberRecord* watched_next = nullptr;
   uint32_t watched_heartbeat = 0;
   uint64_t watched_since = 0;          // cycles()
 
   // Of a bound worker: it runs that fiber only, without a slot. Changed by itself.
-  Fiber* bound = nullptr;
-  std::atomic<Fiber*> handed{nullptr};   // it, when it is runnable: its queue entry, so to say
+  FiberRecord* bound = nullptr;
+  std::atomic<FiberRecord*> handed{nullptr};   // it, when it is runnable: its queue entry, so to say
   bool initial = false;                  // the kernel thread that the process began with
   bool tainted = false;                  // its kernel thread has got properties of its own: of no use to other fibers
   std::atomic<bool> leaves{false};       // to end, once its fiber has
@@ -120,12 +120,12 @@ extern Options options;
 // The worker that the calling kernel thread is, in worker context only.
 extern thread_local constinit Worker* tls_worker __attribute__((tls_model("initial-exec")));
 
-extern Fiber main_fiber_record;
-extern Fiber* main_fiber;  // fiber 0; after a fork, the fiber that forked
+extern FiberRecord main_fiber_record;
+extern FiberRecord* main_fiber;  // fiber 0; after a fork, the fiber that forked
 
 // The caller's worker, in worker context too; null on kernel threads that are none. Busy.
 inline Worker* this_worker() {
-  Fiber* me = tls_current;
+  FiberRecord* me = tls_current;
   return !me ? tls_worker : me->kernel ? nullptr : me->worker;
 }
 
@@ -140,24 +140,24 @@ void sched_init();
 
 // Lays out the first frame of f, which from then on may be bound; entry runs on the fiber in Busy once. When it returns, the fiber
 // ends as by sched_exit().
-void sched_prepare(Fiber* f, void (*entry)(Fiber*));
+void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*));
 // Instead of sched_spawn(): gives back a fiber that was prepared.
-void sched_discard(Fiber* f);
+void sched_discard(FiberRecord* f);
 // Makes a born fiber (state Created) runnable.
-void sched_spawn(Fiber* f);
+void sched_spawn(FiberRecord* f);
 // Ends the calling fiber from any depth. Its record may be reused at once if detached, else after join.
 [[noreturn]] void sched_exit();
 // What pthread_setconcurrency() asked for; 0: nothing. FIBERTHREAD_WORKERS goes before it.
 void sched_set_concurrency(uint32_t slots);
 
 // Waits until f has ended and takes its result; f is recycled. The caller has made sure that it is the only joiner
-// (Fiber::joiner). Returns false at the deadline, or when an interrupt in `mask` is set; the caller is no joiner then.
-bool sched_join(Fiber* f, void** result, uint64_t deadline_ns, uint32_t interrupt_mask);
+// (FiberRecord::joiner). Returns false at the deadline, or when an interrupt in `mask` is set; the caller is no joiner then.
+bool sched_join(FiberRecord* f, void** result, uint64_t deadline_ns, uint32_t interrupt_mask);
 
 // Gives f a kernel thread of its own, for what only the kernel can give; it stays there until it ends. Its next run is on
 // that thread; the caller, if it is f itself, is there on return. 0, EAGAIN (no memory, no threads), ESRCH (f has ended).
 // From fibers; parks.
-int sched_bind(Fiber* f);
+int sched_bind(FiberRecord* f);
 // The caller, a fiber on its own stack, is bound to the kernel thread that it is on, if that is the process's first.
 void sched_bind_to_initial();
 
@@ -172,14 +172,14 @@ extern std::atomic<bool> workers_refused;
 void sched_block_signals(uint64_t* old);
 void sched_restore_signals(uint64_t old);
 
-// Applies the caller's new Fiber::sigmask to the kernel thread. Busy.
+// Applies the caller's new FiberRecord::sigmask to the kernel thread. Busy.
 void sched_apply_mask();
 
 // ---- between the files of sched ----
 // It was stopped so many times in a row without waiting in between that it must be taken for one that computes, or spins.
-inline bool is_hog(const Fiber* f) { return f->preempted.load(std::memory_order_relaxed) >= 3; }
+inline bool is_hog(const FiberRecord* f) { return f->preempted.load(std::memory_order_relaxed) >= 3; }
 // It spins, as far as one can tell: a hog that is always found in the same place.
-inline bool is_spinner(const Fiber* f) { return is_hog(f) && f->in_place.load(std::memory_order_relaxed) >= 8; }
+inline bool is_spinner(const FiberRecord* f) { return is_hog(f) && f->in_place.load(std::memory_order_relaxed) >= 8; }
 extern uint64_t cycles_per_us;
 // now_ns() of about a tick ago, for who must not pay for a clock: stored by sysmon, and by workers that wake up.
 extern std::atomic<uint64_t> recent_ns;
@@ -195,21 +195,21 @@ uint32_t cpu_count();                    // that the process may use: by its aff
 void slots_reset();                      // in the child of a fork
 bool take_free_slot(Worker* w);
 void hold_slot(Worker* w, Slot* s);
-void enqueue_woken(Fiber* f);            // where a woken or new fiber goes: in front, if that place is free
-void enqueue_round_robin(Fiber* f);
+void enqueue_woken(FiberRecord* f);            // where a woken or new fiber goes: in front, if that place is free
+void enqueue_round_robin(FiberRecord* f);
 // Leaves the fiber's stack; `post` is run for it by whatever comes next. Busy.
-void suspend(Fiber* me, void (*post)(Worker*, Fiber*));
-void arrive(Fiber* me);                  // the first thing on the fiber's stack after a switch to it
+void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*));
+void arrive(FiberRecord* me);                  // the first thing on the fiber's stack after a switch to it
 bool idle_slots();
 void wake_if_needed();
-Worker* start_worker(Slot* s, Fiber* bound = nullptr);  // null without memory or threads
+Worker* start_worker(Slot* s, FiberRecord* bound = nullptr);  // null without memory or threads
 void get_up(Worker* w);
 // Starts a kernel thread of the library's own that runs no fibers, with all signals but libc's two blocked: its tid, or -1. There
 // is one at most. No libc lock.
 int start_helper(void (*main)());
 extern std::atomic<uint32_t> helpers;
 [[noreturn]] void leave_worker(Worker* w);  // ends the kernel thread; in worker context
-bool handed_to_bound(Fiber* f, Worker* here);  // f is bound to another worker than `here`: it has it now
+bool handed_to_bound(FiberRecord* f, Worker* here);  // f is bound to another worker than `here`: it has it now
 bool hand_slot_to_spare(Slot* s);        // sysmon: the slot is held by nobody
 Slot** all_slots(uint32_t* count);
 Worker* all_workers();

@@ -29,7 +29,7 @@ struct Cancellation {
   std::atomic<bool> asynchronous;
   std::atomic<bool> exiting;
 };
-Cancellation& state_of(Fiber* f) { return shim_share<Cancellation, 96, 112>(f); }
+Cancellation& state_of(FiberRecord* f) { return shim_share<Cancellation, 96, 112>(f); }
 
 // Where libc keeps "asynchronous" in a TCB: found by experiment, as an offset and the bits that change.
 std::atomic<int32_t> type_offset{-1};
@@ -56,17 +56,17 @@ void find_type_field() {
   type_offset.store(at, std::memory_order_release);
 }
 
-bool libc_is_asynchronous(Fiber* f) {
+bool libc_is_asynchronous(FiberRecord* f) {
   int32_t at = type_offset.load(std::memory_order_acquire);
   return at >= 0 && static_cast<volatile unsigned char*>(f->tcb)[at] & type_bits.load(std::memory_order_relaxed);
 }
 
-bool libc_unwinds(Fiber* me) { return __atomic_load_n(tcb_cancelhandling(me->tcb), __ATOMIC_RELAXED) & kLibcExiting; }
+bool libc_unwinds(FiberRecord* me) { return __atomic_load_n(tcb_cancelhandling(me->tcb), __ATOMIC_RELAXED) & kLibcExiting; }
 
 }  // namespace
 
 namespace {
-bool asynchronous_and_pending(Fiber* me) { return state_of(me).asynchronous.load(std::memory_order_relaxed) && cancel_pending(me); }
+bool asynchronous_and_pending(FiberRecord* me) { return state_of(me).asynchronous.load(std::memory_order_relaxed) && cancel_pending(me); }
 }  // namespace
 
 void cancel_init() {
@@ -75,15 +75,15 @@ void cancel_init() {
   preempt_poke_hook = cancel_poked;
 }
 
-bool cancel_enabled(Fiber* me) {
+bool cancel_enabled(FiberRecord* me) {
   Cancellation& s = state_of(me);
   if (s.disabled.load(std::memory_order_relaxed) || s.exiting.load(std::memory_order_relaxed)) return false;
   return !(s.requested.load(std::memory_order_relaxed) && libc_unwinds(me));
 }
 
-bool cancelled_by_libc(Fiber* me) { return !state_of(me).exiting.load(std::memory_order_relaxed) && libc_unwinds(me); }
+bool cancelled_by_libc(FiberRecord* me) { return !state_of(me).exiting.load(std::memory_order_relaxed) && libc_unwinds(me); }
 
-bool cancel_pending(Fiber* me) { return state_of(me).requested.load(std::memory_order_acquire) && cancel_enabled(me); }
+bool cancel_pending(FiberRecord* me) { return state_of(me).requested.load(std::memory_order_acquire) && cancel_enabled(me); }
 
 void cancel_self() {
   cancel_begin_exit(self());
@@ -91,16 +91,16 @@ void cancel_self() {
 }
 
 void test_cancel() {
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (__builtin_expect(cancel_pending(me), 0)) cancel_self();
 }
 
 void cancel_if_asynchronous() {
-  Fiber* me = tls_current;
+  FiberRecord* me = tls_current;
   if (me && me->queued == 0 && asynchronous_and_pending(me)) cancel_self();
 }
 
-void cancel_begin_exit(Fiber* me) {
+void cancel_begin_exit(FiberRecord* me) {
   state_of(me).exiting.store(true, std::memory_order_relaxed);
   // One that is set from now on ends no wait: it is not acted upon any more.
   if (me->interrupts.load(std::memory_order_relaxed) & kInterruptCancel)
@@ -108,7 +108,7 @@ void cancel_begin_exit(Fiber* me) {
 }
 
 void cancel_poked(siginfo_t*, void* context) {
-  Fiber* me = tls_current;
+  FiberRecord* me = tls_current;
   if (!me || me->kernel || !cancel_pending(me)) return;
   if (!state_of(me).asynchronous.load(std::memory_order_relaxed) && !libc_is_asynchronous(me)) return;
   if (!inject_call(context, cancel_self)) signal_look_again(context);
@@ -120,7 +120,7 @@ using namespace fiberthread;
 
 FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   if (!sched_started()) return REAL(pthread_cancel)(t);
-  Fiber* f = fiber_of(t);
+  FiberRecord* f = fiber_of(t);
   // libc's would take our signal for its own. A thread of libc's can cancel itself only.
   if (!f && pthread_equal(t, pthread_self())) f = self();
   if (!f) return ESRCH;

@@ -13,9 +13,9 @@ namespace fiberthread {
 // Before the scheduler starts; idempotent.
 void cancel_init();
 // May a pthread_cancel of `me`, the caller, act now? False once it ends.
-bool cancel_enabled(Fiber* me);
+bool cancel_enabled(FiberRecord* me);
 // Enabled, and asked for.
-bool cancel_pending(Fiber* me);
+bool cancel_pending(FiberRecord* me);
 // Ends the calling thread as cancelled: unwinds it. Holds nothing, not Busy.
 [[noreturn]] void cancel_self();
 // cancel_self() if cancel_pending().
@@ -25,12 +25,12 @@ void cancel_if_asynchronous();
 // In the handler of the scheduler's signal, on whatever it interrupted: somebody may have been cancelled there.
 void cancel_poked(siginfo_t* info, void* context);
 // It is being unwound because libc found the request at a cancellation point of its own.
-bool cancelled_by_libc(Fiber* me);
+bool cancelled_by_libc(FiberRecord* me);
 // The thread ends by itself: from now on nothing cancels it.
-void cancel_begin_exit(Fiber* me);
+void cancel_begin_exit(FiberRecord* me);
 
 // The interrupts that end a wait which is a cancellation point, besides `others`.
-inline uint32_t wait_interrupts(Fiber* me, uint32_t others = 0) {
+inline uint32_t wait_interrupts(FiberRecord* me, uint32_t others = 0) {
   return others | (cancel_enabled(me) ? uint32_t{kInterruptCancel} : 0);
 }
 

@@ -29,12 +29,12 @@ struct ThreadTimer {
   int pid = 0;
   uint32_t id = 0;
   // Null: deleted. The number is kept until the room is needed, as a signal may have been taken out of the kernel just before.
-  std::atomic<Fiber*> fiber{nullptr};
+  std::atomic<FiberRecord*> fiber{nullptr};
 };
 ThreadTimer timers[1024];
 std::atomic<size_t> timers_used{0};  // the others have never been used
 
-void add_timer(int number, Fiber* f) {
+void add_timer(int number, FiberRecord* f) {
   int pid = static_cast<int>(raw_syscall(SYS_getpid));
   for (size_t i = 0; i < sizeof timers / sizeof *timers; i++) {
     ThreadTimer& t = timers[i];
@@ -63,14 +63,14 @@ ThreadTimer* find_timer(int number) {
 // Used everywhere, handlers and worker context included.
 [[gnu::constructor]] void resolve_clock() { (void)REAL(clock_gettime); }
 
-bool is_ours(Fiber* f) { return f && sched_started() && !f->kernel && !in_vfork_child(); }
+bool is_ours(FiberRecord* f) { return f && sched_started() && !f->kernel && !in_vfork_child(); }
 
 }  // namespace
 
-Fiber* timer_target(int number, bool* gone) {
+FiberRecord* timer_target(int number, bool* gone) {
   ThreadTimer* t = find_timer(number);
   if (!t) return nullptr;
-  Fiber* f = t->fiber.load(std::memory_order_relaxed);
+  FiberRecord* f = t->fiber.load(std::memory_order_relaxed);
   *gone = !f || f->id != t->id || !f->valid.load(std::memory_order_acquire) || f->done.load(std::memory_order_acquire);
   return *gone ? nullptr : f;
 }
@@ -78,24 +78,24 @@ Fiber* timer_target(int number, bool* gone) {
 // A number has room for 28 bits of an id.
 constexpr uint32_t kClockIds = 1u << 28;
 
-clockid_t cpu_clock_of(const Fiber* f) { return static_cast<clockid_t>(~(f->id % kClockIds) << 3 | 6); }
+clockid_t cpu_clock_of(const FiberRecord* f) { return static_cast<clockid_t>(~(f->id % kClockIds) << 3 | 6); }
 
-Fiber* owner_of_clock(clockid_t clock) {
+FiberRecord* owner_of_clock(clockid_t clock) {
   constexpr int kThreads = 6;  // of the low three bits: one thread's, by the scheduler
   constexpr uint32_t kFirstOfOurs = 1u << 22, kMostIds = 1u << 30;
-  Fiber* me = tls_current;
+  FiberRecord* me = tls_current;
   if (!sched_started() || in_vfork_child() || !me) return nullptr;
   if (clock == CLOCK_THREAD_CPUTIME_ID) return is_ours(me) ? me : nullptr;
   if (clock >= 0 || (clock & 7) != kThreads) return nullptr;
   auto id = ~(static_cast<uint32_t>(clock) >> 3) % kClockIds;
   for (;; id += kClockIds) {
-    Fiber* f = id >= kMostIds ? nullptr : fiber_of_tid(static_cast<int>(id));
+    FiberRecord* f = id >= kMostIds ? nullptr : fiber_of_tid(static_cast<int>(id));
     if (is_ours(f) && !f->done.load(std::memory_order_acquire)) return f;
     if (id < kFirstOfOurs || !id || id >= kMostIds) return nullptr;
   }
 }
 
-void set_name(Fiber* f, const char* name) {
+void set_name(FiberRecord* f, const char* name) {
   strncpy(f->name, name, sizeof f->name - 1);
   f->name[sizeof f->name - 1] = 0;
   if (!*name) f->name[1] = 1;
@@ -121,7 +121,7 @@ using namespace fiberthread;
 // Weak, since a unit test has a clock of its own.
 FIBERTHREAD_EXPORT __attribute__((weak)) int clock_gettime(clockid_t clock, timespec* t) noexcept {
   if (__builtin_expect(clock >= 0 && clock != CLOCK_THREAD_CPUTIME_ID, 1)) return REAL(clock_gettime)(clock, t);
-  Fiber* f = owner_of_clock(clock);
+  FiberRecord* f = owner_of_clock(clock);
   if (!f) return REAL(clock_gettime)(clock, t);
   uint64_t ns = cpu_time_of(f);
   *t = {static_cast<time_t>(ns / kNsPerSec), static_cast<long>(ns % kNsPerSec)};
@@ -135,7 +135,7 @@ FIBERTHREAD_EXPORT int clock_getres(clockid_t clock, timespec* t) noexcept {
 
 // Of a fiber only the CPU time is known, and the kernel counts the rest for its threads: it stays 0, so that it never falls.
 FIBERTHREAD_EXPORT int getrusage(__rusage_who_t who, struct rusage* usage) noexcept {
-  Fiber* f = who == RUSAGE_THREAD ? owner_of_clock(CLOCK_THREAD_CPUTIME_ID) : nullptr;
+  FiberRecord* f = who == RUSAGE_THREAD ? owner_of_clock(CLOCK_THREAD_CPUTIME_ID) : nullptr;
   int r = REAL(getrusage)(who, usage);
   if (r != 0 || !f) return r;
   long size = usage->ru_maxrss;  // the process's
@@ -148,7 +148,7 @@ FIBERTHREAD_EXPORT int getrusage(__rusage_who_t who, struct rusage* usage) noexc
 
 FIBERTHREAD_EXPORT int timer_create(clockid_t clock, struct sigevent* event, timer_t* timer) noexcept {
   // Only the kernel can watch a CPU clock: the fiber gets a kernel thread, which is all that uses that thread's time from now on.
-  if (Fiber* owner = owner_of_clock(clock)) {
+  if (FiberRecord* owner = owner_of_clock(clock)) {
     if (sched_bind(owner) != 0) {
       errno = EAGAIN;
       return -1;
@@ -156,7 +156,7 @@ FIBERTHREAD_EXPORT int timer_create(clockid_t clock, struct sigevent* event, tim
     Worker* w = owner->bound.load(std::memory_order_acquire);
     if (w) clock = static_cast<clockid_t>(~static_cast<unsigned>(w->tid) << 3 | 6);
   }
-  Fiber* f = event && event->sigev_notify == SIGEV_THREAD_ID && event->_sigev_un._tid > 0 ? fiber_of_tid(event->_sigev_un._tid) : nullptr;
+  FiberRecord* f = event && event->sigev_notify == SIGEV_THREAD_ID && event->_sigev_un._tid > 0 ? fiber_of_tid(event->_sigev_un._tid) : nullptr;
   if (!is_ours(f)) return REAL(timer_create)(clock, event, timer);
   struct sigevent for_process = *event;
   for_process.sigev_notify = SIGEV_SIGNAL;
@@ -180,7 +180,7 @@ FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
   unsigned long c = va_arg(list, unsigned long), d = va_arg(list, unsigned long);
   va_end(list);
   if (option == PR_SET_NAME || option == PR_GET_NAME) {
-    Fiber* me = tls_current;
+    FiberRecord* me = tls_current;
     if (a && is_ours(me)) {
       if (option == PR_SET_NAME) {
         set_name(me, reinterpret_cast<const char*>(a));

@@ -44,7 +44,7 @@ int wait_libcs(pthread_mutex_t* mutex, Wait wait) {
 }
 
 int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const timespec* t) {
-  Fiber* me = self();
+  FiberRecord* me = self();
   bool shared = bits_of(c) & kShared;
   if (t && !valid(*t)) return EINVAL;
   if (int e = mutex_check_release(mutex, me)) return e;

@@ -39,7 +39,7 @@ void in_parent() {
 }
 
 void in_child() {
-  Fiber* me = tls_current;
+  FiberRecord* me = tls_current;
   tcb_unlock_after_fork();
   bool was_fiber = !me->kernel;
   uint64_t mask = me->sigmask;

@@ -121,7 +121,7 @@ size_t low_water(int fd, PollNotes* notes, size_t n) {
 
 long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again) {
   if (look_at_options(fd, notes)) return -EAGAIN;
-  Fiber* me = self();
+  FiberRecord* me = self();
   // Those of what is no socket are of the number's last life that was one.
   bool socket = kind_of(fd, notes) & kSocket;
   uint64_t timeout = socket ? uint64_t{(events & EPOLLIN ? notes->receive : notes->send).load(std::memory_order_relaxed)} * 1'000'000 : 0;

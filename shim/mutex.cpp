@@ -55,12 +55,12 @@ int kind_of(const Mutex& m) { return m.kind.load(std::memory_order_relaxed); }
 
 // The word alone would take a dead owner's record, re-used by a new fiber, for that fiber; the tid alone is not atomic with
 // the lock. Both can only agree for the owner itself.
-bool held_by(const Mutex& m, const Fiber* me) {
+bool held_by(const Mutex& m, const FiberRecord* me) {
   return m.word.owner() == me && (m.owner == static_cast<int>(me->id) || m.owner == kInconsistent);
 }
 
 // The bookkeeping of a new owner.
-int acquired(Mutex& m, Fiber* me, int kind) {
+int acquired(Mutex& m, FiberRecord* me, int kind) {
   int result = 0;
   if (kind & kRobust) {
     if (m.owner == kNotRecoverable) {
@@ -80,7 +80,7 @@ int acquired(Mutex& m, Fiber* me, int kind) {
 }
 
 // If `me` holds it already and that matters: what the call returns, else -1.
-int owned_already(Mutex& m, const Fiber* me, int kind, int errorcheck) {
+int owned_already(Mutex& m, const FiberRecord* me, int kind, int errorcheck) {
   if (kind < 0) return EINVAL;  // destroyed
   int type = kind & kType;
   if ((type != PTHREAD_MUTEX_RECURSIVE && type != PTHREAD_MUTEX_ERRORCHECK) || !held_by(m, me)) return -1;
@@ -118,7 +118,7 @@ int lock_libcs(pthread_mutex_t* mutex) {
   Mutex& m = of(mutex);
   int kind = kind_of(m);
   if (is_libcs(kind)) return lock_libcs(mutex);
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (int e = owned_already(m, me, kind, EDEADLK); e >= 0) return e;
   m.word.lock(me);
   return acquired(m, me, kind);
@@ -131,7 +131,7 @@ int lock_libcs(pthread_mutex_t* mutex) {
     AsKernelThread as(use_of(kind));
     return REAL(pthread_mutex_unlock)(mutex);
   }
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (int e = mutex_check_release(mutex, me)) return e;
   if ((kind & kType) == PTHREAD_MUTEX_RECURSIVE && --m.count != 0) return 0;
   if (kind & kRobust) {
@@ -151,7 +151,7 @@ int lock_libcs(pthread_mutex_t* mutex) {
 
 int timed_lock(Mutex& m, clockid_t clock, const timespec* t) {
   int kind = kind_of(m);
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (int e = owned_already(m, me, kind, EDEADLK); e >= 0) return e;
   if (!m.word.try_lock(me)) {
     if (!valid(*t)) return EINVAL;
@@ -164,7 +164,7 @@ int timed_lock(Mutex& m, clockid_t clock, const timespec* t) {
 [[gnu::always_inline]] inline int lock(pthread_mutex_t* mutex) {
   Mutex& m = of(mutex);
   if (__builtin_expect(kind_of(m) != PTHREAD_MUTEX_NORMAL, 0)) return lock_other(mutex);
-  Fiber* me = self();
+  FiberRecord* me = self();
   m.word.lock(me);
   m.owner = static_cast<int>(me->id);
   return 0;
@@ -201,7 +201,7 @@ WaitLook mutex_look{"mutex", look};
 
 }  // namespace
 
-void robust_mutexes_owner_died(Fiber* me) {
+void robust_mutexes_owner_died(FiberRecord* me) {
   while (Mutex* m = held_robust) {
     held_robust = m->next_held;
     m->owner = 0;
@@ -214,7 +214,7 @@ void robust_mutexes_owner_died(Fiber* me) {
 
 Use mutex_use(const pthread_mutex_t* mutex) { return use_of(__atomic_load_n(&mutex->__data.__kind, __ATOMIC_RELAXED)); }
 
-int mutex_check_release(pthread_mutex_t* mutex, Fiber* me) {
+int mutex_check_release(pthread_mutex_t* mutex, FiberRecord* me) {
   Mutex& m = of(mutex);
   int kind = kind_of(m);
   if (kind < 0) return EINVAL;
@@ -239,7 +239,7 @@ bool mutex_expect_waiters(void* address) { return static_cast<FiberMutex*>(addre
 
 int mutex_unlock(pthread_mutex_t* mutex) { return unlock(mutex); }
 
-int mutex_relock(pthread_mutex_t* mutex, Fiber* me, uint64_t token) {
+int mutex_relock(pthread_mutex_t* mutex, FiberRecord* me, uint64_t token) {
   Mutex& m = of(mutex);
   int kind = kind_of(m);
   if (is_libcs(kind)) return lock_libcs(mutex);
@@ -262,7 +262,7 @@ FIBERTHREAD_EXPORT int pthread_mutex_trylock(pthread_mutex_t* mutex) noexcept {
   }
   Mutex& m = of(mutex);
   int kind = kind_of(m);
-  Fiber* me = self();
+  FiberRecord* me = self();
   // As NPTL, where only the plain kind takes no look at the owner.
   if (int e = owned_already(m, me, kind, kind & kRobust ? EDEADLK : EBUSY); e >= 0) return e;
   return m.word.try_lock(me) ? acquired(m, me, kind) : EBUSY;
@@ -313,7 +313,7 @@ FIBERTHREAD_EXPORT int pthread_mutex_consistent(pthread_mutex_t* mutex) noexcept
     return REAL(pthread_mutex_consistent)(mutex);
   }
   Mutex& m = of(mutex);
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (!(kind_of(m) & kRobust) || m.word.owner() != me || m.owner != kInconsistent) return EINVAL;
   m.owner = static_cast<int>(me->id);
   return 0;

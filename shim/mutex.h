@@ -11,14 +11,14 @@ namespace fiberthread {
 
 // The robust mutexes that the calling thread still holds pass to the next owner with EOWNERDEAD. By `me`, the caller, once no more
 // code of the program runs on it.
-void robust_mutexes_owner_died(Fiber* me);
+void robust_mutexes_owner_died(FiberRecord* me);
 
 // What its users need, if it is libc's.
 Use mutex_use(const pthread_mutex_t* mutex);
 
 // For condition waits.
 // Why `me` may not give the mutex up: 0, EPERM (not the owner, and of a kind that minds) or EINVAL.
-int mutex_check_release(pthread_mutex_t* mutex, Fiber* me);
+int mutex_check_release(pthread_mutex_t* mutex, FiberRecord* me);
 // Where a waiter may be moved to so that unlocking the mutex wakes it; null if the mutex would still be held after one
 // unlock, or is not ours to manage.
 const void* mutex_requeue_address(pthread_mutex_t* mutex);
@@ -26,6 +26,6 @@ const void* mutex_requeue_address(pthread_mutex_t* mutex);
 bool mutex_expect_waiters(void* address);
 int mutex_unlock(pthread_mutex_t* mutex);  // pthread_mutex_unlock
 // Locks after a wait; `token` is Waiter::token if the wait was ended by a wake-up, else 0. Returns as pthread_mutex_lock.
-int mutex_relock(pthread_mutex_t* mutex, Fiber* me, uint64_t token);
+int mutex_relock(pthread_mutex_t* mutex, FiberRecord* me, uint64_t token);
 
 }  // namespace fiberthread

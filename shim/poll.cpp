@@ -110,7 +110,7 @@ bool gone(const Items& items) {
 
 // Under Busy. `ask` answers as the system call does; 0 is: not yet. `closed` answers when a descriptor is gone.
 template <class Ask, class Closed>
-long ask_and_wait(Fiber* me, Items& items, uint64_t deadline, Ask ask, Closed closed) {
+long ask_and_wait(FiberRecord* me, Items& items, uint64_t deadline, Ask ask, Closed closed) {
   for (;;) {
     for (PollItem& i : items)
       if (i.fd >= 0) i.seen = poll_seen(i.fd);
@@ -136,7 +136,7 @@ long ask_and_wait(Fiber* me, Items& items, uint64_t deadline, Ask ask, Closed cl
 template <class Ask, class Closed>
 long wait_parked(Items& items, uint64_t deadline, const uint64_t* mask, Ask ask, Closed closed) {
   test_cancel();
-  Fiber* me = self();
+  FiberRecord* me = self();
   long r;
   if (mask) {
     uint64_t old = signal_begin_mask(me, *mask);

@@ -28,7 +28,7 @@ int& writer(pthread_rwlock_t* l) { return l->__data.__cur_writer; }
 bool is_shared(const pthread_rwlock_t* l) { return l->__data.__shared != 0; }
 bool writers_first(const pthread_rwlock_t* l) { return l->__data.__flags == PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP; }
 
-bool writes(pthread_rwlock_t* l, const Fiber* me) {
+bool writes(pthread_rwlock_t* l, const FiberRecord* me) {
   return of(l).word.load(std::memory_order_relaxed) & kWriter &&
          __atomic_load_n(&writer(l), __ATOMIC_RELAXED) == static_cast<int>(me->id);
 }
@@ -43,7 +43,7 @@ int try_read(pthread_rwlock_t* l) {
   return EBUSY;
 }
 
-int try_write(pthread_rwlock_t* l, Fiber* me) {
+int try_write(pthread_rwlock_t* l, FiberRecord* me) {
   auto& word = of(l).word;
   uint32_t w = word.load(std::memory_order_relaxed);
   while (w == 0 || w == kWaiting)
@@ -115,7 +115,7 @@ int lock_shared(pthread_rwlock_t* l, Kind kind, Wait wait) {
 }
 
 int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock, const timespec* t, bool timed) {
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (timed && !valid(*t)) return EINVAL;  // at once, as NPTL
   for (;;) {
     int e = kind == kWantsToRead ? try_read(l) : try_write(l, me);

@@ -26,7 +26,7 @@ namespace {
 std::atomic<int> concurrency{0};
 
 // A fiber's settings are ours to keep; a thread of the kernel's are the kernel's.
-bool is_ours(Fiber* f) { return f && sched_started() && !f->kernel; }
+bool is_ours(FiberRecord* f) { return f && sched_started() && !f->kernel; }
 
 bool may_be_nice(int rtprio_needed) {
   rlimit limit;
@@ -38,19 +38,19 @@ bool may_be_nice(int rtprio_needed) {
 }
 
 // Whom to ask the kernel about: a fiber that is not bound is as the process was when its scheduler started.
-int kernel_thread_of(Fiber* f) {
+int kernel_thread_of(FiberRecord* f) {
   Worker* w = f->bound.load(std::memory_order_acquire);
   return w ? w->tid : sysmon_tid();
 }
 
 // Its attributes said what its policy is; only pthread_getattr_np asks.
-bool& explicit_schedule(Fiber* f) { return shim_share<bool, 128, 144>(f); }
+bool& explicit_schedule(FiberRecord* f) { return shim_share<bool, 128, 144>(f); }
 
-bool is_bound(Fiber* f) { return f->bound.load(std::memory_order_relaxed) != nullptr; }
+bool is_bound(FiberRecord* f) { return f->bound.load(std::memory_order_relaxed) != nullptr; }
 
 // An errno value of what `call`, a system call, says about the fiber's own kernel thread.
 template <class Call>
-int on_own_thread(Fiber* f, Call call) {
+int on_own_thread(FiberRecord* f, Call call) {
   if (int e = sched_bind(f)) return e;
   Worker* w = f->bound.load(std::memory_order_acquire);
   if (!w) return ESRCH;  // it has ended since
@@ -58,15 +58,15 @@ int on_own_thread(Fiber* f, Call call) {
   return r < 0 ? static_cast<int>(-r) : 0;
 }
 
-int policy_of(Fiber* f) { return static_cast<int>(raw_syscall(SYS_sched_getscheduler, kernel_thread_of(f))); }
-sched_param param_of(Fiber* f) {
+int policy_of(FiberRecord* f) { return static_cast<int>(raw_syscall(SYS_sched_getscheduler, kernel_thread_of(f))); }
+sched_param param_of(FiberRecord* f) {
   sched_param p{};
   raw_syscall(SYS_sched_getparam, kernel_thread_of(f), arg(&p));
   return p;
 }
 
 // What is refused, or changes nothing, is found out before a thread is spent on it.
-int set_policy(Fiber* f, int policy, const sched_param* p) {
+int set_policy(FiberRecord* f, int policy, const sched_param* p) {
   if (!p || policy < 0) return EINVAL;
   int wanted = policy & ~SCHED_RESET_ON_FORK;
   int priority = p->sched_priority, error = errno;
@@ -81,14 +81,14 @@ int set_policy(Fiber* f, int policy, const sched_param* p) {
   if (real_time && !lower && !may_be_nice(priority)) return EPERM;
   return on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setscheduler, tid, policy, arg(p)); });
 }
-int set_priority(Fiber* f, const sched_param* p) { return set_policy(f, policy_of(f), p); }
+int set_priority(FiberRecord* f, const sched_param* p) { return set_policy(f, policy_of(f), p); }
 
 // As the system call: bytes written, or a negative errno value.
-long get_cpus(Fiber* f, size_t size, cpu_set_t* set) {
+long get_cpus(FiberRecord* f, size_t size, cpu_set_t* set) {
   return raw_syscall(SYS_sched_getaffinity, kernel_thread_of(f), static_cast<long>(size), arg(set));
 }
 
-int set_cpus(Fiber* f, size_t size, const cpu_set_t* set) {
+int set_cpus(FiberRecord* f, size_t size, const cpu_set_t* set) {
   if (!set) return EFAULT;
   cpu_set_t now;
   long n = get_cpus(f, sizeof now, &now);
@@ -105,9 +105,9 @@ int set_cpus(Fiber* f, size_t size, const cpu_set_t* set) {
 }
 
 // For calls that take a tid: the fiber, or null where the kernel has to answer.
-Fiber* target(int tid) {
+FiberRecord* target(int tid) {
   if (!sched_started() || in_vfork_child()) return nullptr;
-  Fiber* f = fiber_of_tid(tid);
+  FiberRecord* f = fiber_of_tid(tid);
   return is_ours(f) && !f->done.load(std::memory_order_acquire) ? f : nullptr;
 }
 
@@ -118,10 +118,10 @@ int fail(int e) {
 }
 
 // For calls that take a handle. *e is set if it is of nobody.
-Fiber* target(pthread_t t, int* e) {
+FiberRecord* target(pthread_t t, int* e) {
   *e = 0;
   if (!sched_started()) return nullptr;
-  Fiber* f = fiber_of(t);
+  FiberRecord* f = fiber_of(t);
   if (f ? f->done.load(std::memory_order_acquire) && is_ours(f) : stale_handle(t)) *e = ESRCH;
   return is_ours(f) ? f : nullptr;
 }
@@ -141,7 +141,7 @@ bool marked_bound(const pthread_attr_t* attr) {
 
 }  // namespace
 
-int scheduling_at_birth(Fiber* f, Fiber* creator, const pthread_attr_t* attr) {
+int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr_t* attr) {
   // A clone of its maker's kernel thread, with all that only the kernel knows of that.
   if (is_ours(creator) && is_bound(creator) && creator->worker->tainted)
     if (int e = sched_bind(f)) return e;
@@ -163,7 +163,7 @@ int scheduling_at_birth(Fiber* f, Fiber* creator, const pthread_attr_t* attr) {
   return e == EINVAL && marked_bound(attr) ? sched_bind(f) : 0;
 }
 
-void scheduling_to_attr(Fiber* f, pthread_attr_t* attr) {
+void scheduling_to_attr(FiberRecord* f, pthread_attr_t* attr) {
   if (!is_ours(f)) return;
   sched_param p = param_of(f);
   pthread_attr_setschedpolicy(attr, policy_of(f) & ~SCHED_RESET_ON_FORK);
@@ -171,16 +171,16 @@ void scheduling_to_attr(Fiber* f, pthread_attr_t* attr) {
   if (explicit_schedule(f)) pthread_attr_setinheritsched(attr, PTHREAD_EXPLICIT_SCHED);
 }
 
-Fiber* fiber_of_tid(int tid) {
+FiberRecord* fiber_of_tid(int tid) {
   if (tid == 0) return self();
   if (tid < 0) return nullptr;
   if (main_fiber->id == static_cast<uint32_t>(tid)) return main_fiber;
   struct Search {
     uint32_t id;
-    Fiber* found;
+    FiberRecord* found;
   } search{static_cast<uint32_t>(tid), nullptr};
   block_each(
-      [](Fiber* f, void* p) {
+      [](FiberRecord* f, void* p) {
         auto* s = static_cast<Search*>(p);
         if (f->id != s->id || !f->tcb || !f->valid.load(std::memory_order_acquire)) return true;
         s->found = f;
@@ -195,7 +195,7 @@ Fiber* fiber_of_tid(int tid) {
 using namespace fiberthread;
 
 FIBERTHREAD_EXPORT pid_t gettid() noexcept {
-  Fiber* me = tls_current;
+  FiberRecord* me = tls_current;
   // In the child of a vfork this is the parent's memory.
   if (!me || !is_ours(me) || in_vfork_child()) return static_cast<pid_t>(raw_syscall(SYS_gettid));
   return static_cast<pid_t>(me->id);
@@ -203,13 +203,13 @@ FIBERTHREAD_EXPORT pid_t gettid() noexcept {
 
 FIBERTHREAD_EXPORT int pthread_setaffinity_np(pthread_t t, size_t size, const cpu_set_t* set) noexcept {
   int e;
-  Fiber* f = target(t, &e);
+  FiberRecord* f = target(t, &e);
   if (e) return e;
   return f ? set_cpus(f, size, set) : REAL(pthread_setaffinity_np)(t, size, set);
 }
 FIBERTHREAD_EXPORT int pthread_getaffinity_np(pthread_t t, size_t size, cpu_set_t* set) noexcept {
   int e;
-  Fiber* f = target(t, &e);
+  FiberRecord* f = target(t, &e);
   if (e) return e;
   if (!f) return REAL(pthread_getaffinity_np)(t, size, set);
   long n = get_cpus(f, size, set);
@@ -218,11 +218,11 @@ FIBERTHREAD_EXPORT int pthread_getaffinity_np(pthread_t t, size_t size, cpu_set_
   return 0;
 }
 FIBERTHREAD_EXPORT int sched_setaffinity(pid_t tid, size_t size, const cpu_set_t* set) noexcept {
-  Fiber* f = target(tid);
+  FiberRecord* f = target(tid);
   return f ? fail(set_cpus(f, size, set)) : REAL(sched_setaffinity)(tid, size, set);
 }
 FIBERTHREAD_EXPORT int sched_getaffinity(pid_t tid, size_t size, cpu_set_t* set) noexcept {
-  Fiber* f = target(tid);
+  FiberRecord* f = target(tid);
   if (!f) return REAL(sched_getaffinity)(tid, size, set);
   long n = get_cpus(f, size, set);
   if (n < 0) return fail(static_cast<int>(-n));
@@ -232,13 +232,13 @@ FIBERTHREAD_EXPORT int sched_getaffinity(pid_t tid, size_t size, cpu_set_t* set)
 
 FIBERTHREAD_EXPORT int pthread_setschedparam(pthread_t t, int policy, const sched_param* p) noexcept {
   int e;
-  Fiber* f = target(t, &e);
+  FiberRecord* f = target(t, &e);
   if (e) return e;
   return f ? set_policy(f, policy, p) : REAL(pthread_setschedparam)(t, policy, p);
 }
 FIBERTHREAD_EXPORT int pthread_getschedparam(pthread_t t, int* policy, sched_param* p) noexcept {
   int e;
-  Fiber* f = target(t, &e);
+  FiberRecord* f = target(t, &e);
   if (e) return e;
   if (!f) return REAL(pthread_getschedparam)(t, policy, p);
   *policy = policy_of(f);
@@ -247,32 +247,32 @@ FIBERTHREAD_EXPORT int pthread_getschedparam(pthread_t t, int* policy, sched_par
 }
 FIBERTHREAD_EXPORT int pthread_setschedprio(pthread_t t, int priority) noexcept {
   int e;
-  Fiber* f = target(t, &e);
+  FiberRecord* f = target(t, &e);
   if (e) return e;
   sched_param p = {priority};
   return f ? set_priority(f, &p) : REAL(pthread_setschedprio)(t, priority);
 }
 FIBERTHREAD_EXPORT int sched_setscheduler(pid_t tid, int policy, const sched_param* p) noexcept {
-  Fiber* f = target(tid);
+  FiberRecord* f = target(tid);
   return f ? fail(set_policy(f, policy, p)) : REAL(sched_setscheduler)(tid, policy, p);
 }
 FIBERTHREAD_EXPORT int sched_getscheduler(pid_t tid) noexcept {
-  Fiber* f = target(tid);
+  FiberRecord* f = target(tid);
   return f ? policy_of(f) : REAL(sched_getscheduler)(tid);
 }
 FIBERTHREAD_EXPORT int sched_setparam(pid_t tid, const sched_param* p) noexcept {
-  Fiber* f = target(tid);
+  FiberRecord* f = target(tid);
   return f ? fail(set_priority(f, p)) : REAL(sched_setparam)(tid, p);
 }
 FIBERTHREAD_EXPORT int sched_getparam(pid_t tid, sched_param* p) noexcept {
-  Fiber* f = target(tid);
+  FiberRecord* f = target(tid);
   if (!f) return REAL(sched_getparam)(tid, p);
   if (!p) return fail(EINVAL);
   *p = param_of(f);
   return 0;
 }
 FIBERTHREAD_EXPORT int sched_rr_get_interval(pid_t tid, timespec* t) noexcept {
-  Fiber* f = target(tid);
+  FiberRecord* f = target(tid);
   return REAL(sched_rr_get_interval)(f ? kernel_thread_of(f) : tid, t);
 }
 
@@ -281,12 +281,12 @@ FIBERTHREAD_ALIAS(__sched_getscheduler, sched_getscheduler);
 FIBERTHREAD_ALIAS(__sched_getparam, sched_getparam);
 
 FIBERTHREAD_EXPORT int getpriority(__priority_which_t which, id_t who) noexcept {
-  Fiber* f = which == PRIO_PROCESS ? target(static_cast<int>(who)) : nullptr;
+  FiberRecord* f = which == PRIO_PROCESS ? target(static_cast<int>(who)) : nullptr;
   if (!f) return REAL(getpriority)(which, who);
   return REAL(getpriority)(which, static_cast<id_t>(kernel_thread_of(f)));
 }
 FIBERTHREAD_EXPORT int setpriority(__priority_which_t which, id_t who, int value) noexcept {
-  Fiber* f = which == PRIO_PROCESS ? target(static_cast<int>(who)) : nullptr;
+  FiberRecord* f = which == PRIO_PROCESS ? target(static_cast<int>(who)) : nullptr;
   if (!f) return REAL(setpriority)(which, who, value);
   value = value < -20 ? -20 : value > 19 ? 19 : value;
   rlimit limit;
@@ -327,7 +327,7 @@ FIBERTHREAD_EXPORT int pthread_getconcurrency() noexcept { return concurrency.lo
 
 FIBERTHREAD_EXPORT int pthread_getcpuclockid(pthread_t t, clockid_t* clock) noexcept {
   int e;
-  Fiber* f = target(t, &e);
+  FiberRecord* f = target(t, &e);
   if (e) return e;
   if (!f) return REAL(pthread_getcpuclockid)(t, clock);
   *clock = cpu_clock_of(f);

@@ -7,12 +7,12 @@
 namespace fiberthread {
 
 // At birth: as the creator's, or what explicit attributes say. 0 or an errno value.
-int scheduling_at_birth(Fiber* f, Fiber* creator, const pthread_attr_t* attr);
+int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr_t* attr);
 
 // What pthread_getattr_np tells of it.
-void scheduling_to_attr(Fiber* f, pthread_attr_t* attr);
+void scheduling_to_attr(FiberRecord* f, pthread_attr_t* attr);
 
 // The fiber with this tid (as gettid() gives it), 0 for the caller; null if there is none.
-Fiber* fiber_of_tid(int tid);
+FiberRecord* fiber_of_tid(int tid);
 
 }  // namespace fiberthread

@@ -52,7 +52,7 @@ bool likely_to_wait(sem_t* sem) { return value_in(of(sem).word.load(std::memory_
 
 int wait_on(sem_t* sem, clockid_t clock, const timespec* t, bool timed) {
   Semaphore& s = of(sem);
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (timed && !valid(*t)) return fail(EINVAL);  // at once, as NPTL
   test_cancel();
   for (;;) {

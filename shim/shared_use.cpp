@@ -29,12 +29,12 @@ constinit thread_local bool never = false;
 // Its tid, if the kernel may know it as an owner since before it was a fiber. Not the same in the child of a fork.
 constinit thread_local uint32_t owned_before = 0;
 
-bool has_own_thread(Fiber* me) {
+bool has_own_thread(FiberRecord* me) {
   Worker* own = me->bound.load(std::memory_order_relaxed);
   return own && own == registered && !never;
 }
 
-bool get_own_thread(Fiber* me) {
+bool get_own_thread(FiberRecord* me) {
   if (has_own_thread(me)) return true;
   if (me->is_main) sched_bind_to_initial();
   // With another tid it could not give up what it got with the one that it has.
@@ -105,13 +105,13 @@ void release_all(RobustList* head, uint32_t tid, uint32_t other_tid, RobustList*
 
 }  // namespace
 
-uint32_t owner_tid(Fiber* me, Use use) {
+uint32_t owner_tid(FiberRecord* me, Use use) {
   bool as_process = me->is_main && use < Use::KernelOwns;
   return me->kernel || as_process || !has_own_thread(me) ? me->id : static_cast<uint32_t>(registered->tid);
 }
 
 AsKernelThread::AsKernelThread(Use use) {
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (me->kernel) {
     if (use >= Use::KernelOwns) owned_before = me->id;
     return;
@@ -133,7 +133,7 @@ void shared_scheduler_started() {
   if (owned_before == self()->id) sched_bind_to_initial();
 }
 
-void shared_robust_owner_died(Fiber* me) {
+void shared_robust_owner_died(FiberRecord* me) {
   if (me->kernel) return;  // the kernel will see to it
   release_all(static_cast<RobustList*>(own_robust_list(me)), me->id, 0, nullptr);
   auto* head = static_cast<RobustList*>(tcb_robust_list(me->tcb));
@@ -156,6 +156,6 @@ void shared_robust_owner_died(Fiber* me) {
   if (own) raw_syscall(SYS_set_robust_list, 0, sizeof(RobustList));
 }
 
-void*& own_robust_list(Fiber* f) { return shim_share<void*, 112, 128>(f); }
+void*& own_robust_list(FiberRecord* f) { return shim_share<void*, 112, 128>(f); }
 
 }  // namespace fiberthread

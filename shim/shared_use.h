@@ -36,17 +36,17 @@ class AsKernelThread {
 };
 
 // The tid that `me`, the caller, has in such calls, as far as it is an owner already.
-uint32_t owner_tid(Fiber* me, Use use);
+uint32_t owner_tid(FiberRecord* me, Use use);
 
 // By who has just become a fiber, on the kernel thread that it has always been.
 void shared_scheduler_started();
 
 // By `me`, the caller, once no more code of the program runs on it: what it still holds passes to the next owner, with
 // EOWNERDEAD.
-void shared_robust_owner_died(Fiber* me);
+void shared_robust_owner_died(FiberRecord* me);
 // A robust list that the program made itself, in the kernel's form and with the fiber's tid. It counts when the thread ends;
 // of a process that dies, the kernel does not know it.
 constexpr long kRobustListSize = 24;
-void*& own_robust_list(Fiber* f);
+void*& own_robust_list(FiberRecord* f);
 
 }  // namespace fiberthread

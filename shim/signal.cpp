@@ -83,9 +83,9 @@ bool claim(int sig, Action& a) {
   return true;
 }
 
-Fiber* ours() {
+FiberRecord* ours() {
   if (!sched_started()) return nullptr;
-  Fiber* me = tls_current;
+  FiberRecord* me = tls_current;
   return me && !me->kernel && !in_vfork_child() ? me : nullptr;
 }
 

@@ -24,25 +24,25 @@ void signal_init();
 // After the scheduler has started: sysmon takes process-directed signals as the main fiber would.
 void signal_scheduler_started();
 // Before a new fiber is spawned, with its mask.
-void signal_thread_begins(Fiber* f);
+void signal_thread_begins(FiberRecord* f);
 // The calling thread ends: what is pending for the process goes to another one.
-void signal_thread_ends(Fiber* me);
+void signal_thread_ends(FiberRecord* me);
 void signal_after_fork_child();
 
 // In the kernel's handler: if that found the fiber at the end of a handler, what is pending is looked for there once more.
 void signal_look_again(void* ucontext);
 // The handlers that ended the caller's last wait, did they all ask for SA_RESTART?
-bool signal_restarts(Fiber* me);
+bool signal_restarts(FiberRecord* me);
 
 // Around a call that waits with another mask (ppoll and its kin): gives the old one, and is Busy from then on until the end.
 // Signals that come meanwhile and are not blocked run at the end, the first still with that mask, if they `interrupted` the call.
-uint64_t signal_begin_mask(Fiber* me, uint64_t mask);
-void signal_end_mask(Fiber* me, uint64_t old, bool interrupted);
+uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask);
+void signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted);
 // A system call that waits in the kernel with another mask; a cancellation point. Only where masks are ours: for fibers.
 long signal_masked_call(uint64_t mask, long number, long a, long b, long c, long d, long e, long f = 0);
 bool signal_mask_is_ours();
 // Under Busy: is there a signal that will be handled once that ends? If not, forgets that there was said to be.
-bool signal_is_pending(Fiber* me);
+bool signal_is_pending(FiberRecord* me);
 
 // SIGPIPE as the kernel raises it for a write of the caller's.
 void signal_raise_pipe();
@@ -51,7 +51,7 @@ void signal_raise_pipe();
 void signal_take_pipe();
 
 // Sends to one thread. `info` may be null: as by pthread_kill. 0 or an errno value.
-int signal_send(Fiber* to, int sig, const siginfo_t* info);
+int signal_send(FiberRecord* to, int sig, const siginfo_t* info);
 // The same, by the tid that gettid() gives.
 int thread_kill_tid(int tgid, int tid, int sig, const siginfo_t* info);
 // rt_sigprocmask for the calling thread, as pthread_sigmask. 0 or an errno value.

@@ -68,7 +68,7 @@ uint64_t mask_during(uint64_t before, const Action& a, int sig) {
 // ---- as ordinary calls, of what was recorded ----
 
 // Runs what is pending for the fiber and not blocked, and leaves Busy, once. True if all handlers asked for SA_RESTART.
-bool run_pending(Fiber* me) {
+bool run_pending(FiberRecord* me) {
   bool restarts = true;
   for (;;) {
     me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
@@ -85,7 +85,7 @@ bool run_pending(Fiber* me) {
 
 }  // namespace
 
-Ran run_as_call(Fiber* me, siginfo_t* info, uint64_t back, ucontext_t* context) {
+Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* context) {
   int sig = info->si_signo;
   Action a;
   if (!claim(sig, a)) {
@@ -140,7 +140,7 @@ namespace {
 
 // What was interrupted. While we are at it the fiber is Busy once more than it was.
 struct Interrupted {
-  Fiber* fiber;
+  FiberRecord* fiber;
   ucontext_t* uc;
   uint32_t busy;
 };
@@ -154,7 +154,7 @@ void die(int sig) {
 }
 
 // A fault in the guard of the running fiber's stack: says so before the default action.
-void report_overflow(const Fiber* f, const void* address) {
+void report_overflow(const FiberRecord* f, const void* address) {
   if (!f || !f->block || f->user_stack) return;
   auto at = static_cast<const char*>(address);
   if (at < f->block || at >= f->block + f->guard_size) return;
@@ -190,7 +190,7 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
     if (a.handler == reinterpret_cast<void*>(SIG_DFL)) default_action(sig);
     return;
   }
-  Fiber* me = in.fiber;
+  FiberRecord* me = in.fiber;
   // What the kernel has is the truth: libc's abort() unblocks its signal without our knowing.
   uint64_t before = words(in.uc->uc_sigmask) & ~kNeverBlocked, during = mask_during(before, a, sig);
   if (!frame_enter(me, a, sig, info, in.uc, in.busy, before, during)) {
@@ -217,7 +217,7 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
 // True if the handler has to be called in place.
 bool fault(Interrupted& in, int sig, siginfo_t* info) {
   if (user_memory_fault(in.uc)) return false;
-  Fiber* me = in.fiber;
+  FiberRecord* me = in.fiber;
   if (handled(action_of(sig)) && (me || !sched_started())) {
     if (!me || me->kernel) return true;
     enter(in, sig, *info);
@@ -244,7 +244,7 @@ bool profiles(const siginfo_t& info) {
 
 // True if the handler has to be called in place: on a kernel thread that stands for itself.
 bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
-  Fiber* me = in.fiber;
+  FiberRecord* me = in.fiber;
   if (bit(sig) & kFaults && info->si_code > 0) return fault(in, sig, info);
   bool ending = me && frame_ending(in.uc);
   bool idle_context = in.busy > 0 || !me || ending;  // nothing of the program may run, no lock may be taken
@@ -258,11 +258,11 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
   siginfo_t got = *info;
   if (!is_poke(got)) {
     bool gone = false;
-    Fiber* timed = got.si_code == SI_TIMER ? timer_target(got.si_timerid, &gone) : nullptr;
+    FiberRecord* timed = got.si_code == SI_TIMER ? timer_target(got.si_timerid, &gone) : nullptr;
     if (gone) return false;
     // What came to this thread is not blocked, whatever we know.
     bool mine = me && !timed && (sent_to_thread(got) || profiles(got));
-    Fiber* to = timed ? timed : mine ? me : pick_target(me, sig);
+    FiberRecord* to = timed ? timed : mine ? me : pick_target(me, sig);
     if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
       enter(in, sig, got);
     } else {
@@ -316,7 +316,7 @@ void on_signal(int sig, siginfo_t* info, void* context) {
 extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fiberthread_signal_leave(Frame* f) {
   tls_busy = 1;
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  Fiber* me = tls_current;
+  FiberRecord* me = tls_current;
   ucontext_t* uc = f->uc();
   uint32_t busy;
   frame_leaving(me, f, &busy);
@@ -348,10 +348,10 @@ void signal_look_again(void* context) {
   if (frame_ending(uc)) frame_end_anew(uc);
 }
 
-bool signal_restarts(Fiber* me) { return state_of(me).restarts; }
+bool signal_restarts(FiberRecord* me) { return state_of(me).restarts; }
 
 void leave_busy_slow() {
-  Fiber* me = tls_current;
+  FiberRecord* me = tls_current;
   tls_busy = 1;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   bool restarts = run_pending(me);

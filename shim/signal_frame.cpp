@@ -37,7 +37,7 @@ bool within(const stack_t& s, uintptr_t sp) {
 bool on_alternate(uintptr_t sp) { return !(alternate().ss_flags & kAutoDisarm) && within(alternate(), sp); }
 
 // The lowest address that a frame may have below `sp`; 0 on a stack that we do not know.
-uintptr_t lowest(const Fiber* me, uintptr_t sp) {
+uintptr_t lowest(const FiberRecord* me, uintptr_t sp) {
   auto low = reinterpret_cast<uintptr_t>(me->stack_low);
   if (sp > low && sp <= reinterpret_cast<uintptr_t>(me->stack_high)) return low;
   // It may have run out of its own stack.
@@ -144,7 +144,7 @@ void make_initial(char* state) {
 
 uintptr_t stack_pointer(const ucontext_t* uc) { return static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RSP]); }
 
-bool frame_enter(Fiber* me, const Action& a, int sig, const siginfo_t& info, ucontext_t* uc, uint32_t busy, uint64_t before,
+bool frame_enter(FiberRecord* me, const Action& a, int sig, const siginfo_t& info, ucontext_t* uc, uint32_t busy, uint64_t before,
                  uint64_t during) {
   auto& regs = uc->uc_mcontext.gregs;
   uintptr_t sp = stack_pointer(uc);
@@ -185,7 +185,7 @@ bool frame_enter(Fiber* me, const Action& a, int sig, const siginfo_t& info, uco
 
 void frame_end_anew(ucontext_t* uc) { uc->uc_mcontext.gregs[REG_RIP] = reinterpret_cast<greg_t>(&fiberthread_sigreturn); }
 
-void frame_leaving(Fiber* me, Frame* f, uint32_t* busy) {
+void frame_leaving(FiberRecord* me, Frame* f, uint32_t* busy) {
   *busy = f->busy;
   if (!f->left) set_alternate(f->uc()->uc_stack, stack_pointer(f->uc()));
   f->left = true;  // what iretq takes comes over it
@@ -194,7 +194,7 @@ void frame_leaving(Fiber* me, Frame* f, uint32_t* busy) {
   state_of(me).restarts = f->restarts;
 }
 
-void frame_left(Fiber*, Frame*) {}
+void frame_left(FiberRecord*, Frame*) {}
 
 #else
 
@@ -237,7 +237,7 @@ Extra* extra_of(ucontext_t* uc) {
 
 uintptr_t stack_pointer(const ucontext_t* uc) { return uc->uc_mcontext.sp; }
 
-bool frame_enter(Fiber* me, const Action& a, int sig, const siginfo_t& info, ucontext_t* uc, uint32_t busy, uint64_t before,
+bool frame_enter(FiberRecord* me, const Action& a, int sig, const siginfo_t& info, ucontext_t* uc, uint32_t busy, uint64_t before,
                  uint64_t during) {
   auto& m = uc->uc_mcontext;
   Extra* extra = extra_of(uc);
@@ -275,7 +275,7 @@ bool frame_enter(Fiber* me, const Action& a, int sig, const siginfo_t& info, uco
 
 void frame_end_anew(ucontext_t* uc) { uc->uc_mcontext.pc = reinterpret_cast<uint64_t>(&fiberthread_sigreturn); }
 
-void frame_leaving(Fiber* me, Frame* f, uint32_t* busy) {
+void frame_leaving(FiberRecord* me, Frame* f, uint32_t* busy) {
   Words& w = words_of(f);
   *busy = w.busy;
   if (!w.left) set_alternate(f->uc()->uc_stack, stack_pointer(f->uc()));
@@ -284,7 +284,7 @@ void frame_leaving(Fiber* me, Frame* f, uint32_t* busy) {
 }
 
 // The kernel takes the rest from here: what is the worker's must be that of the present one.
-void frame_left(Fiber* me, Frame* f) {
+void frame_left(FiberRecord* me, Frame* f) {
   if (!me->kernel) f->uc()->uc_stack = {me->worker->signal_stack, 0, kSignalStack};
 }
 

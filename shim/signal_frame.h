@@ -36,14 +36,14 @@ inline void set_words(sigset_t& set, uint64_t w) { memcpy(&set, &w, sizeof w); }
 
 // In the kernel's handler, which interrupted `uc`, with tls_busy as it was then: makes the fiber go on in the program's
 // handler, with `during` as its mask and `before` as the one that it returns to. False, and nothing done, if there is no room.
-bool frame_enter(Fiber* me, const Action& a, int sig, const siginfo_t& info, ucontext_t* uc, uint32_t busy, uint64_t before,
+bool frame_enter(FiberRecord* me, const Action& a, int sig, const siginfo_t& info, ucontext_t* uc, uint32_t busy, uint64_t before,
                  uint64_t during);
 // Is it the end of a handler that was interrupted? Then nothing can start there, but the end can be begun anew.
 bool frame_ending(const ucontext_t* uc);
 void frame_end_anew(ucontext_t* uc);
 // As fiberthread_signal_leave() begins and ends. `busy`: what tls_busy is to be.
-void frame_leaving(Fiber* me, Frame* frame, uint32_t* busy);
-void frame_left(Fiber* me, Frame* frame);
+void frame_leaving(FiberRecord* me, Frame* frame, uint32_t* busy);
+void frame_left(FiberRecord* me, Frame* frame);
 
 uintptr_t stack_pointer(const ucontext_t* uc);
 

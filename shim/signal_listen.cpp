@@ -23,7 +23,7 @@ int signal_fd = -1;               // its own
 // Those in sigwait and its kin; under the lock.
 SigWaiter* waiters = nullptr;
 
-Fiber* waiter_for(int sig) {  // Locked
+FiberRecord* waiter_for(int sig) {  // Locked
   for (SigWaiter* w = waiters; w; w = w->next)
     if (w->wanted & bit(sig)) return w->fiber;
   return nullptr;
@@ -38,12 +38,12 @@ bool wanted(int sig) {
 void hand_out(const siginfo_t& info) {
   int sig = info.si_signo;
   bool gone = false;
-  if (Fiber* timed = info.si_code == SI_TIMER ? timer_target(info.si_timerid, &gone) : nullptr) {
+  if (FiberRecord* timed = info.si_code == SI_TIMER ? timer_target(info.si_timerid, &gone) : nullptr) {
     signal_send(timed, sig, &info);
     return;
   }
   if (gone) return;
-  Fiber* to = pick_target(nullptr, sig);
+  FiberRecord* to = pick_target(nullptr, sig);
   if (!record(to, info, true)) return;
   if (to) tell(to, sig);
   else wake_waiter(sig, false);
@@ -121,7 +121,7 @@ void remove_waiter(SigWaiter& w) {
 }
 
 void wake_waiter(int sig, bool by_sysmon) {
-  Fiber* f;
+  FiberRecord* f;
   {
     Locked locked;
     f = waiter_for(sig);
@@ -144,7 +144,7 @@ void blocked_by_main(uint64_t mask) {
   } search{mask & ~listened.load(std::memory_order_relaxed) & ~kNeverBlocked, 0};
   if (!search.wanted || live_fibers() < 2) return;
   block_each(
-      [](Fiber* f, void* p) {
+      [](FiberRecord* f, void* p) {
         auto* s = static_cast<Search*>(p);
         if (f->tcb && f != main_fiber && f->valid.load(std::memory_order_acquire) && !f->done.load(std::memory_order_relaxed))
           s->found |= s->wanted & ~mask_of(f);
@@ -164,6 +164,6 @@ void forget_listener() {
 
 }  // namespace signals
 
-void signal_thread_begins(Fiber* f) { signals::unblocked_beside_main(f->sigmask); }
+void signal_thread_begins(FiberRecord* f) { signals::unblocked_beside_main(f->sigmask); }
 
 }  // namespace fiberthread

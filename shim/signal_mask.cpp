@@ -27,7 +27,7 @@ uint64_t new_mask(uint64_t old, int how, uint64_t set) {
 
 uint64_t followed = ~uint64_t{0};
 
-void follow_main(Fiber* me, uint64_t mask) {
+void follow_main(FiberRecord* me, uint64_t mask) {
   if (me != main_fiber || mask == followed) return;
   __atomic_store_n(&followed, mask, __ATOMIC_SEQ_CST);
   sysmon_set_mask(mask);
@@ -38,7 +38,7 @@ void follow_main_anew() {
   follow_main(main_fiber, mask_of(main_fiber));
 }
 
-void change_mask(Fiber* me, uint64_t mask) {
+void change_mask(FiberRecord* me, uint64_t mask) {
   uint64_t before = mask_of(me);
   if (mask != before) {
     {
@@ -53,7 +53,7 @@ void change_mask(Fiber* me, uint64_t mask) {
   run_unblocked(me);
 }
 
-void run_unblocked(Fiber* me) {
+void run_unblocked(FiberRecord* me) {
   if (!pending_for(me, ~mask_of(me))) return;
   me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
   leave_busy_slow();
@@ -72,7 +72,7 @@ void signals::look_up_jumps() {
 }
 
 int signal_mask_raw(int how, const uint64_t* set, uint64_t* old) {
-  Fiber* me = ours();
+  FiberRecord* me = ours();
   if (!me) {
     int e = static_cast<int>(-raw_syscall(SYS_rt_sigprocmask, how, arg(set), arg(old), 8));
     if (e == 0 && set && tls_current && !(sched_started() && in_vfork_child()))
@@ -93,7 +93,7 @@ using namespace fiberthread;
 using namespace fiberthread::signals;
 
 FIBERTHREAD_EXPORT int pthread_sigmask(int how, const sigset_t* set, sigset_t* old) noexcept {
-  Fiber* me = ours();
+  FiberRecord* me = ours();
   if (!me) {
     int e = REAL(pthread_sigmask)(how, set, old);
     if (e == 0 && set && tls_current && !(sched_started() && in_vfork_child()))
@@ -149,7 +149,7 @@ FIBERTHREAD_EXPORT sighandler_t sigset(int sig, sighandler_t handler) noexcept {
 
 FIBERTHREAD_EXPORT int sigpending(sigset_t* set) noexcept {
   int r = REAL(sigpending)(set);
-  if (Fiber* me = ours(); r == 0 && me)
+  if (FiberRecord* me = ours(); r == 0 && me)
     *set = as_set(words(*set) | ((state_of(me).queue.bits.load() | process_queue.bits.load()) & mask_of(me)));
   return r;
 }
@@ -157,7 +157,7 @@ FIBERTHREAD_EXPORT int sigpending(sigset_t* set) noexcept {
 // The jump restores a mask in the kernel; ours must follow.
 namespace {
 void restore_saved_mask(const struct __jmp_buf_tag* env) {
-  if (Fiber* me = env->__mask_was_saved ? ours() : nullptr) change_mask(me, words(reinterpret_cast<const sigset_t&>(env->__saved_mask)) & ~kNeverBlocked);
+  if (FiberRecord* me = env->__mask_was_saved ? ours() : nullptr) change_mask(me, words(reinterpret_cast<const sigset_t&>(env->__saved_mask)) & ~kNeverBlocked);
 }
 }  // namespace
 FIBERTHREAD_EXPORT void siglongjmp(struct __jmp_buf_tag* env, int value) noexcept {

@@ -72,7 +72,7 @@ bool claim(int sig, Action& a);
 void default_action(int sig);
 
 // A fiber whose mask we keep; null: the kernel's calls do.
-Fiber* ours();
+FiberRecord* ours();
 sighandler_t set_handler(int sig, sighandler_t handler, int flags);
 
 // ---- pending signals (signal_send.cpp) ----
@@ -96,32 +96,32 @@ struct ThreadSignals {
   std::atomic<uint32_t> arriving{0};  // times that a signal was to be recorded here
   bool restarts = false;  // own: see signal_restarts()
 };
-inline ThreadSignals& state_of(Fiber* f) { return shim_share<ThreadSignals, 0, 96>(f); }
+inline ThreadSignals& state_of(FiberRecord* f) { return shim_share<ThreadSignals, 0, 96>(f); }
 
 extern PendingQueue process_queue;  // for the process, when no thread takes them
 extern Pending* free_pending;
 
 // The first signal that is in `wanted`, taken out.
-bool take_any(Fiber* me, uint64_t wanted, siginfo_t* out);
-bool pending_for(Fiber* me, uint64_t wanted);
+bool take_any(FiberRecord* me, uint64_t wanted, siginfo_t* out);
+bool pending_for(FiberRecord* me, uint64_t wanted);
 
-inline uint64_t mask_of(const Fiber* f) { return __atomic_load_n(&f->sigmask, __ATOMIC_SEQ_CST); }
+inline uint64_t mask_of(const FiberRecord* f) { return __atomic_load_n(&f->sigmask, __ATOMIC_SEQ_CST); }
 // Sequentially consistent: who changes a mask looks at what is pending afterwards, who adds a pending signal looks at the
 // mask afterwards.
-inline void set_mask_of(Fiber* f, uint64_t mask) { __atomic_store_n(&f->sigmask, mask & ~kNeverBlocked, __ATOMIC_SEQ_CST); }
+inline void set_mask_of(FiberRecord* f, uint64_t mask) { __atomic_store_n(&f->sigmask, mask & ~kNeverBlocked, __ATOMIC_SEQ_CST); }
 
 // Who takes a signal sent to the process; null: nobody now.
-Fiber* pick_target(Fiber* me, int sig);
+FiberRecord* pick_target(FiberRecord* me, int sig);
 // Records a signal for `f`, or for the process if f is null. False if it was dropped: pending already, or no memory.
-bool record(Fiber* f, const siginfo_t& info, bool for_process);
+bool record(FiberRecord* f, const siginfo_t& info, bool for_process);
 
 // ---- waking whom a signal was recorded for (signal_send.cpp) ----
 
 // Of a signal that only means "look at what is pending".
 bool is_poke(const siginfo_t& info);
-void tell(Fiber* f, int sig);
+void tell(FiberRecord* f, int sig);
 // From a handler that may have interrupted the scheduler itself, sysmon has to do it.
-void tell_by_sysmon(Fiber* f, int sig);
+void tell_by_sysmon(FiberRecord* f, int sig);
 void on_sysmon();
 void forget_tellings();  // in the child of a fork
 
@@ -138,7 +138,7 @@ void forget_listener();  // in the child of a fork
 // A fiber in sigwait or its kin. What is sent to the process it finds in process_queue.
 struct SigWaiter {
   SigWaiter* next;
-  Fiber* fiber;
+  FiberRecord* fiber;
   uint64_t wanted;
 };
 void add_waiter(SigWaiter& w);
@@ -150,15 +150,15 @@ void wake_waiter(int sig, bool by_sysmon);
 
 enum class Ran { No, Restarts, Interrupts };  // by SA_RESTART
 // As a call; Busy, once. The fiber gets the mask `back` afterwards. `context` is what it interrupted; null: this call.
-Ran run_as_call(Fiber* me, siginfo_t* info, uint64_t back, ucontext_t* context = nullptr);
+Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* context = nullptr);
 
 // ---- masks (signal_mask.cpp) ----
 
-void change_mask(Fiber* me, uint64_t mask);
+void change_mask(FiberRecord* me, uint64_t mask);
 // What is pending and not blocked any more runs now.
-void run_unblocked(Fiber* me);
+void run_unblocked(FiberRecord* me);
 // If it is the main fiber whose mask this is now: sysmon takes signals as that would.
-void follow_main(Fiber* me, uint64_t mask);
+void follow_main(FiberRecord* me, uint64_t mask);
 extern uint64_t followed;  // its mask then; written by the main fiber only
 void follow_main_anew();  // it is a new sysmon
 void look_up_jumps();

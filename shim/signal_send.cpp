@@ -76,29 +76,29 @@ bool take(PendingQueue& q, uint64_t wanted, siginfo_t* out) {
   return false;
 }
 
-bool alive(Fiber* f) {
+bool alive(FiberRecord* f) {
   return f->valid.load(std::memory_order_acquire) && !f->done.load(std::memory_order_relaxed) && !state_of(f).ended;
 }
 
 }  // namespace
 
-bool take_any(Fiber* me, uint64_t wanted, siginfo_t* out) {
+bool take_any(FiberRecord* me, uint64_t wanted, siginfo_t* out) {
   return take(state_of(me).queue, wanted, out) || take(process_queue, wanted, out);
 }
 
-bool pending_for(Fiber* me, uint64_t wanted) {
+bool pending_for(FiberRecord* me, uint64_t wanted) {
   return (state_of(me).queue.bits.load(std::memory_order_seq_cst) | process_queue.bits.load(std::memory_order_seq_cst)) & wanted;
 }
 
-Fiber* pick_target(Fiber* me, int sig) {
+FiberRecord* pick_target(FiberRecord* me, int sig) {
   if (alive(main_fiber) && !(mask_of(main_fiber) & bit(sig))) return main_fiber;
   if (me && !me->kernel && !(mask_of(me) & bit(sig)) && alive(me)) return me;
   struct Search {
     uint64_t b;
-    Fiber* found;
+    FiberRecord* found;
   } search{bit(sig), nullptr};
   block_each(
-      [](Fiber* f, void* p) {
+      [](FiberRecord* f, void* p) {
         auto* s = static_cast<Search*>(p);
         if (!f->tcb || !alive(f) || mask_of(f) & s->b) return true;
         s->found = f;
@@ -108,7 +108,7 @@ Fiber* pick_target(Fiber* me, int sig) {
   return search.found;
 }
 
-bool record(Fiber* f, const siginfo_t& info, bool for_process) {
+bool record(FiberRecord* f, const siginfo_t& info, bool for_process) {
   Locked locked;
   if (f) {
     ThreadSignals& s = state_of(f);
@@ -136,7 +136,7 @@ char poke_mark;  // its address in si_value says that a signal only means "look 
 
 bool is_poke(const siginfo_t& info) { return info.si_code == SI_QUEUE && info.si_value.sival_ptr == &poke_mark; }
 
-void tell(Fiber* f, int sig) {
+void tell(FiberRecord* f, int sig) {
   interrupt(f, kInterruptSignal);
   if (f->kernel || f->state.load(std::memory_order_seq_cst) != State::Running) return;
   // It may be in a system call. If it is not there any more it has looked since.
@@ -152,17 +152,17 @@ void tell(Fiber* f, int sig) {
 
 namespace {
 struct Told {
-  std::atomic<Fiber*> fiber{nullptr};
+  std::atomic<FiberRecord*> fiber{nullptr};
   std::atomic<int> sig{0};
 };
 Told to_tell[32];
 }  // namespace
 
-void tell_by_sysmon(Fiber* f, int sig) {
+void tell_by_sysmon(FiberRecord* f, int sig) {
   f->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
   for (;;) {
     for (auto& t : to_tell) {
-      Fiber* none = nullptr;
+      FiberRecord* none = nullptr;
       if (!t.fiber.compare_exchange_strong(none, f, std::memory_order_acq_rel)) continue;
       t.sig.store(sig, std::memory_order_release);
       sysmon_call();
@@ -178,7 +178,7 @@ void on_sysmon() {
     if (!t.fiber.load(std::memory_order_relaxed)) continue;
     int sig = t.sig.exchange(0, std::memory_order_acquire);
     if (!sig) continue;  // being filled in; sysmon is called again after that
-    Fiber* f = t.fiber.exchange(nullptr, std::memory_order_acq_rel);
+    FiberRecord* f = t.fiber.exchange(nullptr, std::memory_order_acq_rel);
     tell(f, sig);
   }
 }
@@ -194,7 +194,7 @@ void forget_tellings() {
 
 using namespace signals;
 
-void signal_thread_ends(Fiber* me) {
+void signal_thread_ends(FiberRecord* me) {
   forget_alternate();
   ThreadSignals& s = state_of(me);
   s.ended.exchange(true, std::memory_order_seq_cst);
@@ -215,7 +215,7 @@ void signal_thread_ends(Fiber* me) {
   while (homeless) {
     Pending* p = homeless;
     homeless = p->next;
-    Fiber* to = pick_target(nullptr, p->info.si_signo);
+    FiberRecord* to = pick_target(nullptr, p->info.si_signo);
     if (record(to, p->info, true)) {
       if (to) tell(to, p->info.si_signo);
       else wake_waiter(p->info.si_signo, false);
@@ -226,7 +226,7 @@ void signal_thread_ends(Fiber* me) {
   }
 }
 
-int signal_send(Fiber* to, int sig, const siginfo_t* given) {
+int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
   if (sig < 0 || sig > kSignals || sig == 32 || sig == 33) return EINVAL;
   if (sig == 0 || to->done.load(std::memory_order_acquire)) return 0;
   siginfo_t info;
@@ -270,7 +270,7 @@ int thread_kill_tid(int tgid, int tid, int sig, const siginfo_t* info) {
   if (tid <= 0 || (tgid != -1 && tgid <= 0)) return EINVAL;
   int pid = static_cast<int>(raw_syscall(SYS_getpid));
   if (sched_started() && (tgid == pid || tgid == -1) && !in_vfork_child()) {
-    Fiber* f = fiber_of_tid(tid);
+    FiberRecord* f = fiber_of_tid(tid);
     if (f && !f->kernel) return f->done.load(std::memory_order_acquire) ? ESRCH : signal_send(f, sig, info);
   }
   long r;
@@ -292,7 +292,7 @@ void signal_raise_pipe() {
 }
 
 void signal_take_pipe() {
-  Fiber* me = ours();
+  FiberRecord* me = ours();
   if (!me) return;
   Busy busy;
   uint64_t one = bit(SIGPIPE);
@@ -308,13 +308,13 @@ using namespace fiberthread;
 using namespace fiberthread::signals;
 
 FIBERTHREAD_EXPORT int pthread_kill(pthread_t t, int sig) noexcept {
-  Fiber* f = sched_started() ? fiber_of(t) : nullptr;
+  FiberRecord* f = sched_started() ? fiber_of(t) : nullptr;
   if (!f) return sched_started() && stale_handle(t) ? ESRCH : REAL(pthread_kill)(t, sig);
   return signal_send(f, sig, nullptr);
 }
 
 FIBERTHREAD_EXPORT int pthread_sigqueue(pthread_t t, int sig, const union sigval value) noexcept {
-  Fiber* f = sched_started() ? fiber_of(t) : nullptr;
+  FiberRecord* f = sched_started() ? fiber_of(t) : nullptr;
   if (!f) return sched_started() && stale_handle(t) ? ESRCH : REAL(pthread_sigqueue)(t, sig, value);
   siginfo_t info;
   memset(&info, 0, sizeof info);
@@ -326,7 +326,7 @@ FIBERTHREAD_EXPORT int pthread_sigqueue(pthread_t t, int sig, const union sigval
 }
 
 FIBERTHREAD_EXPORT int raise(int sig) noexcept {
-  Fiber* me = ours();
+  FiberRecord* me = ours();
   if (!me) return REAL(raise)(sig);
   int e = signal_send(me, sig, nullptr);
   if (e == 0) return 0;
@@ -339,9 +339,9 @@ FIBERTHREAD_ALIAS(gsignal, raise);
 // kernel have it.
 namespace {
 bool sent_to_ourselves(pid_t pid, int sig, int code, sigval value) {
-  Fiber* me = sig > 0 && sig <= kSignals ? ours() : nullptr;
+  FiberRecord* me = sig > 0 && sig <= kSignals ? ours() : nullptr;
   if (!me || pid != process || !handled(action_of(sig)) || bit(sig) & kNeverBlocked) return false;
-  Fiber* to = pick_target(me, sig);
+  FiberRecord* to = pick_target(me, sig);
   if (!to) return false;
   siginfo_t info;
   memset(&info, 0, sizeof info);

@@ -21,7 +21,7 @@ void begin_busy() {
 void end_busy() { Busy leave; tls_busy = tls_busy - 1; }
 
 // Of what is pending for us, or in the kernel for this thread or all.
-bool take_wanted(Fiber* me, uint64_t wanted, siginfo_t* got) {
+bool take_wanted(FiberRecord* me, uint64_t wanted, siginfo_t* got) {
   if (take_any(me, wanted, got)) return true;
   timespec at_once{};
   long r;
@@ -32,7 +32,7 @@ bool take_wanted(Fiber* me, uint64_t wanted, siginfo_t* got) {
 
 // A system call that waits with another mask.
 template <class Call>
-long masked_wait(Fiber* me, uint64_t mask, Call call) {
+long masked_wait(FiberRecord* me, uint64_t mask, Call call) {
   test_cancel();
   uint64_t old = signal_begin_mask(me, mask);
   // From before the look until the call lets in what its mask does, or a signal between the two would only be recorded.
@@ -49,14 +49,14 @@ long masked_wait(Fiber* me, uint64_t mask, Call call) {
 
 using namespace signals;
 
-uint64_t signal_begin_mask(Fiber* me, uint64_t mask) {
+uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask) {
   uint64_t old = mask_of(me);
   begin_busy();
   set_mask_of(me, mask & ~kNeverBlocked);
   return old;
 }
 
-void signal_end_mask(Fiber* me, uint64_t old, bool interrupted) {
+void signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   siginfo_t info;
   bool ran = false;
@@ -73,7 +73,7 @@ void signal_end_mask(Fiber* me, uint64_t old, bool interrupted) {
 
 bool signal_mask_is_ours() { return ours(); }
 
-bool signal_is_pending(Fiber* me) {
+bool signal_is_pending(FiberRecord* me) {
   me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
   if (!pending_for(me, ~mask_of(me))) return false;
   me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
@@ -90,7 +90,7 @@ using namespace fiberthread;
 using namespace fiberthread::signals;
 
 FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
-  Fiber* me = ours();
+  FiberRecord* me = ours();
   if (!me) return REAL(sigsuspend)(set);
   test_cancel();
   uint64_t old = mask_of(me), mask = words(*set) & ~kNeverBlocked;
@@ -120,7 +120,7 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
 }
 
 FIBERTHREAD_EXPORT int pause() {
-  Fiber* me = ours();
+  FiberRecord* me = ours();
   if (!me) return REAL(pause)();
   sigset_t set = as_set(mask_of(me));
   return sigsuspend(&set);
@@ -141,7 +141,7 @@ FIBERTHREAD_EXPORT int sigpause_mask(int mask) {
 }
 
 FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const timespec* timeout) {
-  Fiber* me = ours();
+  FiberRecord* me = ours();
   if (!me) return REAL(sigtimedwait)(set, info, timeout);
   uint64_t wanted = words(*set) & ~kNeverBlocked, deadline = kNever;
   if (timeout) {

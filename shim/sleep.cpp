@@ -21,7 +21,7 @@ bool in_fiber() { return sched_started() && !self()->kernel; }
 // Parks until the deadline (0), or until a handler has run (EINTR).
 int sleep_until(uint64_t deadline) {
   static const std::atomic<uint32_t> never{0};
-  Fiber* me = self();
+  FiberRecord* me = self();
   test_cancel();
   Busy busy;  // a signal's handler must not run before we have seen that there is one
   clear_pending_unpark(me);
@@ -48,7 +48,7 @@ uint64_t after(const timespec& t) {
 }
 
 // Until another fiber has used so much of the CPU, which takes at least as much time.
-int sleep_on_cpu_clock(Fiber* f, int flags, const timespec* t, timespec* left) {
+int sleep_on_cpu_clock(FiberRecord* f, int flags, const timespec* t, timespec* left) {
   if (!valid(*t) || t->tv_sec < 0 || f == self()) return EINVAL;
   if (t->tv_sec > 4'000'000'000) return sleep_and_test(kNever);
   constexpr uint64_t kLook = 1'000'000;
@@ -83,7 +83,7 @@ FIBERTHREAD_ALIAS(pthread_yield, sched_yield);
 
 FIBERTHREAD_EXPORT int clock_nanosleep(clockid_t clock, int flags, const timespec* t, timespec* left) {
   if (clock < 0 && in_fiber())
-    if (Fiber* f = owner_of_clock(clock)) return sleep_on_cpu_clock(f, flags, t, left);
+    if (FiberRecord* f = owner_of_clock(clock)) return sleep_on_cpu_clock(f, flags, t, left);
   bool known = clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME || clock == CLOCK_TAI;
   if (!known || !in_fiber()) return REAL(clock_nanosleep)(clock, flags, t, left);
   if (!valid(*t) || t->tv_sec < 0) return EINVAL;

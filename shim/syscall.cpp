@@ -39,7 +39,7 @@ long futex_wait_here(uint32_t* word, uint32_t expected, clockid_t clock, const t
   if (user_t && !copy_user(&copy, user_t)) return -EFAULT;
   const timespec* t = user_t ? &copy : nullptr;
   if (t && (!valid(*t) || t->tv_sec < 0)) return -EINVAL;
-  Fiber* me = self();
+  FiberRecord* me = self();
   uint64_t deadline = kNever;
   if (t && relative) {
     if (t->tv_sec < 4'000'000'000) deadline = (now_ns() + static_cast<uint64_t>(t->tv_sec * kNsPerSec + t->tv_nsec) + 1) & ~kFollowsRealtime;
@@ -229,7 +229,7 @@ long set_attributes_here(int tid, const SchedulingAttributes* user_a, unsigned f
   return fair && !(a.flags & kKeepParameters) ? as_kernel(setpriority(PRIO_PROCESS, static_cast<id_t>(tid), a.nice)) : 0;
 }
 
-long attributes_here(Fiber* f, SchedulingAttributes* user_a, unsigned size, unsigned flags) {
+long attributes_here(FiberRecord* f, SchedulingAttributes* user_a, unsigned size, unsigned flags) {
   long r = raw_syscall(SYS_sched_getattr, 0, arg(user_a), static_cast<long>(size), static_cast<long>(flags));
   if (r < 0) return r;
   int tid = static_cast<int>(f->id), policy = sched_getscheduler(tid);
@@ -244,13 +244,13 @@ long attributes_here(Fiber* f, SchedulingAttributes* user_a, unsigned size, unsi
 }
 
 // For another thread's sake: kernel threads that are none of ours have tids of the kernel's.
-Fiber* scheduled_fiber(int tid) {
-  Fiber* f = fiber_of_tid(tid);
+FiberRecord* scheduled_fiber(int tid) {
+  FiberRecord* f = fiber_of_tid(tid);
   return f && !f->kernel ? f : nullptr;
 }
 
 long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
-  Fiber* me = self();
+  FiberRecord* me = self();
   switch (nr) {
     case SYS_futex:
       return futex_call(reinterpret_cast<uint32_t*>(a), static_cast<int>(b), static_cast<uint32_t>(c), d,
@@ -354,7 +354,7 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return sleep_here(static_cast<clockid_t>(a), static_cast<int>(b), reinterpret_cast<timespec*>(c), reinterpret_cast<timespec*>(d));
     case SYS_clock_gettime: {
       timespec now;
-      Fiber* owner = owner_of_clock(static_cast<clockid_t>(a));
+      FiberRecord* owner = owner_of_clock(static_cast<clockid_t>(a));
       if (!owner) return raw_syscall(nr, a, b);
       clock_gettime(static_cast<clockid_t>(a), &now);
       return copy_user(reinterpret_cast<timespec*>(b), &now) ? 0 : -EFAULT;
@@ -427,7 +427,7 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       if (!scheduled_fiber(static_cast<int>(a))) return raw_syscall(nr, a, b, c);
       return set_attributes_here(static_cast<int>(a), reinterpret_cast<SchedulingAttributes*>(b), static_cast<unsigned>(c));
     case SYS_sched_getattr: {
-      Fiber* of = scheduled_fiber(static_cast<int>(a));
+      FiberRecord* of = scheduled_fiber(static_cast<int>(a));
       if (!of) return raw_syscall(nr, a, b, c, d);
       return attributes_here(of, reinterpret_cast<SchedulingAttributes*>(b), static_cast<unsigned>(c), static_cast<unsigned>(d));
     }
@@ -483,7 +483,7 @@ FIBERTHREAD_EXPORT long syscall(long nr, ...) noexcept {
   long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long);
   long d = va_arg(list, long), e = va_arg(list, long), f = va_arg(list, long);
   va_end(list);
-  Fiber* me = tls_current;
+  FiberRecord* me = tls_current;
   bool fiber = me && sched_started() && !me->kernel;
   // Futexes are one and the same for all threads of the process.
   bool ours = (fiber || (nr == SYS_futex && sched_started())) && !(nr != SYS_futex && in_vfork_child());

@@ -38,7 +38,7 @@ namespace fiberthread {
 namespace {
 
 // All but leaving the stack.
-void end_raw(Fiber* me) {
+void end_raw(FiberRecord* me) {
   robust_mutexes_owner_died(me);
   clear_named_word();
   signal_thread_ends(me);
@@ -50,7 +50,7 @@ void end_raw(Fiber* me) {
 
 // The destructors, then the count.
 void end_thread() {
-  Fiber* me = self();
+  FiberRecord* me = self();
   // As in NPTL: main's thread_locals go at exit, and the destructors of a thread that has returned may be cancelled.
   if (me->block) tcb_call_tls_destructors();
   tcb_run_key_destructors();
@@ -59,7 +59,7 @@ void end_thread() {
   end_raw(me);
 }
 
-void run(Fiber* f) {
+void run(FiberRecord* f) {
   __pthread_unwind_buf_t target;  // libc's pthread_exit unwinds to here
   memset(&target, 0, sizeof target);
   *tcb_cleanup_jmp_buf(f->tcb) = &target;
@@ -133,7 +133,7 @@ Wanted default_attr() {
 }
 
 // 0, or why `me` must not wait for `f`. On 0 the caller is registered as the joiner.
-int become_joiner(Fiber* me, Fiber* f) {
+int become_joiner(FiberRecord* me, FiberRecord* f) {
   if (f == me) return EDEADLK;
   Busy busy;
   SpinGuard guard(f->join_lock);
@@ -144,10 +144,10 @@ int become_joiner(Fiber* me, Fiber* f) {
 }
 
 int join(pthread_t t, void** result, uint64_t deadline_ns) {
-  Fiber* f = fiber_of(t);
+  FiberRecord* f = fiber_of(t);
   if (!f) return ESRCH;
   test_cancel();
-  Fiber* me = self();
+  FiberRecord* me = self();
   if (int e = become_joiner(me, f)) return e;
   for (;;) {
     me->queued++;  // as f->joiner
@@ -205,16 +205,16 @@ void thread_reset_after_fork() {
   default_known.store(0);  // may be half written
 }
 
-Fiber* fiber_of(pthread_t t) {
+FiberRecord* fiber_of(pthread_t t) {
   if (reinterpret_cast<void*>(t) == main_fiber->tcb) return main_fiber;
-  Fiber* f = block_find(reinterpret_cast<void*>(t));
+  FiberRecord* f = block_find(reinterpret_cast<void*>(t));
   return f && f->valid.load(std::memory_order_acquire) ? f : nullptr;
 }
 
 bool stale_handle(pthread_t t) { return block_find(reinterpret_cast<void*>(t)) != nullptr; }
 
 void thread_exit(void* value) {
-  Fiber* me = self();
+  FiberRecord* me = self();
   cancel_begin_exit(me);
   me->result = value;
   if (me == main_fiber && !me->block && !redirect_end_of_main()) {
@@ -255,8 +255,8 @@ FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* a
     w.guard_size = guard;
     if (__builtin_add_overflow(w.stack_size, w.guard_size, &w.stack_size)) return EINVAL;
   }
-  Fiber* me = self();
-  Fiber* f;
+  FiberRecord* me = self();
+  FiberRecord* f;
   {
     Busy busy;
     f = block_get(w.stack_size, w.guard_size, w.stack);
@@ -288,7 +288,7 @@ FIBERTHREAD_EXPORT int pthread_join(pthread_t t, void** result) {
 
 FIBERTHREAD_EXPORT int pthread_tryjoin_np(pthread_t t, void** result) noexcept {
   if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_tryjoin_np)(t, result);
-  Fiber* f = fiber_of(t);
+  FiberRecord* f = fiber_of(t);
   if (!f) return ESRCH;
   if (!f->done.load(std::memory_order_acquire)) return EBUSY;  // of the caller, too
   return join(t, result, kNever);
@@ -312,7 +312,7 @@ FIBERTHREAD_EXPORT int pthread_timedjoin_np(pthread_t t, void** result, const ti
 
 FIBERTHREAD_EXPORT int pthread_detach(pthread_t t) noexcept {
   if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_detach)(t);
-  Fiber* f = fiber_of(t);
+  FiberRecord* f = fiber_of(t);
   if (!f) return ESRCH;
   Busy busy;
   bool ended;
@@ -345,7 +345,7 @@ FIBERTHREAD_EXPORT int pthread_setattr_default_np(const pthread_attr_t* attr) no
 }
 
 FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noexcept {
-  Fiber* f = fiber_of(t);
+  FiberRecord* f = fiber_of(t);
   // A thread may ask about itself to the last: sanitizers do so when a detached one ends.
   if (!f && tls_current && tls_current->tcb == reinterpret_cast<void*>(t)) f = tls_current;
   if (!f && stale_handle(t)) return ESRCH;
@@ -368,7 +368,7 @@ FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noe
 }
 
 FIBERTHREAD_EXPORT int pthread_setname_np(pthread_t t, const char* name) noexcept {
-  Fiber* f = fiber_of(t);
+  FiberRecord* f = fiber_of(t);
   if (!f && stale_handle(t)) return ESRCH;
   if (!f || !sched_started() || f->kernel) return REAL(pthread_setname_np)(t, name);
   if (strlen(name) >= sizeof f->name) return ERANGE;
@@ -377,7 +377,7 @@ FIBERTHREAD_EXPORT int pthread_setname_np(pthread_t t, const char* name) noexcep
 }
 
 FIBERTHREAD_EXPORT int pthread_getname_np(pthread_t t, char* buf, size_t size) noexcept {
-  Fiber* f = fiber_of(t);
+  FiberRecord* f = fiber_of(t);
   if (!f && stale_handle(t)) return ESRCH;
   if (!f || !sched_started() || f->kernel) return REAL(pthread_getname_np)(t, buf, size);
   if (size < sizeof f->name) return ERANGE;

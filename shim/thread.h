@@ -6,17 +6,17 @@
 
 namespace fiberthread {
 
-// Each file's share of Fiber::shim, all zero at birth: bytes 0–95 shim/signal*.cpp, 96–111 shim/cancel.cpp, 112–127
+// Each file's share of FiberRecord::shim, all zero at birth: bytes 0–95 shim/signal*.cpp, 96–111 shim/cancel.cpp, 112–127
 // shim/shared_use.cpp, 128–191 shim/scheduling.cpp.
 template <class T, size_t kOffset, size_t kEnd>
-T& shim_share(Fiber* f) {
+T& shim_share(FiberRecord* f) {
   static_assert(sizeof(T) <= kEnd - kOffset && kEnd <= sizeof f->shim && alignof(T) <= 16 && kOffset % 16 == 0);
   return *reinterpret_cast<T*>(f->shim + kOffset);
 }
 
 // The fiber whose handle `t` is, main included, until it is joined or, detached, has ended. Null for threads that are
 // none of ours (NPTL's own) and for stale handles of ours. Signal-safe.
-Fiber* fiber_of(pthread_t t);
+FiberRecord* fiber_of(pthread_t t);
 // True if `t` was once a handle of ours: then an unknown one is ESRCH and must not reach libc, which would read the TCB.
 bool stale_handle(pthread_t t);
 

@@ -14,7 +14,7 @@ uint64_t deadline_from(clockid_t clock, const timespec* t) {
     if (t->tv_sec > kFarSeconds) return kNever;
     return static_cast<uint64_t>(t->tv_sec * kNsPerSec + t->tv_nsec) & ~kFollowsRealtime;
   }
-  Fiber* me = self();
+  FiberRecord* me = self();
   bool follows = clock == CLOCK_REALTIME;
   if (follows) {
     sysmon_watch_clock();

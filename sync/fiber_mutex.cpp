@@ -12,14 +12,14 @@ constexpr int kPatienceRaces = 16;
 constexpr uint32_t kWantsHandOver = 1;  // Waiter::tag
 
 // Only a hint: the owner's record is readable for ever, its fields may be out of date.
-bool runs_elsewhere(const Fiber* owner, const Fiber* me) {
+bool runs_elsewhere(const FiberRecord* owner, const FiberRecord* me) {
   return owner->state.load(std::memory_order_relaxed) == State::Running &&
          (owner->kernel || me->kernel || __atomic_load_n(&owner->worker, __ATOMIC_RELAXED) != me->worker);
 }
 
 }  // namespace
 
-bool FiberMutex::lock_slow(Fiber* me, uint64_t deadline, uint64_t token) {
+bool FiberMutex::lock_slow(FiberRecord* me, uint64_t deadline, uint64_t token) {
   uint64_t first = 0;  // when it first waited
   int races = 0, spins = 0;
   for (;;) {
@@ -30,7 +30,7 @@ bool FiberMutex::lock_slow(Fiber* me, uint64_t deadline, uint64_t token) {
       continue;
     }
     if (!(w & kHasWaiters)) {
-      if (spins < kSpins && races == 0 && !(token & kMore) && runs_elsewhere(reinterpret_cast<Fiber*>(w), me)) {
+      if (spins < kSpins && races == 0 && !(token & kMore) && runs_elsewhere(reinterpret_cast<FiberRecord*>(w), me)) {
         spins++;
         cpu_relax();
         continue;
@@ -47,7 +47,7 @@ bool FiberMutex::lock_slow(Fiber* me, uint64_t deadline, uint64_t token) {
       if (races >= kPatienceRaces || (races > 0 && now_ns() - first > kPatienceNs)) waiter.tag = kWantsHandOver;
     }
     auto still_held = [this] { return word_.load(std::memory_order_relaxed) & kHasWaiters; };
-    switch (park(this, waiter, still_held, {"mutex", this, reinterpret_cast<Fiber*>(w & ~kHasWaiters)}, deadline)) {
+    switch (park(this, waiter, still_held, {"mutex", this, reinterpret_cast<FiberRecord*>(w & ~kHasWaiters)}, deadline)) {
       case WakeReason::Woken:
         if (waiter.token & kHandedOver) return true;
         token = waiter.token;

@@ -28,19 +28,19 @@ class FiberMutex {
   // Whoever holds it; unlocking a free one does nothing.
   void unlock() { unlock(self()); }
   // Null if it is free. May be out of date at once, unless it is the caller.
-  Fiber* owner() const { return reinterpret_cast<Fiber*>(word_.load(std::memory_order_relaxed) & ~kHasWaiters); }
+  FiberRecord* owner() const { return reinterpret_cast<FiberRecord*>(word_.load(std::memory_order_relaxed) & ~kHasWaiters); }
 
   // The same for callers that know self() already.
-  bool try_lock(Fiber* me) {
+  bool try_lock(FiberRecord* me) {
     uint64_t free = 0;
     // Acquire, with the release in unlock: the last owner's writes are seen.
     return word_.compare_exchange_strong(free, value(me), std::memory_order_acquire, std::memory_order_relaxed);
   }
-  void lock(Fiber* me) {
+  void lock(FiberRecord* me) {
     if (__builtin_expect(!try_lock(me), 0)) lock_slow(me, kNever, 0);
   }
-  bool lock_until(Fiber* me, uint64_t deadline_ns) { return try_lock(me) || lock_slow(me, deadline_ns, 0); }
-  void unlock(Fiber* me) {
+  bool lock_until(FiberRecord* me, uint64_t deadline_ns) { return try_lock(me) || lock_slow(me, deadline_ns, 0); }
+  void unlock(FiberRecord* me) {
     uint64_t mine = value(me);
     if (__builtin_expect(!word_.compare_exchange_strong(mine, 0, std::memory_order_release, std::memory_order_relaxed), 0))
       unlock_slow();
@@ -48,7 +48,7 @@ class FiberMutex {
 
   // For waits whose waiter may be moved to this mutex's queue (condition variables): Waiter::requeue_to is the mutex's
   // address, and once woken, the waiter comes here with its token. It must take the lock and not give up.
-  void relock(Fiber* me, uint64_t token) {
+  void relock(FiberRecord* me, uint64_t token) {
     if (!(token & kHandedOver)) lock_slow(me, kNever, token);
   }
   // Under the lock of the queue: if the mutex is held, makes its owner wake somebody when it unlocks. False if it is free.
@@ -61,12 +61,12 @@ class FiberMutex {
   static constexpr uint64_t kHasWaiters = 1;
   // Waiter::token
   static constexpr uint64_t kMore = 1, kHandedOver = 2;
-  static uint64_t value(Fiber* f) { return reinterpret_cast<uint64_t>(f); }
-  bool lock_slow(Fiber* me, uint64_t deadline_ns, uint64_t token);
+  static uint64_t value(FiberRecord* f) { return reinterpret_cast<uint64_t>(f); }
+  bool lock_slow(FiberRecord* me, uint64_t deadline_ns, uint64_t token);
   void unlock_slow();
 
   std::atomic<uint64_t> word_{0};
 };
-static_assert(sizeof(FiberMutex) == 8 && alignof(Fiber) > 1);
+static_assert(sizeof(FiberMutex) == 8 && alignof(FiberRecord) > 1);
 
 }  // namespace fiberthread

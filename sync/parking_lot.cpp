@@ -105,7 +105,7 @@ void WakeList::wake_all() {
   for (Waiter* w = first_; w;) {
     // After the mark the waiter may be gone at once.
     Waiter* next = w->next;
-    Fiber* f = w->fiber;
+    FiberRecord* f = w->fiber;
     chaos_delay();
     w->signaled.store(1, std::memory_order_release);
     unpark(f);
@@ -114,7 +114,7 @@ void WakeList::wake_all() {
 }
 
 WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline, uint32_t mask) {
-  Fiber* me = w.fiber;
+  FiberRecord* me = w.fiber;
   auto loop = [&] {
     bool late = passed(me, deadline);
     // Acquire: what the waker did before is seen.

@@ -42,7 +42,7 @@ struct Waiter {
   bool requeued = false;             // set by requeue(): then neither deadline nor interrupts end the wait
   uint64_t token = 0;                // between the caller and who takes it out
 
-  Fiber* fiber = self();  // here and not under a bucket's lock: making the record of a foreign thread calls malloc
+  FiberRecord* fiber = self();  // here and not under a bucket's lock: making the record of a foreign thread calls malloc
   const void* address = nullptr;
   std::atomic<Bucket*> bucket{nullptr};  // where it is queued; null: taken out
   std::atomic<uint32_t> signaled{0};

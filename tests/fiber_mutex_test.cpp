@@ -183,7 +183,7 @@ Test(fiber_mutex, waiters_moved_to_it_get_it_one_after_the_other) {
     Threads t;
     for (int i = 0; i < 8; i++) {
       auto body = [&] {
-        Fiber* me = self();
+        FiberRecord* me = self();
         Waiter w;
         w.requeue_to = &m;
         m.lock();

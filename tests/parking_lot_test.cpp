@@ -140,11 +140,11 @@ Test(parking_lot, times_out_but_not_early) {
 Test(parking_lot, interrupts_of_the_mask_end_a_wait) {
   char address;
   for (bool kernel : {true, false}) {
-    std::atomic<Fiber*> who{nullptr};
+    std::atomic<FiberRecord*> who{nullptr};
     std::atomic<int> phase{0};
     Threads t;
     auto body = [&] {
-      Fiber* me = self();
+      FiberRecord* me = self();
       who = me;
       Waiter w;
       cr_assert(park(&address, w, always, {"test"}, kNever, kInterruptCancel) == WakeReason::Interrupted);
@@ -213,7 +213,7 @@ bool answer_move(void* p) {
 Test(parking_lot, moved_ones_sleep_on_and_no_longer_give_up) {
   char from, to;
   std::atomic<int> woken{0};
-  std::atomic<Fiber*> who[6] = {};
+  std::atomic<FiberRecord*> who[6] = {};
   Threads t;
   for (uint32_t i = 0; i < 6; i++) {
     t.fiber([&, i] {
@@ -320,11 +320,11 @@ Test(parking_lot, no_wake_up_is_lost_or_made_up, .timeout = 240) {
   static char here, there;
   std::atomic<uint64_t> sent{0}, got{0};
   std::atomic<int> left{kWaiters};
-  std::atomic<Fiber*> who[kWaiters] = {};
+  std::atomic<FiberRecord*> who[kWaiters] = {};
   Threads t;
   auto waiter = [&](int i) {
     Random random{static_cast<uint64_t>(i)};
-    Fiber* me = self();
+    FiberRecord* me = self();
     who[i] = me;
     for (int r = 0; r < kRounds; r++) {
       Waiter w;
@@ -353,7 +353,7 @@ Test(parking_lot, no_wake_up_is_lost_or_made_up, .timeout = 240) {
           break;
         }
         case 2:
-          if (Fiber* f = who[random(kWaiters)]) interrupt(f, kInterruptCancel);
+          if (FiberRecord* f = who[random(kWaiters)]) interrupt(f, kInterruptCancel);
           break;
         default:
           yield();

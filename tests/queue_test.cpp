@@ -15,7 +15,7 @@ using namespace fiberthread;
 
 Test(queue, local_is_first_in_first_out_and_says_when_it_is_full) {
   auto q = std::make_unique<LocalQueue>();
-  static Fiber f[3];
+  static FiberRecord f[3];
   for (auto& x : f) cr_assert(q->push(&x));
   for (auto& x : f) cr_assert(q->pop() == &x);
   cr_assert(q->pop() == nullptr && q->empty());
@@ -28,7 +28,7 @@ Test(queue, local_is_first_in_first_out_and_says_when_it_is_full) {
 
 Test(queue, half_is_stolen) {
   auto from = std::make_unique<LocalQueue>(), to = std::make_unique<LocalQueue>();
-  static Fiber f[9];
+  static FiberRecord f[9];
   for (auto& x : f) from->push(&x);
   cr_assert(from->steal_into(*to) != nullptr);
   int left = 0, moved = 1;
@@ -39,7 +39,7 @@ Test(queue, half_is_stolen) {
 }
 
 Test(queue, inbox_and_global_keep_their_order) {
-  static Fiber f[4];
+  static FiberRecord f[4];
   Inbox inbox;
   GlobalQueue global;
   for (auto& x : f) inbox.push(&x);
@@ -57,11 +57,11 @@ Test(queue, nothing_is_lost_or_doubled) {
   constexpr int kFibers = 64, kRounds = 20000, kThieves = 3;
   static LocalQueue queue;
   static LocalQueue loot[kThieves];
-  static Fiber f[kFibers];
+  static FiberRecord f[kFibers];
   static std::atomic<int> out[kFibers], in_queue[kFibers];
   static std::atomic<bool> stop{false};
   static std::atomic<int> doubled{0};
-  static auto take = [](Fiber* x) {
+  static auto take = [](FiberRecord* x) {
     auto i = x - f;
     doubled += in_queue[i].fetch_sub(1) != 1;
     out[i]++;
@@ -71,8 +71,8 @@ Test(queue, nothing_is_lost_or_doubled) {
     pthread_create(&t[i], nullptr, [](void* p) -> void* {
       auto& mine = loot[reinterpret_cast<long>(p)];
       while (!stop || !queue.empty()) {
-        if (Fiber* x = queue.steal_into(mine)) take(x);
-        while (Fiber* x = mine.pop()) take(x);
+        if (FiberRecord* x = queue.steal_into(mine)) take(x);
+        while (FiberRecord* x = mine.pop()) take(x);
         sched_yield();
       }
       return nullptr;
@@ -86,7 +86,7 @@ Test(queue, nothing_is_lost_or_doubled) {
       in++;
     }
     if (r % 3 == 0)
-      if (Fiber* x = queue.pop()) take(x);
+      if (FiberRecord* x = queue.pop()) take(x);
     if (r % 64 == 0) sched_yield();
   }
   stop = true;

@@ -16,7 +16,7 @@ namespace {
 void use_workers(uint32_t n) { options.workers = n; }
 
 std::atomic<uint32_t> flag{0};
-std::atomic<Fiber*> waiter{nullptr};
+std::atomic<FiberRecord*> waiter{nullptr};
 
 void* wait_for_flag(void*) {
   waiter = self();
@@ -49,7 +49,7 @@ Test(scheduler, no_unpark_is_lost_16) { park_and_unpark(16); }
 Test(scheduler, ping_pong) {
   use_workers(2);
   static std::atomic<uint32_t> turn{0};
-  static std::atomic<Fiber*> players[2];
+  static std::atomic<FiberRecord*> players[2];
   auto play = [](void* p) -> void* {
     auto me = static_cast<uint32_t>(reinterpret_cast<long>(p));
     players[me] = self();

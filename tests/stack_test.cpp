@@ -15,19 +15,19 @@
 using namespace fiberthread;
 
 namespace {
-Fiber* get(size_t size, size_t guard = 4096, void* stack = nullptr) {
+FiberRecord* get(size_t size, size_t guard = 4096, void* stack = nullptr) {
   cr_assert(sched_start());
   Busy busy;
   return block_get(size, guard, stack);
 }
-void put(Fiber* f) {
+void put(FiberRecord* f) {
   Busy busy;
   block_put(f);
 }
 
 constexpr unsigned kMany = 300;
-std::vector<Fiber*> get_many() {
-  std::vector<Fiber*> all;
+std::vector<FiberRecord*> get_many() {
+  std::vector<FiberRecord*> all;
   for (unsigned i = 0; i < kMany; i++) {
     all.push_back(get(65536));
     memset(all[i]->stack_low, 1, 4096);
@@ -62,7 +62,7 @@ bool resident(void* page) {
 
 Test(stack, has_the_room_that_was_asked_for) {
   for (size_t size = 16384; size < 40 << 20; size = size * 3 + 4096) {
-    Fiber* f = get(size + 4096);
+    FiberRecord* f = get(size + 4096);
     cr_assert(f && static_cast<size_t>(f->stack_high - f->stack_low) >= size);
     cr_assert_eq(f->guard_size, 4096u);
     cr_assert(f->stack_low == f->block + f->guard_size && f->stack_high <= f->block + f->block_size);
@@ -74,21 +74,21 @@ Test(stack, has_the_room_that_was_asked_for) {
 }
 
 Test(stack, guard_faults, .signal = SIGSEGV) {
-  Fiber* f = get(65536);
+  FiberRecord* f = get(65536);
   *(f->stack_low - 1) = 1;
 }
 
 Test(stack, guard_faults_at_its_lowest_byte, .signal = SIGSEGV) {
-  Fiber* f = get(65536, 3 * 4096);
+  FiberRecord* f = get(65536, 3 * 4096);
   *f->block = 1;
 }
 
 Test(stack, a_block_is_used_again_with_its_tcb) {
-  Fiber* f = get(65536);
+  FiberRecord* f = get(65536);
   void* tcb = f->tcb;
   uint32_t id = f->id;
   put(f);
-  Fiber* again = get(65536);
+  FiberRecord* again = get(65536);
   cr_assert(again == f && again->tcb == tcb);
   cr_assert_neq(again->id, id);
   put(again);
@@ -96,14 +96,14 @@ Test(stack, a_block_is_used_again_with_its_tcb) {
 
 Test(stack, of_the_callers) {
   static char mine[65536];
-  Fiber* f = get(sizeof mine, 0, mine);
+  FiberRecord* f = get(sizeof mine, 0, mine);
   cr_assert(f->stack_low == mine && f->stack_high == mine + sizeof mine && f->user_stack);
   cr_assert(static_cast<char*>(f->tcb) < mine || static_cast<char*>(f->tcb) >= mine + sizeof mine);
   put(f);
 }
 
 Test(stack, what_is_no_handle_is_not_found) {
-  Fiber* f = get(65536);
+  FiberRecord* f = get(65536);
   cr_assert(block_find(nullptr) == nullptr && block_find(f) == nullptr);
   cr_assert(block_find(static_cast<char*>(f->tcb) + 8) == nullptr);
   cr_assert(get(size_t{1} << 47) == nullptr);
@@ -111,12 +111,12 @@ Test(stack, what_is_no_handle_is_not_found) {
 }
 
 Test(stack, memory_of_idle_blocks_goes_back) {
-  std::vector<Fiber*> all = get_many();
+  std::vector<FiberRecord*> all = get_many();
   std::vector<char*> low;
   std::vector<void*> tcb;
-  for (Fiber* f : all) low.push_back(f->stack_low), tcb.push_back(f->tcb);
+  for (FiberRecord* f : all) low.push_back(f->stack_low), tcb.push_back(f->tcb);
   cr_assert_eq(reap_idle(), 0u);  // they are in use
-  for (Fiber* f : all) put(f);
+  for (FiberRecord* f : all) put(f);
   unsigned released = reap_idle(), gone = 0;
   cr_assert(released >= kMany - 64 - 32 && !block_any_idle());  // some stay for ever, some with their worker
   for (unsigned i = 0; i < kMany; i++) {
@@ -126,7 +126,7 @@ Test(stack, memory_of_idle_blocks_goes_back) {
   }
   cr_assert_eq(gone, released);
   // All can be had again, as new.
-  for (Fiber* f : get_many()) {
+  for (FiberRecord* f : get_many()) {
     cr_assert(f->tcb && block_find(f->tcb) == f && f->guard_size == 4096);
     for (char* p = f->stack_low + 4096; p < f->stack_high - 4096; p += 64) cr_assert_eq(*p, 0);
     put(f);
@@ -134,7 +134,7 @@ Test(stack, memory_of_idle_blocks_goes_back) {
 }
 
 Test(stack, blocks_in_use_stay_when_their_neighbours_memory_goes) {
-  std::vector<Fiber*> all = get_many();
+  std::vector<FiberRecord*> all = get_many();
   for (unsigned i = 0; i < kMany; i++)
     if (i % 7) put(all[i]);
   cr_assert(reap_idle() > 0);
@@ -148,9 +148,9 @@ Test(stack, blocks_in_use_stay_when_their_neighbours_memory_goes) {
 }
 
 Test(stack, guard_faults_after_the_memory_went, .signal = SIGSEGV) {
-  std::vector<Fiber*> all = get_many();
-  for (Fiber* f : all) put(f);
+  std::vector<FiberRecord*> all = get_many();
+  for (FiberRecord* f : all) put(f);
   if (reap_idle() == 0) return;
-  Fiber* last = get_many().back();
+  FiberRecord* last = get_many().back();
   *(last->stack_low - 1) = 1;
 }

@@ -12,14 +12,14 @@ using namespace fiberthread;
 
 namespace {
 // A record that is RUNNING keeps an unpark as its latch.
-bool fired(Fiber& f) { return f.pending_unpark.load() != 0; }
-void make_running(Fiber& f) { f.state.store(State::Running); }
+bool fired(FiberRecord& f) { return f.pending_unpark.load() != 0; }
+void make_running(FiberRecord& f) { f.state.store(State::Running); }
 }  // namespace
 
 Test(timer, runs_what_is_due_and_only_that) {
   TimerWheel wheel;
   constexpr int kTimers = 300;
-  static Fiber fibers[kTimers];
+  static FiberRecord fibers[kTimers];
   std::vector<Timer> timers(kTimers);
   unsigned seed = 7;
   uint64_t start = now_ns();
@@ -46,7 +46,7 @@ Test(timer, runs_what_is_due_and_only_that) {
 
 Test(timer, never_and_the_past) {
   TimerWheel wheel;
-  static Fiber far, past;
+  static FiberRecord far, past;
   make_running(far);
   make_running(past);
   Timer never{&far, kNever - 1}, late{&past, 1};

@@ -31,7 +31,7 @@ bit pending, flag;
 byte entries;                   // in queues
 bit saved = 1, resumed;
 byte on;                        // worker that it runs on, from 1
-byte bound;                     // Fiber::bound
+byte bound;                     // FiberRecord::bound
 bit join_lock, over;
 
 mtype post[WORKERS + 1];
