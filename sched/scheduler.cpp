@@ -488,7 +488,6 @@ void go_idle(Worker* w) {
   chaos_delay();
   // The last to go: if nobody is left who could wake anybody, sysmon says so. It may sleep since long before.
   if (!queued && free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed)) sysmon_poke();
-  if (poll_active() && !poll_watched()) sysmon_poke();
   if (watches) {
     w->in_poller.exchange(1, std::memory_order_seq_cst);
     if (!queued && w->wake.load(std::memory_order_seq_cst) == 0) poll_sleep(events, deadline);
