@@ -30,6 +30,7 @@ namespace fiberthread {
 
 thread_local constinit FiberRecord* tls_current __attribute__((tls_model("initial-exec"))) = nullptr;
 thread_local constinit uint32_t tls_busy __attribute__((tls_model("initial-exec"))) = 0;
+thread_local constinit uint32_t tls_vforked __attribute__((tls_model("initial-exec"))) = 0;
 thread_local constinit Worker* tls_worker __attribute__((tls_model("initial-exec"))) = nullptr;
 
 namespace {
@@ -726,6 +727,7 @@ void tcb_release(FiberRecord& f) {
 void** tcb_cleanup_jmp_buf(void* tcb) { return &at<void*>(tcb, L.cleanup_jmp_buf); }
 uint32_t* tcb_cancelhandling(void* tcb) { return &at<uint32_t>(tcb, L.cancelhandling); }
 uint32_t* tcb_tid(void* tcb) { return &at<uint32_t>(tcb, L.tid); }
+FiberRecord* tcb_fiber(void* tcb) { return tls_of(tcb, tls_current); }
 void* tcb_robust_list(void* tcb) { return L.robust_head ? static_cast<char*>(tcb) + L.robust_head : nullptr; }
 void* tcb_thread_pointer(void* tcb) { return thread_pointer_of(tcb); }
 
