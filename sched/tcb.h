@@ -50,6 +50,8 @@ void** tcb_cleanup_jmp_buf(void* tcb);
 // The caller's cancellation word of libc.
 uint32_t* tcb_cancelhandling(void* tcb);
 uint32_t* tcb_tid(void* tcb);
+// The record that the thread of a TCB has: null if it is a foreign one that has not needed any.
+FiberRecord* tcb_fiber(void* tcb);
 // What `use` changes in the caller's TCB is found out, and undone in those that tcb_end() sees from then on. Busy.
 void tcb_learn(void (*use)());
 // The head of its list of robust mutexes, in the kernel's form; null if it is not known where.
