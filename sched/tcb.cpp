@@ -779,8 +779,9 @@ void tcb_first_steps() {
 }
 void tcb_call_tls_destructors() { call_tls_dtors(); }
 
+std::atomic<bool> tcb_go_found{false};
+
 namespace {
-std::atomic<bool> go_found{false};
 std::atomic<uint64_t> go_looked_at{0};  // the value of modules_changes that was looked at last, plus one
 
 // The note of Go's linker, of type 4 and name "Go".
@@ -801,12 +802,12 @@ int has_go(dl_phdr_info* info, size_t, void*) {
 }  // namespace
 
 bool tcb_go_is_loaded() {
-  if (go_found.load(std::memory_order_relaxed)) return true;
+  if (tcb_go_found.load(std::memory_order_relaxed)) return true;
   uint64_t now = modules_changes.load(std::memory_order_acquire) + 1;
   if (__builtin_expect(!loading.load(std::memory_order_relaxed) && go_looked_at.load(std::memory_order_relaxed) == now, 1)) return false;
-  if (dl_iterate_phdr(has_go, nullptr)) go_found.store(true, std::memory_order_relaxed);
+  if (dl_iterate_phdr(has_go, nullptr)) tcb_go_found.store(true, std::memory_order_relaxed);
   go_looked_at.store(now, std::memory_order_relaxed);
-  return go_found.load(std::memory_order_relaxed);
+  return tcb_go_found.load(std::memory_order_relaxed);
 }
 
 void tcb_modules_change() { loading.fetch_add(1, std::memory_order_relaxed); }

@@ -74,6 +74,7 @@ void tcb_modules_changed();
 // True once a loaded object has been found to contain Go's runtime. That makes system calls by itself, blocks signals and sets
 // alternate stacks that way, so each thread that it may run on has to keep its kernel thread. Looks if there may be new objects.
 bool tcb_go_is_loaded();
+extern std::atomic<bool> tcb_go_found;  // the answer so far
 
 // Makes the initial thread's TCB fit to move between workers: no rseq registration, single-thread mode off.
 void tcb_adopt_main();

@@ -100,6 +100,7 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
   }
   auto sp = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   char* other = me->kernel ? nullptr : other_stack(a, sp);
+  if (!other && !me->kernel) other = stack_of_kernel_thread(me, a, sp);
   context->uc_stack = show_alternate();
   set_words(context->uc_sigmask, back);
   set_mask_of(me, mask_during(mask_of(me), a, sig));
@@ -219,7 +220,7 @@ bool fault(Interrupted& in, int sig, siginfo_t* info) {
   if (user_memory_fault(in.uc)) return false;
   FiberRecord* me = in.fiber;
   if (handled(action_of(sig)) && (me || !sched_started())) {
-    if (!me || me->kernel) return true;
+    if (!me || me->kernel || stack_of_kernel_thread(me, action_of(sig), stack_pointer(in.uc))) return true;
     enter(in, sig, *info);
     return false;
   }
@@ -264,6 +265,7 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
     bool mine = me && !timed && (sent_to_thread(got) || profiles(got));
     FiberRecord* to = timed ? timed : mine ? me : pick_target(me, sig);
     if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
+      if (stack_of_kernel_thread(me, action_of(sig), stack_pointer(in.uc))) return true;
       enter(in, sig, got);
     } else {
       if (!record(to, got, !timed && !sent_to_thread(got))) return false;

@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "sched/preempt.h"
+#include "sched/tcb.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/user_memory.h"
@@ -55,6 +56,14 @@ void frames_init() {
 char* other_stack(const Action& a, uintptr_t sp) {
   if (!(a.flags & SA_ONSTACK) || !alternate().ss_size || on_alternate(sp)) return nullptr;
   return static_cast<char*>(alternate().ss_sp) + alternate().ss_size;
+}
+
+char* stack_of_kernel_thread(FiberRecord* me, const Action& a, uintptr_t sp) {
+  if (__builtin_expect(!tcb_go_found.load(std::memory_order_relaxed), 1)) return nullptr;
+  if (!(a.flags & SA_ONSTACK) || me->alternate.ss_size || !me->bound.load(std::memory_order_relaxed)) return nullptr;
+  stack_t ss = {};
+  raw_syscall(SYS_sigaltstack, 0, arg(&ss));  // Go may have set its own by itself
+  return ss.ss_flags & SS_DISABLE || within(ss, sp) ? nullptr : static_cast<char*>(ss.ss_sp) + ss.ss_size;
 }
 
 stack_t alternate_now() {
