@@ -120,6 +120,9 @@ struct alignas(64) FiberRecord {
 extern thread_local constinit FiberRecord* tls_current __attribute__((tls_model("initial-exec")));
 // > 0: neither preemption nor a program's asynchronous signal handler may come in here (see Busy).
 extern thread_local constinit uint32_t tls_busy __attribute__((tls_model("initial-exec")));
+// > 0 from a fiber's vfork() until the child has gone: what runs on its stack and TLS is the child then, another process, which waits
+// in the kernel only and leaves the scheduler alone. How deep, as the child may vfork too.
+extern thread_local constinit uint32_t tls_vforked __attribute__((tls_model("initial-exec")));
 
 FiberRecord* adopt_kernel_thread();  // makes the record of a foreign thread
 
@@ -186,7 +189,7 @@ inline void clear_pending_unpark(FiberRecord* self) {
 void interrupt(FiberRecord* f, uint32_t bits);
 
 // True if the caller parks where it waits: a fiber on its own stack, with no kernel thread of its own. False for kernel threads,
-// bound fibers, and handlers on the signal stack, which may as well wait in the kernel.
+// bound fibers, children of a vfork, and handlers on the signal stack, which may as well wait in the kernel.
 bool may_park();
 
 // Lets others run. A fiber goes to the end of the queue; a kernel thread calls the kernel's sched_yield.
@@ -202,7 +205,7 @@ class Blocking {
   ~Blocking() { end(); }
   Blocking(const Blocking&) = delete;
 
- private:
+  // For calls that return in another function than they are made in.
   static void begin();
   static void end();
 };

@@ -374,6 +374,7 @@ bool sched_start() {
     no_membarrier = raw_syscall(SYS_membarrier, 1 << 4 /* REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0;
     if (options.force_nptl) why = "asked for by FIBERTHREAD_NPTL";
     else if (__tsan_init) why = "ThreadSanitizer keeps threads' state where fibers cannot have their own";
+    else if (tcb_go_is_loaded()) why = "Go's runtime makes system calls by itself";
     else if (options.fail_self_check) why = "the self-check was told to fail";
     else {
       sysmon_prepare();

@@ -855,6 +855,12 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   // Only to save a switch: an unpark that follows the change of the flag is not lost.
   if (flag->load(std::memory_order_acquire) != expected) return true;
   chaos_delay();
+  if (__builtin_expect(tls_vforked, 0)) {
+    // Who wakes us wakes the parent. POSIX lets such a child wait for nothing; those that do shall get on somehow.
+    constexpr long kNap[2] = {0, 200'000};
+    raw_syscall(SYS_nanosleep, arg(kNap), 0);
+    return !passed(me, deadline);
+  }
   me->reason = reason;
   if (me->kernel) return park_in_kernel(me, deadline);
   me->preempted.store(0, std::memory_order_relaxed);
@@ -913,12 +919,12 @@ void interrupt(FiberRecord* f, uint32_t bits) {
 
 bool may_park() {
   FiberRecord* me = tls_current;
-  return me && !me->kernel && !me->bound.load(std::memory_order_relaxed);
+  return me && !me->kernel && !me->bound.load(std::memory_order_relaxed) && !tls_vforked;
 }
 
 void yield() {
   FiberRecord* me = self();
-  if (!me->kernel) {
+  if (!me->kernel && !tls_vforked) {
     Busy busy;
     Worker* w = me->worker;
     Worker* own = me->bound.load(std::memory_order_relaxed);
@@ -951,7 +957,7 @@ void hand_own_slot(Worker* w) {
 
 void Blocking::begin() {
   FiberRecord* me = self();
-  if (me->kernel || me->bound.load(std::memory_order_relaxed)) return;
+  if (me->kernel || me->bound.load(std::memory_order_relaxed) || tls_vforked) return;
   Busy busy;
   Worker* w = me->worker;
   Entry entry(w);
@@ -976,7 +982,7 @@ void sched_bind_to_initial() {
 
 void Blocking::end() {
   FiberRecord* me = self();
-  if (me->kernel || me->bound.load(std::memory_order_relaxed)) return;
+  if (me->kernel || me->bound.load(std::memory_order_relaxed) || tls_vforked) return;
   Busy busy;
   Worker* w = me->worker;
   Entry entry(w);

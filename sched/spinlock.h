@@ -25,8 +25,10 @@ class SpinLock {
     for (int i = 0; locked_.load(std::memory_order_acquire); i++) pause(i);
   }
   void unlock() { locked_.store(false, std::memory_order_release); }
-  // For the child of a fork, where no other thread exists that could hold it.
-  void reset() { locked_.store(false, std::memory_order_relaxed); }
+  // For the child of a fork, where no other thread exists that could hold it. Writes to no page in vain.
+  void reset() {
+    if (locked_.load(std::memory_order_relaxed)) locked_.store(false, std::memory_order_relaxed);
+  }
 
  private:
   // Who has it may lack the CPU, and a real-time thread that waits for it on that CPU gives it up only by sleeping.

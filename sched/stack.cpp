@@ -66,8 +66,9 @@ struct Class {
   uint32_t first[kLists] = {kNone, kNone, kNone}, last[kLists] = {kNone, kNone, kNone};
 };
 
-struct Chunk {
-  char* base;
+// One cache line: the child of a fork takes what its `base` is set of to be whole.
+struct alignas(64) Chunk {
+  char* base;  // set last
   size_t stride;
   uint32_t blocks, extent_count;
   std::atomic<uint32_t> opened;  // extents that had blocks ever
@@ -234,11 +235,11 @@ bool add_chunk(Class& c, unsigned cls, size_t stride) {
     madvise(mem, size, MADV_NOHUGEPAGE);
     madvise(fibers, records, MADV_NOHUGEPAGE);
     Chunk& k = chunks[n];
-    k.base = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(mem) + kGranule - 1) & ~(kGranule - 1));
+    char* base = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(mem) + kGranule - 1) & ~(kGranule - 1));
     // A block's hot top and the next one's guard share a page table, unless a new one begins between them.
     size_t common = stride & -stride;
     if (common > kPageTable) common = kPageTable;
-    if (common > kGranule && reinterpret_cast<uintptr_t>(k.base) % common == 0) k.base += kGranule;
+    if (common > kGranule && reinterpret_cast<uintptr_t>(base) % common == 0) base += kGranule;
     k.stride = stride;
     k.blocks = blocks;
     k.extent_count = extents;
@@ -247,6 +248,7 @@ bool add_chunk(Class& c, unsigned cls, size_t stride) {
     k.cls = static_cast<uint16_t>(cls);
     k.fibers = static_cast<FiberRecord*>(fibers);
     k.extents = reinterpret_cast<Extent*>(static_cast<char*>(fibers) + records);
+    __atomic_store_n(&k.base, base, __ATOMIC_RELEASE);
     chunk_count.store(n + 1, std::memory_order_release);  // publishes the chunk to block_find
     c.chunk = static_cast<int>(n);
     if (c.next_chunk_blocks < kMaxBlocks) c.next_chunk_blocks *= 2;
@@ -276,7 +278,8 @@ FiberRecord* unborn_fiber(uint32_t id, uint32_t i) {
   // Written before it is read: the other way a fresh page costs two faults, and an interrupt for every other CPU.
   f->block_size = k.stride;
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  if (!f->block) {
+  // With a TCB though unborn: it was just being made when the process was forked.
+  if (!f->block || f->tcb) {
     new (f) FiberRecord;
     f->block_size = k.stride;
     f->chunk = static_cast<uint16_t>(id / kMaxExtents);
@@ -397,8 +400,10 @@ FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
   if (!f && !(f = take_unborn(c, cls, stride))) return nullptr;
   char* top = top_of(f);
   if (__builtin_expect(!f->tcb, 0)) {
-    if (f->chunk < stale_chunks) drop(f->block + f->guard_size, f->block + f->block_size);
-    if (!tcb_make(*f, top)) {
+    // Mapped anew, as its guard may have been changing at the fork.
+    bool stale = f->chunk < stale_chunks, empty = !stale || wipe(f->block, f->block_size);
+    if (stale) f->guard_size = 0;
+    if (!empty || !tcb_make(*f, top)) {
       drop(f->block + f->guard_size, f->block + f->block_size);
       give_back_unborn(c, f);
       return nullptr;
@@ -709,34 +714,45 @@ void stack_look_at_objects() {
   for (uint32_t i = 0; i < n; i++) mprotect(chunks[i].base, chunks[i].stride * chunks[i].blocks, protection());
 }
 
-void block_lock_for_fork() {
-  for (auto& c : classes) c.lock.lock();
-  chunk_lock.lock();
-}
-
-void block_unlock_after_fork(bool child, FiberRecord* survivor) {
-  chunk_lock.unlock();
-  for (auto& c : classes) c.lock.unlock();
-  if (!child) return;
+// A fork takes none of our locks: it waits for malloc's afterwards, and whoever has that may have been preempted, while all workers
+// would spin for ours. So in the child any of this may be half changed, and nothing is taken from it but which chunks there are and
+// how far they were ever used. Even of that, what was written last may be there without what was written before it, as a fork copies
+// page by page while other CPUs go on; so all words are set anew that later use relies on.
+void block_reset_after_fork(FiberRecord* survivor) {
   // All other fibers are gone. Their TCBs left libc's list at the fork, so they are made anew when used again. Until
   // then their memory stays as it was, as that of dead threads does on NPTL: the child may look at what lies there.
   reaper_reset_after_fork();
-  uint32_t n = chunk_count.load(std::memory_order_relaxed);
+  chunk_lock.reset();
+  burst.store(nullptr, std::memory_order_relaxed);
+  uint32_t n = 0;
+  while (n < kMaxChunks && chunks[n].base) n++;
+  for (uint32_t i = n, known = chunk_count.load(std::memory_order_relaxed); i < known; i++) chunks[i].base = nullptr;
+  chunk_count.store(n, std::memory_order_relaxed);
   stale_chunks = n;
+  for (auto& c : classes) {
+    c.lock.reset();
+    if (c.chunk >= static_cast<int>(n)) c.chunk = -1;
+  }
   for (uint32_t i = 0; i < n; i++) {
     Class& c = classes[chunks[i].cls];
     c.hot = nullptr;
-    c.hot_count = c.free_count = c.low_water = c.idle = 0;
+    c.hot_count = c.free_count = c.low_water = c.idle = c.to_populate = 0;
     for (auto& id : c.first) id = kNone;
     for (auto& id : c.last) id = kNone;
+    c.chunk = static_cast<int>(i);  // of several the last
   }
   for (uint32_t i = 0; i < n; i++) {
     Chunk& k = chunks[i];
     uint32_t opened = k.opened.load(std::memory_order_relaxed);
-    for (uint32_t j = 0; j < opened; j++) {
+    k.clean = 0;
+    for (uint32_t j = 0; j < k.extent_count; j++) {
+      Extent& e = k.extents[j];
+      if (j >= opened) {
+        if (e.free | e.unborn | e.warm) e = Extent{};
+        continue;
+      }
       uint32_t id = i * kMaxExtents + j;
       uint64_t all = all_of(id), unborn = 0;
-      Extent& e = k.extents[j];
       // Records of which nothing is left stay untouched.
       for (uint32_t b = 0; b < kPerExtent && all >> b & 1; b++) {
         FiberRecord* f = fiber_at(id, b);
@@ -749,6 +765,7 @@ void block_unlock_after_fork(bool child, FiberRecord* survivor) {
         f->tcb = nullptr;
       }
       e.free = e.unborn = e.warm = 0;
+      e.clean = false;
       change(classes[k.cls], id, 0, unborn);
     }
   }

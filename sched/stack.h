@@ -57,7 +57,7 @@ char* map_stack(size_t size, size_t guard);
 // True once a loaded object wants executable stacks (PT_GNU_STACK); blocks made from then on are.
 void stack_look_at_objects();
 
-void block_lock_for_fork();
-void block_unlock_after_fork(bool child, FiberRecord* survivor);
+// In the child of a fork.
+void block_reset_after_fork(FiberRecord* survivor);
 
 }  // namespace fiberthread

@@ -30,6 +30,7 @@ namespace fiberthread {
 
 thread_local constinit FiberRecord* tls_current __attribute__((tls_model("initial-exec"))) = nullptr;
 thread_local constinit uint32_t tls_busy __attribute__((tls_model("initial-exec"))) = 0;
+thread_local constinit uint32_t tls_vforked __attribute__((tls_model("initial-exec"))) = 0;
 thread_local constinit Worker* tls_worker __attribute__((tls_model("initial-exec"))) = nullptr;
 
 namespace {
@@ -726,6 +727,7 @@ void tcb_release(FiberRecord& f) {
 void** tcb_cleanup_jmp_buf(void* tcb) { return &at<void*>(tcb, L.cleanup_jmp_buf); }
 uint32_t* tcb_cancelhandling(void* tcb) { return &at<uint32_t>(tcb, L.cancelhandling); }
 uint32_t* tcb_tid(void* tcb) { return &at<uint32_t>(tcb, L.tid); }
+FiberRecord* tcb_fiber(void* tcb) { return tls_of(tcb, tls_current); }
 void* tcb_robust_list(void* tcb) { return L.robust_head ? static_cast<char*>(tcb) + L.robust_head : nullptr; }
 void* tcb_thread_pointer(void* tcb) { return thread_pointer_of(tcb); }
 
@@ -776,6 +778,37 @@ void tcb_first_steps() {
   pristine_known.store(true, std::memory_order_release);
 }
 void tcb_call_tls_destructors() { call_tls_dtors(); }
+
+std::atomic<bool> tcb_go_found{false};
+
+namespace {
+std::atomic<uint64_t> go_looked_at{0};  // the value of modules_changes that was looked at last, plus one
+
+// The note of Go's linker, of type 4 and name "Go".
+int has_go(dl_phdr_info* info, size_t, void*) {
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    auto& h = info->dlpi_phdr[i];
+    if (h.p_type != PT_NOTE) continue;
+    auto* p = reinterpret_cast<const char*>(info->dlpi_addr + h.p_vaddr);
+    for (const char* end = p + h.p_memsz; p + sizeof(ElfW(Nhdr)) <= end;) {
+      auto* note = reinterpret_cast<const ElfW(Nhdr)*>(p);
+      if (note->n_type == 4 && note->n_namesz == 4 && memcmp(note + 1, "Go\0", 4) == 0) return 1;
+      auto round = [](size_t n) { return (n + 3) & ~size_t{3}; };
+      p += sizeof *note + round(note->n_namesz) + round(note->n_descsz);
+    }
+  }
+  return 0;
+}
+}  // namespace
+
+bool tcb_go_is_loaded() {
+  if (tcb_go_found.load(std::memory_order_relaxed)) return true;
+  uint64_t now = modules_changes.load(std::memory_order_acquire) + 1;
+  if (__builtin_expect(!loading.load(std::memory_order_relaxed) && go_looked_at.load(std::memory_order_relaxed) == now, 1)) return false;
+  if (dl_iterate_phdr(has_go, nullptr)) tcb_go_found.store(true, std::memory_order_relaxed);
+  go_looked_at.store(now, std::memory_order_relaxed);
+  return tcb_go_found.load(std::memory_order_relaxed);
+}
 
 void tcb_modules_change() { loading.fetch_add(1, std::memory_order_relaxed); }
 void tcb_modules_changed() {

@@ -50,6 +50,8 @@ void** tcb_cleanup_jmp_buf(void* tcb);
 // The caller's cancellation word of libc.
 uint32_t* tcb_cancelhandling(void* tcb);
 uint32_t* tcb_tid(void* tcb);
+// The record that the thread of a TCB has: null if it is a foreign one that has not needed any.
+FiberRecord* tcb_fiber(void* tcb);
 // What `use` changes in the caller's TCB is found out, and undone in those that tcb_end() sees from then on. Busy.
 void tcb_learn(void (*use)());
 // The head of its list of robust mutexes, in the kernel's form; null if it is not known where.
@@ -68,6 +70,11 @@ void tcb_run_key_destructors();
 // Around dlopen and dlclose: the list of modules with TLS changes somewhere between.
 void tcb_modules_change();
 void tcb_modules_changed();
+
+// True once a loaded object has been found to contain Go's runtime. That makes system calls by itself, blocks signals and sets
+// alternate stacks that way, so each thread that it may run on has to keep its kernel thread. Looks if there may be new objects.
+bool tcb_go_is_loaded();
+extern std::atomic<bool> tcb_go_found;  // the answer so far
 
 // Makes the initial thread's TCB fit to move between workers: no rseq registration, single-thread mode off.
 void tcb_adopt_main();

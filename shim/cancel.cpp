@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <ucontext.h>
 
 #include "sched/preempt.h"
 #include "sched/syscall.h"
@@ -31,35 +32,45 @@ struct Cancellation {
 };
 Cancellation& state_of(FiberRecord* f) { return shim_share<Cancellation, 96, 112>(f); }
 
-// Where libc keeps "asynchronous" in a TCB: found by experiment, as an offset and the bits that change.
-std::atomic<int32_t> type_offset{-1};
-std::atomic<uint32_t> type_bits{0};
+// Where libc keeps "asynchronous" and "disabled" in a TCB: found by experiment, as an offset and the bits that change.
+struct Field {
+  std::atomic<int32_t> offset{-1};
+  std::atomic<uint32_t> bits{0};
+
+  bool is_set(void* tcb) const {
+    int32_t at = offset.load(std::memory_order_acquire);
+    return at >= 0 && static_cast<volatile unsigned char*>(tcb)[at] & bits.load(std::memory_order_relaxed);
+  }
+  // `set`(value, &old) is what changes it from `cleared`.
+  void find(int (*set)(int, int*), int value, int cleared) {
+    if (offset.load(std::memory_order_acquire) >= 0) return;
+    constexpr size_t kLook = 2048;
+    unsigned char before[kLook];
+    auto* tcb = static_cast<volatile unsigned char*>(self()->tcb);
+    Busy busy;
+    int old;
+    for (size_t i = 0; i < kLook; i++) before[i] = tcb[i];
+    if (set(value, &old) != 0) return;
+    int32_t at = -1;
+    for (size_t i = 0; i < kLook && at < 0; i++)
+      if (before[i] != tcb[i]) at = static_cast<int32_t>(i);
+    uint32_t changed = at >= 0 ? before[at] ^ tcb[at] : 0;
+    set(old, nullptr);
+    if (at < 0 || old != cleared) return;
+    bits.store(changed, std::memory_order_relaxed);
+    offset.store(at, std::memory_order_release);
+  }
+};
+Field type_field, state_field;
 // Of _thread_db_pthread_cancelhandling's word, stable since 2.0.
 constexpr uint32_t kLibcCanceled = 8, kLibcExiting = 16;
 
-void find_type_field() {
-  if (type_offset.load(std::memory_order_acquire) >= 0) return;
-  constexpr size_t kLook = 2048;
-  unsigned char before[kLook];
-  auto* tcb = static_cast<volatile unsigned char*>(self()->tcb);
-  Busy busy;
-  int old;
-  for (size_t i = 0; i < kLook; i++) before[i] = tcb[i];
-  if (REAL(pthread_setcanceltype)(PTHREAD_CANCEL_ASYNCHRONOUS, &old) != 0) return;
-  int32_t at = -1;
-  for (size_t i = 0; i < kLook && at < 0; i++)
-    if (before[i] != tcb[i]) at = static_cast<int32_t>(i);
-  uint32_t bits = at >= 0 ? before[at] ^ tcb[at] : 0;
-  REAL(pthread_setcanceltype)(old, nullptr);
-  if (at < 0 || old != PTHREAD_CANCEL_DEFERRED) return;
-  type_bits.store(bits, std::memory_order_relaxed);
-  type_offset.store(at, std::memory_order_release);
+void find_fields() {
+  type_field.find(REAL(pthread_setcanceltype), PTHREAD_CANCEL_ASYNCHRONOUS, PTHREAD_CANCEL_DEFERRED);
+  state_field.find(REAL(pthread_setcancelstate), PTHREAD_CANCEL_DISABLE, PTHREAD_CANCEL_ENABLE);
 }
 
-bool libc_is_asynchronous(FiberRecord* f) {
-  int32_t at = type_offset.load(std::memory_order_acquire);
-  return at >= 0 && static_cast<volatile unsigned char*>(f->tcb)[at] & type_bits.load(std::memory_order_relaxed);
-}
+bool libc_is_asynchronous(FiberRecord* f) { return type_field.is_set(f->tcb); }
 
 bool libc_unwinds(FiberRecord* me) { return __atomic_load_n(tcb_cancelhandling(me->tcb), __ATOMIC_RELAXED) & kLibcExiting; }
 
@@ -70,6 +81,7 @@ bool asynchronous_and_pending(FiberRecord* me) { return state_of(me).asynchronou
 }  // namespace
 
 void cancel_init() {
+  (void)REAL(syscall);  // handlers may call it
   cancel_due = asynchronous_and_pending;
   cancel_now = cancel_self;
   preempt_poke_hook = cancel_poked;
@@ -95,6 +107,8 @@ void test_cancel() {
   if (__builtin_expect(cancel_pending(me), 0)) cancel_self();
 }
 
+bool cancel_is_asynchronous(FiberRecord* me) { return state_of(me).asynchronous.load(std::memory_order_relaxed); }
+
 void cancel_if_asynchronous() {
   FiberRecord* me = tls_current;
   if (me && me->queued == 0 && asynchronous_and_pending(me)) cancel_self();
@@ -107,9 +121,43 @@ void cancel_begin_exit(FiberRecord* me) {
     me->interrupts.fetch_and(~uint32_t{kInterruptCancel}, std::memory_order_relaxed);
 }
 
+namespace {
+
+// One of libc's own threads is cancelled as libc does it, but that the signal is ours: it is noted in the TCB, and the signal is sent
+// only to who may be stopped anywhere, as each waiting call of libc's may. Waits of ours end by the interrupt.
+int cancel_foreign(pthread_t t) {
+  void* tcb = reinterpret_cast<void*>(t);
+  auto tid = static_cast<int>(__atomic_load_n(tcb_tid(tcb), __ATOMIC_RELAXED));
+  if (tid <= 0) return 0;  // it has ended
+  find_fields();
+  __atomic_fetch_or(tcb_cancelhandling(tcb), kLibcCanceled, __ATOMIC_SEQ_CST);
+  if (FiberRecord* f = tcb_fiber(tcb)) {
+    state_of(f).requested.store(true, std::memory_order_seq_cst);
+    interrupt(f, kInterruptCancel);
+  }
+  if (type_field.is_set(tcb) && !state_field.is_set(tcb)) raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), tid, kPreemptSignal);
+  return 0;
+}
+
+// In the handler, on such a thread: unwinds from here, through the kernel's frame.
+void foreign_poked(void* context) {
+  void* tcb = reinterpret_cast<void*>(pthread_self());
+  uint32_t handling = __atomic_load_n(tcb_cancelhandling(tcb), __ATOMIC_SEQ_CST);
+  if (!(handling & kLibcCanceled) || handling & kLibcExiting || !type_field.is_set(tcb) || state_field.is_set(tcb) || tls_busy) return;
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&static_cast<ucontext_t*>(context)->uc_sigmask), 0, 8);
+  if (FiberRecord* me = tls_current) cancel_begin_exit(me);
+  REAL(pthread_exit)(PTHREAD_CANCELED);
+}
+
+}  // namespace
+
 void cancel_poked(siginfo_t*, void* context) {
   FiberRecord* me = tls_current;
-  if (!me || me->kernel || !cancel_pending(me)) return;
+  if (!me || me->kernel) {
+    if (sched_started()) foreign_poked(context);
+    return;
+  }
+  if (me->queued || !cancel_pending(me)) return;
   if (!state_of(me).asynchronous.load(std::memory_order_relaxed) && !libc_is_asynchronous(me)) return;
   if (!inject_call(context, cancel_self)) signal_look_again(context);
 }
@@ -121,11 +169,11 @@ using namespace fiberthread;
 FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   if (!sched_started()) return REAL(pthread_cancel)(t);
   FiberRecord* f = fiber_of(t);
-  // libc's would take our signal for its own. A thread of libc's can cancel itself only.
+  // libc's would take our signal for its own.
   if (!f && pthread_equal(t, pthread_self())) f = self();
-  if (!f) return ESRCH;
+  if (!f) return stale_handle(t) ? ESRCH : cancel_foreign(t);
   if (f->done.load(std::memory_order_acquire)) return 0;
-  find_type_field();
+  find_fields();
   Cancellation& s = state_of(f);
   s.requested.store(true, std::memory_order_seq_cst);
   __atomic_fetch_or(tcb_cancelhandling(f->tcb), kLibcCanceled, __ATOMIC_SEQ_CST);

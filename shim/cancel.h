@@ -20,6 +20,8 @@ bool cancel_pending(FiberRecord* me);
 [[noreturn]] void cancel_self();
 // cancel_self() if cancel_pending().
 void test_cancel();
+// The caller's type, whatever its state.
+bool cancel_is_asynchronous(FiberRecord* me);
 // cancel_self() if that is pending and the caller's type is asynchronous.
 void cancel_if_asynchronous();
 // In the handler of the scheduler's signal, on whatever it interrupted: somebody may have been cancelled there.

@@ -26,6 +26,18 @@ void look_again() {
   int error = errno;
   stack_look_at_objects();
   preempt_look_at_objects();
+  static std::atomic<bool> all_bound{false};
+  if (__builtin_expect(tcb_go_is_loaded(), 0) && !all_bound.exchange(true, std::memory_order_relaxed)) {
+    // Those that there are may call into it too.
+    sched_bind(main_fiber);
+    block_each(
+        [](FiberRecord* f, void*) {
+          if (f->valid.load(std::memory_order_acquire) && f != self()) sched_bind(f);
+          return true;
+        },
+        nullptr);
+    sched_bind(self());
+  }
   errno = error;
 }
 

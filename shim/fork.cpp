@@ -10,6 +10,7 @@
 #include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/ids.h"
+#include "shim/io.h"
 #include "shim/real.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
@@ -20,20 +21,19 @@ namespace {
 
 thread_local constinit uint64_t mask_before __attribute__((tls_model("initial-exec"))) = 0;
 
-// Between prepare and parent or child the fiber is Busy: it stays on its kernel thread, and nothing of ours is locked that
-// the child needs but by it. All other locks of ours are made anew in the child. Signals wait meanwhile: what was recorded in the
+// Between prepare and parent or child the fiber is Busy: it stays on its kernel thread. Of locks it has only that of libc's stack
+// lists, for which others sleep: libc goes on to wait for malloc's, whose owner may wait for a slot, so nobody must spin meanwhile.
+// All locks of ours are made anew in the child. Signals wait meanwhile: what was recorded in the
 // child before it is itself would be taken for the parent's.
 void prepare() {
   self();
   tls_busy = tls_busy + 1;
   sched_block_signals(&mask_before);
-  block_lock_for_fork();
   tcb_lock_for_fork();
 }
 
 void in_parent() {
   tcb_unlock_after_fork();
-  block_unlock_after_fork(false, nullptr);
   sched_restore_signals(mask_before);
   { Busy leave; tls_busy = tls_busy - 1; }
 }
@@ -48,7 +48,11 @@ void in_child() {
   ids_reset_after_fork();
   thread_reset_after_fork();
   sched_after_fork_child();
-  block_unlock_after_fork(true, me);
+  if (tls_vforked) {  // the child of a vfork has forked: this one has its memory to itself
+    tls_vforked = 0;
+    tls_busy = tls_busy - 1;
+  }
+  block_reset_after_fork(me);
   me->id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
   me->sigmask = mask;
   { Busy leave; tls_busy = tls_busy - 1; }
@@ -71,6 +75,28 @@ void fork_init() { pthread_atfork(prepare, in_parent, in_child); }
 }  // namespace fiberthread
 
 using namespace fiberthread;
+
+// vfork proper is in fork_<arch>.S, as its child returns first and the parent then returns from the same frame. Until that, the
+// parent's kernel thread sleeps uninterruptibly and stands for nobody: its slot goes to who waits for one. Busy, because the child
+// shall run nothing that was meant for the parent.
+extern "C" __attribute__((visibility("hidden"), used)) void fiberthread_vfork_begin() {
+  FiberRecord* me = tls_current;
+  if (!sched_started() || !me || me->kernel) return;
+  if (tls_vforked == 0) {
+    tls_busy = tls_busy + 1;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    Blocking::begin();
+  }
+  tls_vforked = tls_vforked + 1;
+}
+
+extern "C" __attribute__((visibility("hidden"), used)) pid_t fiberthread_vfork_end(long result) {
+  if (tls_vforked && --tls_vforked == 0) {
+    { Busy leave; tls_busy = tls_busy - 1; }
+    Blocking::end();
+  }
+  return static_cast<pid_t>(with_errno(result));
+}
 
 // A process made this way is a fork for us, with a function to begin in.
 FIBERTHREAD_EXPORT int clone(int (*function)(void*), void* stack, int flags, void* argument, ...) noexcept {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "sched/stack.h"
+#include "sched/tcb.h"
 #include "sched/worker.h"
 #include "shim/clock.h"
 #include "shim/export.h"
@@ -143,7 +144,7 @@ bool marked_bound(const pthread_attr_t* attr) {
 
 int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr_t* attr) {
   // A clone of its maker's kernel thread, with all that only the kernel knows of that.
-  if (is_ours(creator) && is_bound(creator) && creator->worker->tainted)
+  if ((is_ours(creator) && is_bound(creator) && creator->worker->tainted) || __builtin_expect(tcb_go_is_loaded(), 0))
     if (int e = sched_bind(f)) return e;
   if (!attr) return 0;
   int inherit;

@@ -100,6 +100,7 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
   }
   auto sp = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   char* other = me->kernel ? nullptr : other_stack(a, sp);
+  if (!other && !me->kernel) other = stack_of_kernel_thread(me, a, sp);
   context->uc_stack = show_alternate();
   set_words(context->uc_sigmask, back);
   set_mask_of(me, mask_during(mask_of(me), a, sig));
@@ -211,7 +212,7 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
   }
   in.busy = 0;
   set_mask_of(me, during);
-  me->worker->kernel_mask = during;
+  if (!me->kernel) me->worker->kernel_mask = during;
 }
 
 // True if the handler has to be called in place.
@@ -219,7 +220,7 @@ bool fault(Interrupted& in, int sig, siginfo_t* info) {
   if (user_memory_fault(in.uc)) return false;
   FiberRecord* me = in.fiber;
   if (handled(action_of(sig)) && (me || !sched_started())) {
-    if (!me || me->kernel) return true;
+    if (!me || me->kernel || stack_of_kernel_thread(me, action_of(sig), stack_pointer(in.uc))) return true;
     enter(in, sig, *info);
     return false;
   }
@@ -264,6 +265,7 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
     bool mine = me && !timed && (sent_to_thread(got) || profiles(got));
     FiberRecord* to = timed ? timed : mine ? me : pick_target(me, sig);
     if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
+      if (stack_of_kernel_thread(me, action_of(sig), stack_pointer(in.uc))) return true;
       enter(in, sig, got);
     } else {
       if (!record(to, got, !timed && !sent_to_thread(got))) return false;
@@ -284,8 +286,40 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
   return false;
 }
 
+// In the child of a vfork: TLS, actions and what is pending are its parent's, the signal is its own.
+void in_vforked_child(int sig, siginfo_t* info, ucontext_t* uc) {
+  Action a = action_of(sig);
+  if (!handled(a) || a.flags & SA_RESETHAND) {
+    struct sigaction k;
+    memset(&k, 0, sizeof k);
+    k.sa_handler = SIG_DFL;
+    REAL(sigaction)(sig, &k, nullptr);
+  }
+  if (handled(a)) {
+    uint64_t mask = mask_during(words(uc->uc_sigmask), a, sig);
+    raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
+    call(a, sig, info, uc);
+  } else if (info->si_code <= 0) {  // else it faults again
+    raw_syscall(SYS_kill, raw_syscall(SYS_getpid), sig);  // and is blocked until we return
+  }
+}
+
+// The kernel has gone to the thread's alternate stack, because we ask for it, and the program has not.
+bool on_wrong_stack(int sig, const ucontext_t* uc) {
+  if (action_of(sig).flags & SA_ONSTACK) return false;
+  auto low = reinterpret_cast<uintptr_t>(uc->uc_stack.ss_sp), here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  size_t size = uc->uc_stack.ss_size;
+  return here - low < size && stack_pointer(uc) - low > size;
+}
+
 // The kernel has blocked all signals, not only what the action says.
-void call_in_place(int sig, siginfo_t* info, ucontext_t* uc) {
+void call_in_place(Interrupted& in, int sig, siginfo_t* info) {
+  ucontext_t* uc = in.uc;
+  if (in.fiber && handled(action_of(sig)) && on_wrong_stack(sig, uc)) {
+    enter(in, sig, *info);  // as on a fiber, from where it was interrupted
+    tls_busy = in.busy;
+    return;
+  }
   Action a;
   if (claim(sig, a)) {
     uint64_t mask = mask_during(words(uc->uc_sigmask), a, sig);
@@ -301,13 +335,18 @@ void call_in_place(int sig, siginfo_t* info, ucontext_t* uc) {
 // With all signals blocked, on the worker's signal stack.
 void on_signal(int sig, siginfo_t* info, void* context) {
   int error = errno;
+  if (__builtin_expect(tls_vforked && in_vfork_child(), 0)) {
+    in_vforked_child(sig, info, static_cast<ucontext_t*>(context));
+    errno = error;
+    return;
+  }
   Interrupted in{tls_current, static_cast<ucontext_t*>(context), tls_busy};
   tls_busy = in.busy + 1;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   bool in_place = dispatch(in, sig, info);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   tls_busy = in.busy;
-  if (in_place) call_in_place(sig, info, in.uc);
+  if (in_place) call_in_place(in, sig, info);
   errno = error;
 }
 

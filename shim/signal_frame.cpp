@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "sched/preempt.h"
+#include "sched/tcb.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/user_memory.h"
@@ -55,6 +56,14 @@ void frames_init() {
 char* other_stack(const Action& a, uintptr_t sp) {
   if (!(a.flags & SA_ONSTACK) || !alternate().ss_size || on_alternate(sp)) return nullptr;
   return static_cast<char*>(alternate().ss_sp) + alternate().ss_size;
+}
+
+char* stack_of_kernel_thread(FiberRecord* me, const Action& a, uintptr_t sp) {
+  if (__builtin_expect(!tcb_go_found.load(std::memory_order_relaxed), 1)) return nullptr;
+  if (!(a.flags & SA_ONSTACK) || me->alternate.ss_size || !me->bound.load(std::memory_order_relaxed)) return nullptr;
+  stack_t ss = {};
+  raw_syscall(SYS_sigaltstack, 0, arg(&ss));  // Go may have set its own by itself
+  return ss.ss_flags & SS_DISABLE || within(ss, sp) ? nullptr : static_cast<char*>(ss.ss_sp) + ss.ss_size;
 }
 
 stack_t alternate_now() {
@@ -162,7 +171,7 @@ bool frame_enter(FiberRecord* me, const Action& a, int sig, const siginfo_t& inf
   f->back = reinterpret_cast<void*>(&fiberthread_sigreturn);
   memcpy(&f->context, uc, sizeof f->context);
   f->uc()->uc_mcontext.fpregs = reinterpret_cast<fpregset_t>(copy);
-  f->uc()->uc_stack = show_alternate();
+  if (!me->kernel) f->uc()->uc_stack = show_alternate();
   set_words(f->uc()->uc_sigmask, before);
   f->info = info;
   f->busy = busy;
@@ -187,7 +196,8 @@ void frame_end_anew(ucontext_t* uc) { uc->uc_mcontext.gregs[REG_RIP] = reinterpr
 
 void frame_leaving(FiberRecord* me, Frame* f, uint32_t* busy) {
   *busy = f->busy;
-  if (!f->left) set_alternate(f->uc()->uc_stack, stack_pointer(f->uc()));
+  if (!f->left && me->kernel) raw_syscall(SYS_sigaltstack, arg(&f->uc()->uc_stack), 0);  // as the kernel's sigreturn does
+  else if (!f->left) set_alternate(f->uc()->uc_stack, stack_pointer(f->uc()));
   f->left = true;  // what iretq takes comes over it
   f->uc()->uc_flags = f->flags;
   f->uc()->uc_link = nullptr;
@@ -255,7 +265,7 @@ bool frame_enter(FiberRecord* me, const Action& a, int sig, const siginfo_t& inf
   memcpy(static_cast<void*>(&f->context), uc, size);
   if (extra) extra_of(f->uc())->data += reinterpret_cast<uintptr_t>(f->uc()) - reinterpret_cast<uintptr_t>(uc);
   *reinterpret_cast<FrameRecord*>(record) = {m.regs[29], m.regs[30]};
-  f->uc()->uc_stack = show_alternate();
+  if (!me->kernel) f->uc()->uc_stack = show_alternate();
   set_words(f->uc()->uc_sigmask, before);
   f->info = info;
   words_of(f) = {busy, false, state_of(me).restarts};
@@ -278,7 +288,7 @@ void frame_end_anew(ucontext_t* uc) { uc->uc_mcontext.pc = reinterpret_cast<uint
 void frame_leaving(FiberRecord* me, Frame* f, uint32_t* busy) {
   Words& w = words_of(f);
   *busy = w.busy;
-  if (!w.left) set_alternate(f->uc()->uc_stack, stack_pointer(f->uc()));
+  if (!w.left && !me->kernel) set_alternate(f->uc()->uc_stack, stack_pointer(f->uc()));
   w.left = true;
   state_of(me).restarts = w.restarts;
 }
@@ -297,7 +307,10 @@ using namespace fiberthread;
 using namespace fiberthread::signals;
 
 FIBERTHREAD_EXPORT int sigaltstack(const stack_t* ss, stack_t* old) noexcept {
-  if (!ours()) return REAL(sigaltstack)(ss, old);
+  if (!ours()) {
+    if (ss && sched_started() && !in_vfork_child()) self();  // its handlers want to know who it is
+    return REAL(sigaltstack)(ss, old);
+  }
   stack_t wanted, before = alternate();
   if (ss && !copy_user(&wanted, ss)) return static_cast<int>(with_errno(-EFAULT));
   auto sp = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));

@@ -60,6 +60,8 @@ stack_t alternate_now();
 bool on_alternate_now();  // is the caller on it?
 // Where a handler with these flags begins if the stack pointer is at `sp`; null: below it.
 char* other_stack(const Action& a, uintptr_t sp);
+// The same where Go's runtime, which asks the kernel, takes the stack that we gave to the kernel thread for one of its own.
+char* stack_of_kernel_thread(FiberRecord* me, const Action& a, uintptr_t sp);
 
 // signal_frame_<arch>.S
 extern "C" void fiberthread_call_on(char* top, void (*function)(void*), void* argument) __attribute__((visibility("hidden")));

@@ -18,9 +18,11 @@
 #include "sched/preempt.h"
 #include "sched/tcb.h"
 #include "sched/worker.h"
+#include "shim/cancel.h"
 #include "shim/clock.h"
 #include "shim/export.h"
 #include "shim/fork.h"
+#include "shim/real.h"
 #include "shim/scheduling.h"
 #include "shim/shared_use.h"
 #include "shim/signal.h"
@@ -78,9 +80,20 @@ long futex_wake_here(const uint32_t* word, int n, uint32_t bits) {
   return static_cast<long>(list.size());
 }
 
+// The kernel's call. Who may be cancelled anywhere makes it in libc, where it can be stopped.
+long plain_call(long nr, long a, long b, long c, long d, long e, long f) {
+  if (__builtin_expect(!cancel_is_asynchronous(self()), 1)) return raw_syscall(nr, a, b, c, d, e, f);
+  int error = errno;
+  long r = REAL(syscall)(nr, a, b, c, d, e, f);
+  if (r != -1) return r;
+  r = -errno;
+  errno = error;
+  return r;
+}
+
 long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* word2, uint32_t value3) {
   constexpr uint32_t kAll = FUTEX_BITSET_MATCH_ANY;
-  auto kernel = [&] { return raw_syscall(SYS_futex, arg(word), op, static_cast<long>(value), fourth, arg(word2), static_cast<long>(value3)); };
+  auto kernel = [&] { return plain_call(SYS_futex, arg(word), op, static_cast<long>(value), fourth, arg(word2), static_cast<long>(value3)); };
   int command = op & FUTEX_CMD_MASK;
   if (!(op & FUTEX_PRIVATE_FLAG) || reinterpret_cast<uintptr_t>(word) % sizeof *word || reinterpret_cast<uintptr_t>(word) < 4096) return kernel();
   auto* t = reinterpret_cast<const timespec*>(fourth);
@@ -133,10 +146,15 @@ long as_kernel(long r) { return r == -1 ? -errno : r; }
 // syscall() is no cancellation point, whatever the call.
 class NotCancelled {
  public:
-  NotCancelled() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old_); }
-  ~NotCancelled() { pthread_setcancelstate(old_, nullptr); }
+  NotCancelled() : asynchronous_(cancel_is_asynchronous(self())) {
+    if (!asynchronous_) pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old_);
+  }
+  ~NotCancelled() {
+    if (!asynchronous_) pthread_setcancelstate(old_, nullptr);
+  }
 
  private:
+  bool asynchronous_;
   int old_;
 };
 
@@ -458,7 +476,7 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return -ENOSYS;  // callers fall back to clone
 #endif
     default:
-      return raw_syscall(nr, a, b, c, d, e, f);
+      return plain_call(nr, a, b, c, d, e, f);
   }
 }
 

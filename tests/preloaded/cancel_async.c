@@ -2,12 +2,16 @@
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -110,6 +114,44 @@ static void* in_rwlock(void* p) {
   ready = 1;
   pthread_rwlock_rdlock(&l);
   for (;;) pthread_testcancel();
+  pthread_cleanup_pop(0);
+  return NULL;
+}
+// By number: no cancellation points, but places like any other to whoever may be stopped anywhere.
+static int by_number;
+static void* in_syscall(void* p) {
+  pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+  pthread_cleanup_push(tells, "handler");
+  static int word, shared_word;
+  int fds[2];
+  struct timespec long_time = {1000, 0};
+  char c;
+  unsigned long none = 0;
+  pipe(fds);
+  ready = 1;
+  switch (by_number) {
+    case 0: syscall(SYS_read, fds[0], &c, 1); break;
+    case 1: syscall(SYS_futex, &word, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, 0, NULL, NULL, 0); break;
+    case 2: syscall(SYS_futex, &shared_word, FUTEX_WAIT, 0, NULL, NULL, 0); break;
+    case 3: syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &long_time, NULL); break;
+    case 4: syscall(SYS_rt_sigsuspend, &none, 8); break;
+    case 5: syscall(SYS_ppoll, NULL, 0, NULL, NULL, 8); break;
+    case 6: syscall(SYS_epoll_pwait, epoll_create1(0), (char[32]){0}, 1, -1, NULL, 8); break;
+    case 7: for (;;) syscall(SYS_getppid);
+    case 8: syscall(SYS_waitid, P_ALL, 0, NULL, WEXITED, NULL); break;
+  }
+  tell("not here");
+  pthread_cleanup_pop(0);
+  return NULL;
+}
+static void* not_a_point(void* p) {
+  pthread_cleanup_push(tells, "handler");
+  struct timespec t = {0, 20000000};
+  ready = 1;
+  while (!go) syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &t, NULL);
+  syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &t, NULL);
+  tell("still here");
+  pthread_testcancel();
   pthread_cleanup_pop(0);
   return NULL;
 }
@@ -223,6 +265,20 @@ int main() {
   pthread_mutex_unlock(&held);
   run("at a lock that it holds", in_rwlock, 1);
   run("yields", yields, 1);
+  for (by_number = 0; by_number < 8; by_number++) {
+    char name[32];
+    sprintf(name, "system call %d", by_number);
+    run(name, in_syscall, 1);
+  }
+  pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  run("system call 8", in_syscall, 1);
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+  run("no point", not_a_point, 1);
   run("popped", popped, 0);
   run("exit from frames", exits_from_frames, 0);
   run("defer_np", defer_np, 1);

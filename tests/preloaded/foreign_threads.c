@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -309,6 +310,159 @@ static void ends(void) {
   timer_delete(t);
 }
 
+// Others cancel them, wherever they wait.
+static pthread_t victim;
+static sem_t never, there;
+static atomic_int told_to_go;
+static void waits_to_be_cancelled(union sigval v) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
+  int p[2];
+  char b;
+  pipe(p);
+  victim = pthread_self();
+  pthread_setspecific(key, (void*)1000);
+  pthread_cleanup_push(cleanup, NULL);
+  if (v.sival_int == 5) pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+  if (v.sival_int == 6) pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+  sem_post(&there);
+  switch (v.sival_int) {
+    case 0: pause(); break;
+    case 1: read(p[0], &b, 1); break;
+    case 2: sem_wait(&never); break;
+    case 3:
+      pthread_mutex_lock(&lock);
+      pthread_cond_wait(&cond, &lock);
+      break;
+    case 4: sleep(1000); break;
+    case 5:
+      while (!told_to_go) usleep(1000);
+      pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+      pthread_testcancel();
+      break;
+    case 6:
+      for (;;) atomic_load(&told_to_go);
+  }
+  printf("not here\n");
+  pthread_cleanup_pop(0);
+}
+static void cancelled_by_others(void) {
+  sem_init(&never, 0, 0);
+  sem_init(&there, 0, 0);
+  for (int how = 0; how < 7; how++) {
+    timer_t t;
+    struct sigevent e = {};
+    e.sigev_notify = SIGEV_THREAD;
+    e.sigev_notify_function = waits_to_be_cancelled;
+    e.sigev_value.sival_int = how;
+    struct itimerspec soon = {{0, 0}, {0, 1000000}};
+    int before = destroyed, clean = cleaned;
+    told_to_go = 0;
+    timer_create(CLOCK_MONOTONIC, &e, &t);
+    timer_settime(t, 0, &soon, NULL);
+    while (sem_wait(&there) != 0) {
+    }
+    usleep(2000);
+    int r = pthread_cancel(victim);
+    told_to_go = 1;
+    for (int i = 0; i < 10000 && destroyed == before; i++) usleep(1000);
+    printf("a helper is cancelled, %d: %d, cleaned %d, destroyed %d\n", how, r, cleaned - clean, destroyed - before);
+    timer_delete(t);
+  }
+}
+
+// Its handlers run where it was interrupted, unless they ask for the other stack that it has.
+static atomic_int here;
+static __thread char* other;
+enum { kOther = 65536 };
+static void looks_where(int sig) {
+  char c;
+  here = other && &c > other && &c < other + kOther ? 2 : 1;
+  if (sig == SIGUSR1 && here == 2) {
+    here = 5;
+    return;
+  }
+  // Another one that uses the other stack while this one runs.
+  if (sig == SIGUSR1) {
+    volatile char mine[64];
+    memset((char*)mine, 7, sizeof mine);
+    pthread_kill(pthread_self(), SIGUSR2);
+    if (here != 2) here = 3;
+    for (int i = 0; i < 64; i++)
+      if (mine[i] != 7) here = 4;
+  }
+}
+static void handles(union sigval v) {
+  other = malloc(kOther);
+  stack_t s = {other, 0, kOther}, now;
+  sigaltstack(&s, NULL);
+  struct sigaction a = {};
+  a.sa_handler = looks_where;
+  sigaction(SIGUSR1, &a, NULL);
+  a.sa_flags = SA_ONSTACK;
+  sigaction(SIGUSR2, &a, NULL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR1);
+  sigaddset(&set, SIGUSR2);
+  pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+  for (int i = 0; i < 3; i++) {
+    here = 0;
+    pthread_kill(pthread_self(), SIGUSR2);
+    int onstack = here;
+    here = 0;
+    pthread_kill(pthread_self(), SIGUSR1);
+    sigaltstack(NULL, &now);
+    pthread_sigmask(SIG_BLOCK, NULL, &set);
+    printf("on stack %d, then %d; the other stack is as before: %d %d; blocked %d\n", onstack, here, now.ss_sp == other, now.ss_flags,
+           sigismember(&set, SIGUSR1));
+  }
+  s.ss_flags = SS_DISABLE;
+  sigaltstack(&s, NULL);
+  free(other);
+  other = NULL;
+  sem_post(&done);
+}
+static void stacks(void) {
+  timer_t t;
+  struct sigevent e = {};
+  e.sigev_notify = SIGEV_THREAD;
+  e.sigev_notify_function = handles;
+  timer_create(CLOCK_MONOTONIC, &e, &t);
+  struct itimerspec soon = {{0, 0}, {0, 1000000}};
+  timer_settime(t, 0, &soon, NULL);
+  wait_all(1);
+  timer_delete(t);
+}
+static void* forks_with_other_stack(void* p) {
+  other = malloc(kOther);
+  stack_t s = {other, 0, kOther};
+  sigaltstack(&s, NULL);
+  struct sigaction a = {};
+  a.sa_handler = looks_where;
+  sigaction(SIGUSR1, &a, NULL);
+  a.sa_flags = SA_ONSTACK;
+  sigaction(SIGUSR2, &a, NULL);
+  fflush(stdout);
+  pid_t pid = fork();
+  if (pid == 0) {
+    for (int i = 0; i < 3; i++) {
+      here = 0;
+      kill(getpid(), SIGUSR2);
+      if (here != 2) _exit(10 + here);
+      here = 0;
+      kill(getpid(), SIGUSR1);
+      if (here != 2) _exit(20 + here);
+    }
+    _exit(7);
+  }
+  int status;
+  while (waitpid(pid, &status, 0) != pid) {
+  }
+  printf("in a child: %#x\n", status);
+  return NULL;
+}
+
 // Helpers and fibers wait for each other.
 static atomic_int turns;
 static void waits_for_fibers(union sigval v) {
@@ -377,6 +531,10 @@ int main() {
   names();
   queues();
   ends();
+  cancelled_by_others();
+  stacks();
+  pthread_create(&t, NULL, forks_with_other_stack, NULL);
+  pthread_join(t, NULL);
   together();
   pthread_create(&t, NULL, clones, NULL);
   pthread_join(t, NULL);

@@ -329,6 +329,21 @@ int main() {
 }
 )";
 
+#if defined(__x86_64__)
+// Of another class than the library: puts("32 bits"), then exit(6), by the C library of its own.
+static const char narrow[] = R"(
+.globl _start
+_start:
+  pushl $text
+  call puts
+  pushl $6
+  call exit
+.section .rodata
+text: .string "32 bits"
+.section .note.GNU-stack, "", @progbits
+)";
+#endif
+
 static void write_file(const char* name, const char* text) {
   FILE* f = fopen(path_of(name).c_str(), "w");
   assert(f && fputs(text, f) >= 0);
@@ -353,6 +368,13 @@ int main() {
 #if defined(__x86_64__)
   assert(compile("-DOLD program.c -o old -pthread -Wl,--no-as-needed -l:libpthread.so.0 2>/dev/null") || compile("-DOLD program.c -o old -pthread"));
 #endif
+#if defined(__x86_64__)
+  if (access("/lib32/libc.so.6", R_OK) == 0 && access("/lib/ld-linux.so.2", X_OK) == 0) {
+    write_file("narrow.s", narrow);
+    assert(build((std::string("cd ") + here + " && unset LD_PRELOAD; as --32 narrow.s -o narrow.o && ld -m elf_i386 -dynamic-linker "
+                 "/lib/ld-linux.so.2 narrow.o /lib32/libc.so.6 -o narrow").c_str()));
+  }
+#endif
   std::thread([] {}).join();
 
   use_and_close(RTLD_NOW | RTLD_LOCAL, "local");
@@ -362,7 +384,7 @@ int main() {
   many_times();
   executable_stack();
   std::thread([&] {
-    for (const char* p : {"plain", "static", "nested", "old"})
+    for (const char* p : {"plain", "static", "nested", "old", "narrow"})
       if (access(path_of(p).c_str(), X_OK) == 0) child(p, path_of(p));
     child("static from a script", "sh -c '" + path_of("static") + " && :'");
   }).join();

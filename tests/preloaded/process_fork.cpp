@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -451,7 +452,65 @@ volatile int shared_by_vfork;
   return status_of(pid);
 }
 
+// The child waits, yields and takes signals while other threads of the parent want to run: none of them may run in it.
+pid_t runs_in;
+volatile int handled_in_child;
+[[gnu::noinline]] int vfork_waits() {
+  int p[2], ready[2];
+  pipe(p);
+  pipe(ready);
+  std::atomic<bool> end{false};
+  std::atomic<int> strangers{0};
+  std::vector<std::thread> others;
+  for (int i = 0; i < 4; i++)
+    others.emplace_back([&] {
+      while (!end) {
+        if (getpid() != runs_in) strangers++;
+        sched_yield();
+      }
+    });
+  std::thread writer([&] {
+    char c;
+    read(ready[0], &c, 1);
+    usleep(2000);
+    write(p[1], "x", 1);
+  });
+  static sem_t sem;
+  sem_init(&sem, 0, 0);
+  std::thread poster([&] {
+    usleep(5000);
+    sem_post(&sem);
+  });
+  handled_in_child = 0;
+  struct sigaction sa = {};
+  sa.sa_handler = [](int) {
+    if (getpid() != runs_in) handled_in_child = handled_in_child + 1;
+  };
+  sigaction(SIGUSR2, &sa, nullptr);
+  pid_t pid = vfork();
+  if (pid == 0) {
+    for (int i = 0; i < 50; i++) sched_yield();
+    write(ready[1], "r", 1);
+    char c = 0;
+    int bad = read(p[0], &c, 1) == 1 && c == 'x' ? 0 : 1;
+    pollfd f = {p[0], POLLIN, 0};
+    if (poll(&f, 1, 2) != 0) bad |= 2;
+    kill(getpid(), SIGUSR2);
+    if (handled_in_child != 1) bad |= 4;
+    sem_wait(&sem);
+    if (getpid() == runs_in) bad |= 8;
+    _exit(bad);
+  }
+  int status = status_of(pid);
+  end = true;
+  for (auto& t : others) t.join();
+  writer.join();
+  poster.join();
+  return status | strangers << 16;
+}
+
 int vforks() {
+  runs_in = getpid();
   signal(SIGUSR1, SIG_IGN);
   std::vector<std::thread> t;
   std::atomic<int> wrong{0};
@@ -480,6 +539,7 @@ int vforks() {
     printf(", priority %d", getpriority(PRIO_PROCESS, 0));
     printf(", killed %#x", vfork_killed());
     printf(", nested %#x\n", vfork_nested());
+    for (int i = 0; i < 5; i++) printf("a child that waits: %#x\n", vfork_waits());
   });
   return 0;
 }

@@ -23,6 +23,7 @@ fiber() {
 }
 # The library did something: at least N fibers, in one process of what ran last.
 made_fibers() {
+  [ "$1" -eq 0 ] && return
   local most
   most=$(sed -n 's/.*fibers=\([0-9]*\).*/\1/p' "$TMP/stats" | sort -n | tail -n 1)
   [ "${most:-0}" -ge "$1" ] || fail "only ${most:-no} fibers were made, not $1"
@@ -48,4 +49,43 @@ compare() {
 corpus() {
   find /usr/lib /usr/share /usr/bin -xdev -type f -readable -size +4k 2>/dev/null | LC_ALL=C sort | head -n 4000 | tr '\n' '\0' |
     xargs -0 cat 2>/dev/null | head -c "$(($1 << 20))" >"$TMP/corpus"
+}
+# source_of PACKAGE DIRECTORY…: these parts of the source of a Debian package, unpacked once under $BUILD; its place is in $source.
+source_of() {
+  local package=$1 lists="$BUILD/suites/apt"
+  shift
+  source=$BUILD/suites/$package
+  [ -e "$source/.complete" ] && return
+  need apt-get
+  rm -rf "$source"
+  mkdir -p "$lists/partial" "$source"
+  echo "deb-src http://deb.debian.org/debian $(. /etc/os-release && echo "$VERSION_CODENAME") main" >"$lists.list"
+  # A list of its own: the machine's configuration stays as it is.
+  local apt=(apt-get -qq -o "Dir::Etc::SourceList=$lists.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$lists"
+    -o APT::Sandbox::User=root)
+  (cd "$source" && timeout 200 "${apt[@]}" update && timeout 200 "${apt[@]}" source --download-only "$package") >"$TMP/apt" 2>&1 ||
+    skip "the source of $package is not to be had: $(tail -n 1 "$TMP/apt")"
+  tar -xf "$source/$package"_*.orig.tar.* -C "$source" --strip-components=1 --wildcards "${@/#/*/}" || fail "$package has no $*"
+  rm -f "$source/$package"_*
+  touch "$source/.complete"
+}
+# same_verdicts NAME FILTER COMMAND…: as on NPTL, what FILTER makes of a suite's output, and its status; `rounds` times (1), of which
+# each is on another number of workers: the default, 1, 16, 2.
+same_verdicts() {
+  local name=$1 filter=$2 status got i workers=("" 1 16 2)
+  shift 2
+  timeout -k 5 300 "$@" >"$TMP/nptl" 2>&1
+  status=$?
+  for ((i = 0; i < ${rounds:-1}; i++)); do
+    local w=${workers[i % 4]}
+    env LD_PRELOAD="$LIBRARY" ${w:+FIBERTHREAD_WORKERS=$w} timeout -k 5 300 "$@" >"$TMP/fiber" 2>&1
+    got=$?
+    diff <($filter <"$TMP/nptl") <($filter <"$TMP/fiber") >"$TMP/diff" || {
+      head -n 40 "$TMP/diff"
+      tail -n 20 "$TMP/fiber"
+      fail "$name differs on ${w:-all} workers"
+    }
+    [ $got = $status ] || fail "$name: status $got on ${w:-all} workers, $status on NPTL: $(tail -n 5 "$TMP/fiber")"
+  done
+  verdicts=$((${verdicts:-0} + $($filter <"$TMP/fiber" | wc -l)))
 }

@@ -1,0 +1,15 @@
+#!/bin/bash
+# stress-ng's stressors of threads, locks, futexes, forks, clones and signals, which verify what they do: each passes or fails as on
+# NPTL. STRESS_SECONDS (1) is the most that each may take.
+# packages: stress-ng
+. "$(dirname "$0")/../lib.sh"
+need stress-ng
+seconds=${STRESS_SECONDS:-1}
+ops=$((seconds * 100))
+rounds=${ROUNDS:-1}
+results() { sed -nE 's/ run completed in .*//; s/^.*(fail:|skipped|[^ ]*successful)/\1/p' | sed 's/\[[0-9]*\]//' | LC_ALL=C sort -u; }
+cd "$TMP" || exit 1
+for stressor in pthread mutex sem futex fork vfork clone signal sigq sigrt sigsuspend sigfd sigsegv switch; do
+  same_verdicts "$stressor" results stress-ng --$stressor 2 --$stressor-ops $ops --timeout "$seconds" --verify --log-brief --temp-path "$TMP"
+done
+echo "$verdicts verdicts, $rounds times"
