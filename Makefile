@@ -136,7 +136,7 @@ apps:
 soak:
 	@tests/deps build test
 	@$(MAKE) --no-print-directory all
-	@SOAK_SECONDS=$(or $(SECONDS),600) TEST_TIME_LIMIT=100000 tests/run quick/soak
+	@SOAK_SECONDS=$(or $(SECONDS),600) SERVER_SOAK_SECONDS=$(or $(SECONDS),300) TEST_TIME_LIMIT=100000 tests/run quick/soak quick/server_soak
 bench:
 	@tests/deps build bench
 	@$(MAKE) --no-print-directory all bench-programs

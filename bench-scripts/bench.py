@@ -72,12 +72,12 @@ class Cannot(Exception):
     pass
 
 
-def figures(command, preload=None, cpus=None, time_limit=60):
+def figures(command, preload=None, cpus=None, time_limit=60, more={}):
     """The NAME=NUMBER pairs that a program prints, as a dict; Cannot with a few words for the table if there are none."""
     if cpus:
         command = ["taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:cpus])), *command]
     try:
-        done = subprocess.run(command, env=environment(preload), capture_output=True, text=True, timeout=time_limit)
+        done = subprocess.run(command, env={**environment(preload), **more}, capture_output=True, text=True, timeout=time_limit)
     except subprocess.TimeoutExpired:
         raise Cannot(f"> {time_limit} s") from None
     if done.returncode == 3:

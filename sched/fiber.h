@@ -196,17 +196,18 @@ bool may_park();
 void yield();
 
 // Around a call that is `likely` to sleep in the kernel. If others wait, they have the slot at once, and not when sysmon has
-// found out. May be left by unwinding, without its end. Not under Busy.
+// found out. May be left by unwinding, without its end. Not under Busy. Such calls again and again bind the fiber to its kernel
+// thread, unless they are `short_ones`.
 class Blocking {
  public:
-  explicit Blocking(bool likely = true) {
-    if (likely) begin();
+  explicit Blocking(bool likely = true, bool short_ones = false) {
+    if (likely) begin(short_ones);
   }
   ~Blocking() { end(); }
   Blocking(const Blocking&) = delete;
 
   // For calls that return in another function than they are made in.
-  static void begin();
+  static void begin(bool short_ones = false);
   static void end();
 };
 

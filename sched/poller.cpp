@@ -342,7 +342,7 @@ void poll_closed_range(unsigned first, unsigned last) { each_known(first, last, 
 
 namespace {
 constexpr int kHigh = 512;
-std::atomic<std::atomic<int>*> own[8];  // where their numbers are
+std::atomic<std::atomic<int>*> own[12];  // where their numbers are
 }  // namespace
 
 bool poll_own(int fd) {

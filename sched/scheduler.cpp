@@ -955,7 +955,7 @@ void hand_own_slot(Worker* w) {
 }
 }  // namespace
 
-void Blocking::begin() {
+void Blocking::begin(bool short_ones) {
   FiberRecord* me = self();
   if (me->kernel || me->bound.load(std::memory_order_relaxed) || tls_vforked) return;
   Busy busy;
@@ -964,7 +964,7 @@ void Blocking::begin() {
   if (!w->slot || !(work_queued() || chaos(2))) return;
   statistics.handovers.fetch_add(1, std::memory_order_relaxed);
   hand_own_slot(w);
-  Entry::count_loss(w);
+  if (!short_ones) Entry::count_loss(w);
 }
 
 void sched_bind_to_initial() {

@@ -2,6 +2,7 @@
 // what they do not know must not close the library's own.
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/vt.h>
 #include <mqueue.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 
 #include "sched/syscall.h"
 #include "sched/worker.h"
+#include "shim/blocking.h"
 #include "shim/export.h"
 #include "shim/io.h"
 #include "shim/real.h"
@@ -132,6 +134,8 @@ FIBERTHREAD_EXPORT int fclose(FILE* f) {
 
 FIBERTHREAD_EXPORT int pclose(FILE* f) {
   Closing closing(closing_stream(f));
+  if (!has_slot_to_give()) return REAL(pclose)(f);
+  Blocking blocking;
   return REAL(pclose)(f);
 }
 
@@ -150,6 +154,12 @@ FIBERTHREAD_EXPORT int fcntl(int fd, int command, ...) {
   va_start(list, command);
   long argument = va_arg(list, long);
   va_end(list);
+  if ((command == F_SETLKW || command == F_OFD_SETLKW) && has_slot_to_give()) {
+    int r = REAL(fcntl)(fd, command == F_SETLKW ? F_SETLK : F_OFD_SETLK, argument);
+    if (r == 0 || (errno != EAGAIN && errno != EACCES)) return r;
+    Blocking blocking;
+    return REAL(fcntl)(fd, command, argument);
+  }
   int r = REAL(fcntl)(fd, command, argument);
   if (command == F_SETFL) forget_flags(fd);
   return r;
@@ -162,6 +172,12 @@ FIBERTHREAD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
   va_start(list, request);
   long argument = va_arg(list, long);
   va_end(list);
+  // Those that wait for a line, or for the user.
+  bool waits = request == TCSBRK || request == TCSBRKP || request == TCSETSW || request == TCSETSF || request == TIOCMIWAIT || request == VT_WAITACTIVE;
+  if (waits && has_slot_to_give()) {
+    Blocking blocking;
+    return REAL(ioctl)(fd, request, argument);
+  }
   int r = REAL(ioctl)(fd, request, argument);
   if (request == FIONBIO) forget_flags(fd);
   return r;

@@ -8,6 +8,7 @@
 #include "sched/stack.h"
 #include "sched/tcb.h"
 #include "sched/worker.h"
+#include "shim/blocking.h"
 #include "shim/export.h"
 #include "shim/ids.h"
 #include "shim/io.h"
@@ -45,6 +46,8 @@ void in_child() {
   uint64_t mask = me->sigmask;
   parking_lot_reset_after_fork();
   signal_after_fork_child();
+  connect_reset_after_fork();
+  blocking_reset_after_fork();
   ids_reset_after_fork();
   thread_reset_after_fork();
   sched_after_fork_child();

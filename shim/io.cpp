@@ -13,6 +13,7 @@
 
 #include "sched/syscall.h"
 #include "sched/worker.h"
+#include "shim/blocking.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/signal.h"
@@ -30,15 +31,18 @@ uint32_t kind_of(int fd, PollNotes* notes) {
   char termios[64];
   if (S_ISCHR(s.st_mode) && raw_syscall(SYS_ioctl, fd, TCGETS, arg(termios)) == 0) {
     // With VMIN 0 or VTIME, read() ends when poll() would not say so, and in the background it stops the process.
-    kind = kPlain;
+    kind = kTerminal;
   } else if (S_ISSOCK(s.st_mode)) {
     int type = 0;
     socklen_t size = sizeof type;
     raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size));
     // write() marks the end of a record, send() does not.
     kind = kSocket | uint32_t{type == SOCK_SEQPACKET ? kNowait : kMessage} | (type == SOCK_STREAM ? uint32_t{kStream} : 0);
+  } else if (S_ISREG(s.st_mode) || S_ISBLK(s.st_mode)) {
+    long flags = raw_syscall(SYS_fcntl, fd, F_GETFL);
+    kind = kFile | (flags > 0 && flags & O_DIRECT ? uint32_t{kDirect} : 0);
   } else {
-    kind = S_ISREG(s.st_mode) || S_ISDIR(s.st_mode) || S_ISBLK(s.st_mode) ? kPlain : kNowait;
+    kind = S_ISDIR(s.st_mode) ? kPlain : kNowait;
   }
   notes->kind.store(kind, std::memory_order_relaxed);
   return kind;
@@ -142,7 +146,7 @@ long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsi
         }
         seen = now;
         // An error that came while it waited goes before what a new call would find.
-        long r = events & EPOLLOUT && how & kRestarts ? -error_of(fd) : 0;
+        long r = events & EPOLLOUT && how & kRestarts && !(how & kKeepsError) ? -error_of(fd) : 0;
         if (r == 0) r = again.call(again.data);
         if (r == kInKernel) return r;
         if (r != -EAGAIN) {
@@ -313,7 +317,34 @@ long writev_here(int fd, PollNotes* notes, const iovec* all, int count) {
 // Null if the plain call will do.
 PollNotes* notes_for_transfer(int fd, bool something) {
   PollNotes* notes = something ? notes_to_wait(fd) : nullptr;
-  return notes && (kind_of(fd, notes) & kKindMask) != kPlain ? notes : nullptr;
+  return notes && (kind_of(fd, notes) & kKindMask) < kPlain ? notes : nullptr;
+}
+
+long not_now() { return -EAGAIN; }
+
+// read() and readv() of what is no matter of the poller's. Of a file, what one call has read and what the next one reads are apart
+// where others use the same position: so these never try for a part.
+template <class Plain, class Raw>
+ssize_t read_plainly(int fd, uint32_t kind, Plain plain, Raw raw) {
+  if (kind == kFile) return file_call(plain, raw, not_now);
+  if (kind != kTerminal || is_ready(fd, EPOLLIN) || !has_slot_to_give()) return plain();
+  Blocking blocking;
+  return plain();
+}
+
+// The kind of what is read or written at a position: only files do.
+uint32_t file_kind(int fd) {
+  PollNotes* notes = notes_to_wait(fd);
+  uint32_t kind = notes ? kind_of(fd, notes) : uint32_t{kPlain};
+  return (kind & kKindMask) == kFile ? kind : 0;
+}
+
+// What the kernel has in memory of a file, if it is all that was asked for.
+long read_from_memory(int fd, uint32_t kind, const iovec* v, size_t n, off64_t at) {
+  if (kind & kDirect) return -EAGAIN;  // it would wait
+  long r = raw_syscall(SYS_preadv2, fd, arg(v), static_cast<long>(n), at, 0, RWF_NOWAIT);
+  if (r == -EOPNOTSUPP || r == -ENOSYS) return -EAGAIN;
+  return r <= 0 || static_cast<size_t>(r) >= total_length(v, n) ? r : -EAGAIN;
 }
 
 // Before a call that can only be made plainly: waits until it has something to begin with. 0, or the error to return.
@@ -339,6 +370,8 @@ void io_init() {
   (void)REAL(write);
   (void)REAL(readv);
   (void)REAL(writev);
+  (void)REAL(pread64);
+  (void)REAL(pwrite64);
 }
 
 }  // namespace fiberthread
@@ -346,8 +379,12 @@ void io_init() {
 using namespace fiberthread;
 
 FIBERTHREAD_EXPORT ssize_t read(int fd, void* buf, size_t n) {
-  PollNotes* notes = notes_for_transfer(fd, n != 0);
-  return notes ? with_errno(read_here(fd, notes, buf, n)) : REAL(read)(fd, buf, n);
+  PollNotes* notes = n ? notes_to_wait(fd) : nullptr;
+  if (!notes) return REAL(read)(fd, buf, n);
+  uint32_t kind = kind_of(fd, notes) & kKindMask;
+  if (kind < kPlain) return with_errno(read_here(fd, notes, buf, n));
+  return read_plainly(
+      fd, kind, [&] { return REAL(read)(fd, buf, n); }, [&] { return raw_syscall(SYS_read, fd, arg(buf), static_cast<long>(n)); });
 }
 FIBERTHREAD_ALIAS(__read, read);
 
@@ -357,15 +394,62 @@ FIBERTHREAD_EXPORT ssize_t __read_chk(int fd, void* buf, size_t n, size_t size) 
 }
 
 FIBERTHREAD_EXPORT ssize_t write(int fd, const void* buf, size_t n) {
-  PollNotes* notes = notes_for_transfer(fd, n != 0);
-  return notes ? with_errno(write_here(fd, notes, buf, n)) : REAL(write)(fd, buf, n);
+  PollNotes* notes = n ? notes_to_wait(fd) : nullptr;
+  uint32_t kind = notes ? kind_of(fd, notes) : uint32_t{kPlain};
+  if ((kind & kKindMask) < kPlain) return with_errno(write_here(fd, notes, buf, n));
+  if (!(kind & kDirect)) return REAL(write)(fd, buf, n);
+  return file_call([&] { return REAL(write)(fd, buf, n); }, [&] { return raw_syscall(SYS_write, fd, arg(buf), static_cast<long>(n)); }, not_now);
 }
 FIBERTHREAD_ALIAS(__write, write);
 
 FIBERTHREAD_EXPORT ssize_t readv(int fd, const iovec* v, int n) {
-  PollNotes* notes = notes_for_transfer(fd, n > 0);
-  return notes ? with_errno(readv_here(fd, notes, v, n)) : REAL(readv)(fd, v, n);
+  PollNotes* notes = n > 0 ? notes_to_wait(fd) : nullptr;
+  if (!notes) return REAL(readv)(fd, v, n);
+  uint32_t kind = kind_of(fd, notes) & kKindMask;
+  if (kind < kPlain) return with_errno(readv_here(fd, notes, v, n));
+  return read_plainly(
+      fd, kind, [&] { return REAL(readv)(fd, v, n); }, [&] { return raw_syscall(SYS_readv, fd, arg(v), n); });
 }
+
+FIBERTHREAD_EXPORT ssize_t pread64(int fd, void* buf, size_t n, off64_t at) {
+  uint32_t kind = file_kind(fd);
+  if (!kind) return REAL(pread64)(fd, buf, n, at);
+  iovec v{buf, n};
+  return file_call([&] { return REAL(pread64)(fd, buf, n, at); },
+                   [&] { return raw_syscall(SYS_pread64, fd, arg(buf), static_cast<long>(n), at); },
+                   [&] { return read_from_memory(fd, kind, &v, 1, at); });
+}
+FIBERTHREAD_ALIAS(pread, pread64);
+FIBERTHREAD_ALIAS(__pread64, pread64);
+
+extern "C" ssize_t __pread64_chk(int fd, void* buf, size_t n, off64_t at, size_t size);
+FIBERTHREAD_EXPORT ssize_t __pread64_chk(int fd, void* buf, size_t n, off64_t at, size_t size) {
+  return n > size ? REAL(__pread64_chk)(fd, buf, n, at, size) : pread64(fd, buf, n, at);
+}
+FIBERTHREAD_ALIAS(__pread_chk, __pread64_chk);
+
+FIBERTHREAD_EXPORT ssize_t preadv64(int fd, const iovec* v, int n, off64_t at) {
+  uint32_t kind = n > 0 ? file_kind(fd) : 0;
+  if (!kind) return REAL(preadv64)(fd, v, n, at);
+  return file_call([&] { return REAL(preadv64)(fd, v, n, at); }, [&] { return raw_syscall(SYS_preadv, fd, arg(v), n, at, 0); },
+                   [&] { return read_from_memory(fd, kind, v, static_cast<size_t>(n), at); });
+}
+FIBERTHREAD_ALIAS(preadv, preadv64);
+
+// Without O_DIRECT, writes end in memory.
+FIBERTHREAD_EXPORT ssize_t pwrite64(int fd, const void* buf, size_t n, off64_t at) {
+  if (!(file_kind(fd) & kDirect)) return REAL(pwrite64)(fd, buf, n, at);
+  return file_call([&] { return REAL(pwrite64)(fd, buf, n, at); },
+                   [&] { return raw_syscall(SYS_pwrite64, fd, arg(buf), static_cast<long>(n), at); }, not_now);
+}
+FIBERTHREAD_ALIAS(pwrite, pwrite64);
+FIBERTHREAD_ALIAS(__pwrite64, pwrite64);
+
+FIBERTHREAD_EXPORT ssize_t pwritev64(int fd, const iovec* v, int n, off64_t at) {
+  if (!(file_kind(fd) & kDirect)) return REAL(pwritev64)(fd, v, n, at);
+  return file_call([&] { return REAL(pwritev64)(fd, v, n, at); }, [&] { return raw_syscall(SYS_pwritev, fd, arg(v), n, at, 0); }, not_now);
+}
+FIBERTHREAD_ALIAS(pwritev, pwritev64);
 
 FIBERTHREAD_EXPORT ssize_t writev(int fd, const iovec* v, int n) {
   PollNotes* notes = notes_for_transfer(fd, n > 0);

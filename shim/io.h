@@ -23,16 +23,20 @@ enum Kind : uint32_t {
   kMessage,         // a socket: MSG_DONTWAIT does
   kAsk,             // only poll() tells
   kPlain,           // never waits, or not for what poll() knows
+  kFile,            // of a disk
+  kTerminal,
   kKindMask = 7,
   kSocket = 8,
   kStream = 16,     // a socket of that type
   kNonblocking = 32,  // as the program set it
+  kDirect = 64,     // O_DIRECT
 };
 
 enum How : unsigned {
   kCancels = 1,       // a cancellation point
   kRestarts = 2,      // SA_RESTART counts: nothing has been transferred yet
   kAsks = 4,          // the try asks poll() itself
+  kKeepsError = 8,    // a socket's error is the try's to find
 };
 
 // The notes of `fd`, if the caller shall wait for it here. Null: by the plain call.
@@ -124,5 +128,6 @@ size_t total_length(const iovec* all, size_t n);
 void io_init();      // looks up what handlers of the program may call
 void socket_init();
 void fd_init();
+void connect_reset_after_fork();
 
 }  // namespace fiberthread

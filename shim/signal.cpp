@@ -69,6 +69,9 @@ void install(int sig, const Action& a) {
 
 }  // namespace
 
+namespace {
+thread_local constinit uint32_t handlers_begun __attribute__((tls_model("initial-exec"))) = 0;
+}
 bool claim(int sig, Action& a) {
   a = action_of(sig);
   if (!handled(a)) return false;
@@ -80,6 +83,7 @@ bool claim(int sig, Action& a) {
     set_action(sig, reset);
     install(sig, reset);
   }
+  handlers_begun = handlers_begun + 1;
   return true;
 }
 
@@ -107,6 +111,8 @@ void take_over(int sig) {
 }  // namespace signals
 
 using namespace signals;
+
+uint32_t signal_handlers_begun() { return signals::handlers_begun; }
 
 bool in_vfork_child() { return static_cast<int>(raw_syscall(SYS_getpid)) != process; }
 

@@ -33,6 +33,8 @@ void signal_after_fork_child();
 void signal_look_again(void* ucontext);
 // The handlers that ended the caller's last wait, did they all ask for SA_RESTART?
 bool signal_restarts(FiberRecord* me);
+// How many handlers of the program the caller has run: what has ended a call with EINTR meanwhile, if none, was a signal of ours.
+uint32_t signal_handlers_begun();
 
 // Around a call that waits with another mask (ppoll and its kin): gives the old one, and is Busy from then on until the end.
 // Signals that come meanwhile and are not blocked run at the end, the first still with that mask, if they `interrupted` the call.

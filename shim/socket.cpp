@@ -187,6 +187,7 @@ void socket_init() {
   (void)REAL(sendmsg);
   (void)REAL(accept);
   (void)REAL(accept4);
+  (void)REAL(connect);
   (void)REAL(setsockopt);
 }
 

@@ -9,8 +9,13 @@
 #include <string.h>
 #include <time.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/wait.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -18,6 +23,7 @@
 #include "sched/preempt.h"
 #include "sched/tcb.h"
 #include "sched/worker.h"
+#include "shim/blocking.h"
 #include "shim/cancel.h"
 #include "shim/clock.h"
 #include "shim/export.h"
@@ -93,8 +99,16 @@ long plain_call(long nr, long a, long b, long c, long d, long e, long f) {
 
 long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* word2, uint32_t value3) {
   constexpr uint32_t kAll = FUTEX_BITSET_MATCH_ANY;
-  auto kernel = [&] { return plain_call(SYS_futex, arg(word), op, static_cast<long>(value), fourth, arg(word2), static_cast<long>(value3)); };
   int command = op & FUTEX_CMD_MASK;
+  auto kernel = [&] {
+    auto call = [&] { return plain_call(SYS_futex, arg(word), op, static_cast<long>(value), fourth, arg(word2), static_cast<long>(value3)); };
+    uint32_t now;
+    bool waits = (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET) && has_slot_to_give() && reinterpret_cast<uintptr_t>(word) % sizeof *word == 0 &&
+                 fiberthread_user_load(word, &now) == 0 && now == value;
+    if (!waits) return call();
+    Blocking blocking;
+    return call();
+  };
   if (!(op & FUTEX_PRIVATE_FLAG) || reinterpret_cast<uintptr_t>(word) % sizeof *word || reinterpret_cast<uintptr_t>(word) < 4096) return kernel();
   auto* t = reinterpret_cast<const timespec*>(fourth);
   bool real_time = op & FUTEX_CLOCK_REALTIME;
@@ -348,6 +362,49 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return not_cancelled([&] {
         return accept4(static_cast<int>(a), reinterpret_cast<sockaddr*>(b), reinterpret_cast<socklen_t*>(c), static_cast<int>(d));
       });
+    case SYS_connect:
+      return not_cancelled([&] { return connect(static_cast<int>(a), reinterpret_cast<sockaddr*>(b), static_cast<socklen_t>(c)); });
+    case SYS_recvmmsg:
+      return not_cancelled([&] {
+        return recvmmsg(static_cast<int>(a), reinterpret_cast<mmsghdr*>(b), static_cast<unsigned>(c), static_cast<int>(d), reinterpret_cast<timespec*>(e));
+      });
+    case SYS_sendmmsg:
+      return not_cancelled([&] { return sendmmsg(static_cast<int>(a), reinterpret_cast<mmsghdr*>(b), static_cast<unsigned>(c), static_cast<int>(d)); });
+    case SYS_sendfile:
+      return as_kernel(sendfile(static_cast<int>(a), static_cast<int>(b), reinterpret_cast<off_t*>(c), static_cast<size_t>(d)));
+    case SYS_splice:
+      return not_cancelled([&] {
+        return splice(static_cast<int>(a), reinterpret_cast<off64_t*>(b), static_cast<int>(c), reinterpret_cast<off64_t*>(d), static_cast<size_t>(e),
+                      static_cast<unsigned>(f));
+      });
+    case SYS_tee:
+      return not_cancelled([&] { return tee(static_cast<int>(a), static_cast<int>(b), static_cast<size_t>(c), static_cast<unsigned>(d)); });
+#ifdef SYS_poll
+    case SYS_poll:
+      return not_cancelled([&] { return poll(reinterpret_cast<pollfd*>(a), static_cast<nfds_t>(b), static_cast<int>(c)); });
+    case SYS_epoll_wait:
+      return not_cancelled([&] { return epoll_wait(static_cast<int>(a), reinterpret_cast<epoll_event*>(b), static_cast<int>(c), static_cast<int>(d)); });
+#endif
+    case SYS_epoll_pwait: {
+      uint64_t mask;
+      sigset_t set;
+      if (e && f != sizeof mask) return -EINVAL;
+      if (e && !copy_user(&mask, reinterpret_cast<uint64_t*>(e))) return -EFAULT;
+      if (e) memcpy(&set, &mask, sizeof mask);
+      return not_cancelled([&] {
+        return epoll_pwait(static_cast<int>(a), reinterpret_cast<epoll_event*>(b), static_cast<int>(c), static_cast<int>(d), e ? &set : nullptr);
+      });
+    }
+    case SYS_wait4:
+      return not_cancelled([&] { return wait4(static_cast<pid_t>(a), reinterpret_cast<int*>(b), static_cast<int>(c), reinterpret_cast<struct rusage*>(d)); });
+    case SYS_flock:
+      return as_kernel(flock(static_cast<int>(a), static_cast<int>(b)));
+    case SYS_pread64:
+      return not_cancelled([&] { return pread64(static_cast<int>(a), reinterpret_cast<void*>(b), static_cast<size_t>(c), d); });
+    case SYS_fsync:
+      return not_cancelled([&] { return fsync(static_cast<int>(a)); });
+    case SYS_fdatasync:
+      return not_cancelled([&] { return fdatasync(static_cast<int>(a)); });
     case SYS_close:
       return not_cancelled([&] { return close(static_cast<int>(a)); });
     case SYS_close_range:

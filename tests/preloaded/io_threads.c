@@ -6,6 +6,17 @@
 enum { kThreads = 300 };
 static int fd[kThreads][2], eps[kThreads], kind;
 static atomic_int waiting;
+static struct sockaddr_in full;  // its backlog is
+
+// As many as there are connect to it, and are interrupted: nobody will ever accept them.
+static void nothing(int sig) {}
+static void* connect_here(void* p) {
+  int s = socket(AF_INET, SOCK_STREAM, 0);
+  waiting++;
+  int r = connect(s, (struct sockaddr*)&full, sizeof full), e = errno;
+  close(s);
+  return (void*)(long)(r == -1 && e == EINTR);
+}
 
 static void* wait_here(void* p) {
   long i = (long)p;
@@ -44,17 +55,30 @@ int main(void) {
     assert(socketpair(AF_UNIX, SOCK_STREAM, 0, fd[i]) == 0 && (eps[i] = epoll_create1(0)) >= 0);
     assert(epoll_ctl(eps[i], EPOLL_CTL_ADD, fd[i][0], &e) == 0);
   }
-  const char* names[] = {"read", "poll", "epoll_wait", "recv", "select", "read with SO_RCVTIMEO"};
-  for (kind = 0; kind < 6; kind++) {
+  int listener = loopback(SOCK_STREAM, &full), first[8], n_first = 0;
+  assert(listen(listener, 0) == 0);
+  for (struct pollfd p = {-1, POLLOUT}; n_first < 8; n_first++) {
+    p.fd = first[n_first] = loopback(SOCK_STREAM, NULL);
+    set_nonblocking(p.fd, 1);
+    connect(p.fd, (struct sockaddr*)&full, sizeof full);
+    if (poll(&p, 1, 100) == 0) break;
+  }
+  signal(SIGUSR1, nothing);
+  siginterrupt(SIGUSR1, 1);
+  const char* names[] = {"read", "poll", "epoll_wait", "recv", "select", "read with SO_RCVTIMEO", "connect"};
+  for (kind = 0; kind < 7; kind++) {
     pthread_t t[kThreads];
     long sum = 0;
     waiting = 0;
-    for (long i = 0; i < kThreads; i++) assert(pthread_create(&t[i], NULL, wait_here, (void*)i) == 0);
+    for (long i = 0; i < kThreads; i++) assert(pthread_create(&t[i], NULL, kind == 6 ? connect_here : wait_here, (void*)i) == 0);
     while (waiting < kThreads) pause_ms(1);
     pause_ms(20);
     int n = kernel_threads();
     if (preloaded ? n > 60 : n <= kThreads) printf("%d kernel threads\n", n);
-    for (int i = 0; i < kThreads; i++) assert(write(fd[i][1], "x", 1) == 1);
+    if (kind < 6)
+      for (int i = 0; i < kThreads; i++) assert(write(fd[i][1], "x", 1) == 1);
+    else  // nobody has left, so each is in its call
+      for (int i = 0; i < kThreads; i++) pthread_kill(t[i], SIGUSR1);
     for (int i = 0; i < kThreads; i++) {
       void* r;
       pthread_join(t[i], &r);
