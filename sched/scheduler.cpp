@@ -273,7 +273,26 @@ void arrive(FiberRecord* me) {
   w->in_sched.store(0, std::memory_order_release);
 }
 
-void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*)) {
+namespace {
+// What it returns, if anything, is QUEUED, and to run next.
+FiberRecord* take_caller(FiberRecord* me) {
+  CallWait* wait = me->called_by.exchange(nullptr, std::memory_order_acq_rel);
+  if (!wait) return nullptr;
+  FiberRecord* caller = wait->caller;
+  wait->over.store(1, std::memory_order_release);  // from here on it may be gone
+  State parked = State::Parked;
+  if (!caller->kernel && caller->state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel)) return caller;
+  unpark(caller);
+  return nullptr;
+}
+}  // namespace
+
+void release_caller(FiberRecord* me) {
+  Busy busy;
+  if (FiberRecord* caller = take_caller(me)) enqueue_woken(caller);
+}
+
+void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* first) {
   Worker* w = me->worker;
   w->in_sched.store(1, std::memory_order_relaxed);
   entry_fence();
@@ -281,7 +300,13 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*)) {
   w->post = post;
   w->previous = me;
   if (__builtin_expect(accounting.load(std::memory_order_relaxed), 0)) account(w, me);
-  FiberRecord* next = pick(w, post == post_preempt);
+  // A call within a call does not end the outer one.
+  if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0) && !first && post != post_preempt) first = take_caller(me);
+  if (__builtin_expect(first != nullptr, 0) && (!w->slot || w->bound)) {
+    enqueue_woken(first);
+    first = nullptr;
+  }
+  FiberRecord* next = first ? first : pick(w, post == post_preempt);
   if (!next && w->slot && look_at_poller(w)) next = pick(w);
   while (next && handed_to_bound(next, w)) next = pick(w);
   if (next) {
@@ -687,6 +712,7 @@ void balance_queues() {
   for (uint32_t i = 0; i < n; i++)
     if (slots[i]->retired.load(std::memory_order_relaxed))
       while (FiberRecord* f = slots[i]->inbox.pop()) global_queue.push(f);
+  if (wanted.load(std::memory_order_relaxed) == 1) return;  // and what was woken in order stays in order
   uint32_t fair = total / (wanted.load(std::memory_order_relaxed) + 1) + 2;
   for (uint32_t i = 0; i < n; i++)
     for (uint32_t moved = 0; moved < kMostMoved && slots[i]->local.size() > fair; moved++)
@@ -821,6 +847,7 @@ uint64_t now_ns() {
 namespace {
 
 bool park_in_kernel(FiberRecord* me, uint64_t deadline) {
+  if (me->called_by.load(std::memory_order_relaxed)) release_caller(me);
   me->kernel_word.store(0, std::memory_order_relaxed);
   // As in post_park(); there is no stack to leave.
   me->state.exchange(State::Parked, std::memory_order_seq_cst);
@@ -911,6 +938,20 @@ void unpark(FiberRecord* f) {
   }
 }
 
+void unpark_in_order(FiberRecord* f) {
+  Busy busy;
+  // It will stand in the queue behind the one in `next`, which must not be passed over for having had its turns.
+  Worker* w = this_worker();
+  if (w && w->slot && w->slot->next.load(std::memory_order_relaxed)) w->next_streak = 0;
+  unpark(f);
+}
+
+void park_for(FiberRecord* me, FiberRecord* first) {
+  me->preempted.store(0, std::memory_order_relaxed);
+  me->since = recent_ns.load(std::memory_order_relaxed);
+  suspend(me, post_park, first);
+}
+
 void interrupt(FiberRecord* f, uint32_t bits) {
   f->interrupts.fetch_or(bits, std::memory_order_seq_cst);
   chaos_delay();
@@ -929,7 +970,7 @@ void yield() {
     Worker* w = me->worker;
     Worker* own = me->bound.load(std::memory_order_relaxed);
     if (own != w) {
-      bool others = own != nullptr;  // it moves there
+      bool others = own != nullptr || me->called_by.load(std::memory_order_relaxed);  // it moves there; its caller runs on
       if (!others) {
         Entry entry(w);
         others = !w->slot || slot_has_work(w->slot) || !global_queue.empty();
@@ -941,6 +982,7 @@ void yield() {
       }
     }
   }
+  if (me->called_by.load(std::memory_order_relaxed)) release_caller(me);  // of a kernel thread, or a bound fiber
   raw_syscall(SYS_sched_yield);
 }
 
