@@ -6,7 +6,7 @@
 namespace fiberthread {
 
 // All members: fibers, bound fibers and foreign threads. May be destroyed as soon as a wait that set() has ended has returned, even if
-// set() has not. Zero-filled memory is an event that is not set.
+// set() has not, provided that nobody else waits. Zero-filled memory is an event that is not set.
 class FiberEvent {
  public:
   using Future = FiberSequencer::Future;
@@ -19,7 +19,7 @@ class FiberEvent {
     uint64_t n = sequence_.get();
     sequence_.advance(n + (n & 1));
   }
-  // Acquire, with the release in set(). Says nothing about whether the event may be destroyed.
+  // Acquire, with the release in set().
   bool isSet() const { return sequence_.get() & 1; }
 
   // Returns 0 once it is set, or has been since the call. Or ECANCELED if the caller was cancelled; ETIMEDOUT at `deadline_ns` on

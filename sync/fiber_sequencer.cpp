@@ -150,7 +150,6 @@ void FiberSequencer::combine(uint64_t w) {
   };
   for (;;) {
     chaos_delay();
-    // In this order: who is among the cancels was among the requests before.
     Future* cancels = cancels_.exchange(nullptr, std::memory_order_acquire);
     Future *requests = requests_.exchange(nullptr, std::memory_order_acquire), *in_order = nullptr;
     while (Future* f = requests) {
@@ -275,11 +274,11 @@ int FiberSequencer::wait_slow(uint64_t token, uint64_t deadline_ns) {
 }
 
 int FiberSequencer::waitWithTimeout(uint64_t token, uint64_t timeout_ns) {
-  return reached(token) ? 0 : wait_slow(token, deadline_after(timeout_ns));
+  return get() >= token ? 0 : wait_slow(token, deadline_after(timeout_ns));
 }
 
 void FiberSequencer::wait(uint64_t token, Future* future) {
-  if (!reached(token)) {
+  if (get() < token) {
     request(*future, token);
     return;
   }

@@ -14,7 +14,7 @@
 namespace fiberthread {
 
 // All members: fibers, bound fibers and foreign threads. May be destroyed as soon as a wait that an increment() or advance() has ended
-// has returned, even if that call has not; what get() returns says nothing about it.
+// has returned, even if that call has not, provided that nobody else waits.
 class FiberSequencer {
  public:
   static constexpr uint64_t kLast = ~uint64_t{0} >> 5;  // advance() goes no further
@@ -69,9 +69,9 @@ class FiberSequencer {
   uint64_t get() const { return word_.load(std::memory_order_acquire) / kOne; }
 
   // Returns once the count is at least `token`: 0. Or ECANCELED if the caller was cancelled. May park. Not in signal handlers.
-  int wait(uint64_t token) { return reached(token) ? 0 : wait_slow(token, kForever); }
+  int wait(uint64_t token) { return get() >= token ? 0 : wait_slow(token, kForever); }
   // The same until `deadline_ns` on CLOCK_MONOTONIC, or for `timeout_ns` from now: then ETIMEDOUT.
-  int waitUntil(uint64_t token, uint64_t deadline_ns) { return reached(token) ? 0 : wait_slow(token, deadline_ns); }
+  int waitUntil(uint64_t token, uint64_t deadline_ns) { return get() >= token ? 0 : wait_slow(token, deadline_ns); }
   FIBERTHREAD_API int waitWithTimeout(uint64_t token, uint64_t timeout_ns);
   // Has `future` set once the count is at least `token`, and returns at once. One that was set before is reset first. Never parks.
   FIBERTHREAD_API void wait(uint64_t token, Future* future);
@@ -95,11 +95,6 @@ class FiberSequencer {
   static constexpr uint64_t kBusy = 1, kPending = 2, kWaiters = 4, kTickets = 8, kOne = 16;
   explicit constexpr FiberSequencer(uint64_t word) : word_(word) {}
 
-  // Not while the combiner is at work: it may still touch this object after the count has come.
-  bool reached(uint64_t token) const {
-    uint64_t w = word_.load(std::memory_order_acquire);
-    return w / kOne >= token && !(w & kBusy);
-  }
   FIBERTHREAD_API int wait_slow(uint64_t token, uint64_t deadline_ns);
   FIBERTHREAD_API uint64_t raise(uint64_t at_least, uint64_t by);
   int wait_for(uint64_t token, uint64_t deadline_ns, uint32_t interrupts, const char* what);
