@@ -30,6 +30,9 @@ class FairFiberMutex {
   // Never parks. False if it is held, or others wait for it.
   bool try_lock() {
     uint64_t w = sequence_.word_.load(std::memory_order_relaxed);
+#ifdef FIBERTHREAD_DEBUG_CHECKS
+    if (w == kDestroyedWord) report_misuse("FairFiberMutex", this, "is locked after it was destroyed");
+#endif
     // Acquire, with the release in unlock(): the last owner's writes are seen.
     return !(w & (kHeld | kWaiters | kBusy)) &&
            sequence_.word_.compare_exchange_strong(w, w + kHeld, std::memory_order_acquire, std::memory_order_relaxed);
@@ -43,13 +46,11 @@ class FairFiberMutex {
   FIBERTHREAD_API void lock(Future* future);
   // By whoever holds it; may be another than has locked it. Unlocking a free one does nothing. Never parks.
   void unlock() {
-    if (sequence_.word_.load(std::memory_order_relaxed) & kHeld) {
-      sequence_.increment();
-      return;
-    }
+    uint64_t w = sequence_.word_.load(std::memory_order_relaxed);
 #ifdef FIBERTHREAD_DEBUG_CHECKS
-    report_misuse("FairFiberMutex", this, "is unlocked but not locked");
+    if (w == kDestroyedWord) report_misuse("FairFiberMutex", this, "is unlocked after it was destroyed");
 #endif
+    if (w & kHeld) sequence_.increment();
   }
 
  private:

@@ -40,6 +40,9 @@ class FiberFutex {
   // Counts one up and wakes all waiters; those whose token is still ahead go on waiting.
   void post() {
     uint64_t w = word_.load(std::memory_order_relaxed);
+#ifdef FIBERTHREAD_DEBUG_CHECKS
+    if (w == kDestroyedWord) report_misuse("FiberFutex", this, "is posted after it was destroyed");
+#endif
     while (!word_.compare_exchange_weak(w, (w & ~kHasWaiters) + kOne, std::memory_order_release, std::memory_order_relaxed)) {
     }
     if (w & kHasWaiters) wake_all();

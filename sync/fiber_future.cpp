@@ -1,10 +1,7 @@
 #include "sync/fiber_future.h"
 
-#include <errno.h>
-
 #include "sched/chaos.h"
 #include "sched/fiber.h"
-#include "sync/deadline.h"
 #include "sync/times.h"
 
 namespace fiberthread {
@@ -57,9 +54,6 @@ void FiberFuture::end_wait(FiberRecord* me) {
 
 int FiberFuture::in_use(uint64_t w, const void* object) {
   if (w == kDestroyedWord) report_misuse("FiberFuture", object, "is waited for after it was destroyed");
-#ifdef FIBERTHREAD_DEBUG_CHECKS
-  report_misuse("FiberFuture", object, "is waited for by two");
-#endif
   return EBUSY;
 }
 
@@ -119,9 +113,7 @@ int FiberFuture::wait_for_set(uint64_t deadline, uint32_t interrupts, const char
 
 int FiberFuture::wait_slow(uint64_t deadline_ns) { return wait_for_set(plain_deadline(deadline_ns), kInterruptEnd, "future", this); }
 
-int FiberFuture::waitWithTimeout(uint64_t timeout_ns) { return isSet() ? error() : wait_slow(deadline_after(timeout_ns)); }
-
-int FiberFuture::waitForMultiple(FiberFuture* const futures[], size_t n, uint64_t deadline_ns) {
+int FiberFuture::wait_for_any(FiberFuture* const futures[], size_t n, uint64_t deadline_ns) {
   if (n == 0) return EINVAL;
   FiberRecord* me = self();
   MultipleWaitState state{me};
@@ -161,7 +153,7 @@ int FiberFuture::waitForMultiple(FiberFuture* const futures[], size_t n, uint64_
   return result;
 }
 
-int FiberFuture::subscribe(SubscribeCallback* callback) {
+int FiberFuture::set_callback(SubscribeCallback* callback) {
   uint64_t w = 0;
   uint64_t tagged = reinterpret_cast<uint64_t>(callback) | kCallback;
   if (word_.compare_exchange_strong(w, tagged, std::memory_order_release, std::memory_order_acquire)) return 0;

@@ -3,6 +3,8 @@
 // Cost: set() is one compare-and-swap, and an unpark if somebody waits; waiting for what has been set one load; else one
 // compare-and-swap and a park. No memory but the word; zero-filled memory is a future that has not been set.
 #pragma once
+#include <errno.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -51,19 +53,25 @@ class FiberFuture {
 
   // Waits until it is set and returns what was set. Or ECANCELED if the caller was cancelled (isSet() tells the two apart: then it is
   // not set, and may be waited for again); EBUSY if somebody waits or has subscribed already. May park. Not in signal handlers.
-  int wait() { return isSet() ? error() : wait_slow(kForever); }
+  int wait() { return waitUntil(kForever); }
   // The same until `deadline_ns` on CLOCK_MONOTONIC, or for `timeout_ns` from now: then ETIMEDOUT. A result that is there is
   // returned in any case.
-  int waitUntil(uint64_t deadline_ns) { return isSet() ? error() : wait_slow(deadline_ns); }
-  FIBERTHREAD_API int waitWithTimeout(uint64_t timeout_ns);
+  int waitUntil(uint64_t deadline_ns) { return isSet() ? error() : checked(wait_slow(deadline_ns)); }
+  int waitWithTimeout(uint64_t timeout_ns) { return isSet() ? error() : checked(wait_slow(deadline_after(timeout_ns))); }
 
   // Waits until at least one of `n` is set: 0, and isSet() tells which. Else ETIMEDOUT, ECANCELED; EBUSY if somebody else waits for
   // one, EINVAL if n is 0 or one is there twice. Looks at them in order and stops at the first that is set. On return, none is
   // touched any more by whoever sets it meanwhile, beyond its own word.
-  FIBERTHREAD_API static int waitForMultiple(FiberFuture* const futures[], size_t n, uint64_t deadline_ns = kForever);
+  static int waitForMultiple(FiberFuture* const futures[], size_t n, uint64_t deadline_ns = kForever) {
+    int e = wait_for_any(futures, n, deadline_ns);
+#ifdef FIBERTHREAD_DEBUG_CHECKS
+    if (e == EBUSY) report_misuse("FiberFuture", futures[0], "is, or another beside it, waited for by two");
+#endif
+    return e;
+  }
 
   // Instead of waiting: `callback` is called when it is set; here and now if it is. EBUSY if somebody waits or has subscribed, else 0.
-  FIBERTHREAD_API int subscribe(SubscribeCallback* callback);
+  int subscribe(SubscribeCallback* callback) { return checked(set_callback(callback)); }
   // True if the callback will not be called: it was subscribed, and no longer is.
   bool unsubscribe(SubscribeCallback* callback) {
     uint64_t w = reinterpret_cast<uintptr_t>(callback) | kCallback;
@@ -88,6 +96,14 @@ class FiberFuture {
   static constexpr uint64_t kSet = 1, kCallback = 2, kMultiple = 4, kKinds = 7;
   static int error_of(uint64_t w) { return static_cast<int>(static_cast<uint32_t>(w >> 3)); }
   FIBERTHREAD_API int wait_slow(uint64_t deadline_ns);
+  FIBERTHREAD_API static int wait_for_any(FiberFuture* const futures[], size_t n, uint64_t deadline_ns);
+  FIBERTHREAD_API int set_callback(SubscribeCallback* callback);
+  int checked(int e) const {
+#ifdef FIBERTHREAD_DEBUG_CHECKS
+    if (e == EBUSY && !isSet()) report_misuse("FiberFuture", this, "is waited for by two");
+#endif
+    return e;
+  }
   // `interrupts`: what may end it; `what` and `object` for reports.
   int wait_for_set(uint64_t deadline_ns, uint32_t interrupts, const char* what, const void* object);
   static int in_use(uint64_t w, const void* object);

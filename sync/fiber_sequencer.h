@@ -66,7 +66,13 @@ class FiberSequencer {
 #endif
 
   // Acquire: what happened before the calls that have brought it there is seen.
-  uint64_t get() const { return word_.load(std::memory_order_acquire) / kOne; }
+  uint64_t get() const {
+    uint64_t w = word_.load(std::memory_order_acquire);
+#ifdef FIBERTHREAD_DEBUG_CHECKS
+    if (w == kDestroyedWord) report_misuse("FiberSequencer", this, "is used after it was destroyed");
+#endif
+    return w / kOne;
+  }
 
   // Returns once the count is at least `token`: 0. Or ECANCELED if the caller was cancelled. May park. Not in signal handlers.
   int wait(uint64_t token) { return get() >= token ? 0 : wait_slow(token, kForever); }

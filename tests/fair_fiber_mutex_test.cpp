@@ -239,6 +239,31 @@ Test(fair_fiber_mutex, chaos_1_worker, .timeout = 240) { excludes(1, 1); }
 Test(fair_fiber_mutex, chaos_2_workers, .timeout = 240) { excludes(2, 2); }
 Test(fair_fiber_mutex, chaos_16_workers, .timeout = 240) { excludes(16, 3); }
 
+// Somebody asks for it just as it is handed over, and nobody comes after him who could make up for it.
+Test(fair_fiber_mutex, request_that_comes_as_it_changes_hands_is_not_lost, .timeout = 240) {
+  use_chaos(2, 6);
+  constexpr int kThreads = 4, kRounds = 20000;
+  FairFiberMutex m;
+  Rounds rounds(kThreads);
+  Threads t;
+  for (int i = 0; i < kThreads; i++)
+    t.kernel([&, i] {
+      Random random{static_cast<uint64_t>(i)};
+      Future f;
+      for (int r = 0; r < kRounds; r++) {
+        if (i == 0) m.lock();
+        rounds.meet();
+        if (i == 1) m.lock(&f);
+        rounds.meet();  // one owns it, one stands in line, two are about to come
+        for (uint32_t delay = random(i ? 200 : 100); delay; delay--) asm volatile("");
+        if (i == 1) cr_assert_eq(f.wait(), 0);
+        if (i > 1) m.lock();
+        m.unlock();
+        rounds.meet();
+      }
+    });
+}
+
 // ---- histories ----
 
 struct Call {
