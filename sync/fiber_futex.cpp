@@ -16,7 +16,8 @@ int FiberFutex::wait_slow(uint64_t token, uint64_t deadline_ns) {
     uint64_t w = word_.load(std::memory_order_acquire);
     if (w >> 1 >= token) return 0;
     if (!(w & kHasWaiters)) {
-      if (spins++ < 16) {
+      if (spins < 16 && (spins > 0 || !keeps_others_waiting())) {
+        spins++;
         cpu_relax();
         continue;
       }
