@@ -213,6 +213,9 @@ bool hold_end(FiberRecord* me, bool hold);  // returns what it was
 // bound fibers, children of a vfork, and handlers on the signal stack, which may as well wait in the kernel.
 bool may_park();
 
+// A hint: others wait for the caller's worker, so that to spin is to keep them from what one spins for.
+bool keeps_others_waiting();
+
 // Lets others run. A fiber goes to the end of the queue; a kernel thread calls the kernel's sched_yield.
 void yield();
 

@@ -963,6 +963,14 @@ bool may_park() {
   return me && !me->kernel && !me->bound.load(std::memory_order_relaxed) && !tls_vforked;
 }
 
+bool keeps_others_waiting() {
+  if (!may_park()) return false;
+  Busy busy;
+  Worker* w = tls_current->worker;
+  Entry entry(w);
+  return !w->slot || slot_has_work(w->slot);
+}
+
 void yield() {
   FiberRecord* me = self();
   if (!me->kernel && !tls_vforked) {
