@@ -358,7 +358,7 @@ Test(channel, cancellation_ends_a_wait_and_loses_nothing) {
 }
 
 // The last ones to use it are two that do not know of one another's end.
-Test(channel, may_go_as_soon_as_all_handles_have, .timeout = 240) {
+Test(channel, may_go_as_soon_as_all_handles_have, .timeout = 120) {
   for (int round = 0; round < 3000; round++) {
     auto made = Channel<Counted>::make(static_cast<size_t>(round % 3));
     Threads t;
@@ -374,7 +374,7 @@ Test(channel, may_go_as_soon_as_all_handles_have, .timeout = 240) {
   cr_assert_eq(Counted::alive, 0);
 }
 
-Test(channel, each_sender_s_values_come_in_its_order, .timeout = 240) {
+Test(channel, each_sender_s_values_come_in_its_order, .timeout = 120) {
   constexpr int kSenders = 6, kReceivers = 4, kEach = 10000;
   for (size_t capacity : {0, 1, 4, 64}) {
     auto made = Channel<std::pair<int, int>>::make(capacity);

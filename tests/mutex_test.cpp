@@ -66,7 +66,7 @@ Test(mutex, is_lockable_as_the_standard_has_it) {
   a.unlock();
 }
 
-Test(mutex, excludes_fibers_and_kernel_threads, .timeout = 240) {
+Test(mutex, excludes_fibers_and_kernel_threads, .timeout = 120) {
   constexpr int kThreads = 16, kRounds = 4000;
   Mutex m;
   long n = 0;
@@ -140,7 +140,7 @@ Test(mutex, is_not_free_between_two_owners) {
   leave = true;
 }
 
-Test(mutex, waiter_that_comes_as_it_changes_hands_is_not_lost, .timeout = 240) {
+Test(mutex, waiter_that_comes_as_it_changes_hands_is_not_lost, .timeout = 120) {
   constexpr int kRounds = 20000;
   Mutex m;
   Rounds rounds(3);
@@ -170,7 +170,7 @@ Test(mutex, may_be_unlocked_by_another) {
   m.unlock();
 }
 
-Test(mutex, is_not_touched_after_it_was_unlocked, .timeout = 240) {
+Test(mutex, is_not_touched_after_it_was_unlocked, .timeout = 120) {
   struct Object {
     Mutex m;
     int references = 6;
@@ -353,7 +353,7 @@ Test(condition_variable, cancellation_ends_a_wait_with_the_mutex_held) {
 }
 
 // A notification comes just when somebody has made up his mind to wait.
-Test(condition_variable, no_notification_is_missed, .timeout = 240) {
+Test(condition_variable, no_notification_is_missed, .timeout = 120) {
   constexpr int kRounds = 3000;
   Mutex m;
   ConditionVariable c;
@@ -376,7 +376,7 @@ Test(condition_variable, no_notification_is_missed, .timeout = 240) {
 }
 
 // Bounded queue: items given up on by a timed wait are taken by others.
-Test(condition_variable, timed_waits_lose_nothing, .timeout = 240) {
+Test(condition_variable, timed_waits_lose_nothing, .timeout = 120) {
   constexpr long kItems = 30000;
   Mutex m;
   ConditionVariable not_empty, not_full;
@@ -416,7 +416,7 @@ Test(condition_variable, timed_waits_lose_nothing, .timeout = 240) {
   cr_assert_eq(taken, kItems);
 }
 
-Test(condition_variable, may_go_when_all_are_notified, .timeout = 240) {
+Test(condition_variable, may_go_when_all_are_notified, .timeout = 120) {
   struct Object {
     Mutex m;
     ConditionVariable c;
