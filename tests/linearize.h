@@ -134,9 +134,10 @@ bool linearizable(std::vector<Recorded<Call>> calls, Model model = Model(), size
       continue;
     }
     if (steps.empty()) {
-      fprintf(stderr, "linearizable(): no. At most %zu of %zu calls in a row; then none of these could come next:\n", returned - fewest, returned);
+      fprintf(stderr, "linearizable(): no. At most %zu of %zu calls in a row; then none of these could come next:\n", returned - fewest,
+              returned);
       for (size_t k : stuck)
-        fprintf(stderr, "  call %zu of thread %zu, from %llu to %lld\n", k, calls[k].thread, static_cast<unsigned long long>(calls[k].begin),
+        fprintf(stderr, "  call %zu of thread %zu, from %lld to %lld\n", k, calls[k].thread, static_cast<long long>(calls[k].begin),
                 static_cast<long long>(calls[k].end));
       return false;
     }
