@@ -30,7 +30,7 @@ class SpinLock {
     if (locked_.load(std::memory_order_relaxed)) locked_.store(false, std::memory_order_relaxed);
   }
 
- private:
+  // The i-th look in vain at what another does in a few instructions.
   // Who has it may lack the CPU, and a real-time thread that waits for it on that CPU gives it up only by sleeping.
   static void pause(int i) {
     constexpr long kNap[2] = {0, 50'000};
@@ -39,6 +39,7 @@ class SpinLock {
     else raw_syscall(SYS_nanosleep, arg(kNap), 0);
   }
 
+ private:
   std::atomic<bool> locked_{false};
 };
 
