@@ -60,6 +60,7 @@ struct alignas(64) FiberRecord {
   // A bound fiber's own worker. Set once in its life, by itself or under join_lock; it moves there when it is next queued.
   std::atomic<Worker*> bound{nullptr};
   FiberRecord* queue_next = nullptr;           // link of inbox, global queue and free lists
+  FiberRecord* cord_next = nullptr;            // link of its cord's registry
   uint64_t sigmask = 0;                  // kernel's format; what the worker's kernel mask must be while it runs
   std::atomic<uint32_t> interrupts{0};
   std::atomic<uint32_t> preempted{0};    // times in a row, without parking in between
@@ -186,8 +187,9 @@ void interrupt(FiberRecord* f, uint32_t bits);
 // bound fibers, and handlers on the signal stack, which may as well wait in the kernel.
 bool may_park();
 
-// Lets others run. A fiber goes to the end of the queue; a kernel thread calls the kernel's sched_yield.
-void yield();
+// Lets others run. A fiber goes to the end of the queue, and learns whether others were there to run instead; a kernel thread calls
+// the kernel's sched_yield.
+bool yield();
 
 // Around a call that is `likely` to sleep in the kernel. If others wait, they have the slot at once, and not when sysmon has
 // found out. May be left by unwinding, without its end. Not under Busy.
