@@ -125,6 +125,7 @@ char* put(char* p, const char* name, uint64_t n) {
   }
   char line[256];
   char* p = put(line, "fiberthread: fibers=", fibers_spawned());
+  p = put(p, " recycled=", fibers_recycled());
   p = put(p, " workers=", statistics.workers.load());
   p = put(p, " switches=", switches);
   p = put(p, " parks=", parks);

@@ -32,7 +32,8 @@ constexpr uint32_t kMostInCycle = 20;
 constexpr uint32_t kMostSteps = 1 << 20;  // of the search for cycles, in all
 
 // What only a fiber of this process can end. Whatever is not listed may have other ways to end.
-constexpr const char* kByFibers[] = {"mutex", "cond", "semaphore", "rwlock (read)", "rwlock (write)", "barrier", "once", "join", "futex", "cord"};
+constexpr const char* kByFibers[] = {"mutex", "cond", "semaphore", "rwlock (read)", "rwlock (write)", "barrier", "once", "join", "futex", "yield",
+                                      "call", "start", "cord"};
 
 WaitLook* looks = nullptr;
 int reported_in = 0;  // the process: the child of a fork may report its own

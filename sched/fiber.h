@@ -26,6 +26,7 @@ namespace fiberthread {
 
 struct Worker;
 struct FiberRecord;
+struct CallWait;
 
 enum class State : uint32_t { Created, Queued, Running, Parked, Done };
 
@@ -45,6 +46,10 @@ enum Interrupt : uint32_t {
   kInterruptSignal = 2,  // a signal for this fiber is pending and not blocked
   kInterruptEnd = 4,     // the fiber API's cancel: stays set; each wait of that API that can be ended then returns ECANCELED
 };
+
+// FiberRecord::fresh. kFresh: made, and neither started nor discarded; its handle may be used though it is not valid yet. kClaimed: one
+// or the other is about to happen.
+constexpr uint32_t kFresh = 1, kClaimed = 2, kDiscarded = 3;
 
 constexpr uint64_t kNever = ~uint64_t{0};  // a deadline that does not come
 // Bit of a deadline that was computed from CLOCK_REALTIME: when that clock is set, it counts as passed, and whoever waits asks
@@ -93,6 +98,7 @@ struct alignas(64) FiberRecord {
   // Waiting.
   ParkReason reason{};
   uint64_t since = 0;                    // recent_ns() when it last parked
+  std::atomic<CallWait*> called_by{nullptr};  // who runs on when this one first waits, yields or ends; see sched_call()
   std::atomic<uint64_t> cpu{0};          // CPU time that it was given, see accounting.h
   std::atomic<uint64_t> cpu_seen{0};     // the most that another was told of it
   std::atomic<uint32_t> kernel_word{0};  // futex of a kernel thread's park
@@ -108,6 +114,14 @@ struct alignas(64) FiberRecord {
   // If its kernel thread has something to give up that only its end gives up: that one and its tid. Join waits for it.
   Worker* leaves_with = nullptr;
   uint32_t leaves_tid = 0;
+
+  // The fiber API's (shim/fiber_api.cpp, sync/cancel_token.h).
+  uint32_t serial = 0;                   // tells the fibers apart that have had this record, one after the other
+  std::atomic<uint32_t> woken{0};        // serial + 1: it has a wake-up that no yield has taken yet
+  std::atomic<uint32_t> fresh{0};        // 0, or one of the above
+  bool cancelled = false;                // the fiber itself, not by a token. This and the next two under join_lock
+  bool end_held = false;                 // kInterruptEnd stays clear for now
+  uint32_t end_reasons = 0;              // why it is set: the fiber, and tokens that it uses, that were cancelled
 
   // Room for the layer above, zeroed at birth. `sched` does not look inside.
   alignas(16) unsigned char shim[192] = {};
@@ -182,6 +196,13 @@ inline void clear_pending_unpark(FiberRecord* self) {
 
 // Sets interrupt bits and makes sure that `f` sees them: unparks it.
 void interrupt(FiberRecord* f, uint32_t bits);
+
+// kInterruptEnd is set as long as there is a reason for it and it is not held back. f lives.
+void add_end_reason(FiberRecord* f);
+void drop_end_reason(FiberRecord* me);
+// Adds one, once. False, and nothing happens, unless f lives: lives(f, data) is asked under join_lock, so that the answer holds.
+bool cancel_fiber(FiberRecord* f, bool (*lives)(FiberRecord* f, const void* data), const void* data);
+bool hold_end(FiberRecord* me, bool hold);  // returns what it was
 
 // True if the caller parks where it waits: a fiber on its own stack, with no kernel thread of its own. False for kernel threads,
 // bound fibers, and handlers on the signal stack, which may as well wait in the kernel.

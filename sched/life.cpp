@@ -324,6 +324,11 @@ uint64_t fibers_spawned() {
   return n;
 }
 
+uint64_t fibers_recycled() {
+  uint64_t made = statistics.made.load(std::memory_order_relaxed), spawned = fibers_spawned();
+  return spawned > made ? spawned - made : 0;
+}
+
 // Counters of their own, since one for all would be fought over at each birth and each end.
 namespace {
 std::atomic<bool> main_ended{false}, last_ended{false};
@@ -456,8 +461,10 @@ extern "C" void fiberthread_end() {
 
 void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
   f->entry = reinterpret_cast<void*>(entry);
-  f->done.store(0, std::memory_order_relaxed);
-  f->joiner = nullptr;
+  // Who holds an old handle looks at the serial last (shim/fiber_api.cpp).
+  f->serial = f->id;
+  f->done.store(0, std::memory_order_release);
+  __atomic_store_n(&f->joiner, nullptr, __ATOMIC_RELEASE);
   f->leaves_with = nullptr;
   f->pending_unpark.store(0, std::memory_order_relaxed);
   f->interrupts.store(0, std::memory_order_relaxed);
@@ -466,6 +473,9 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
   f->kernel = false;
   f->blocked = 0;
   f->clock_seen = 0;
+  f->fresh.store(0, std::memory_order_relaxed);
+  f->cancelled = f->end_held = false;
+  f->end_reasons = 0;
   f->cpu.store(0, std::memory_order_relaxed);
   f->cpu_seen.store(0, std::memory_order_relaxed);
   f->queued = 0;
@@ -494,6 +504,38 @@ void sched_spawn(FiberRecord* f) {
   } else {
     enqueue_woken(f);
   }
+}
+
+int sched_call(FiberRecord* f, uint32_t mask) {
+  FiberRecord* me = self();
+  CallWait wait{me};
+  f->called_by.store(&wait, std::memory_order_relaxed);  // published with f
+  me->queued++;
+  ParkReason reason{"call", f, f};
+  if (f->kernel) {
+    f->fresh.store(0, std::memory_order_release);
+    futex_wake(&f->fresh, 1);
+  } else if (me->kernel) {
+    sched_spawn(f);
+  } else {
+    Busy busy;
+    count(me->worker->spawned);
+    f->state.store(State::Queued, std::memory_order_release);
+    me->reason = reason;
+    park_for(me, f);
+  }
+  bool interrupted = false;
+  while (!interrupted && !wait.over.load(std::memory_order_acquire)) {
+    if (me->interrupts.load(std::memory_order_relaxed) & mask) {
+      CallWait* mine = &wait;
+      interrupted = f->called_by.compare_exchange_strong(mine, nullptr, std::memory_order_acq_rel);
+      mask = 0;  // if not, it is just being ended
+    } else {
+      park_if(&wait.over, 0, reason);
+    }
+  }
+  me->queued--;
+  return interrupted ? ECANCELED : 0;
 }
 
 void sched_exit() {
@@ -530,27 +572,104 @@ bool sched_join(FiberRecord* f, void** result, uint64_t deadline, uint32_t inter
   return true;
 }
 
+// ---- cancelling ----
+
+namespace {
+// join_lock is held. True: unpark it, once that is released.
+bool follow_end_reasons(FiberRecord* f) {
+  bool set = f->end_reasons && !f->end_held;
+  if (set) f->interrupts.fetch_or(kInterruptEnd, std::memory_order_seq_cst);
+  else f->interrupts.fetch_and(~uint32_t{kInterruptEnd}, std::memory_order_relaxed);
+  return set;
+}
+}  // namespace
+
+void add_end_reason(FiberRecord* f) {
+  Busy busy;
+  {
+    SpinGuard guard(f->join_lock);
+    f->end_reasons++;
+    if (!follow_end_reasons(f)) return;
+  }
+  chaos_delay();
+  unpark(f);
+}
+
+bool cancel_fiber(FiberRecord* f, bool (*lives)(FiberRecord*, const void*), const void* data) {
+  Busy busy;
+  {
+    SpinGuard guard(f->join_lock);
+    if (!lives(f, data)) return false;
+    if (f->cancelled) return true;
+    f->cancelled = true;
+    f->end_reasons++;
+    if (!follow_end_reasons(f)) return true;
+  }
+  chaos_delay();
+  unpark(f);
+  return true;
+}
+
+void drop_end_reason(FiberRecord* me) {
+  Busy busy;
+  SpinGuard guard(me->join_lock);
+  me->end_reasons--;
+  follow_end_reasons(me);
+}
+
+bool hold_end(FiberRecord* me, bool hold) {
+  Busy busy;
+  SpinGuard guard(me->join_lock);
+  bool was = me->end_held;
+  me->end_held = hold;
+  follow_end_reasons(me);
+  return was;
+}
+
 // ---- foreign threads ----
 
 namespace {
 FiberRecord* foreign_free = nullptr;
+std::atomic<FiberRecord*> foreign_all{nullptr};  // the next one is its `entry`
 SpinLock foreign_lock;
+
+uint32_t foreign_serial = 0;
 
 void forget_foreign(void* p) {
   auto* f = static_cast<FiberRecord*>(p);
   tls_busy = 1;
+  if (f->called_by.load(std::memory_order_relaxed)) take_caller(f);
   tls_current = nullptr;
+  // As in post_exit().
+  f->join_lock.lock();
+  f->done.store(1, std::memory_order_release);
+  FiberRecord* joiner = f->joiner;
+  bool detached = f->detached;
+  if (detached) f->valid.store(false, std::memory_order_release);
+  f->join_lock.unlock();
+  if (joiner) unpark(joiner);
+  if (!detached) return;
+  if (f->start) pthread_detach(pthread_self());  // the fiber API's
+  kernel_record_put(f);
+}
+}  // namespace
+
+void kernel_record_each(bool (*visit)(FiberRecord*, void*), void* data) {
+  for (FiberRecord* f = foreign_all.load(std::memory_order_acquire); f; f = static_cast<FiberRecord*>(f->entry))
+    if (f->valid.load(std::memory_order_acquire) && !visit(f, data)) return;
+}
+
+void kernel_record_put(FiberRecord* f) {
+  f->valid.store(false, std::memory_order_release);
   SpinGuard guard(foreign_lock);
   f->queue_next = foreign_free;
   foreign_free = f;
 }
-}  // namespace
 
 extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);
 extern "C" void* __dso_handle;
 
-FiberRecord* adopt_kernel_thread() {
-  tls_busy = tls_busy + 1;
+FiberRecord* kernel_record_get() {
   FiberRecord* f;
   {
     SpinGuard guard(foreign_lock);
@@ -568,6 +687,10 @@ FiberRecord* adopt_kernel_thread() {
     }
     for (size_t i = 0; i < kSlab; i++) new (&slab[i]) FiberRecord;
     SpinGuard guard(foreign_lock);
+    for (size_t i = 0; i < kSlab; i++) {
+      slab[i].entry = foreign_all.load(std::memory_order_relaxed);
+      foreign_all.store(&slab[i], std::memory_order_release);
+    }
     for (size_t i = 1; i < kSlab; i++) {
       slab[i].queue_next = foreign_free;
       foreign_free = &slab[i];
@@ -575,15 +698,40 @@ FiberRecord* adopt_kernel_thread() {
     f = slab;
   }
   f->kernel = true;
-  f->tcb = reinterpret_cast<void*>(pthread_self());
-  f->id = static_cast<uint32_t>(raw_syscall(SYS_gettid));
+  f->id = 0;
+  f->name[0] = f->name[1] = 0;
+  f->start = nullptr;
+  f->tcb = nullptr;
+  f->detached = true;
+  f->serial = __atomic_add_fetch(&foreign_serial, 1, __ATOMIC_RELAXED);
+  f->done.store(0, std::memory_order_release);
+  __atomic_store_n(&f->joiner, nullptr, __ATOMIC_RELEASE);
   f->pending_unpark.store(0, std::memory_order_relaxed);
   f->interrupts.store(0, std::memory_order_relaxed);
-  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&f->sigmask), 8);
+  f->queued = 0;
+  f->fresh.store(0, std::memory_order_relaxed);
+  f->cancelled = f->end_held = false;
+  f->end_reasons = 0;
   memset(f->shim, 0, sizeof f->shim);
   f->state.store(State::Running, std::memory_order_release);
+  return f;
+}
+
+void kernel_record_enter(FiberRecord* f) {
+  tls_busy = tls_busy + 1;
+  f->tcb = reinterpret_cast<void*>(pthread_self());
+  f->id = static_cast<uint32_t>(raw_syscall(SYS_gettid));
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&f->sigmask), 8);
+  f->valid.store(true, std::memory_order_release);
   tls_current = f;
   __cxa_thread_atexit_impl(forget_foreign, f, &__dso_handle);
+  tls_busy = tls_busy - 1;
+}
+
+FiberRecord* adopt_kernel_thread() {
+  tls_busy = tls_busy + 1;
+  FiberRecord* f = kernel_record_get();
+  kernel_record_enter(f);
   tls_busy = tls_busy - 1;
   return f;
 }
@@ -593,13 +741,23 @@ FiberRecord* adopt_kernel_thread() {
 void sched_after_fork_child() {
   FiberRecord* me = tls_current;
   foreign_lock.reset();
+  if (main_fiber != me && !main_fiber->block) main_fiber->valid.store(false);
   foreign_free = nullptr;  // may be half changed
+  for (FiberRecord* f = foreign_all.load(); f; f = static_cast<FiberRecord*>(f->entry)) {
+    if (f == me) continue;
+    f->valid.store(false);
+    f->fresh.store(0);
+    f->join_lock.reset();
+    f->queue_next = foreign_free;
+    foreign_free = f;
+  }
   slots_reset();
   workers.store(nullptr);
   left_lock.reset();
   left_workers = nullptr;
   statistics.workers.store(0);
   statistics.spawned.store(0);
+  statistics.made.store(0);
   statistics.ended.store(0);
   main_ended.store(false);
   last_ended.store(false);

@@ -284,7 +284,18 @@ void arrive(FiberRecord* me) {
   w->in_sched.store(0, std::memory_order_release);
 }
 
-void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*)) {
+FiberRecord* take_caller(FiberRecord* me) {
+  CallWait* wait = me->called_by.exchange(nullptr, std::memory_order_acq_rel);
+  if (!wait) return nullptr;
+  FiberRecord* caller = wait->caller;
+  wait->over.store(1, std::memory_order_release);  // from here on it may be gone
+  State parked = State::Parked;
+  if (!caller->kernel && caller->state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel)) return caller;
+  unpark(caller);
+  return nullptr;
+}
+
+void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* first) {
   Worker* w = me->worker;
   w->in_sched.store(1, std::memory_order_relaxed);
   entry_fence();
@@ -292,7 +303,13 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*)) {
   w->post = post;
   w->previous = me;
   if (__builtin_expect(accounting.load(std::memory_order_relaxed), 0)) account(w, me);
-  FiberRecord* next = pick(w, post == post_preempt);
+  // A call within a call does not end the outer one.
+  if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0) && !first && post != post_preempt) first = take_caller(me);
+  if (__builtin_expect(first != nullptr, 0) && (!w->slot || w->bound) && first->bound.load(std::memory_order_relaxed) != w) {
+    enqueue_woken(first);
+    first = nullptr;
+  }
+  FiberRecord* next = first ? first : pick(w, post == post_preempt);
   if (!next && w->slot && look_at_poller(w)) next = pick(w);
   while (next && handed_to_bound(next, w)) next = pick(w);
   if (next) {
@@ -840,6 +857,7 @@ uint64_t now_ns() {
 namespace {
 
 bool park_in_kernel(FiberRecord* me, uint64_t deadline) {
+  if (me->called_by.load(std::memory_order_relaxed)) take_caller(me);
   me->kernel_word.store(0, std::memory_order_relaxed);
   // As in post_park(); there is no stack to leave.
   me->state.exchange(State::Parked, std::memory_order_seq_cst);
@@ -923,6 +941,20 @@ void unpark(FiberRecord* f) {
   }
 }
 
+void unpark_in_order(FiberRecord* f) {
+  Busy busy;
+  // It will stand in the queue behind the one in `next`, which must not be passed over for having had its turns.
+  Worker* w = this_worker();
+  if (w && w->slot && w->slot->next.load(std::memory_order_relaxed)) w->next_streak = 0;
+  unpark(f);
+}
+
+void park_for(FiberRecord* me, FiberRecord* first) {
+  me->preempted.store(0, std::memory_order_relaxed);
+  me->since = recent_ns.load(std::memory_order_relaxed);
+  suspend(me, post_park, first);
+}
+
 void interrupt(FiberRecord* f, uint32_t bits) {
   f->interrupts.fetch_or(bits, std::memory_order_seq_cst);
   chaos_delay();
@@ -941,18 +973,19 @@ bool yield() {
     Busy busy;
     Worker* w = me->worker;
     Worker* own = me->bound.load(std::memory_order_relaxed);
-    bool others = own != nullptr;  // it moves there
-    if (!own) {
+    bool others = own != w && (own || me->called_by.load(std::memory_order_relaxed));  // it moves there; its caller runs on
+    if (own == w) {
+      others = w->cord && !in_cord_callback() && !w->cord->ready.empty();
+    } else if (!others) {
       Entry entry(w);
       others = !w->slot || slot_has_work(w->slot) || !global_queue.empty();
-    } else if (own == w) {
-      others = w->cord && !in_cord_callback() && !w->cord->ready.empty();
     }
     if (others) {
       suspend(me, post_yield);
       return true;
     }
   }
+  if (me->called_by.load(std::memory_order_relaxed)) take_caller(me);  // of a kernel thread, or a bound fiber
   raw_syscall(SYS_sched_yield);
   return false;
 }

@@ -101,10 +101,12 @@ constexpr size_t kSignalStack = 256 * 1024;
 struct Statistics {
   std::atomic<uint64_t> spawned{0}, ended{0};  // by kernel threads that are no workers
   std::atomic<uint64_t> handovers{0};
+  std::atomic<uint64_t> made{0};  // fibers that were not made of an ended one
   std::atomic<uint32_t> workers{0};
 };
 extern Statistics statistics;
 uint64_t fibers_spawned();
+uint64_t fibers_recycled();
 
 enum class SpawnPolicy { Adaptive, RoundRobin, Local };
 enum class DeadlockPolicy { Report, Abort, Off };
@@ -146,6 +148,16 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*));
 void sched_discard(FiberRecord* f);
 // Makes a born fiber (state Created) runnable.
 void sched_spawn(FiberRecord* f);
+// Runs a born fiber at once, in place of the caller, which goes on when f first waits, yields or ends; not when it is preempted.
+// 0, or ECANCELED if an interrupt in the mask ended the wait before: f runs all the same. Where either is a kernel thread, f runs
+// elsewhere and the caller just waits.
+struct CallWait {
+  FiberRecord* caller;
+  std::atomic<uint32_t> over{0};
+};
+int sched_call(FiberRecord* f, uint32_t interrupt_mask);
+// As unpark(). Those that one fiber wakes so, with nothing in between, run in the order of the calls if they run where it runs.
+void unpark_in_order(FiberRecord* f);
 // Ends the calling fiber from any depth. Its record may be reused at once if detached, else after join.
 [[noreturn]] void sched_exit();
 // What pthread_setconcurrency() asked for; 0: nothing. FIBERTHREAD_WORKERS goes before it.
@@ -176,6 +188,13 @@ void sched_restore_signals(uint64_t old);
 // Applies the caller's new FiberRecord::sigmask to the kernel thread. Busy.
 void sched_apply_mask();
 
+// The record of a kernel thread that is none of ours, and its life: got, by whomever; entered, on the thread; put back by its end if
+// it is `detached`, as they are at first, else by who has waited for `done`.
+FiberRecord* kernel_record_get();
+void kernel_record_enter(FiberRecord* f);
+void kernel_record_put(FiberRecord* f);
+void kernel_record_each(bool (*visit)(FiberRecord*, void*), void* data);  // until it returns false
+
 // ---- between the files of sched ----
 // It was stopped so many times in a row without waiting in between that it must be taken for one that computes, or spins.
 inline bool is_hog(const FiberRecord* f) { return f->preempted.load(std::memory_order_relaxed) >= 3; }
@@ -199,7 +218,11 @@ void hold_slot(Worker* w, Slot* s);
 void enqueue_woken(FiberRecord* f);            // where a woken or new fiber goes: in front, if that place is free
 void enqueue_round_robin(FiberRecord* f);
 // Leaves the fiber's stack; `post` is run for it by whatever comes next. Busy.
-void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*));
+// With `first`, that is what runs next: a fiber that is QUEUED, but in no queue. If it cannot run here it is queued.
+void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* first = nullptr);
+// The caller of `me`, which is about to wait, may run on. By whoever has `me`; what it returns, if anything, is to run next.
+FiberRecord* take_caller(FiberRecord* me);
+void park_for(FiberRecord* me, FiberRecord* first);  // suspend(), as a wait that may end for no reason
 void arrive(FiberRecord* me);                  // the first thing on the fiber's stack after a switch to it
 bool idle_slots();
 void wake_if_needed();

@@ -198,7 +198,53 @@ bool start_scheduler() {
   return true;
 }
 
+// All of pthread_create but what makes it run. 0, or an errno value.
+inline int make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made) {
+  Wanted w;
+  if (attr) read_attr(attr, w);
+  else w = default_attr();
+  if (__builtin_expect(stack_size != 0, 0) && !w.stack) w.stack_size = stack_size;
+  if (w.stack) {
+    if (w.stack_size < kMinStack) return EINVAL;
+    w.guard_size = 0;
+  } else {
+    // As in NPTL, the guard comes on top.
+    size_t guard = (w.guard_size + 4095) & ~size_t{4095};
+    if (w.stack_size < kMinStack || guard < w.guard_size) return EINVAL;
+    w.guard_size = guard;
+    if (__builtin_add_overflow(w.stack_size, w.guard_size, &w.stack_size)) return EINVAL;
+  }
+  FiberRecord* me = self();
+  FiberRecord* f;
+  {
+    Busy busy;
+    f = block_get(w.stack_size, w.guard_size, w.stack);
+  }
+  if (!f) return EAGAIN;
+  if (__builtin_expect(blocks_are_many(), 0)) reaper_start_if_needed();
+  f->detached = w.detached;
+  memcpy(f->name, me->name, sizeof f->name);
+  f->sigmask = w.has_mask ? w.mask : me->sigmask;
+  memset(f->shim, 0, sizeof f->shim);
+  sched_prepare(f, run);
+  if (int e = scheduling_at_birth(f, me, attr)) {
+    sched_discard(f);
+    return e;
+  }
+  *made = f;
+  return 0;
+}
+
 }  // namespace
+
+bool thread_start_scheduler() { return start_scheduler(); }
+
+int thread_make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made) { return make(attr, stack_size, made); }
+
+void thread_begin(FiberRecord* f) {
+  f->valid.store(true, std::memory_order_release);
+  signal_thread_begins(f);
+}
 
 void thread_reset_after_fork() {
   default_lock.reset();
@@ -242,38 +288,10 @@ extern "C" void fiberthread_main_landed() {
 
 FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* attr, void* (*start)(void*), void* arg) noexcept {
   if (!start_scheduler()) return REAL(pthread_create)(thread, attr, start, arg);
-  Wanted w;
-  if (attr) read_attr(attr, w);
-  else w = default_attr();
-  if (w.stack) {
-    if (w.stack_size < kMinStack) return EINVAL;
-    w.guard_size = 0;
-  } else {
-    // As in NPTL, the guard comes on top.
-    size_t guard = (w.guard_size + 4095) & ~size_t{4095};
-    if (w.stack_size < kMinStack || guard < w.guard_size) return EINVAL;
-    w.guard_size = guard;
-    if (__builtin_add_overflow(w.stack_size, w.guard_size, &w.stack_size)) return EINVAL;
-  }
-  FiberRecord* me = self();
   FiberRecord* f;
-  {
-    Busy busy;
-    f = block_get(w.stack_size, w.guard_size, w.stack);
-  }
-  if (!f) return EAGAIN;
-  if (__builtin_expect(blocks_are_many(), 0)) reaper_start_if_needed();
+  if (int e = make(attr, 0, &f)) return e;
   f->start = start;
   f->arg = arg;
-  f->detached = w.detached;
-  memcpy(f->name, me->name, sizeof f->name);
-  f->sigmask = w.has_mask ? w.mask : me->sigmask;
-  memset(f->shim, 0, sizeof f->shim);
-  sched_prepare(f, run);
-  if (int e = scheduling_at_birth(f, me, attr)) {
-    sched_discard(f);
-    return e;
-  }
   f->valid.store(true, std::memory_order_release);
   *thread = reinterpret_cast<pthread_t>(f->tcb);
   signal_thread_begins(f);

@@ -20,6 +20,14 @@ FiberRecord* fiber_of(pthread_t t);
 // True if `t` was once a handle of ours: then an unknown one is ESRCH and must not reach libc, which would read the TCB.
 bool stale_handle(pthread_t t);
 
+// For threads that are made in steps. Starts the scheduler at the first thread; false if threads are NPTL's.
+bool thread_start_scheduler();
+// All of pthread_create but what makes it run: f->start and f->arg are the caller's to set before thread_begin(), after which
+// comes sched_spawn() or sched_call(). Instead of these, sched_discard(). `stack_size` other than 0 goes before that of attr. 0, or
+// an errno value.
+int thread_make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made);
+void thread_begin(FiberRecord* f);
+
 void thread_reset_after_fork();
 
 // Ends the calling fiber as pthread_exit does, unwinding it.

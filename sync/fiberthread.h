@@ -1,0 +1,172 @@
+/* The C interface of fibers. The man page is libfiberthread(3).
+ *
+ * A fiber is a thread: what pthread_create makes and what is made here are the same, and each call below takes either. So a fiber
+ * has its own errno, thread_local variables, pthread_self(), signal mask and pthread keys, and may call all of libc. main and kernel
+ * threads that the library did not make (foreign threads) have handles as well.
+ *
+ * A handle is a value: it may be copied, compared and kept. Once its fiber has been joined, or has ended without being
+ * joinable, each call answers ESRCH; a later fiber has another handle.
+ *
+ * Results are 0 or an errno value; errno is left alone. Times are nanoseconds of CLOCK_MONOTONIC. Every call may come from fibers,
+ * main and foreign threads, also in the child of a fork; from signal handlers only fiberthread_wakeup, _self and _id.
+ *
+ * Where threads are NPTL's (FIBERTHREAD_NPTL=1, or a libc that is not known), each fiber is a kernel thread, and all works the same
+ * but slower. */
+#ifndef FIBERTHREAD_FIBERTHREAD_H
+#define FIBERTHREAD_FIBERTHREAD_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "api.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Names a fiber; NULL names none. Never to be dereferenced. */
+typedef struct fiberthread_fiber* fiberthread_t;
+
+/* How a fiber is to be. All zero is the default, and so are fields that are not known yet. */
+typedef struct fiberthread_options {
+  size_t stack_size;          /* bytes, at least 16384; 0: as that of a thread */
+  const char* name;           /* at most 15 characters; NULL: its maker's */
+  int bound;                  /* not 0: it gets a kernel thread of its own */
+  int detached;               /* not 0: it is not joinable */
+  const pthread_attr_t* attr; /* all else (guard, stack, affinity, policy, signal mask); NULL: the default */
+  void* reserved[3];          /* NULL */
+} fiberthread_options_t;
+
+/* Waits for ever. */
+#define FIBERTHREAD_FOREVER UINT64_MAX
+
+/* ---- making and starting ---- */
+
+/* Makes a fiber that runs start(argument), and lets it run. It is joinable unless the options say otherwise. Does not wait.
+ * EAGAIN: no memory, or no kernel thread for a bound one. EINVAL: the stack is too small. ERANGE: the name is too long. EPERM: the
+ * attributes ask for what the caller may not have. */
+FIBERTHREAD_API int fiberthread_spawn(fiberthread_t* fiber, const fiberthread_options_t* options, void* (*start)(void*), void* argument);
+
+/* The same, but it does not run until it is started or called. */
+FIBERTHREAD_API int fiberthread_new(fiberthread_t* fiber, const fiberthread_options_t* options, void* (*start)(void*));
+
+/* Lets a new fiber run start(argument), after those that are ready already. Does not wait. EALREADY: it is not new. ESRCH. */
+FIBERTHREAD_API int fiberthread_start(fiberthread_t fiber, void* argument);
+
+/* Runs a new fiber at once, in place of the caller, who goes on when it waits for the first time (in whatever call), yields or ends.
+ * From then on it is as if it had been started. Others may run meanwhile on other workers, or if it is preempted. From a foreign
+ * thread or a bound fiber it runs on a worker, while the caller waits.
+ * EALREADY: it is not new. ECANCELED: the caller was cancelled meanwhile; the fiber runs all the same. ESRCH. */
+FIBERTHREAD_API int fiberthread_call(fiberthread_t fiber, void* argument);
+
+/* Gives back a new fiber that shall never run. EALREADY: it is not new. ESRCH. */
+FIBERTHREAD_API int fiberthread_discard(fiberthread_t fiber);
+
+/* ---- who is it ---- */
+
+/* The caller. */
+FIBERTHREAD_API fiberthread_t fiberthread_self(void);
+
+/* Its number, as gettid() gives it there, and as dumps and reports show it; not used again for a long time. 0: there is no such
+ * fiber (or, on NPTL, it has not begun yet). */
+FIBERTHREAD_API uint64_t fiberthread_id(fiberthread_t fiber);
+
+/* The fiber with this number, or NULL. It looks at all fibers: about a microsecond for each hundred. New ones are not found, nor
+ * foreign threads but the caller. */
+FIBERTHREAD_API fiberthread_t fiberthread_find(uint64_t id);
+
+/* At most 15 characters, else ERANGE; pthread_setname_np() sets the same. ESRCH. */
+FIBERTHREAD_API int fiberthread_set_name(fiberthread_t fiber, const char* name);
+/* ERANGE: `size` is too small; 16 always suffice. One without a name gives that of the process. ESRCH. */
+FIBERTHREAD_API int fiberthread_get_name(fiberthread_t fiber, char* name, size_t size);
+
+/* Calls visit(fiber, data) for every fiber, main included, that has begun and not ended, until it returns other than 0, and returns
+ * that, else 0. Nothing is locked meanwhile: visit may make, end and wait for fibers, and those that begin or end meanwhile
+ * may be missed. Without foreign threads; on NPTL main and the caller only. */
+FIBERTHREAD_API int fiberthread_each(int (*visit)(fiberthread_t fiber, void* data), void* data);
+
+/* As POSIX knows it. pthread_join() and pthread_detach() on it count as fiberthread_join() and fiberthread_set_joinable(). EAGAIN:
+ * a new one that NPTL has not made yet. ESRCH. */
+FIBERTHREAD_API int fiberthread_pthread(fiberthread_t fiber, pthread_t* thread);
+/* The handle of a fiber that pthread_create made; NULL: there is no such fiber. */
+FIBERTHREAD_API fiberthread_t fiberthread_of(pthread_t thread);
+
+/* ---- letting others run, waiting, waking ---- */
+
+/* Waits until fiberthread_wakeup(). One that came since the last yield, while the fiber did something else, ends it at once; there
+ * is at most one. What was done before the wake-up is seen. To let others run and go on, see fiberthread_reschedule().
+ * ECANCELED. */
+FIBERTHREAD_API int fiberthread_yield(void);
+/* ETIMEDOUT after `timeout_ns`. ECANCELED. */
+FIBERTHREAD_API int fiberthread_yield_timeout(uint64_t timeout_ns);
+
+/* Ends a fiber's yield, or its next one. Does not wait and does not switch: woken fibers run in the order of the wake-ups (where
+ * several workers look for work, they begin in that order), before the worker looks for I/O. On the caller itself, and on one that
+ * was woken already, it does nothing; on one that has ended it does nothing and is ESRCH. Signal handlers may call it. */
+FIBERTHREAD_API int fiberthread_wakeup(fiberthread_t fiber);
+
+/* Lets others run: the caller goes to the end of the ready ones. */
+FIBERTHREAD_API void fiberthread_reschedule(void);
+
+/* Waits. Wake-ups and signals do not end it. ECANCELED. */
+FIBERTHREAD_API int fiberthread_sleep(uint64_t timeout_ns);
+
+/* ---- cancelling ---- */
+
+/* Asks a fiber to end. It is not ended: each wait of this interface that can fail, the present one and all that follow, ends with
+ * ECANCELED, unless what it waits for has come already. So do, in fibers that are not bound, the waits of libc that park: read, write,
+ * accept, connect, poll, select, epoll_wait and their kin, sleep, sem_wait, sigwait, pause (-1 and errno, or what they return for
+ * errors). A pthread_cond_wait ends once, as a wake-up for no reason. Waits for locks and pthread_join() go on.
+ * A new one begins cancelled. ESRCH. */
+FIBERTHREAD_API int fiberthread_cancel(fiberthread_t fiber);
+
+/* 1 if the caller's waits end with ECANCELED now, else 0. Does not wait. */
+FIBERTHREAD_API int fiberthread_cancelled(void);
+
+/* With 0 the caller's waits are not ended by cancelling, until it is called with 1: for tidying up. Returns what it was. */
+FIBERTHREAD_API int fiberthread_set_cancellable(int cancellable);
+
+/* ---- the end ---- */
+
+/* Whether somebody shall join it. One that is not joinable is given back when it ends, at once if it has ended. EBUSY: somebody is
+ * joining it. EINVAL: a foreign thread, or main. ESRCH: it does not exist any more. */
+FIBERTHREAD_API int fiberthread_set_joinable(fiberthread_t fiber, int joinable);
+
+/* Waits until the fiber has ended, takes its result (NULL: it is not wanted) and gives the fiber back. Once.
+ * ESRCH: it was joined, or was not joinable and has ended. EINVAL: it is not joinable, or somebody else is joining it. EDEADLK: the caller
+ * itself, or one that joins the caller. ECANCELED: the caller was cancelled; it may be joined later. */
+FIBERTHREAD_API int fiberthread_join(fiberthread_t fiber, void** result);
+/* ETIMEDOUT after `timeout_ns`: it may be joined later. */
+FIBERTHREAD_API int fiberthread_join_timeout(fiberthread_t fiber, void** result, uint64_t timeout_ns);
+
+/* ---- fiber-local storage ---- */
+
+/* A value for each fiber, NULL at first. When a fiber ends with another, destructor(value) is called there. POSIX's keys are the same,
+ * and as many (EAGAIN: there are PTHREAD_KEYS_MAX). EINVAL: no such key. ENOMEM. */
+typedef pthread_key_t fiberthread_key_t;
+FIBERTHREAD_API int fiberthread_key_create(fiberthread_key_t* key, void (*destructor)(void* value));
+FIBERTHREAD_API int fiberthread_key_delete(fiberthread_key_t key);
+FIBERTHREAD_API int fiberthread_set_local(fiberthread_key_t key, const void* value);
+FIBERTHREAD_API void* fiberthread_get_local(fiberthread_key_t key);
+
+/* ---- surroundings ---- */
+
+/* Makes the threads that pthread_create makes with these attributes bound (1), or not (0): bound ones have a kernel thread each.
+ * EINVAL, ENOMEM. */
+FIBERTHREAD_API int fiberthread_attr_setbound(pthread_attr_t* attr, int bound);
+
+typedef struct fiberthread_statistics {
+  uint64_t spawned;  /* fibers that were started, main not included */
+  uint64_t ended;
+  uint64_t recycled; /* of those that were made, how many got the memory of one that had ended */
+  uint64_t workers;  /* kernel threads that run fibers */
+} fiberthread_statistics_t;
+/* Since the process began, or was forked. On NPTL all are 0. */
+FIBERTHREAD_API void fiberthread_get_statistics(fiberthread_statistics_t* statistics);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
