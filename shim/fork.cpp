@@ -13,6 +13,7 @@
 #include "shim/real.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
+#include "sync/job_queue.h"
 #include "sync/parking_lot.h"
 
 namespace fiberthread {
@@ -44,6 +45,7 @@ void in_child() {
   bool was_fiber = !me->kernel;
   uint64_t mask = me->sigmask;
   parking_lot_reset_after_fork();
+  job_queues_after_fork();
   signal_after_fork_child();
   ids_reset_after_fork();
   thread_reset_after_fork();
