@@ -1,12 +1,15 @@
 #include "sched/cord.h"
 
+#include <errno.h>
+
 #include "sched/chaos.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
 
-int cord_begin(Cord* c) {
+int cord_begin(CordRecord* c) {
   FiberRecord* me = self();
+  if (me->kernel) return ENOTSUP;
   if (int e = sched_bind(me)) return e;
   Busy busy;
   Worker* w = me->worker;
@@ -16,47 +19,49 @@ int cord_begin(Cord* c) {
   return 0;
 }
 
-void cord_end() {
-  Cord* c = cord_of(self());
-  for (uint32_t n; (n = c->fibers.load(std::memory_order_acquire)) != 0;) park_if(&c->fibers, n, {"cord", c});
+bool cord_end(CordRecord* c) {
+  Busy busy;
+  SpinGuard guard(c->lock);
+  if (c->fibers == 0) c->ended = true;
+  return c->ended;
 }
 
-bool cord_admit(Cord* c, FiberRecord* f) {
+bool cord_admit(CordRecord* c, FiberRecord* f) {
   Busy busy;
-  Worker* none = nullptr;
-  if (!f->bound.compare_exchange_strong(none, c->worker.load(std::memory_order_acquire), std::memory_order_acq_rel)) return false;
-  c->fibers.fetch_add(1, std::memory_order_relaxed);
   SpinGuard guard(c->lock);
-  FiberRecord*& bucket = c->by_id[f->id % Cord::kBuckets];
+  Worker* none = nullptr;
+  if (c->ended || !f->bound.compare_exchange_strong(none, c->worker.load(std::memory_order_acquire), std::memory_order_acq_rel)) return false;
+  c->fibers++;
+  FiberRecord*& bucket = c->by_id[f->id % CordRecord::kBuckets];
   f->cord_next = bucket;
   bucket = f;
   return true;
 }
 
-void cord_left(Cord* c, FiberRecord* f) {
-  {
-    SpinGuard guard(c->lock);
-    FiberRecord** p = &c->by_id[f->id % Cord::kBuckets];
-    while (*p != f) p = &(*p)->cord_next;
-    *p = f->cord_next;
-  }
+void cord_left(CordRecord* c, FiberRecord* f) {
+  FiberRecord* scheduler = c->worker.load(std::memory_order_relaxed)->bound;
+  c->lock.lock();
+  FiberRecord** p = &c->by_id[f->id % CordRecord::kBuckets];
+  while (*p != f) p = &(*p)->cord_next;
+  *p = f->cord_next;
+  bool last = --c->fibers == 0;
+  c->lock.unlock();  // the last touch, unless the scheduler fiber is still there: it takes the lock before it ends
   chaos_delay();
-  // Of the last one, the scheduler fiber waits for it; it cannot go on before we have left, as we are on its kernel thread.
-  if (c->fibers.fetch_sub(1, std::memory_order_acq_rel) == 1) unpark(c->worker.load(std::memory_order_relaxed)->bound);
+  if (last) unpark(scheduler);
 }
 
-Cord* cord_of(const FiberRecord* f) {
+CordRecord* cord_of(const FiberRecord* f) {
   Worker* w = f->bound.load(std::memory_order_acquire);
   return w ? w->cord : nullptr;
 }
 
 bool in_cord_callback() {
   FiberRecord* me = tls_current;
-  Cord* c = me ? cord_of(me) : nullptr;
+  CordRecord* c = me ? cord_of(me) : nullptr;
   return c && c->alone.load(std::memory_order_relaxed);
 }
 
-void cord_each(Cord* c, bool (*visit)(FiberRecord*, void*), void* data) {
+void cord_each(CordRecord* c, bool (*visit)(FiberRecord*, void*), void* data) {
   Busy busy;
   SpinGuard guard(c->lock);
   for (FiberRecord* f : c->by_id)

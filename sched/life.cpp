@@ -438,7 +438,9 @@ void post_exit(Worker*, FiberRecord* f) {
   f->bound.store(nullptr, std::memory_order_relaxed);
   f->join_lock.unlock();
   if (__builtin_expect(own && !in_cord, 0)) {
-    if (own->tainted || own->cord) dismiss(own);
+    bool leaves = own->tainted || own->cord;
+    own->cord = nullptr;
+    if (leaves) dismiss(own);
     else own->bound = nullptr;  // by habit only: this very worker, which now is as any other
   }
   chaos_delay();
@@ -488,7 +490,9 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
 
 void sched_discard(FiberRecord* f) {
   Busy busy;
-  if (Worker* own = f->bound.load(std::memory_order_relaxed)) dismiss(own);
+  Worker* own = f->bound.load(std::memory_order_relaxed);
+  if (own && own->cord) cord_left(own->cord, f);
+  else if (own) dismiss(own);
   f->bound.store(nullptr, std::memory_order_relaxed);
   block_put(f);
 }

@@ -137,7 +137,7 @@ void get_up(Worker* w) {
 bool handed_to_bound(FiberRecord* f, Worker* here) {
   Worker* w = f->bound.load(std::memory_order_acquire);
   if (__builtin_expect(!w || w == here, 1)) return false;
-  if (Cord* c = w->cord) {
+  if (CordRecord* c = w->cord) {
     if (c->alone.load(std::memory_order_relaxed) && f == w->bound) w->handed.store(f, std::memory_order_release);
     else c->ready.push(f);
     // It looks before it sleeps, and sequentially consistent: it sees the fiber then, or we that it sleeps.
@@ -212,7 +212,7 @@ bool attended_without(Worker* w) {
 
 // What pick() is to a cord's worker, which looks after timers and descriptors as the others do.
 FiberRecord* pick_of_cord(Worker* w) {
-  Cord* c = w->cord;
+  CordRecord* c = w->cord;
   if (c->alone.load(std::memory_order_relaxed)) return w->handed.exchange(nullptr, std::memory_order_acq_rel);
   if (chaos(16)) return nullptr;
   if (++w->tick % kFairTick == 0) {
@@ -614,7 +614,7 @@ FiberRecord* await_handed(Worker* w) {
   if (next_timer() != kNever) sysmon_watch_timers();
   __atomic_store_n(&w->idle, true, __ATOMIC_RELEASE);
   FiberRecord* f = nullptr;
-  Cord* c = w->cord;
+  CordRecord* c = w->cord;
   auto others_ready = [&] { return c && !c->alone.load(std::memory_order_relaxed) && !c->ready.empty(); };
   while (w->bound && !w->leaves.load(std::memory_order_acquire)) {
     if ((f = c ? pick_of_cord(w) : w->handed.exchange(nullptr, std::memory_order_acq_rel))) break;
