@@ -103,8 +103,25 @@ $(BUILD)/bench/empty.so: | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(Q)$(CC) -shared -x c /dev/null -o $@
 
+# The C++ interface, and what one would use else; see bench-scripts/api.h.
+API_BENCH := $(BUILD)/bench/api $(BUILD)/bench/api-std $(if $(wildcard /usr/include/boost/fiber/all.hpp),$(BUILD)/bench/api-boost) \
+	$(if $(shell command -v go),$(BUILD)/bench/api-go)
+API_CXX = $(CXX) -std=c++20 -O2 -g $(WARN) -pthread -I. $(filter %.cpp,$^) -o $@
+$(BUILD)/bench/api: bench-scripts/api.cpp $(wildcard bench-scripts/api_*.cpp) bench-scripts/api.h $(wildcard sync/*.h) $(SO)
+	@mkdir -p $(@D)
+	$(Q)$(API_CXX) -L$(BUILD) -Wl,--no-as-needed -lfiberthread -Wl,-rpath,'$$ORIGIN/..'
+$(BUILD)/bench/api-std: bench-scripts/api.cpp $(wildcard bench-scripts/std_*.cpp) bench-scripts/api.h
+	@mkdir -p $(@D)
+	$(Q)$(API_CXX)
+$(BUILD)/bench/api-boost: bench-scripts/api.cpp $(wildcard bench-scripts/boost_*.cpp) bench-scripts/api.h
+	@mkdir -p $(@D)
+	$(Q)$(API_CXX) -lboost_fiber -lboost_context
+$(BUILD)/bench/api-go: bench-scripts/api.go $(wildcard bench-scripts/api_*.go)
+	@mkdir -p $(@D)
+	$(Q)go build -o $@ $^
+
 .PHONY: bench-programs
-bench-programs: $(BENCH)
+bench-programs: $(BENCH) $(API_BENCH)
 
 # ---- what to call ----
 
@@ -141,6 +158,7 @@ bench:
 	@tests/deps build bench
 	@$(MAKE) --no-print-directory all bench-programs
 	@bench-scripts/run --quick $(BUILD) $(CASES)
+	@bench-scripts/api --quick $(BUILD) $(CASES)
 	@$(if $(CASES),,bench-scripts/crossover --quick $(BUILD))
 	@$(if $(CASES),,bench-scripts/pigz --quick $(BUILD))
 	@$(if $(CASES),,bench-scripts/echo --quick $(BUILD))

@@ -39,7 +39,9 @@ struct Order {
 };
 constexpr size_t kMaxThreads = 1 << 20;
 Order order;
-FiberMutex ids_mutex;
+// Of zeros, and never destroyed: threads may change ids until the process is gone.
+alignas(FiberMutex) constinit unsigned char ids_mutex_memory[sizeof(FiberMutex)] = {};
+FiberMutex& ids_mutex = reinterpret_cast<FiberMutex&>(ids_mutex_memory);
 
 void on_order(int, siginfo_t*, void*) {
   auto tid = static_cast<int32_t>(raw_syscall(SYS_gettid));

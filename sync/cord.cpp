@@ -8,9 +8,11 @@
 
 #include "sched/cord.h"
 #include "sched/worker.h"
+#include "sync/deadline.h"
 #include "sync/fiber_futex.h"
 #include "sync/fiberthread.h"
 #include "sync/parking_lot.h"
+#include "sync/times.h"
 
 using namespace fiberthread;
 
@@ -54,11 +56,6 @@ struct Receiver : Waiter {
   void* message = nullptr;
   bool closed = false;
 };
-
-uint64_t deadline_after(uint64_t timeout_ns) {
-  uint64_t now = now_ns();
-  return timeout_ns >= kNever - now - 1 ? kNever : (now + timeout_ns + 1) & ~kFollowsRealtime;
-}
 
 void poke(fiberthread_cord* c) {
   FiberRecord* scheduler = c->scheduler;
@@ -117,13 +114,11 @@ FIBERTHREAD_API int fiberthread_cord_new(fiberthread_cord_t* cord, const char* n
   options.name = name;
   int e = fiberthread_spawn(&c->fiber, &options, scheduler_main, c);
   if (e == 0) {
-    while (!c->begun.wait(1)) {}
+    int was = fiberthread_set_cancellable(0);
+    c->begun.wait(1);
     e = c->error;
-    if (e) {
-      int was = fiberthread_set_cancellable(0);
-      fiberthread_join(c->fiber, nullptr);
-      fiberthread_set_cancellable(was);
-    }
+    if (e) fiberthread_join(c->fiber, nullptr);
+    fiberthread_set_cancellable(was);
   }
   if (e) free(c);
   else *cord = c;
@@ -222,7 +217,7 @@ FIBERTHREAD_API int fiberthread_cord_receive(void** value, uint64_t timeout_ns) 
     free(m);
     return 0;
   }
-  switch (fiberthread::wait(r, {"message", c}, deadline_after(timeout_ns), kInterruptEnd)) {
+  switch (fiberthread::wait(r, {"message", c}, plain_deadline(deadline_after(timeout_ns)), kInterruptEnd)) {
     case WakeReason::TimedOut: return ETIMEDOUT;
     case WakeReason::Interrupted: return ECANCELED;
     default: break;

@@ -1,13 +1,20 @@
 #include "sync/fiber_futex.h"
 
+#include <errno.h>
+
+#include "sched/chaos.h"
+#include "sched/fiber.h"
 #include "sync/parking_lot.h"
+#include "sync/deadline.h"
+#include "sync/times.h"
 
 namespace fiberthread {
 
-bool FiberFutex::wait_slow(uint64_t token, uint64_t deadline) {
+int FiberFutex::wait_slow(uint64_t token, uint64_t deadline_ns) {
+  const uint64_t deadline = plain_deadline(deadline_ns);
   for (int spins = 0;;) {
     uint64_t w = word_.load(std::memory_order_acquire);
-    if (w >> 1 >= token) return true;
+    if (w >> 1 >= token) return 0;
     if (!(w & kHasWaiters)) {
       if (spins++ < 16) {
         cpu_relax();
@@ -15,6 +22,7 @@ bool FiberFutex::wait_slow(uint64_t token, uint64_t deadline) {
       }
       if (!word_.compare_exchange_weak(w, w | kHasWaiters, std::memory_order_relaxed)) continue;
     }
+    chaos_delay();
     Waiter waiter;
     waiter.token = token;
     // A post that clears the bit before we are queued finds nobody, but then the bit is clear here.
@@ -22,13 +30,29 @@ bool FiberFutex::wait_slow(uint64_t token, uint64_t deadline) {
       uint64_t now = word_.load(std::memory_order_relaxed);
       return now & kHasWaiters && now >> 1 < token;
     };
-    if (park(this, waiter, ahead, {"futex", this}, deadline) == WakeReason::TimedOut) return get() >= token;
+    switch (park(this, waiter, ahead, {"futex", this}, deadline, kInterruptEnd)) {
+      case WakeReason::TimedOut:
+        return get() >= token ? 0 : ETIMEDOUT;
+      case WakeReason::Interrupted:
+        return get() >= token ? 0 : ECANCELED;
+      default:
+        break;
+    }
   }
+}
+
+int FiberFutex::waitWithTimeout(uint64_t token, uint64_t timeout_ns) {
+  return reached(token) ? 0 : wait_slow(token, deadline_after(timeout_ns));
+}
+
+bool FiberFutex::waiters() const {
+  LockedQueue q(this);
+  return q.first();
 }
 
 void FiberFutex::wake_all() { unpark_all(this); }
 
-void FiberFutex::post_one() {
+void FiberFutex::postOne() {
   uint64_t w = word_.load(std::memory_order_relaxed);
   while (!(w & kHasWaiters))
     if (word_.compare_exchange_weak(w, w + kOne, std::memory_order_release, std::memory_order_relaxed)) return;

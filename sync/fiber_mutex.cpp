@@ -1,7 +1,9 @@
 #include "sync/fiber_mutex.h"
 
 #include "sched/chaos.h"
+#include "sched/fiber.h"
 #include "sync/parking_lot.h"
+#include "sync/times.h"
 
 namespace fiberthread {
 namespace {
@@ -17,7 +19,14 @@ bool runs_elsewhere(const FiberRecord* owner, const FiberRecord* me) {
          (owner->kernel || me->kernel || __atomic_load_n(&owner->worker, __ATOMIC_RELAXED) != me->worker);
 }
 
+static_assert(alignof(FiberRecord) > 1);
+
 }  // namespace
+
+void FiberMutex::lock() { lock(self()); }
+bool FiberMutex::try_lock() { return try_lock(self()); }
+bool FiberMutex::lock_until(uint64_t deadline_ns) { return lock_until(self(), plain_deadline(deadline_ns)); }
+void FiberMutex::unlock() { unlock(self()); }
 
 bool FiberMutex::lock_slow(FiberRecord* me, uint64_t deadline, uint64_t token) {
   uint64_t first = 0;  // when it first waited
@@ -29,6 +38,7 @@ bool FiberMutex::lock_slow(FiberRecord* me, uint64_t deadline, uint64_t token) {
       if (word_.compare_exchange_weak(w, mine, std::memory_order_acquire, std::memory_order_relaxed)) return true;
       continue;
     }
+    if (w == kDestroyedWord) report_misuse("FiberMutex", this, "is locked after it was destroyed");
     if (!(w & kHasWaiters)) {
       if (spins < kSpins && races == 0 && !(token & kMore) && runs_elsewhere(reinterpret_cast<FiberRecord*>(w), me)) {
         spins++;

@@ -8,36 +8,50 @@
 #include <atomic>
 #include <cstdint>
 
-#include "sched/fiber.h"
+#include "api.h"
+#include "deadline.h"
+#include "misuse.h"
 
 namespace fiberthread {
 
-struct Waiter;
+struct FiberRecord;
 
-// All members: fibers and foreign threads; not in signal handlers that may interrupt the owner. lock() and lock_until()
-// may park; the others never do.
+// Lockable as the C++ standard has it ([thread.req.lockable]): fits std::lock_guard, std::unique_lock, std::condition_variable_any. All
+// members: fibers, bound fibers and foreign threads; not in signal handlers that may interrupt the owner. lock() and lock_until() may
+// park; the others never do. Whoever is its owner last may destroy it.
 class FiberMutex {
  public:
   constexpr FiberMutex() = default;
   FiberMutex(const FiberMutex&) = delete;
+  FiberMutex& operator=(const FiberMutex&) = delete;
+#ifdef FIBERTHREAD_DEBUG_CHECKS
+  ~FiberMutex() {
+    uint64_t w = word_.exchange(kDestroyedWord, std::memory_order_relaxed);
+    if (w == kDestroyedWord) report_misuse("FiberMutex", this, "is destroyed twice");
+    if (w & ~kHasWaiters) report_misuse("FiberMutex", this, "is destroyed while it is locked");
+  }
+#endif
 
-  void lock() { lock(self()); }
-  bool try_lock() { return try_lock(self()); }
-  // Gives up at `deadline_ns` (now_ns()'s clock) and returns false. Tries at least once.
-  bool lock_until(uint64_t deadline_ns) { return lock_until(self(), deadline_ns); }
+  FIBERTHREAD_API void lock();
+  FIBERTHREAD_API bool try_lock();
+  // Gives up at `deadline_ns` on CLOCK_MONOTONIC and returns false. Tries at least once. Not ended by cancellation.
+  FIBERTHREAD_API bool lock_until(uint64_t deadline_ns);
   // Whoever holds it; unlocking a free one does nothing.
-  void unlock() { unlock(self()); }
+  FIBERTHREAD_API void unlock();
+
+  // ---- the library's own ----
+
   // Null if it is free. May be out of date at once, unless it is the caller.
   FiberRecord* owner() const { return reinterpret_cast<FiberRecord*>(word_.load(std::memory_order_relaxed) & ~kHasWaiters); }
 
-  // The same for callers that know self() already.
+  // The same for callers that know their record (sched's self()) already.
   bool try_lock(FiberRecord* me) {
     uint64_t free = 0;
     // Acquire, with the release in unlock: the last owner's writes are seen.
     return word_.compare_exchange_strong(free, value(me), std::memory_order_acquire, std::memory_order_relaxed);
   }
   void lock(FiberRecord* me) {
-    if (__builtin_expect(!try_lock(me), 0)) lock_slow(me, kNever, 0);
+    if (__builtin_expect(!try_lock(me), 0)) lock_slow(me, kForever, 0);
   }
   bool lock_until(FiberRecord* me, uint64_t deadline_ns) { return try_lock(me) || lock_slow(me, deadline_ns, 0); }
   void unlock(FiberRecord* me) {
@@ -49,7 +63,7 @@ class FiberMutex {
   // For waits whose waiter may be moved to this mutex's queue (condition variables): Waiter::requeue_to is the mutex's
   // address, and once woken, the waiter comes here with its token. It must take the lock and not give up.
   void relock(FiberRecord* me, uint64_t token) {
-    if (!(token & kHandedOver)) lock_slow(me, kNever, token);
+    if (!(token & kHandedOver)) lock_slow(me, kForever, token);
   }
   // Under the lock of the queue: if the mutex is held, makes its owner wake somebody when it unlocks. False if it is free.
   bool expect_waiters();
@@ -67,6 +81,6 @@ class FiberMutex {
 
   std::atomic<uint64_t> word_{0};
 };
-static_assert(sizeof(FiberMutex) == 8 && alignof(FiberRecord) > 1);
+static_assert(sizeof(FiberMutex) == 8, "one word");
 
 }  // namespace fiberthread

@@ -6,8 +6,10 @@
 
 #include "sched/chaos.h"
 #include "sched/worker.h"
+#include "sync/deadline.h"
 #include "sync/fiberthread.h"
 #include "sync/parking_lot.h"
+#include "sync/times.h"
 
 namespace fiberthread {
 
@@ -96,11 +98,6 @@ void wake(JobFiber* f) {
 void wait_until_woken(JobFiber& me) {
   while (!me.woken.load(std::memory_order_acquire)) park_if(&me.woken, 0, {"job", me.queue});
   me.woken.store(0, std::memory_order_relaxed);
-}
-
-uint64_t deadline_after(uint64_t timeout_ns) {
-  uint64_t now = now_ns();
-  return timeout_ns >= kNever - now - 1 ? kNever : (now + timeout_ns + 1) & ~kFollowsRealtime;
 }
 
 }  // namespace
@@ -333,7 +330,7 @@ bool JobQueue::withdraw(Task& t) {
 }
 
 int JobQueueInside::wait(Task& t, void** result, uint64_t timeout_ns, uint32_t interrupts) {
-  uint64_t deadline = deadline_after(timeout_ns);
+  uint64_t deadline = plain_deadline(deadline_after(timeout_ns));
   for (;;) {
     uint32_t s = t.state_.load(std::memory_order_acquire) & 3;
     if (s == Task::kDone) {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "sched/fiber.h"
 #include "sync/fiber_mutex.h"
 
 namespace fiberthread {

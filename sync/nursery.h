@@ -5,9 +5,9 @@
 //     for (auto& url : urls) nursery.spawn([&] { return fetch(url); });  // int: 0, or an error
 //     if (int error = nursery.wait()) …                                  // of the first that failed
 //
-// To be ended is to be cancelled: a child's waits return ECANCELED from then on, and before it commits to anything: a value that it
-// was to send is not sent, one that it was to get is left to others. It is up to the child to return then. (The idea is N. J.
-// Smith's, "Notes on structured concurrency", 2018.)
+// To be ended is to be cancelled: a child's waits return ECANCELED from then on. They look for it before they commit to anything, never
+// after: a value that was to be sent is not sent, one that was to be received is left to others. It is up to the child to return
+// then. (The idea is N. J. Smith's, "Notes on structured concurrency", 2018.)
 //
 // Cost: that of a spawn and a join, and an allocation each. Children may be as many as there is memory for.
 #pragma once

@@ -3,6 +3,8 @@
 
 #include "tests/test.h"
 
+#include <errno.h>
+
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -18,16 +20,16 @@ Test(fiber_futex, counts_from_zeros) {
   auto& f = *reinterpret_cast<FiberFutex*>(memory);
   cr_assert_eq(f.get(), 0u);
   f.post();
-  f.post_one();
+  f.postOne();
   cr_assert_eq(f.get(), 2u);
-  cr_assert(f.wait(0) && f.wait(2));
-  cr_assert(f.wait(2, 0));  // reached: the deadline does not matter
+  cr_assert(f.wait(0) == 0 && f.wait(2) == 0);
+  cr_assert_eq(f.waitUntil(2, 0), 0);  // reached: the deadline does not matter
 }
 
 void gives_up(FiberFutex& f) {
   for (uint64_t ms : {0, 1, 15}) {
     uint64_t deadline = now_ns() + ms * kMs;
-    cr_assert(!f.wait_until(deadline));
+    cr_assert_eq(f.waitUntil(f.get() + 1, deadline), ETIMEDOUT);
     cr_assert(now_ns() >= deadline);
   }
 }
@@ -51,7 +53,7 @@ Test(fiber_futex, post_wakes_those_whose_count_has_come) {
   for (uint64_t i = 0; i < 12; i++) {
     auto body = [&, i] {
       uint64_t token = i / 3 + 1;  // 1 to 4, three of each
-      cr_assert(f.wait(token));
+      cr_assert_eq(f.wait(token), 0);
       cr_assert(f.get() >= token);
       woken++;
     };
@@ -73,7 +75,7 @@ Test(fiber_futex, post_one_wakes_the_first_that_it_can) {
   Threads t;
   for (int i = 0; i < 5; i++) {
     t.fiber([&, i] {
-      cr_assert(f.wait(tokens[i]));
+      cr_assert_eq(f.wait(tokens[i]), 0);
       last = i;
       woken++;
     });
@@ -81,7 +83,7 @@ Test(fiber_futex, post_one_wakes_the_first_that_it_can) {
   }
   const int order[] = {1, 2, 0, 3, 4};
   for (int i = 0; i < 5; i++) {
-    f.post_one();
+    f.postOne();
     while (woken != i + 1) yield();
     cr_assert_eq(last, order[i]);
     cr_assert_eq(queued(&f), static_cast<size_t>(4 - i));
@@ -96,14 +98,14 @@ Test(fiber_futex, ping_pong) {
     Threads t;
     auto echo = [&] {
       for (uint64_t i = 1; i <= kRounds; i++) {
-        cr_assert(ping.wait(i));
-        i % 2 ? pong.post() : pong.post_one();
+        cr_assert_eq(ping.wait(i), 0);
+        i % 2 ? pong.post() : pong.postOne();
       }
     };
     kernel ? t.kernel(echo) : t.fiber(echo);
     for (uint64_t i = 1; i <= kRounds; i++) {
-      i % 3 ? ping.post() : ping.post_one();
-      cr_assert(pong.wait(i));
+      i % 3 ? ping.post() : ping.postOne();
+      cr_assert_eq(pong.wait(i), 0);
     }
   }
 }
@@ -120,9 +122,9 @@ Test(fiber_futex, no_post_is_missed, .timeout = 240) {
         token += 1 + random(100);
         if (token > kPosters * kEach) token = kPosters * kEach;
         if (random(2)) {
-          cr_assert(f.wait(token));
+          cr_assert_eq(f.wait(token), 0);
         } else {
-          while (!f.wait(token, now_ns() + random(100'000))) {}
+          while (f.waitWithTimeout(token, random(100'000)) == ETIMEDOUT) {}
         }
         cr_assert(f.get() >= token);
       }
@@ -154,9 +156,9 @@ Test(fiber_futex, posts_one_after_the_other_are_not_lost, .timeout = 240) {
         rounds.meet();
         for (int k = 0; k < 2; k++) {
           for (uint32_t delay = random(400); delay; delay--) asm volatile("");
-          if (posts) r % 2 ? f.post() : f.post_one();
+          if (posts) r % 2 ? f.post() : f.postOne();
         }
-        if (!posts) cr_assert(f.wait(2 * r));
+        if (!posts) cr_assert_eq(f.wait(2 * r), 0);
       }
     });
   t.join();
@@ -167,10 +169,10 @@ Test(fiber_futex, may_go_when_a_wait_has_returned, .timeout = 240) {
   for (int round = 0; round < 4000; round++) {
     auto* f = new FiberFutex;
     Threads t;
-    auto post = [f, round] { round % 2 ? f->post() : f->post_one(); };
+    auto post = [f, round] { round % 2 ? f->post() : f->postOne(); };
     round % 8 == 0 ? t.kernel(post) : t.fiber(post);
     if (round % 3) yield();
-    cr_assert(f->wait(1));
+    cr_assert_eq(f->wait(1), 0);
     memset(static_cast<void*>(f), 0x5a, sizeof *f);
     delete f;
   }

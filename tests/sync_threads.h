@@ -7,6 +7,8 @@
 #include <functional>
 #include <vector>
 
+#include "sched/chaos.h"
+#include "sched/worker.h"
 #include "shim/real.h"
 #include "sync/parking_lot.h"
 
@@ -16,6 +18,16 @@ class Threads {
   ~Threads() { join(); }
   void fiber(std::function<void()> body) { start(std::move(body), false); }
   void kernel(std::function<void()> body) { start(std::move(body), true); }
+  void bound(std::function<void()> body) {
+    fiber([body = std::move(body)] {
+      cr_assert_eq(fiberthread::sched_bind(fiberthread::self()), 0);
+      body();
+    });
+  }
+  // One kind after the other: fiber, kernel thread, bound fiber.
+  void any(size_t i, std::function<void()> body) {
+    i % 3 == 0 ? fiber(std::move(body)) : i % 3 == 1 ? kernel(std::move(body)) : bound(std::move(body));
+  }
   void join() {
     for (auto& t : threads_) t.kernel ? REAL(pthread_join)(t.handle, nullptr) : pthread_join(t.handle, nullptr);
     threads_.clear();
@@ -81,3 +93,13 @@ struct Random {
 };
 
 constexpr uint64_t kMs = 1'000'000;
+
+// As FIBERTHREAD_WORKERS and FIBERTHREAD_CHAOS do. Before the first thread.
+inline void use_chaos(uint32_t workers, uint64_t seed) {
+  fiberthread::options.workers = workers;
+  fiberthread::options.preempt_us = 150;
+  fiberthread::chaos_seed = seed;
+}
+
+// Whoever has been cancelled stays so; tests go on.
+inline void forget_cancel() { fiberthread::self()->interrupts.fetch_and(~uint32_t{fiberthread::kInterruptEnd}); }

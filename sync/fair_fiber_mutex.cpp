@@ -1,0 +1,27 @@
+#include "sync/fair_fiber_mutex.h"
+
+#include "sched/fiber.h"
+#include "sync/deadline.h"
+#include "sync/times.h"
+
+namespace fiberthread {
+
+void FairFiberMutex::lock_slow() { sequence_.wait_for(0, kNever, 0, "fair mutex"); }
+
+int FairFiberMutex::lockUntil(uint64_t deadline_ns) {
+  return try_lock() ? 0 : sequence_.wait_for(0, plain_deadline(deadline_ns), kInterruptEnd, "fair mutex");
+}
+
+int FairFiberMutex::lockWithTimeout(uint64_t timeout_ns) { return try_lock() ? 0 : lockUntil(deadline_after(timeout_ns)); }
+
+void FairFiberMutex::lock(Future* future) {
+  if (!try_lock()) {
+    sequence_.request(*future, 0);
+    return;
+  }
+  if (future->isSet()) future->reset();
+  future->sequencer_ = nullptr;
+  future->set(0);
+}
+
+}  // namespace fiberthread

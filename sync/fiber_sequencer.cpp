@@ -1,0 +1,290 @@
+#include "sync/fiber_sequencer.h"
+
+#include <errno.h>
+
+#include "sched/chaos.h"
+#include "sched/fiber.h"
+#include "sync/deadline.h"
+#include "sync/times.h"
+
+namespace fiberthread {
+namespace {
+
+// Of a node in the treap: as good as random, and nothing to store. The same for all of one token, who follow each other as the node.
+uint64_t priority(uint64_t token) {
+  uint64_t x = (token ^ token >> 31) * 0x9E3779B97F4A7C15u;
+  return (x ^ x >> 29) * 0xBF58476D1CE4E5B9u;
+}
+
+}  // namespace
+
+// ---- the table: the combiner's alone ----
+
+void FiberSequencer::insert(Future& f) {
+  f.in_table_ = true;
+  f.next_ = f.left_ = f.right_ = nullptr;
+  f.prev_ = &f;
+  Future** place = nullptr;  // where f must go for its priority, unless its token is further down
+  Future** link = &root_;
+  for (; *link && (*link)->token_ != f.token_; link = f.token_ < (*link)->token_ ? &(*link)->left_ : &(*link)->right_)
+    if (!place && priority((*link)->token_) < priority(f.token_)) place = link;
+  if (Future* first = *link) {
+    f.prev_ = first->prev_;
+    first->prev_->next_ = &f;
+    first->prev_ = &f;
+    return;
+  }
+  if (!place) place = link;
+  Future* below = *place;
+  *place = &f;
+  // What was there is split at f's token.
+  Future **less = &f.left_, **more = &f.right_;
+  while (below) {
+    if (below->token_ < f.token_) {
+      *less = below;
+      less = &below->right_;
+      below = below->right_;
+    } else {
+      *more = below;
+      more = &below->left_;
+      below = below->left_;
+    }
+  }
+  *less = *more = nullptr;
+}
+
+void FiberSequencer::remove(Future& f) {
+  f.in_table_ = false;
+  Future** link = &root_;
+  while ((*link)->token_ != f.token_) link = f.token_ < (*link)->token_ ? &(*link)->left_ : &(*link)->right_;
+  Future* first = *link;
+  if (first != &f) {
+    f.prev_->next_ = f.next_;
+    (f.next_ ? f.next_ : first)->prev_ = f.prev_;
+    return;
+  }
+  if (Future* second = f.next_) {
+    // It takes the node's place.
+    second->prev_ = f.prev_;
+    second->left_ = f.left_;
+    second->right_ = f.right_;
+    *link = second;
+    return;
+  }
+  Future *a = f.left_, *b = f.right_;
+  while (a && b) {
+    if (priority(a->token_) > priority(b->token_)) {
+      *link = a;
+      link = &a->right_;
+      a = a->right_;
+    } else {
+      *link = b;
+      link = &b->left_;
+      b = b->left_;
+    }
+  }
+  *link = a ? a : b;
+}
+
+// Takes all tokens up to `count` out: a list in their order.
+FiberSequencer::Future* FiberSequencer::take_up_to(uint64_t count) {
+  Future *node = root_, *taken = nullptr;
+  Future **less = &taken, **more = &root_;
+  while (node) {
+    if (node->token_ <= count) {
+      *less = node;
+      less = &node->right_;
+      node = node->right_;
+    } else {
+      *more = node;
+      more = &node->left_;
+      node = node->left_;
+    }
+  }
+  *less = *more = nullptr;
+  Future *list = nullptr, **tail = &list;
+  while (taken) {
+    if (Future* l = taken->left_) {  // what is smaller goes first
+      taken->left_ = l->right_;
+      l->right_ = taken;
+      taken = l;
+    } else {
+      Future* next = taken->right_;
+      *tail = taken;
+      tail = &taken->prev_->next_;
+      taken = next;
+    }
+  }
+  return list;
+}
+
+FiberSequencer::Future* FiberSequencer::take_first() {
+  Future* f = root_;
+  while (f && f->left_) f = f->left_;
+  if (f) remove(*f);
+  return f;
+}
+
+// ---- the combiner ----
+
+// What is on the stacks is to be looked at: by us, or by whoever is at it.
+void FiberSequencer::kick() {
+  uint64_t w = word_.load(std::memory_order_relaxed), next;
+  do {
+    chaos_delay();
+    if (w == kDestroyedWord) report_misuse("FiberSequencer", this, "is waited for after it was destroyed");
+    next = w | (w & kBusy ? kPending : kBusy);
+    // Even if that changes nothing: an atomic change sees the latest, so that the combiner has not looked before our push.
+  } while (!word_.compare_exchange_weak(w, next, std::memory_order_acq_rel, std::memory_order_relaxed));
+  if (!(w & kBusy)) combine(next);
+}
+
+// By who has made the word `w`, with kBusy. In Busy: others count on it to come to an end.
+void FiberSequencer::combine(uint64_t w) {
+  Future *wake = nullptr, **tail = &wake;
+  auto settle = [&](Future* f, int result) {
+    f->result_ = result;
+    f->next_ = nullptr;
+    *tail = f;
+    tail = &f->next_;
+  };
+  for (;;) {
+    chaos_delay();
+    Future* cancels = cancels_.exchange(nullptr, std::memory_order_acquire);
+    Future *requests = requests_.exchange(nullptr, std::memory_order_acquire), *in_order = nullptr;
+    while (Future* f = requests) {
+      requests = f->next_;
+      f->next_ = in_order;
+      in_order = f;
+    }
+    while (Future* f = in_order) {
+      in_order = f->next_;
+      // Who has been cancelled is left to his entry among the cancels, which is here or on its way. So nobody is woken, and may
+      // be gone, who is on that stack.
+      if (f->state_.load(std::memory_order_relaxed) & Future::kCancelled) continue;
+      if (w & kTickets) f->token_ = ++tickets_;
+      insert(*f);
+    }
+    while (Future* f = cancels) {
+      cancels = f->cancel_next_;
+      if (f->in_table_) remove(*f);
+      f->state_.fetch_or(Future::kWoken, std::memory_order_relaxed);
+      settle(f, ECANCELED);
+    }
+    // Relaxed: nothing but the bit is passed on.
+    auto is_ours = [](Future* f) { return !(f->state_.fetch_or(Future::kWoken, std::memory_order_relaxed) & Future::kCancelled); };
+    if (w & kTickets) {
+      // Free and somebody waits: the first has it. Nobody else can take it while we are busy.
+      while (root_ && !(w & kOne)) {
+        Future* f = take_first();
+        if (!is_ours(f)) continue;
+        settle(f, 0);
+        w = word_.fetch_add(kOne, std::memory_order_acq_rel) + kOne;
+      }
+    } else if (root_) {
+      for (Future *f = take_up_to(w / kOne), *next; f; f = next) {
+        next = f->next_;
+        f->in_table_ = false;
+        if (is_ours(f)) settle(f, 0);
+      }
+    }
+    chaos_delay();
+    // The table, our writes to its nodes, and what those that counted up did before: all for the next one.
+    uint64_t next = (w & ~(kBusy | kWaiters)) | (root_ ? kWaiters : 0);
+    if (!(w & kPending) && word_.compare_exchange_strong(w, next, std::memory_order_acq_rel, std::memory_order_relaxed)) break;
+    w = word_.fetch_and(~kPending, std::memory_order_acq_rel) & ~kPending;
+  }
+  // From here on this object may be gone, and each future once it is set.
+  while (Future* f = wake) {
+    wake = f->next_;
+    chaos_delay();
+    f->set(f->result_);
+  }
+}
+
+// ---- what is called ----
+
+uint64_t FiberSequencer::raise(uint64_t at_least, uint64_t by) {
+  Busy busy;
+  uint64_t w = word_.load(std::memory_order_relaxed), next, count;
+  do {
+    if (w == kDestroyedWord) report_misuse("FiberSequencer", this, "is counted up after it was destroyed");
+    chaos_delay();
+    count = w / kOne + by;
+    if (count < at_least) count = at_least < kLast ? at_least : kLast;  // beyond, there is room for increments
+    if (count == w / kOne) return count;
+    // Whatever others do with the new count, what is ours to do is in the same step.
+    next = count * kOne | (w & (kOne - 1));
+    if (w & kBusy) next |= kPending;
+    else if (w & kWaiters) next |= kBusy;
+  } while (!word_.compare_exchange_weak(w, next, std::memory_order_acq_rel, std::memory_order_relaxed));
+  if (!(w & kBusy) && next & kBusy) combine(next);
+  return count;
+}
+
+void FiberSequencer::request(Future& f, uint64_t token) {
+  if (f.sequencer_ && !(f.state_.load(std::memory_order_relaxed) & Future::kWoken))
+    report_misuse("FiberSequencer::Future", &f, "is given to a second wait while it waits");
+  if (f.isSet()) f.reset();
+  f.sequencer_ = this;
+  f.state_.store(0, std::memory_order_relaxed);
+  f.in_table_ = false;
+  f.token_ = token;
+  Busy busy;
+  Future* top = requests_.load(std::memory_order_relaxed);
+  do {
+    f.next_ = top;
+    chaos_delay();
+  } while (!requests_.compare_exchange_weak(top, &f, std::memory_order_release, std::memory_order_relaxed));
+  kick();
+}
+
+void FiberSequencer::cancel(Future& f) {
+  Busy busy;  // once it is marked, it must come to the stack
+  if (f.state_.fetch_or(Future::kCancelled, std::memory_order_relaxed) & (Future::kCancelled | Future::kWoken)) return;
+  Future* top = cancels_.load(std::memory_order_relaxed);
+  do {
+    f.cancel_next_ = top;
+    chaos_delay();
+  } while (!cancels_.compare_exchange_weak(top, &f, std::memory_order_release, std::memory_order_relaxed));
+  kick();
+}
+
+bool FiberSequencer::Future::cancel() {
+  if (!sequencer_) return false;
+  if (isSet()) return error() == ECANCELED;
+  sequencer_->cancel(*this);
+  // Another may be combining, on its kernel thread and not to be preempted: it does not take long.
+  return wait_for_set(kNever, 0, "sequencer", this) == ECANCELED;
+}
+
+int FiberSequencer::wait_for(uint64_t token, uint64_t deadline, uint32_t interrupts, const char* what) {
+  FiberRecord* me = self();
+  me->queued++;  // `f` is on this stack, and others know it
+  Future f;
+  request(f, token);
+  int e = f.wait_for_set(deadline, interrupts, what, this);
+  if (e && !f.cancel()) e = 0;  // it has come at the same time
+  FiberFuture::end_wait(me);
+  return e;
+}
+
+int FiberSequencer::wait_slow(uint64_t token, uint64_t deadline_ns) {
+  return wait_for(token, plain_deadline(deadline_ns), kInterruptEnd, "sequencer");
+}
+
+int FiberSequencer::waitWithTimeout(uint64_t token, uint64_t timeout_ns) {
+  return get() >= token ? 0 : wait_slow(token, deadline_after(timeout_ns));
+}
+
+void FiberSequencer::wait(uint64_t token, Future* future) {
+  if (get() < token) {
+    request(*future, token);
+    return;
+  }
+  if (future->isSet()) future->reset();
+  future->sequencer_ = nullptr;
+  future->set(0);
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,11 @@
+#include "sync/misuse.h"
+
+#include "sync/checks.h"
+
+namespace fiberthread {
+
+static_assert(kDestroyedWord == kDestroyed);
+
+void report_misuse(const char* type, const void* object, const char* what) { misused(type, object, what); }
+
+}  // namespace fiberthread

@@ -1,0 +1,374 @@
+// FiberFuture: set once, seen by the one who waits, however he does it; given up in time; gone as soon as it is seen.
+#include "sync/fiber_future.h"
+
+#include "tests/test.h"
+
+#include <errno.h>
+#include <signal.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "tests/sync_threads.h"
+
+using namespace fiberthread;
+
+namespace {
+
+struct Called : SubscribeCallback {
+  std::atomic<int> times{0}, error{-1};
+  Called() : SubscribeCallback{[](SubscribeCallback* self, int e) {
+    auto* me = static_cast<Called*>(self);
+    me->error = e;
+    me->times++;
+  }} {}
+};
+
+void until_parked(FiberRecord* f) {
+  while (f->state.load() != State::Parked) yield();
+}
+
+Test(fiber_future, zeros_are_not_set) {
+  alignas(FiberFuture) unsigned char memory[sizeof(FiberFuture)] = {};
+  auto& f = *reinterpret_cast<FiberFuture*>(memory);
+  cr_assert(!f.isSet());
+  cr_assert_eq(f.error(), 0);
+  cr_assert_eq(f.waitUntil(0), ETIMEDOUT);
+  cr_assert(!f.isSet());
+}
+
+Test(fiber_future, first_set_counts) {
+  FiberFuture f, g;
+  cr_assert(f.set(ENOENT));
+  cr_assert(f.isSet());
+  cr_assert(!f.set(0));
+  cr_assert_eq(f.error(), ENOENT);
+  cr_assert_eq(f.wait(), ENOENT);
+  cr_assert_eq(f.wait(), ENOENT);  // stays set
+  cr_assert(g.set());
+  cr_assert_eq(g.wait(), 0);
+  f.reset();
+  cr_assert(!f.isSet());
+  cr_assert(f.set(-7));  // any int comes through
+  cr_assert_eq(f.wait(), -7);
+}
+
+Test(fiber_future, waits_for_each_kind_by_each_kind, .timeout = 240) {
+  for (size_t waiter = 0; waiter < 3; waiter++)
+    for (size_t setter = 0; setter < 3; setter++) {
+      FiberFuture f;
+      std::atomic<FiberRecord*> who{nullptr};
+      int before = 0;
+      Threads t;
+      t.any(waiter, [&] {
+        who = self();
+        cr_assert_eq(f.wait(), 5);
+        cr_assert_eq(before, 1);  // what came before set() is seen
+      });
+      t.any(setter, [&] {
+        while (!who) yield();
+        until_parked(who);
+        cr_assert(!f.isSet());
+        before = 1;
+        cr_assert(f.set(5));
+      });
+    }
+}
+
+void gives_up(FiberFuture& f) {
+  for (uint64_t ms : {0, 1, 15}) {
+    uint64_t deadline = now_ns() + ms * kMs;
+    cr_assert_eq(f.waitUntil(deadline), ETIMEDOUT);
+    cr_assert(now_ns() >= deadline);
+    deadline = now_ns() + ms * kMs;
+    cr_assert_eq(f.waitWithTimeout(ms * kMs), ETIMEDOUT);
+    cr_assert(now_ns() >= deadline);
+    FiberFuture g;
+    FiberFuture* both[] = {&f, &g};
+    deadline = now_ns() + ms * kMs;
+    cr_assert_eq(FiberFuture::waitForMultiple(both, 2, deadline), ETIMEDOUT);
+    cr_assert(now_ns() >= deadline);
+  }
+}
+
+Test(fiber_future, gives_up_in_time_but_not_early) {
+  FiberFuture f;
+  for (size_t kind = 0; kind < 3; kind++) {
+    Threads t;
+    t.any(kind, [&] { gives_up(f); });
+  }
+  f.set(3);
+  cr_assert_eq(f.waitUntil(0), 3);  // what is there is returned in any case
+  cr_assert_eq(f.waitWithTimeout(0), 3);
+  FiberFuture* one[] = {&f};
+  cr_assert_eq(FiberFuture::waitForMultiple(one, 1, 0), 0);
+}
+
+Test(fiber_future, ends_when_cancelled) {
+  for (size_t kind = 0; kind < 3; kind++) {
+    FiberFuture f, g;
+    std::atomic<FiberRecord*> who{nullptr};
+    std::atomic<int> step{0};
+    Threads t;
+    t.any(kind, [&] {
+      who = self();
+      cr_assert_eq(f.wait(), ECANCELED);
+      cr_assert(!f.isSet());
+      cr_assert_eq(f.wait(), ECANCELED);  // it stays cancelled
+      FiberFuture* both[] = {&f, &g};
+      cr_assert_eq(FiberFuture::waitForMultiple(both, 2), ECANCELED);
+      forget_cancel();
+      step = 1;
+      cr_assert_eq(FiberFuture::waitForMultiple(both, 2), ECANCELED);
+      cr_assert(!f.isSet() && !g.isSet());
+      cr_assert(g.set(4));
+      cr_assert_eq(g.wait(), 4);  // what is there comes first
+      cr_assert_eq(FiberFuture::waitForMultiple(both, 2), 0);
+      forget_cancel();
+      step = 2;
+      cr_assert_eq(f.wait(), 9);  // can be waited for again
+    });
+    while (!who) yield();
+    until_parked(who);
+    interrupt(who, kInterruptEnd);
+    while (step != 1) yield();
+    until_parked(who);
+    interrupt(who, kInterruptEnd);
+    while (step != 2) yield();
+    until_parked(who);
+    cr_assert(f.set(9));
+  }
+}
+
+Test(fiber_future, has_one_consumer) {
+  FiberFuture f, g;
+  Called called;
+  std::atomic<FiberRecord*> who{nullptr};
+  Threads t;
+  t.fiber([&] {
+    who = self();
+    cr_assert_eq(f.wait(), 0);
+  });
+  while (!who) yield();
+  until_parked(who);
+  FiberFuture* both[] = {&g, &f};
+  cr_assert_eq(f.wait(), EBUSY);
+  cr_assert_eq(f.waitWithTimeout(0), EBUSY);
+  cr_assert_eq(f.subscribe(&called), EBUSY);
+  cr_assert(!f.unsubscribe(&called));
+  cr_assert_eq(FiberFuture::waitForMultiple(both, 2), EBUSY);
+  cr_assert_eq(g.waitUntil(0), ETIMEDOUT);  // nobody was left with it
+  f.set();
+  t.join();
+  cr_assert_eq(called.times, 0);
+}
+
+Test(fiber_future, calls_back) {
+  FiberFuture f, g;
+  Called a, b, c;
+  cr_assert_eq(f.subscribe(&a), 0);
+  cr_assert_eq(f.subscribe(&b), EBUSY);
+  cr_assert_eq(f.wait(), EBUSY);
+  cr_assert_eq(a.times, 0);
+  cr_assert(f.set(6));
+  cr_assert(a.times == 1 && a.error == 6);
+  cr_assert(!f.unsubscribe(&a));
+  cr_assert_eq(f.subscribe(&b), 0);  // set already: here and now
+  cr_assert(b.times == 1 && b.error == 6);
+  cr_assert(!f.set(7));
+  cr_assert(a.times == 1 && b.times == 1);
+  cr_assert_eq(g.subscribe(&c), 0);
+  cr_assert(g.unsubscribe(&c));
+  cr_assert(!g.unsubscribe(&c));
+  cr_assert(g.set(1));
+  cr_assert_eq(c.times, 0);
+}
+
+FiberFuture* set_by_handler;
+Test(fiber_future, may_be_set_by_a_handler) {
+  FiberFuture f;
+  set_by_handler = &f;
+  signal(SIGUSR1, [](int) { set_by_handler->set(8); });
+  std::atomic<FiberRecord*> who{nullptr};
+  Threads t;
+  t.fiber([&] {
+    who = self();
+    cr_assert_eq(f.wait(), 8);
+  });
+  while (!who) yield();
+  until_parked(who);
+  raise(SIGUSR1);
+}
+
+Test(fiber_future, multiple) {
+  FiberFuture f[5];
+  FiberFuture* all[5];
+  for (int i = 0; i < 5; i++) all[i] = &f[i];
+  cr_assert_eq(FiberFuture::waitForMultiple(all, 0), EINVAL);
+  FiberFuture* twice[] = {&f[0], &f[1], &f[0]};
+  cr_assert_eq(FiberFuture::waitForMultiple(twice, 3), EINVAL);
+  for (auto& one : f) cr_assert_eq(one.waitUntil(0), ETIMEDOUT);  // nothing is left there
+  for (int i = 0; i < 5; i++) {
+    cr_assert(f[i].set(i));  // before it begins
+    cr_assert_eq(FiberFuture::waitForMultiple(all, 5), 0);
+    f[i].reset();
+    for (size_t kind = 0; kind < 3; kind++) {
+      std::atomic<FiberRecord*> who{nullptr};
+      Threads t;
+      t.any(kind, [&] {
+        who = self();
+        cr_assert_eq(FiberFuture::waitForMultiple(all, 5), 0);
+        for (int k = 0; k < 5; k++) cr_assert_eq(f[k].isSet(), k == i);
+        cr_assert_eq(f[i].wait(), i);
+        for (int k = 0; k < 5; k++)
+          if (k != i) cr_assert_eq(f[k].waitUntil(0), ETIMEDOUT);
+      });
+      while (!who) yield();
+      until_parked(who);
+      f[i].set(i);
+      t.join();
+      f[i].reset();
+    }
+  }
+}
+
+Test(fiber_future, used_again_and_again, .timeout = 240) {
+  constexpr int kRounds = 10000;
+  for (size_t kind = 0; kind < 3; kind++) {
+    FiberFuture ping, pong;
+    Threads t;
+    t.any(kind, [&] {
+      for (int i = 0; i < kRounds; i++) {
+        cr_assert_eq(ping.wait(), i);
+        ping.reset();
+        cr_assert(pong.set(i + 1));
+      }
+    });
+    for (int i = 0; i < kRounds; i++) {
+      cr_assert(ping.set(i));
+      cr_assert_eq(pong.wait(), i + 1);
+      pong.reset();
+    }
+  }
+}
+
+// Each is destroyed by its consumer as soon as it is known to be set: however that came to be known.
+void consumed_in_each_way(int workers, uint64_t seed) {
+  use_chaos(workers, seed);
+  constexpr int kPairs = 8, kRounds = 400, kMany = 4;
+  struct Shared {
+    std::atomic<FiberFuture*> post[kMany];  // the producer takes it from there
+  };
+  Shared shared[kPairs] = {};
+  std::atomic<FiberRecord*> consumer[kPairs] = {};
+  std::atomic<bool> over{false};
+  std::atomic<long> consumed{0}, given_up{0}, cancelled{0};
+  std::atomic<int> left{kPairs};
+  Threads t;
+  for (int p = 0; p < kPairs; p++) {
+    Shared& s = shared[p];
+    auto produce = [&, p] {
+      Random random{static_cast<uint64_t>(p)};
+      for (int n = 0; n < kRounds * kMany; n++) {
+        for (uint32_t i = random(kMany);; i = (i + 1) % kMany) {
+          if (FiberFuture* f = s.post[i].exchange(nullptr)) {
+            for (uint32_t delay = random(300); delay; delay--) asm volatile("");
+            cr_assert(f->set(static_cast<int>(i) + 1));
+            break;
+          }
+          if (random(16) == 0) yield();
+        }
+      }
+    };
+    auto consume = [&, p] {
+      consumer[p] = self();
+      Random random{static_cast<uint64_t>(100 + p)};
+      for (int round = 0; round < kRounds; round++) {
+        std::unique_ptr<FiberFuture> f[kMany];
+        FiberFuture* rest[kMany];
+        int number[kMany];
+        size_t n = kMany;
+        for (int i = 0; i < kMany; i++) {
+          f[i] = std::make_unique<FiberFuture>();
+          rest[i] = f[i].get();
+          number[i] = i;
+          s.post[i] = rest[i];
+        }
+        auto done = [&](size_t k, int e) {
+          cr_assert_eq(e, number[k] + 1);
+          memset(static_cast<void*>(rest[k]), 0x5a, sizeof *rest[k]);
+          f[number[k]].reset();
+          rest[k] = rest[--n];
+          number[k] = number[n];
+          consumed++;
+        };
+        while (n) {
+          size_t k = random(static_cast<uint32_t>(n));
+          int e = 0;
+          switch (random(5)) {
+            case 0:
+              e = rest[k]->wait();
+              if (e != ECANCELED) done(k, e);
+              break;
+            case 1:
+              e = rest[k]->waitWithTimeout(random(60'000));
+              if (e != ETIMEDOUT && e != ECANCELED) done(k, e);
+              break;
+            case 2: {
+              Called c;
+              cr_assert_eq(rest[k]->subscribe(&c), 0);
+              for (uint32_t tries = random(4); tries && !c.times; tries--) yield();
+              if (rest[k]->unsubscribe(&c)) {
+                cr_assert_eq(c.times, 0);
+              } else {
+                while (!c.times) yield();
+                cr_assert_eq(c.times, 1);
+                done(k, c.error);
+              }
+              break;
+            }
+            default: {
+              uint64_t deadline = random(2) ? kForever : now_ns() + random(60'000);
+              e = FiberFuture::waitForMultiple(rest, n, deadline);
+              if (e) break;
+              bool any = false;
+              for (size_t i = n; i-- > 0;)
+                if (rest[i]->isSet()) {
+                  any = true;
+                  done(i, rest[i]->error());
+                }
+              cr_assert(any);
+            }
+          }
+          if (e == ETIMEDOUT) given_up++;
+          if (e == ECANCELED) {
+            cancelled++;
+            forget_cancel();
+          }
+        }
+      }
+      left--;
+    };
+    // Half of the users are foreign threads, in all four pairings.
+    p & 1 ? t.kernel(produce) : t.fiber(produce);
+    p & 2 ? t.kernel(consume) : t.fiber(consume);
+  }
+  for (auto& c : consumer)
+    while (!c) yield();
+  for (Random random{9}; left > 0;) {
+    interrupt(consumer[random(kPairs)], kInterruptEnd);
+    for (uint32_t delay = random(20000); delay; delay--) asm volatile("");
+    yield();
+  }
+  t.join();
+  cr_assert_eq(consumed, long{kPairs} * kRounds * kMany);
+  cr_assert(given_up > 0 && cancelled > 0);
+}
+
+Test(fiber_future, chaos_1_worker, .timeout = 240) { consumed_in_each_way(1, 1); }
+Test(fiber_future, chaos_2_workers, .timeout = 240) { consumed_in_each_way(2, 2); }
+Test(fiber_future, chaos_16_workers, .timeout = 240) { consumed_in_each_way(16, 3); }
+
+}  // namespace
