@@ -68,6 +68,7 @@ struct alignas(64) FiberRecord {
   // A bound fiber's own worker. Set once in its life, by itself or under join_lock; it moves there when it is next queued.
   std::atomic<Worker*> bound{nullptr};
   FiberRecord* queue_next = nullptr;           // link of inbox, global queue and free lists
+  FiberRecord* cord_next = nullptr;            // link of its cord's registry
   uint64_t sigmask = 0;                  // kernel's format; what the worker's kernel mask must be while it runs
   std::atomic<uint32_t> interrupts{0};
   std::atomic<uint32_t> preempted{0};    // times in a row, without parking in between
@@ -216,8 +217,9 @@ bool may_park();
 // A hint: others wait for the caller's worker, so that to spin is to keep them from what one spins for.
 bool keeps_others_waiting();
 
-// Lets others run. A fiber goes to the end of the queue; a kernel thread calls the kernel's sched_yield.
-void yield();
+// Lets others run. A fiber goes to the end of the queue, and learns whether others were there to run instead; a kernel thread calls
+// the kernel's sched_yield.
+bool yield();
 
 // Around a call that is `likely` to sleep in the kernel. If others wait, they have the slot at once, and not when sysmon has
 // found out. May be left by unwinding, without its end. Not under Busy. Such calls again and again bind the fiber to its kernel

@@ -12,6 +12,7 @@
 
 #include "sched/accounting.h"
 #include "sched/chaos.h"
+#include "sched/cord.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
@@ -83,6 +84,7 @@ Worker* reuse_worker() {
     w->tainted = false;
     w->owes_its_end = false;
     w->bound = nullptr;
+    w->cord = nullptr;
     w->slot = nullptr;
     w->searching = false;
     w->cpu_mark.store(0, std::memory_order_relaxed);
@@ -190,7 +192,7 @@ void (*helper_main)();
 
 int start_helper(void (*main)()) {
   Worker* here = this_worker();
-  if (here && here->tainted) return -1;
+  if (here && (here->tainted || here->cord)) return -1;
   Worker* w = fresh_worker();  // for its stack and TCB; not one that others know as a worker
   if (!w) return -1;
   helper_main = main;
@@ -215,7 +217,7 @@ Worker* all_workers() { return workers.load(std::memory_order_acquire); }
 Worker* start_worker(Slot* s, FiberRecord* bound) {
   // What clone() gives to the new thread must be the process's, not one thread's.
   Worker* here = this_worker();
-  if (!bound && here && here->tainted) return nullptr;
+  if (!bound && here && (here->tainted || here->cord)) return nullptr;
   Worker* w = make_worker();
   if (!w) return nullptr;
   if (bound) {
@@ -424,17 +426,22 @@ bool sched_start() {
 namespace {
 
 void post_exit(Worker*, FiberRecord* f) {
+  Worker* own = f->bound.load(std::memory_order_relaxed);
+  bool in_cord = own && own->cord && own->bound != f;
+  if (__builtin_expect(in_cord, 0)) cord_left(own->cord, f);
   f->join_lock.lock();
   f->state.store(State::Done, std::memory_order_release);
   f->done.store(1, std::memory_order_release);
   FiberRecord* joiner = f->joiner;
   bool detached = f->detached;
   if (detached) f->valid.store(false, std::memory_order_release);
-  Worker* own = f->bound.load(std::memory_order_relaxed);
+  own = f->bound.load(std::memory_order_relaxed);  // another may just have bound it
   f->bound.store(nullptr, std::memory_order_relaxed);
   f->join_lock.unlock();
-  if (__builtin_expect(own != nullptr, 0)) {
-    if (own->tainted) dismiss(own);
+  if (__builtin_expect(own && !in_cord, 0)) {
+    bool leaves = own->tainted || own->cord;
+    own->cord = nullptr;
+    if (leaves) dismiss(own);
     else own->bound = nullptr;  // by habit only: this very worker, which now is as any other
   }
   chaos_delay();
@@ -484,7 +491,9 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
 
 void sched_discard(FiberRecord* f) {
   Busy busy;
-  if (Worker* own = f->bound.load(std::memory_order_relaxed)) dismiss(own);
+  Worker* own = f->bound.load(std::memory_order_relaxed);
+  if (own && own->cord) cord_left(own->cord, f);
+  else if (own) dismiss(own);
   f->bound.store(nullptr, std::memory_order_relaxed);
   block_put(f);
 }

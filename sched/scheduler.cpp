@@ -6,6 +6,7 @@
 
 #include "sched/accounting.h"
 #include "sched/chaos.h"
+#include "sched/cord.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
@@ -136,6 +137,13 @@ void get_up(Worker* w) {
 bool handed_to_bound(FiberRecord* f, Worker* here) {
   Worker* w = f->bound.load(std::memory_order_acquire);
   if (__builtin_expect(!w || w == here, 1)) return false;
+  if (CordRecord* c = w->cord) {
+    if (c->alone.load(std::memory_order_relaxed) && f == w->bound) w->handed.store(f, std::memory_order_release);
+    else c->ready.push(f);
+    // It looks before it sleeps, and sequentially consistent: it sees the fiber then, or we that it sleeps.
+    if (this_worker() != w && w->wake.exchange(1, std::memory_order_seq_cst) == 0) futex_wake(&w->wake, 1);
+    return true;
+  }
   // Sequentially consistent against await_handed().
   w->handed.exchange(f, std::memory_order_seq_cst);
   get_up(w);
@@ -202,6 +210,18 @@ bool attended_without(Worker* w) {
          static_cast<int64_t>(cycles() - harvested_at.load(std::memory_order_relaxed)) < static_cast<int64_t>(kAttendedUs * cycles_per_us);
 }
 
+// What pick() is to a cord's worker, which looks after timers and descriptors as the others do.
+FiberRecord* pick_of_cord(Worker* w) {
+  CordRecord* c = w->cord;
+  if (c->alone.load(std::memory_order_relaxed)) return w->handed.exchange(nullptr, std::memory_order_acq_rel);
+  if (chaos(16)) return nullptr;
+  if (++w->tick % kFairTick == 0) {
+    run_timers(now_ns());
+    if (poll_active()) poll_look();
+  }
+  return c->ready.pop();
+}
+
 // A quick look, on the fiber's stack or the worker's. After a preemption those that others have woken come first, then the
 // global queue and the slot's own in turn: either may be all hogs, each of which takes a tick.
 //
@@ -209,7 +229,7 @@ bool attended_without(Worker* w) {
 // calls, and keeps few of them begun. The oldest has its turn about every millisecond, when sysmon looks.
 FiberRecord* pick(Worker* w, bool preempting = false) {
   Slot* s = w->slot;
-  if (!s) return nullptr;
+  if (!s) return w->cord ? pick_of_cord(w) : nullptr;
   FiberRecord* f;
   if (preempting && too_many_slots()) return nullptr;  // find() gives it up
   if (chaos(16)) return nullptr;
@@ -302,7 +322,7 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
   if (__builtin_expect(accounting.load(std::memory_order_relaxed), 0)) account(w, me);
   // A call within a call does not end the outer one.
   if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0) && !first && post != post_preempt) first = take_caller(me);
-  if (__builtin_expect(first != nullptr, 0) && (!w->slot || w->bound)) {
+  if (__builtin_expect(first != nullptr, 0) && (!w->slot || w->bound) && first->bound.load(std::memory_order_relaxed) != w) {
     enqueue_woken(first);
     first = nullptr;
   }
@@ -610,10 +630,17 @@ FiberRecord* await_handed(Worker* w) {
   if (next_timer() != kNever) sysmon_watch_timers();
   __atomic_store_n(&w->idle, true, __ATOMIC_RELEASE);
   FiberRecord* f = nullptr;
+  CordRecord* c = w->cord;
+  auto others_ready = [&] { return c && !c->alone.load(std::memory_order_relaxed) && !c->ready.empty(); };
   while (w->bound && !w->leaves.load(std::memory_order_acquire)) {
-    if ((f = w->handed.exchange(nullptr, std::memory_order_acq_rel))) break;
+    if ((f = c ? pick_of_cord(w) : w->handed.exchange(nullptr, std::memory_order_acq_rel))) break;
+    if (c) {
+      run_timers(now_ns());
+      if (poll_active()) poll_look();
+      if (poll_active() && !poll_watched()) sysmon_poke();
+    }
     w->wake.exchange(0, std::memory_order_seq_cst);
-    if (!w->handed.load(std::memory_order_seq_cst) && !w->leaves.load(std::memory_order_seq_cst)) futex_wait(&w->wake, 0);
+    if (!w->handed.load(std::memory_order_seq_cst) && !others_ready() && !w->leaves.load(std::memory_order_seq_cst)) futex_wait(&w->wake, 0);
   }
   __atomic_store_n(&w->idle, false, __ATOMIC_RELEASE);
   return f;
@@ -960,7 +987,8 @@ void interrupt(FiberRecord* f, uint32_t bits) {
 
 bool may_park() {
   FiberRecord* me = tls_current;
-  return me && !me->kernel && !me->bound.load(std::memory_order_relaxed) && !tls_vforked;
+  if (!me || me->kernel || tls_vforked) return false;
+  return !me->bound.load(std::memory_order_relaxed) || (cord_of(me) && !in_cord_callback());
 }
 
 bool keeps_others_waiting() {
@@ -971,27 +999,28 @@ bool keeps_others_waiting() {
   return !w->slot || slot_has_work(w->slot);
 }
 
-void yield() {
+bool yield() {
   FiberRecord* me = self();
   if (!me->kernel && !tls_vforked) {
     Busy busy;
     Worker* w = me->worker;
     Worker* own = me->bound.load(std::memory_order_relaxed);
-    if (own != w) {
-      bool others = own != nullptr || me->called_by.load(std::memory_order_relaxed);  // it moves there; its caller runs on
-      if (!others) {
-        Entry entry(w);
-        others = !w->slot || slot_has_work(w->slot) || !global_queue.empty();
-      }
-      if (others) {
-        w->depth_first = false;
-        suspend(me, post_yield);
-        return;
-      }
+    bool others = own != w && (own || me->called_by.load(std::memory_order_relaxed));  // it moves there; its caller runs on
+    if (own == w) {
+      others = w->cord && !in_cord_callback() && !w->cord->ready.empty();
+    } else if (!others) {
+      Entry entry(w);
+      others = !w->slot || slot_has_work(w->slot) || !global_queue.empty();
+    }
+    if (others) {
+      w->depth_first = false;
+      suspend(me, post_yield);
+      return true;
     }
   }
   if (me->called_by.load(std::memory_order_relaxed)) release_caller(me);  // of a kernel thread, or a bound fiber
   raw_syscall(SYS_sched_yield);
+  return false;
 }
 
 namespace {

@@ -34,6 +34,7 @@ enum Revoked : uint32_t { kKept = 0, kAsked = 1, kTaken = 2 };
 struct alignas(64) Worker {
   Context context;  // worker context, while a fiber runs
   Slot* slot = nullptr;
+  struct CordRecord* cord = nullptr;         // it runs the fibers of that; changed by itself, while nobody can be woken there
   std::atomic<FiberRecord*> running{nullptr};
   void (*post)(Worker*, FiberRecord*) = nullptr;  // post-switch action on `previous`, run by what comes next
   FiberRecord* previous = nullptr;

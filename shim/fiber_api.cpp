@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+#include "sched/cord.h"
 #include "sched/stack.h"
 #include "sched/worker.h"
 #include "shim/clock.h"
@@ -129,6 +130,11 @@ int make_nptl(const fiberthread_options_t& o, void* (*start)(void*), FiberRecord
 
 // ---- making ----
 
+int join_cord(FiberRecord* f, const fiberthread_options_t& o) {
+  if (o.bound || f->bound.load(std::memory_order_relaxed)) return EINVAL;
+  return cord_admit(reinterpret_cast<CordRecord*>(o.cord), f) ? 0 : EPIPE;
+}
+
 int make(const fiberthread_options_t* options, void* (*start)(void*), FiberRecord** made) {
   static constexpr fiberthread_options_t kDefault{};
   const fiberthread_options_t& o = options ? *options : kDefault;
@@ -141,6 +147,11 @@ int make(const fiberthread_options_t* options, void* (*start)(void*), FiberRecor
   } else {
     if (int e = thread_make(o.attr, o.stack_size, &f)) return e;
     f->start = start;
+    if (o.cord)
+      if (int e = join_cord(f, o)) {
+        sched_discard(f);
+        return e;
+      }
     if (o.bound)
       if (int e = sched_bind(f)) {
         sched_discard(f);
@@ -196,6 +207,7 @@ int wait_for_wakeup(FiberRecord* me, uint64_t deadline, const char* what) {
 
 int yield_until(uint64_t deadline, const char* what) {
   FiberRecord* me = self();
+  if (in_cord_callback()) return EPERM;
   if (deadline == 0) yield();
   int e = wait_for_wakeup(me, deadline, what);
   // A caller runs on at the first yield, even if there was nothing to wait for.
@@ -290,6 +302,7 @@ FIBERTHREAD_EXPORT int fiberthread_start(fiberthread_t fiber, void* argument) {
 }
 
 FIBERTHREAD_EXPORT int fiberthread_call(fiberthread_t fiber, void* argument) {
+  if (in_cord_callback()) return EPERM;
   FiberRecord* f = record_of(fiber);
   if (int e = claim(f, fiber)) return e;
   f->arg = argument;
@@ -419,6 +432,7 @@ FIBERTHREAD_EXPORT void fiberthread_reschedule(void) { fiberthread::yield(); }
 FIBERTHREAD_EXPORT int fiberthread_sleep(uint64_t timeout_ns) {
   static const std::atomic<uint32_t> never{0};
   FiberRecord* me = self();
+  if (in_cord_callback()) return EPERM;
   uint64_t deadline = timeout_ns ? deadline_after(timeout_ns) : 0;
   if (timeout_ns == 0) fiberthread::yield();
   for (;;) {

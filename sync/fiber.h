@@ -23,6 +23,7 @@ struct FiberOptions {
   const char* name = nullptr;  // at most 15 characters; null: its maker's
   bool bound = false;          // it gets a kernel thread of its own
   bool joinable = true;
+  fiberthread_cord_t cord = nullptr;  // that it shall live in; null: none
 };
 
 // Names a fiber and owns nothing: to be copied and compared, and kept for as long as one likes. Each call answers ESRCH once the
@@ -204,6 +205,7 @@ class Fiber : public FiberRef {
       o.name = options->name;
       o.bound = options->bound;
       o.detached = !options->joinable;
+      o.cord = options->cord;
     }
     fiber.error_ = at_once ? fiberthread_spawn(&fiber.handle_, options ? &o : nullptr, Made::run, argument)
                            : fiberthread_new(&fiber.handle_, options ? &o : nullptr, Made::run);

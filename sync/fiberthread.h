@@ -28,6 +28,9 @@ extern "C" {
 /* Names a fiber; NULL names none. Never to be dereferenced. */
 typedef struct fiberthread_fiber* fiberthread_t;
 
+/* A cord, from fiberthread_cord_new() to fiberthread_cord_join(). */
+typedef struct fiberthread_cord* fiberthread_cord_t;
+
 /* How a fiber is to be. All zero is the default, and so are fields that are not known yet. */
 typedef struct fiberthread_options {
   size_t stack_size;          /* bytes, at least 16384; 0: as that of a thread */
@@ -35,7 +38,8 @@ typedef struct fiberthread_options {
   int bound;                  /* not 0: it gets a kernel thread of its own */
   int detached;               /* not 0: it is not joinable */
   const pthread_attr_t* attr; /* all else (guard, stack, affinity, policy, signal mask); NULL: the default */
-  void* reserved[3];          /* NULL */
+  fiberthread_cord_t cord;    /* that it shall live in; NULL: none */
+  void* reserved[2];          /* NULL */
 } fiberthread_options_t;
 
 /* Waits for ever. */
@@ -44,8 +48,9 @@ typedef struct fiberthread_options {
 /* ---- making and starting ---- */
 
 /* Makes a fiber that runs start(argument), and lets it run. It is joinable unless the options say otherwise. Does not wait.
- * EAGAIN: no memory, or no kernel thread for a bound one. EINVAL: the stack is too small. ERANGE: the name is too long. EPERM: the
- * attributes ask for what the caller may not have. */
+ * EAGAIN: no memory, or no kernel thread for a bound one. EINVAL: the stack is too small, or what is to live in a cord has a kernel
+ * thread of its own by its other options. ERANGE: the name is too long. EPERM: the attributes ask for what the caller may not
+ * have. EPIPE: the cord has ended. */
 FIBERTHREAD_API int fiberthread_spawn(fiberthread_t* fiber, const fiberthread_options_t* options, void* (*start)(void*), void* argument);
 
 /* The same, but it does not run until it is started or called. */
@@ -149,6 +154,57 @@ FIBERTHREAD_API int fiberthread_key_create(fiberthread_key_t* key, void (*destru
 FIBERTHREAD_API int fiberthread_key_delete(fiberthread_key_t key);
 FIBERTHREAD_API int fiberthread_set_local(fiberthread_key_t key, const void* value);
 FIBERTHREAD_API void* fiberthread_get_local(fiberthread_key_t key);
+
+/* ---- cords ---- */
+
+/* A cord is a kernel thread with fibers of its own: with a name, a scheduler fiber, an event loop, a list of ready fibers and a
+ * registry of them by their ids. Its fibers never leave it and run strictly one at a time, in the order in which they become ready, and
+ * are not preempted: between two waits, one has what only they use to itself, without a lock. They are fibers as all are:
+ * thread_local variables, pthread_self(), joining, locks that they share with others, waits for descriptors and time. What waits
+ * in the kernel without parking (regular files, DNS) makes the whole cord wait.
+ *
+ * The event loop runs what is ready; sees what time and descriptors there are to be served, the process's as well as its own; runs
+ * callbacks, on the scheduler fiber; and sleeps. A callback must not wait or give way. In it fiberthread_yield(),
+ * _yield_timeout(), _sleep() and _call() are EPERM, as is fiberthread_cord_receive(); the other waits of this interface that can fail are
+ * ECANCELED; and in those that cannot, locks for example, the whole cord stands still.
+ *
+ * Callbacks and messages go to a cord in queues without a bound: who could be too fast for it uses a Channel. */
+
+/* Makes a cord. `name`, at most 15 characters, is its kernel thread's and its scheduler fiber's. It has no fibers: they are made with
+ * fiberthread_options_t::cord, by whomever. May wait until its kernel thread runs.
+ * EAGAIN: no memory, or no kernel thread. ERANGE: the name is too long. ENOTSUP: threads are NPTL's. */
+FIBERTHREAD_API int fiberthread_cord_new(fiberthread_cord_t* cord, const char* name);
+
+/* That of the caller, NULL if it lives in none. */
+FIBERTHREAD_API fiberthread_cord_t fiberthread_cord_self(void);
+FIBERTHREAD_API const char* fiberthread_cord_name(fiberthread_cord_t cord);
+
+/* The fiber of this cord that has this id; NULL: it has none. */
+FIBERTHREAD_API fiberthread_t fiberthread_cord_find(fiberthread_cord_t cord, uint64_t id);
+/* As fiberthread_each(), for the cord's fibers only; its scheduler fiber is none of them. -1: no memory. */
+FIBERTHREAD_API int fiberthread_cord_each(fiberthread_cord_t cord, int (*visit)(fiberthread_t fiber, void* data), void* data);
+
+/* Sends a message, which is the receiver's then, and wakes a fiber of the cord that waits for one. Does not wait. Those of one sender
+ * arrive in the order in which they were sent. From everywhere but signal handlers.
+ * EPIPE: the cord was closed. ENOMEM. */
+FIBERTHREAD_API int fiberthread_cord_send(fiberthread_cord_t cord, void* message);
+
+/* Takes the oldest message to the caller's cord, or waits for one; fibers that wait get theirs in the order in which they came.
+ * ETIMEDOUT after `timeout_ns` (FIBERTHREAD_FOREVER: never). EPIPE: the cord was closed, and all messages were taken. ECANCELED: none was
+ * taken. EPERM: the caller lives in no cord. */
+FIBERTHREAD_API int fiberthread_cord_receive(void** message, uint64_t timeout_ns);
+
+/* Has callback(argument) run on the scheduler fiber, in the order of the calls, and before messages that are sent later are received.
+ * Does not wait. From everywhere but signal handlers. EPIPE: the cord was closed. ENOMEM. */
+FIBERTHREAD_API int fiberthread_cord_call(fiberthread_cord_t cord, void (*callback)(void* argument), void* argument);
+
+/* Nothing is sent to it any more. What was sent is still delivered, then receivers get EPIPE. It ends when its callbacks have run
+ * and its last fiber has ended; until then fibers may be made in it. Does not wait. */
+FIBERTHREAD_API void fiberthread_cord_close(fiberthread_cord_t cord);
+
+/* Closes it, waits until it has ended, and gives it back; messages that nobody took are lost. Once, and not by its own fibers (EDEADLK).
+ * ETIMEDOUT after `timeout_ns`, and ECANCELED: it may be joined later. ESRCH: in the child of a fork; it is given back. */
+FIBERTHREAD_API int fiberthread_cord_join(fiberthread_cord_t cord, uint64_t timeout_ns);
 
 /* ---- surroundings ---- */
 

@@ -1,0 +1,72 @@
+#include "sched/cord.h"
+
+#include <errno.h>
+
+#include "sched/chaos.h"
+#include "sched/worker.h"
+
+namespace fiberthread {
+
+int cord_begin(CordRecord* c) {
+  FiberRecord* me = self();
+  if (me->kernel) return ENOTSUP;
+  if (int e = sched_bind(me)) return e;
+  Busy busy;
+  Worker* w = me->worker;
+  w->tainted = false;  // it is as the process's threads are, until somebody asks for more
+  w->cord = c;         // we are on it: nobody runs or wakes anybody there yet
+  c->worker.store(w, std::memory_order_release);
+  return 0;
+}
+
+bool cord_end(CordRecord* c) {
+  Busy busy;
+  SpinGuard guard(c->lock);
+  if (c->fibers == 0) c->ended = true;
+  return c->ended;
+}
+
+bool cord_admit(CordRecord* c, FiberRecord* f) {
+  Busy busy;
+  SpinGuard guard(c->lock);
+  Worker* none = nullptr;
+  if (c->ended || !f->bound.compare_exchange_strong(none, c->worker.load(std::memory_order_acquire), std::memory_order_acq_rel)) return false;
+  c->fibers++;
+  FiberRecord*& bucket = c->by_id[f->id % CordRecord::kBuckets];
+  f->cord_next = bucket;
+  bucket = f;
+  return true;
+}
+
+void cord_left(CordRecord* c, FiberRecord* f) {
+  FiberRecord* scheduler = c->worker.load(std::memory_order_relaxed)->bound;
+  c->lock.lock();
+  FiberRecord** p = &c->by_id[f->id % CordRecord::kBuckets];
+  while (*p != f) p = &(*p)->cord_next;
+  *p = f->cord_next;
+  bool last = --c->fibers == 0;
+  c->lock.unlock();  // the last touch, unless the scheduler fiber is still there: it takes the lock before it ends
+  chaos_delay();
+  if (last) unpark(scheduler);
+}
+
+CordRecord* cord_of(const FiberRecord* f) {
+  Worker* w = f->bound.load(std::memory_order_acquire);
+  return w ? w->cord : nullptr;
+}
+
+bool in_cord_callback() {
+  FiberRecord* me = tls_current;
+  CordRecord* c = me ? cord_of(me) : nullptr;
+  return c && c->alone.load(std::memory_order_relaxed);
+}
+
+void cord_each(CordRecord* c, bool (*visit)(FiberRecord*, void*), void* data) {
+  Busy busy;
+  SpinGuard guard(c->lock);
+  for (FiberRecord* f : c->by_id)
+    for (; f; f = f->cord_next)
+      if (!visit(f, data)) return;
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,238 @@
+#include "sync/nursery.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "sched/fiber.h"
+#include "sync/fiber_mutex.h"
+
+namespace fiberthread {
+
+// A child is in the list from before it runs until somebody takes it out to join it: a later spawn() if it has ended by then, else
+// wait(). Those that have ended stand in front.
+struct NurseryInside {
+  using Child = Nursery::Child;
+  // Held for some instructions for each child, and while one is cancelled. Parents come before their children's.
+  FiberMutex mutex;
+  bool cancelled = false;
+  int error = 0;
+  Child* first = nullptr;
+  Child* last = nullptr;
+  std::atomic<size_t> alive{0};
+  std::atomic<uint32_t> joining{0};  // by spawn(): taken out, and not given back yet
+  FiberRecord* waiter = nullptr;     // who waits for that to be 0
+  Nursery* parent = nullptr;
+  NurseryInside* nested = nullptr;  // those of which it is the parent
+  NurseryInside* next = nullptr;
+  NurseryInside** link = nullptr;
+
+  static NurseryInside* of(Nursery& n) { return reinterpret_cast<NurseryInside*>(n.inside_); }
+  static const NurseryInside* of(const Nursery& n) { return reinterpret_cast<const NurseryInside*>(n.inside_); }
+  void cancel(int why, Child* but);
+  void remove(Child* c);
+  void add_last(Child* c);
+  void add_first(Child* c);
+  void end(Child* c, int e);
+  int join(Child* c);
+  void join_ended();
+  static void* child_main(void* p);
+};
+
+namespace {
+
+class Locked {
+ public:
+  explicit Locked(FiberMutex& m) : m_(m) { m_.lock(); }
+  ~Locked() { m_.unlock(); }
+  Locked(const Locked&) = delete;
+
+ private:
+  FiberMutex& m_;
+};
+
+}  // namespace
+
+void NurseryInside::remove(Child* c) {
+  if (c->next) c->next->prev = c->prev;
+  else last = c->prev;
+  if (c->prev) c->prev->next = c->next;
+  else first = c->next;
+}
+void NurseryInside::add_last(Child* c) {
+  c->next = nullptr;
+  c->prev = last;
+  if (last) last->next = c;
+  else first = c;
+  last = c;
+}
+void NurseryInside::add_first(Child* c) {
+  c->prev = nullptr;
+  c->next = first;
+  if (first) first->prev = c;
+  else last = c;
+  first = c;
+}
+
+// With the mutex.
+void NurseryInside::cancel(int why, Child* but) {
+  if (why && !error) __atomic_store_n(&error, why, __ATOMIC_RELEASE);
+  if (cancelled) return;
+  __atomic_store_n(&cancelled, true, __ATOMIC_RELEASE);
+  for (Child* c = first; c; c = c->next)
+    if (c != but && !c->ended) fiberthread_cancel(c->fiber);
+  for (NurseryInside* n = nested; n; n = n->next) {
+    Locked l(n->mutex);
+    n->cancel(0, nullptr);
+  }
+}
+
+void* NurseryInside::child_main(void* p) {
+  auto* c = static_cast<Child*>(p);
+  NurseryInside* n = of(*c->nursery);
+  n->end(c, c->run(c));
+  return nullptr;
+}
+
+void NurseryInside::end(Child* c, int e) {
+  c->destroy(c);
+  Locked l(mutex);
+  if (e && !(cancelled && e == ECANCELED)) cancel(e, c);
+  remove(c);
+  add_first(c);
+  c->ended = true;
+  alive.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// One that was taken out, or that nobody else can take out. 0, or ECANCELED: not joined, the caller was cancelled.
+int NurseryInside::join(Child* c) {
+  if (fiberthread_join(c->fiber, nullptr) == ECANCELED) return ECANCELED;
+  if (!c->ended) end(c, ECANCELED);  // by force
+  return 0;
+}
+
+// So that a nursery may live long, and have many children one after the other.
+void NurseryInside::join_ended() {
+  Child* ended = nullptr;
+  {
+    Locked l(mutex);
+    for (int most = 2; most-- && first && first->ended && !first->claimed;) {
+      Child* c = first;
+      remove(c);
+      c->next = ended;
+      ended = c;
+    }
+    if (!ended) return;
+    joining.fetch_add(1, std::memory_order_relaxed);
+  }
+  int was = fiberthread_set_cancellable(0);
+  while (Child* c = ended) {
+    ended = c->next;
+    join(c);
+    free(c);
+  }
+  fiberthread_set_cancellable(was);
+  Locked l(mutex);
+  if (joining.fetch_sub(1, std::memory_order_release) == 1 && waiter) unpark(waiter);
+}
+
+// ---- Nursery ----
+
+static_assert(sizeof(NurseryInside) <= 96);
+
+Nursery::Nursery(Nursery* parent) {
+  auto* n = new (inside_) NurseryInside;
+  if (!parent) return;
+  n->parent = parent;
+  NurseryInside* p = NurseryInside::of(*parent);
+  Locked l(p->mutex);
+  n->cancelled = p->cancelled;
+  n->next = p->nested;
+  n->link = &p->nested;
+  if (n->next) n->next->link = &n->next;
+  p->nested = n;
+}
+
+Nursery::~Nursery() {
+  wait();
+  auto* n = NurseryInside::of(*this);
+  if (!n->parent) return;
+  Locked l(NurseryInside::of(*n->parent)->mutex);
+  *n->link = n->next;
+  if (n->next) n->next->link = n->link;
+}
+
+Nursery::Child* Nursery::make(size_t size) {
+  void* memory = malloc(sizeof(Child) + size);
+  return memory ? new (memory) Child : nullptr;
+}
+
+void Nursery::ended_by_force(Child* c) { NurseryInside::of(*c->nursery)->end(c, ECANCELED); }
+
+int Nursery::start(Child* c, const fiberthread_options_t* options) {
+  NurseryInside* n = NurseryInside::of(*this);
+  n->join_ended();
+  c->nursery = this;
+  int e = options && options->detached ? EINVAL : fiberthread_new(&c->fiber, options, NurseryInside::child_main);
+  if (e == 0) {
+    Locked l(n->mutex);
+    if (!n->cancelled) {
+      n->add_last(c);
+      n->alive.fetch_add(1, std::memory_order_relaxed);
+      return fiberthread_start(c->fiber, c);
+    }
+    e = ECANCELED;
+  } else {
+    c->fiber = nullptr;
+  }
+  if (c->fiber) fiberthread_discard(c->fiber);
+  c->destroy(c);
+  free(c);
+  return e;
+}
+
+int Nursery::wait() {
+  NurseryInside* n = NurseryInside::of(*this);
+  int was = -1, result;
+  for (;;) {
+    Child* c;
+    {
+      Locked l(n->mutex);
+      n->waiter = self();
+      c = n->first;
+      if (c) c->claimed = true;
+      result = n->error ? n->error : n->cancelled ? ECANCELED : 0;
+    }
+    if (!c) {
+      uint32_t others = n->joining.load(std::memory_order_acquire);
+      if (!others) break;
+      park_if(&n->joining, others, {"nursery", this});
+      continue;
+    }
+    if (n->join(c) == ECANCELED) {
+      cancel();
+      was = fiberthread_set_cancellable(0);
+      continue;
+    }
+    {
+      Locked l(n->mutex);
+      n->remove(c);
+    }
+    free(c);
+  }
+  // One that joined others for us, and now leaves the mutex, is through with it.
+  { Locked l(n->mutex); }
+  if (was >= 0) fiberthread_set_cancellable(was);
+  return result;
+}
+
+void Nursery::cancel(int error) {
+  NurseryInside* n = NurseryInside::of(*this);
+  Locked l(n->mutex);
+  n->cancel(error, nullptr);
+}
+
+bool Nursery::cancelled() const { return __atomic_load_n(&NurseryInside::of(*this)->cancelled, __ATOMIC_ACQUIRE); }
+int Nursery::error() const { return __atomic_load_n(&NurseryInside::of(*this)->error, __ATOMIC_ACQUIRE); }
+size_t Nursery::children() const { return NurseryInside::of(*this)->alive.load(std::memory_order_relaxed); }
+
+}  // namespace fiberthread

@@ -1,0 +1,575 @@
+// Cords: what each sentence about them in fiberthread.h says, for users in the cord, in others, in fibers and in kernel threads.
+#include "sync/cord.h"
+
+#include "tests/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "sched/chaos.h"
+#include "sched/worker.h"
+#include "tests/sync_threads.h"
+
+using namespace fiberthread;
+
+namespace {
+
+int kernel_tid() { return static_cast<int>(raw_syscall(SYS_gettid)); }
+void* number(uintptr_t n) { return reinterpret_cast<void*>(n); }
+
+// A line of the status of the caller's kernel thread.
+std::string kernel_name() {
+  char name[17] = {};
+  raw_syscall(SYS_prctl, PR_GET_NAME, arg(name));
+  return name;
+}
+
+template <class F>
+void as_both(F f) {
+  Threads t;
+  t.fiber(f);
+  t.join();
+  t.kernel(f);
+}
+
+void join_all(std::vector<Fiber>& fibers) {
+  for (auto& f : fibers) cr_assert_eq(f.join(), 0);
+  fibers.clear();
+}
+
+Test(cord, is_a_kernel_thread_with_a_name) {
+  as_both([] {
+    int mine = kernel_tid();
+    Cord cord("the cord");
+    cr_assert_eq(cord.error(), 0);
+    cr_assert_str_eq(cord.name(), "the cord");
+    cr_assert_null(fiberthread_cord_self());
+    int tid = 0;
+    for (int i = 0; i < 5; i++) {
+      Fiber f = cord.spawn([&] {
+        cr_assert_eq(fiberthread_cord_self(), cord.handle());
+        cr_assert_eq(kernel_name(), "the cord");
+        if (!tid) tid = kernel_tid();
+        cr_assert_eq(kernel_tid(), tid);
+        cr_assert_neq(kernel_tid(), mine);
+      });
+      cr_assert_eq(f.error(), 0);
+      cr_assert_eq(f.join(), 0);
+    }
+    std::string task = "/proc/self/task/" + std::to_string(tid);
+    cr_assert_eq(access(task.c_str(), F_OK), 0);
+    cr_assert_eq(cord.join(), 0);
+    for (int i = 0; access(task.c_str(), F_OK) == 0 && i < 10000; i++) usleep(1000);
+    cr_assert_neq(access(task.c_str(), F_OK), 0);  // it ends with the cord
+    Cord bad("a name that is too long");
+    cr_assert_eq(bad.error(), ERANGE);
+  });
+}
+
+// No two run at once, none is preempted, and none is ever elsewhere, whatever it waits for.
+Test(cord, fibers_run_one_at_a_time_and_stay) {
+  options.preempt_us = 200;
+  options.workers = 4;
+  as_both([] {
+    Cord cord("one");
+    int tid = 0, inside = 0;  // no atomics, no locks
+    long sum = 0;
+    std::mutex mutex;  // shared with others
+    std::atomic<bool> stop{false};
+    Threads others;
+    for (int i = 0; i < 2; i++)
+      others.fiber([&] {
+        while (!stop) {
+          std::lock_guard l(mutex);
+          yield();
+        }
+      });
+    std::vector<Fiber> fibers;
+    for (int i = 0; i < 20; i++)
+      fibers.push_back(cord.spawn([&, i] {
+        for (int r = 0; r < 50; r++) {
+          cr_assert_eq(inside++, 0);
+          if (!tid) tid = kernel_tid();
+          cr_assert_eq(kernel_tid(), tid);
+          long before = sum;
+          for (int k = 0; k < 2000; k++) asm volatile("");
+          sum = before + 1;
+          inside--;
+          switch ((r + i) % 5) {
+            case 0: yield(); break;
+            case 1: usleep(100); break;
+            case 2: fiberthread_sleep(1000); break;
+            case 3: {
+              std::lock_guard l(mutex);
+              yield();
+              break;
+            }
+            default: fiberthread_reschedule();
+          }
+        }
+      }));
+    join_all(fibers);
+    stop = true;
+    others.join();
+    cr_assert_eq(sum, 1000);
+  });
+}
+
+Test(cord, a_fiber_that_computes_is_not_interrupted) {
+  options.preempt_us = 200;
+  Cord cord("computes");
+  bool computing = false;
+  auto body = [&] {
+    cr_assert_not(computing);
+    computing = true;
+    for (uint64_t end = now_ns() + 15 * kMs; now_ns() < end;) {}
+    computing = false;
+  };
+  Fiber a = cord.spawn(body), b = cord.spawn(body);
+  a.join();
+  b.join();
+}
+
+Test(cord, ready_fibers_run_in_order) {
+  Cord cord("order");
+  std::vector<int> order;
+  std::vector<Fiber> fibers;
+  Fiber maker = cord.spawn([&] {
+    for (int i = 0; i < 10; i++)
+      fibers.push_back(cord.spawn([&, i] {
+        order.push_back(i);
+        cr_assert_eq(Fiber::yield(), 0);
+        order.push_back(i);
+      }));
+    while (order.size() < 10) fiberthread_reschedule();
+    for (int i = 9; i >= 0; i--) cr_assert_eq(fibers[static_cast<size_t>(i)].wakeup(), 0);  // in the order of wake-ups
+    cr_assert_eq(order.size(), 10u);                                                        // none runs yet
+  });
+  maker.join();
+  join_all(fibers);
+  for (int i = 0; i < 10; i++) cr_assert(order[static_cast<size_t>(i)] == i && order[static_cast<size_t>(10 + i)] == 9 - i);
+}
+
+Test(cord, fibers_are_whole_threads) {
+  Cord cord("whole");
+  static thread_local int mine = 0;
+  static std::atomic<int> destroyed{0};
+  struct Local {
+    bool used = false;
+    ~Local() { destroyed++; }
+  };
+  std::vector<Fiber> fibers;
+  for (int i = 1; i <= 8; i++)
+    fibers.push_back(cord.spawn([i]() -> void* {
+      static thread_local Local local;
+      local.used = true;
+      mine = i;
+      errno = i;
+      pthread_t self = pthread_self();
+      usleep(500);
+      cr_assert(mine == i && errno == i && pthread_equal(self, pthread_self()));
+#if defined(__x86_64__)  // the emulated tests have an unwinder of their own, which is not that of pthread_exit
+      if (i % 2) pthread_exit(number(100));
+#endif
+      return number(i % 2 ? 100 : 200);
+    }));
+  for (size_t i = 0; i < 8; i++) {
+    void* result;
+    cr_assert_eq(fibers[i].join(&result), 0);
+    cr_assert_eq(result, number(i % 2 ? 200 : 100));
+  }
+  cr_assert_eq(destroyed, 8);
+#if defined(__x86_64__)
+  Fiber cancelled = cord.spawn([] { pause(); });
+  pthread_t t;
+  cr_assert_eq(fiberthread_pthread(cancelled.handle(), &t), 0);
+  pthread_cancel(t);
+  void* result;
+  cr_assert_eq(cancelled.join(&result), 0);
+  cr_assert_eq(result, PTHREAD_CANCELED);
+#endif
+  // A thread that one of its fibers makes is none of its own.
+  Fiber maker = cord.spawn([] {
+    std::atomic<bool> ran{false};
+    pthread_t thread;
+    pthread_create(&thread, nullptr, [](void* p) -> void* {
+      cr_assert_null(fiberthread_cord_self());
+      *static_cast<std::atomic<bool>*>(p) = true;
+      return nullptr;
+    }, &ran);
+    pthread_join(thread, nullptr);
+    cr_assert(ran);
+  });
+  maker.join();
+}
+
+Test(cord, waits_for_descriptors_park) {
+  Cord cord("reads");
+  int s[2];
+  cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, s), 0);
+  std::vector<Fiber> fibers;
+  constexpr int kRounds = 500;
+  for (int side = 0; side < 2; side++)
+    fibers.push_back(cord.spawn([&, side] {
+      for (int i = 0; i < kRounds; i++) {
+        char c = 'x';
+        if (side == 0) cr_assert_eq(write(s[0], &c, 1), 1);
+        cr_assert_eq(read(s[side], &c, 1), 1);  // in the kernel, it would keep the other from writing
+        if (side == 1) cr_assert_eq(write(s[1], &c, 1), 1);
+      }
+    }));
+  join_all(fibers);
+  close(s[0]);
+  close(s[1]);
+}
+
+Test(cord, registry) {
+  Cord cord("registry"), other("other");
+  std::atomic<bool> stop{false};
+  std::vector<Fiber> fibers;
+  for (int i = 0; i < 200; i++)
+    fibers.push_back(cord.spawn([&] {
+      while (!stop) usleep(1000);
+    }));
+  Fiber elsewhere = other.spawn([&] {
+    while (!stop) usleep(1000);
+  });
+  as_both([&] {
+    for (auto& f : fibers) {
+      cr_assert(cord.find(f.id()) == f);
+      cr_assert_not(other.find(f.id()));
+    }
+    cr_assert_not(cord.find(elsewhere.id()));
+    cr_assert(other.find(elsewhere.id()) == elsewhere);
+    cr_assert_not(cord.find(1));
+    size_t n = 0;
+    cord.each([&](FiberRef f) {
+      cr_assert(cord.find(f.id()) == f);
+      n++;
+      return true;
+    });
+    cr_assert_eq(n, 200u);
+    n = 0;
+    cord.each([&](FiberRef) { return ++n < 5; });
+    cr_assert_eq(n, 5u);
+  });
+  uint64_t id = fibers[0].id();
+  stop = true;
+  join_all(fibers);
+  cr_assert_not(cord.find(id));
+  cord.each([&](FiberRef) {
+    cr_assert(false);
+    return true;
+  });
+  elsewhere.join();
+}
+
+Test(cord, messages_in_order) {
+  as_both([] {
+    Cord cord("receives");
+    cr_assert_eq(Cord::receive(nullptr, 0), EPERM);
+    std::vector<uintptr_t> got;
+    for (uintptr_t i = 1; i <= 50; i++) cr_assert_eq(cord.send(number(i)), 0);  // nobody is there yet
+    Fiber reader = cord.spawn([&] {
+      void* m;
+      while (Cord::receive(&m) == 0) got.push_back(reinterpret_cast<uintptr_t>(m));
+      cr_assert_eq(Cord::receive(&m), EPIPE);
+      cr_assert_eq(Cord::receive(&m, 0), EPIPE);
+    });
+    for (uintptr_t i = 51; i <= 5000; i++) cr_assert_eq(cord.send(number(i)), 0);
+    cord.close();
+    cr_assert_eq(cord.send(nullptr), EPIPE);
+    cr_assert_eq(cord.call([] {}), EPIPE);
+    cr_assert_eq(reader.join(), 0);
+    cr_assert_eq(got.size(), 5000u);
+    for (uintptr_t i = 0; i < 5000; i++) cr_assert_eq(got[i], i + 1);
+  });
+}
+
+Test(cord, receivers_get_them_in_turn_and_may_give_up) {
+  Cord cord("turns");
+  std::vector<Fiber> fibers;
+  std::atomic<int> waiting{0};
+  for (uintptr_t i = 0; i < 10; i++)
+    fibers.push_back(cord.spawn([&, i]() -> void* {
+      void* m = nullptr;
+      waiting++;
+      int e = Cord::receive(&m);
+      if (i == 3) {
+        cr_assert_eq(e, ECANCELED);
+        cr_assert_eq(Cord::receive(&m, 0), ECANCELED);
+      } else {
+        cr_assert_eq(e, 0);
+      }
+      return m;
+    }));
+  while (waiting < 10) yield();
+  Fiber late = cord.spawn([&] {
+    void* m;
+    cr_assert_eq(Cord::receive(&m, 0), ETIMEDOUT);
+    cr_assert_eq(Cord::receive(&m, kMs), ETIMEDOUT);
+  });
+  late.join();
+  fibers[3].cancel();
+  void* result;
+  cr_assert_eq(fibers[3].join(&result), 0);
+  for (uintptr_t i = 0; i < 10; i++)
+    if (i != 3) cord.send(number(i));
+  for (uintptr_t i = 0; i < 10; i++)
+    if (i != 3) {
+      cr_assert_eq(fibers[i].join(&result), 0);
+      cr_assert_eq(result, number(i));
+    }
+}
+
+Test(cord, callbacks) {
+  as_both([] {
+    Cord cord("calls");
+    std::vector<int> order;
+    int tid = 0;
+    for (int i = 0; i < 100; i++)
+      cr_assert_eq(cord.call([&, i] {
+        order.push_back(i);
+        cr_assert_eq(fiberthread_cord_self(), cord.handle());
+        if (!tid) tid = kernel_tid();
+        cr_assert_eq(kernel_tid(), tid);
+      }),
+                   0);
+    Fiber f = cord.spawn([&] { cr_assert(!tid || kernel_tid() == tid); });
+    f.join();
+    cr_assert_eq(cord.join(), 0);
+    cr_assert_eq(order.size(), 100u);
+    for (int i = 0; i < 100; i++) cr_assert_eq(order[static_cast<size_t>(i)], i);
+  });
+}
+
+Test(cord, a_callback_must_not_give_way) {
+  Cord cord("callback");
+  std::atomic<int> step{0};
+  std::mutex mutex;
+  bool in_callback = false;
+  int ran_inside = 0;
+  std::atomic<bool> stop{false};
+  Fiber busy = cord.spawn([&] {
+    while (!stop) {
+      if (in_callback) ran_inside++;
+      yield();
+    }
+  });
+  mutex.lock();
+  cord.call([&] {
+    in_callback = true;
+    cr_assert_eq(fiberthread_yield(), EPERM);
+    cr_assert_eq(fiberthread_yield_timeout(kMs), EPERM);
+    cr_assert_eq(fiberthread_sleep(kMs), EPERM);
+    fiberthread_t f;
+    cr_assert_eq(fiberthread_new(&f, nullptr, [](void* p) { return p; }), 0);
+    cr_assert_eq(fiberthread_call(f, nullptr), EPERM);
+    cr_assert_eq(fiberthread_discard(f), 0);
+    void* m;
+    cr_assert_eq(Cord::receive(&m), EPERM);
+    cr_assert_eq(fiberthread_join(busy.handle(), nullptr), ECANCELED);
+    fiberthread_reschedule();
+    yield();
+    step = 1;
+    mutex.lock();  // what cannot fail waits, and the cord with it
+    mutex.unlock();
+    in_callback = false;
+    step = 2;
+  });
+  while (step != 1) usleep(100);
+  usleep(3000);
+  cr_assert_eq(step, 1);
+  mutex.unlock();
+  while (step != 2) usleep(100);
+  stop = true;
+  busy.join();
+  cr_assert_eq(ran_inside, 0);
+  // Afterwards the scheduler fiber is as before.
+  std::atomic<bool> again{false};
+  cord.call([&] { again = true; });
+  while (!again) usleep(100);
+}
+
+Test(cord, ends_when_its_last_fiber_has) {
+  as_both([] {
+    auto cord = std::make_unique<Cord>("ends");
+    std::atomic<int> ended{0};
+    Fiber f = cord->spawn([&] {
+      usleep(5000);
+      // Closed by now, but while one of its fibers lives others may be made in it.
+      Fiber g = cord->spawn([&] {
+        usleep(3000);
+        ended++;
+      });
+      cr_assert_eq(g.error(), 0);
+      g.detach();
+      ended++;
+    });
+    f.detach();
+    cr_assert_eq(cord->join(kMs), ETIMEDOUT);
+    Fiber inside = cord->spawn([&] { cr_assert_eq(fiberthread_cord_join(fiberthread_cord_self(), 0), EDEADLK); });
+    inside.join();
+    cr_assert_eq(cord->join(), 0);
+    cr_assert_eq(ended, 2);
+    fiberthread_cord_t c;
+    cr_assert_eq(fiberthread_cord_new(&c, "raw"), 0);
+    fiberthread_cord_close(c);
+    fiberthread_options_t o{};
+    o.cord = c;
+    fiberthread_t t;
+    int e;
+    while ((e = fiberthread_spawn(&t, &o, [](void* p) { return p; }, nullptr)) == 0) {
+      fiberthread_join(t, nullptr);
+      usleep(1000);
+    }
+    cr_assert_eq(e, EPIPE);
+    o.cord = nullptr;
+    cr_assert_eq(fiberthread_cord_join(c, FIBERTHREAD_FOREVER), 0);
+  });
+}
+
+Test(cord, options_that_exclude_each_other) {
+  Cord cord("options");
+  fiberthread_options_t o{};
+  o.cord = cord.handle();
+  o.bound = 1;
+  fiberthread_t f;
+  cr_assert_eq(fiberthread_spawn(&f, &o, [](void* p) { return p; }, nullptr), EINVAL);
+  o.bound = 0;
+  cr_assert_eq(fiberthread_new(&f, &o, [](void* p) { return p; }), 0);
+  cr_assert_eq(fiberthread_discard(f), 0);
+  cr_assert_eq(cord.join(), 0);
+}
+
+#if defined(__x86_64__)  // the emulator cannot fork with threads
+Test(cord, fork_leaves_it_to_the_parent) {
+  Cord cord("forks");
+  Fiber f = cord.spawn([&] {
+    pid_t pid = fork();
+    if (pid == 0) {
+      bool ok = fiberthread_cord_self() == nullptr;
+      usleep(1000);
+      Cord own("child's");
+      std::atomic<int> ran{0};
+      Fiber g = own.spawn([&] { ran++; });
+      _exit(ok && g.join() == 0 && ran == 1 && own.join() == 0 ? 0 : 1);
+    }
+    int status;
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert_eq(status, 0);
+  });
+  cr_assert_eq(f.join(), 0);
+}
+#endif
+
+// Cords, fibers and kernel threads that send to, call and spawn in each other's.
+void stress(unsigned workers, uint64_t seed) {
+  options.workers = workers;
+  chaos_seed = seed;
+  constexpr int kCords = 3, kUsers = 6, kEach = 400;
+  struct Node {
+    explicit Node(const char* name) : cord(name) {}
+    Cord cord;
+    long received = 0, called = 0, spawned = 0;  // only by its fibers
+    int inside = 0;
+    void enter(long& what) {
+      cr_assert_eq(inside++, 0);
+      what++;
+      inside--;
+    }
+  };
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (int i = 0; i < kCords; i++) {
+    nodes.push_back(std::make_unique<Node>("stress"));
+    cr_assert_eq(nodes.back()->cord.error(), 0);
+  }
+  std::vector<Fiber> readers;
+  for (auto& n : nodes)
+    for (int i = 0; i < 3; i++)
+      readers.push_back(n->cord.spawn([&n, i] {
+        void* m;
+        int e;
+        while ((e = Cord::receive(&m, i ? FIBERTHREAD_FOREVER : 20'000)) != EPIPE) {
+          if (e == ETIMEDOUT) continue;
+          cr_assert_eq(e, 0);
+          n->enter(n->received);
+          if (i == 2) yield();
+        }
+      }));
+  std::atomic<long> sent{0}, calls{0}, spawns{0};
+  {
+    Threads t;
+    for (int u = 0; u < kUsers; u++) {
+      auto user = [&, u] {
+        Random random{static_cast<uint64_t>(u) + seed};
+        for (int i = 0; i < kEach; i++) {
+          Node& n = *nodes[random(kCords)];
+          switch (random(4)) {
+            case 0:
+              cr_assert_eq(n.cord.call([&n] { n.enter(n.called); }), 0);
+              calls++;
+              break;
+            case 1: {
+              Fiber f = n.cord.spawn([&n] {
+                yield();
+                n.enter(n.spawned);
+              });
+              cr_assert_eq(f.error(), 0);
+              spawns++;
+              if (random(2)) f.join();
+              else f.detach();
+              break;
+            }
+            default:
+              cr_assert_eq(n.cord.send(&n), 0);
+              sent++;
+          }
+          if (random(20) == 0) usleep(50);
+        }
+      };
+      u % 2 ? t.kernel(user) : t.fiber(user);
+    }
+    // One of the users lives in a cord itself.
+    readers.push_back(nodes[0]->cord.spawn([&] {
+      for (int i = 0; i < kEach; i++) {
+        nodes[1]->cord.send(nullptr);
+        sent++;
+        if (i % 16 == 0) usleep(10);
+      }
+    }));
+  }
+  readers.back().join();
+  readers.pop_back();
+  for (auto& n : nodes) n->cord.close();
+  join_all(readers);
+  long all = 0, called = 0, spawned = 0;
+  for (auto& n : nodes) {
+    cr_assert_eq(n->cord.join(), 0);
+    all += n->received;
+    called += n->called;
+    spawned += n->spawned;
+  }
+  cr_assert_eq(all, sent);
+  cr_assert_eq(called, calls);
+  cr_assert_eq(spawned, spawns);
+}
+Test(cord, stress_on_1_worker, .timeout = 240) { stress(1, 0), stress(1, 3); }
+Test(cord, stress_on_2_workers, .timeout = 240) { stress(2, 0), stress(2, 4); }
+Test(cord, stress_on_16_workers, .timeout = 240) { stress(16, 0), stress(16, 5); }
+
+}  // namespace

@@ -1,0 +1,463 @@
+// JobQueue: what each sentence of job_queue.h says, from fibers and from kernel threads.
+#include "sync/job_queue.h"
+
+#include "tests/test.h"
+
+#include <errno.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <vector>
+
+#include "sched/chaos.h"
+#include "sched/worker.h"
+#include "sync/fiber_futex.h"
+#include "sync/fiberthread.h"
+#include "tests/sync_threads.h"
+
+using namespace fiberthread;
+
+namespace {
+
+void* twice(void* p) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(p) * 2); }
+void* number(uintptr_t n) { return reinterpret_cast<void*>(n); }
+
+// Runs it as a fiber and as a kernel thread.
+template <class F>
+void as_both(F f) {
+  Threads t;
+  t.fiber(f);
+  t.kernel(f);
+}
+
+Test(job_queue, results_come_back) {
+  JobQueue q;
+  as_both([&] {
+    Task tasks[100];
+    for (uintptr_t i = 0; i < 100; i++) {
+      tasks[i].set(twice, number(i));
+      cr_assert_eq(q.run(tasks[i]), 0);
+    }
+    for (uintptr_t i = 0; i < 100; i++) {
+      void* result;
+      cr_assert_eq(q.wait(tasks[i], &result), 0);
+      cr_assert(tasks[i].done());
+      cr_assert_eq(result, number(2 * i));
+      cr_assert_eq(tasks[i].result(), result);
+      cr_assert_eq(q.wait(tasks[i]), 0);  // again
+      cr_assert(!q.withdraw(tasks[i]));
+    }
+    cr_assert_eq(q.run(tasks[0]), 0);  // used again
+    cr_assert_eq(q.wait(tasks[0]), 0);
+  });
+  Task never(twice, nullptr);
+  cr_assert_eq(q.wait(never), EINVAL);
+  cr_assert(!never.done());
+  cr_assert(!q.withdraw(never));
+}
+
+// A job that waits until it is let go.
+struct Gate {
+  FiberFutex open;
+  std::atomic<int> inside{0};
+  static void* pass(void* p) {
+    auto* g = static_cast<Gate*>(p);
+    g->inside++;
+    g->open.wait(1);
+    return g;
+  }
+};
+
+Test(job_queue, tasks_that_wait_do_not_keep_others_from_running) {
+  JobQueue q;
+  Gate gate;
+  std::vector<std::unique_ptr<Task>> waiting;
+  for (int i = 0; i < 200; i++) {
+    waiting.push_back(std::make_unique<Task>(Gate::pass, &gate));
+    cr_assert_eq(q.run(*waiting.back()), 0);
+  }
+  Task last(twice, number(4));
+  cr_assert_eq(q.run(last), 0);
+  cr_assert_eq(q.wait(last), 0);  // though all before it wait
+  cr_assert_eq(gate.inside, 200);
+  cr_assert_eq(q.wait(*waiting[0], nullptr, 0), ETIMEDOUT);
+  cr_assert_eq(q.wait(*waiting[0], nullptr, 2 * kMs), ETIMEDOUT);
+  cr_assert_eq(q.run(*waiting[0]), EBUSY);
+  cr_assert(!q.withdraw(*waiting[0]));
+  gate.open.post();
+  for (auto& t : waiting) cr_assert_eq(q.wait(*t), 0);
+}
+
+Test(job_queue, a_cancelled_waiter_gives_up_and_the_task_goes_on) {
+  JobQueue q;
+  Gate gate;
+  Task task(Gate::pass, &gate);
+  cr_assert_eq(q.run(task), 0);
+  struct Both {
+    JobQueue* q;
+    Task* task;
+  } both{&q, &task};
+  fiberthread_t f;
+  cr_assert_eq(fiberthread_spawn(
+                   &f, nullptr,
+                   [](void* p) -> void* {
+                     auto* b = static_cast<Both*>(p);
+                     return number(static_cast<uintptr_t>(b->q->wait(*b->task)));
+                   },
+                   &both),
+               0);
+  while (gate.inside == 0 || queued(&task) + 1 == 0) yield();
+  usleep(2000);
+  cr_assert_eq(fiberthread_cancel(f), 0);
+  void* result;
+  cr_assert_eq(fiberthread_join(f, &result), 0);
+  cr_assert_eq(result, number(ECANCELED));
+  gate.open.post();
+  cr_assert_eq(q.wait(task, &result), 0);
+  cr_assert_eq(result, &gate);
+}
+
+// With one worker the order is seen.
+Test(job_queue, first_in_first_out_and_a_yield_goes_to_the_end) {
+  options.workers = 1;
+  static std::vector<int> order;
+  struct Job {
+    int n;
+    static void* run(void* p) {
+      int n = static_cast<Job*>(p)->n;
+      void* stack = __builtin_frame_address(0);
+      for (int round = 0; round < 3; round++) {
+        order.push_back(10 * round + n);
+        cr_assert_eq(JobQueue::yield(), 0);
+        cr_assert_eq(__builtin_frame_address(0), stack);
+      }
+      return nullptr;
+    }
+  };
+  Threads t;
+  t.fiber([] {
+    JobQueue q;
+    Job jobs[] = {{0}, {1}, {2}, {3}};
+    Task tasks[4];
+    for (int i = 0; i < 4; i++) {
+      tasks[i].set(Job::run, &jobs[i]);
+      q.run(tasks[i]);
+    }
+    for (auto& task : tasks) q.wait(task);
+  });
+  t.join();
+  std::vector<int> expected;
+  for (int round = 0; round < 3; round++)
+    for (int n = 0; n < 4; n++) expected.push_back(10 * round + n);
+  cr_assert(order == expected);
+}
+
+Test(job_queue, yield_is_for_jobs) {
+  as_both([] { cr_assert_eq(JobQueue::yield(), EPERM); });
+}
+
+// One fiber serves many tasks that do not wait, and keeps serving; those kept are no more than asked for.
+Test(job_queue, fibers_are_used_again) {
+  JobQueue q(2);
+  uint64_t before = fibers_spawned();
+  for (int i = 0; i < 2000; i++) {
+    Task task(twice, nullptr);
+    q.run(task);
+    q.wait(task);
+  }
+  cr_assert_leq(fibers_spawned() - before, 2 + 2 * JobQueue::width());
+}
+
+Test(job_queue, withdraws_what_has_not_begun) {
+  options.workers = 1;
+  Threads t;
+  t.fiber([] {
+    JobQueue q;
+    std::atomic<int> ran{0};
+    auto count = [](void* p) -> void* {
+      (*static_cast<std::atomic<int>*>(p))++;
+      return nullptr;
+    };
+    Task a(count, &ran), b(count, &ran), c(count, &ran);
+    Busy busy;  // nobody takes them away meanwhile on our only worker
+    cr_assert_eq(q.run(a) + q.run(b) + q.run(c), 0);
+    cr_assert(q.withdraw(b));
+    cr_assert(!q.withdraw(b));
+    cr_assert_eq(q.wait(b), EINVAL);
+    cr_assert_eq(q.wait(a), 0);
+    cr_assert_eq(q.wait(c), 0);
+    cr_assert_eq(ran, 2);
+    cr_assert_eq(q.run(b), 0);
+    cr_assert_eq(q.wait(b), 0);
+    cr_assert_eq(ran, 3);
+  });
+}
+
+Test(job_queue, destruction_waits_for_all) {
+  std::atomic<int> ran{0};
+  Task tasks[50];
+  {
+    JobQueue q;
+    for (auto& t : tasks) {
+      t.set(
+          [](void* p) -> void* {
+            usleep(1000);
+            (*static_cast<std::atomic<int>*>(p))++;
+            return nullptr;
+          },
+          &ran);
+      q.run(t);
+    }
+  }
+  cr_assert_eq(ran, 50);
+  for (auto& t : tasks) cr_assert(t.done());
+}
+
+// Every index once, in parts of at least the grain, in as many parts as make sense.
+Test(job_queue, parallel_for_covers_the_range) {
+  JobQueue q;
+  as_both([&] {
+    for (size_t n : {0, 1, 2, 7, 100, 10007})
+      for (size_t grain : {0, 1, 3, 64, 20000}) {
+        std::vector<std::atomic<int>> hits(n + 10);
+        std::atomic<size_t> small{0};
+        q.parallel_for(
+            5, 5 + n,
+            [&](size_t first, size_t last) {
+              cr_assert_lt(first, last);
+              if (last - first < grain && ++small) cr_assert_eq(last, 5 + n);
+              for (size_t i = first; i < last; i++) hits[i]++;
+            },
+            grain);
+        cr_assert_leq(small, 1);
+        for (size_t i = 0; i < hits.size(); i++) cr_assert_eq(hits[i], i >= 5 && i < 5 + n);
+      }
+  });
+  std::atomic<size_t> sum{0};
+  parallel_for(0, 1000, [&](size_t i) { sum += i; });
+  cr_assert_eq(sum, 499500);
+}
+
+Test(job_queue, parallel_for_runs_on_several_workers) {
+  options.workers = 4;
+  std::atomic<int> inside{0};
+  bool together = false;
+  as_both([&] {
+    JobQueue::common().parallel_for(
+        0, 4,
+        [&](size_t, size_t) {
+          inside++;
+          // Until all four are in, which only four fibers at once can be.
+          for (int i = 0; inside < 4 && i < 10000; i++) usleep(100);
+          if (inside >= 4) together = true;
+        },
+        1);
+    inside = 0;
+  });
+  cr_assert(together);
+}
+
+long fib(int n) {
+  if (n < 2) return n;
+  long a, b;
+  parallel_invoke([&] { a = fib(n - 1); }, [&] { b = fib(n - 2); });
+  return a + b;
+}
+
+void nested(unsigned workers) {
+  options.workers = workers;
+  as_both([] { cr_assert_eq(fib(16), 987); });
+  std::atomic<size_t> sum{0};
+  as_both([&] {
+    parallel_for(0, 20, [&](size_t) {
+      parallel_for(0, 20, [&](size_t) { parallel_for(0, 5, [&](size_t i) { sum += i; }); });
+    });
+  });
+  cr_assert_eq(sum, 2 * 4000);
+}
+Test(job_queue, nested_without_deadlock_on_1_worker, .timeout = 240) { nested(1); }
+Test(job_queue, nested_without_deadlock_on_2_workers, .timeout = 240) { nested(2); }
+Test(job_queue, nested_without_deadlock_on_16_workers, .timeout = 240) { nested(16); }
+
+Test(job_queue, invoke_calls_each_once) {
+  int a = 0, b = 0, c = 0;
+  JobQueue q;
+  q.invoke([&] { a++; });
+  q.invoke([&] { a++; }, [&] { b++; }, [&] { c++; });
+  cr_assert(a == 2 && b == 1 && c == 1);
+  std::atomic<int> counts[40] = {};
+  void (*functions[40])(void*);
+  void* arguments[40];
+  for (int i = 0; i < 40; i++) {
+    functions[i] = [](void* p) { (*static_cast<std::atomic<int>*>(p))++; };
+    arguments[i] = &counts[i];
+  }
+  q.invoke_all(functions, arguments, 0);
+  q.invoke_all(functions, arguments, 40);
+  for (auto& n : counts) cr_assert_eq(n, 1);
+}
+
+// Tasks that wait for tasks that come after them, deeper than there are workers or kept fibers.
+Test(job_queue, tasks_may_wait_for_later_tasks) {
+  static JobQueue q(1);
+  struct Link {
+    Task task;
+    Link* next = nullptr;
+    static void* run(void* p) {
+      auto* l = static_cast<Link*>(p);
+      void* below = nullptr;
+      if (l->next) cr_assert_eq(q.wait(l->next->task, &below), 0);
+      return number(reinterpret_cast<uintptr_t>(below) + 1);
+    }
+  };
+  std::vector<Link> links(100);
+  for (size_t i = 0; i < links.size(); i++) {
+    links[i].task.set(Link::run, &links[i]);
+    if (i + 1 < links.size()) links[i].next = &links[i + 1];
+  }
+  for (auto& l : links) cr_assert_eq(q.run(l.task), 0);
+  void* result;
+  cr_assert_eq(q.wait(links[0].task, &result), 0);
+  cr_assert_eq(result, number(100));
+}
+
+// Jobs that compute for long do not all begin, to share the workers among them.
+Test(job_queue, what_is_preempted_goes_first) {
+  options.workers = 1;
+  options.preempt_us = 500;
+  static std::atomic<int> begun{0}, most{0}, done{0};
+  Threads t;
+  t.fiber([] {
+    JobQueue q;
+    Task tasks[12];
+    for (auto& task : tasks) {
+      task.set(
+          [](void*) -> void* {
+            begun++;
+            for (uint64_t end = now_ns() + 20 * kMs; now_ns() < end;) {}
+            int open = begun - done++;
+            if (open > most) most = open;
+            return nullptr;
+          },
+          nullptr);
+      q.run(task);
+    }
+    for (auto& task : tasks) q.wait(task);
+  });
+  t.join();
+  cr_assert_leq(most, 4, "%d of 12 at once", most.load());
+}
+
+#if defined(__x86_64__)  // the emulator cannot fork with threads
+Test(job_queue, a_child_of_fork_has_its_own) {
+  JobQueue q;
+  Gate gate;
+  Task held(Gate::pass, &gate), in_child(twice, number(21));
+  cr_assert_eq(q.run(held), 0);
+  while (!gate.inside) yield();
+  pid_t pid = fork();
+  if (pid == 0) {
+    void* result = nullptr;
+    bool ok = q.run(in_child) == 0 && q.wait(in_child, &result) == 0 && result == number(42);
+    size_t sum = 0;
+    std::mutex m;
+    q.parallel_for(0, 100, [&](size_t i) {
+      std::lock_guard l(m);
+      sum += i;
+    });
+    _exit(ok && sum == 4950 ? 0 : 1);
+  }
+  int status;
+  cr_assert_eq(waitpid(pid, &status, 0), pid);
+  cr_assert_eq(status, 0);
+  gate.open.post();
+  cr_assert_eq(q.wait(held), 0);
+}
+#endif
+
+// Everything at once, half of the users kernel threads: each task runs once, for each run.
+void stress(unsigned workers) {
+  options.workers = workers;
+  constexpr int kUsers = 6, kRounds = 150;
+  auto q = std::make_unique<JobQueue>(4);
+  std::atomic<long> ran{0}, asked{0};
+  struct Job {
+    std::atomic<long>* ran;
+    JobQueue* q;
+    uint32_t how;
+  };
+  auto body = [](void* p) -> void* {
+    auto* j = static_cast<Job*>(p);
+    switch (j->how % 5) {
+      case 0: JobQueue::yield(); break;
+      case 1: fiberthread::yield(); break;
+      case 2: usleep(50); break;
+      case 3: {
+        Job inner{j->ran, j->q, j->how / 5};
+        Task t([](void* a) -> void* {
+          auto* i = static_cast<Job*>(a);
+          if (i->how % 2) JobQueue::yield();
+          (*i->ran)--;
+          return nullptr;
+        }, &inner);
+        if (j->q->run(t) != 0) break;
+        if (j->how / 7 % 2 && j->q->withdraw(t)) break;
+        cr_assert_eq(j->q->wait(t), 0);
+        (*j->ran)++;
+        break;
+      }
+      default: break;
+    }
+    (*j->ran)++;
+    return p;
+  };
+  {
+    Threads t;
+    for (int u = 0; u < kUsers; u++) {
+      auto user = [&, u] {
+        Random random{static_cast<uint64_t>(u)};
+        for (int r = 0; r < kRounds; r++) {
+          Job jobs[8];
+          Task tasks[8];
+          for (int i = 0; i < 8; i++) {
+            jobs[i] = {&ran, q.get(), random(1000)};
+            tasks[i].set(body, &jobs[i]);
+            cr_assert_eq(q->run(tasks[i]), 0);
+            asked++;
+          }
+          for (int i = 0; i < 8; i++) {
+            if (random(8) == 0 && q->withdraw(tasks[i])) {
+              asked--;
+              continue;
+            }
+            void* result;
+            int e;
+            while ((e = q->wait(tasks[i], &result, random(2) ? random(100000) : UINT64_MAX)) == ETIMEDOUT) {}
+            cr_assert_eq(e, 0);
+            cr_assert_eq(result, &jobs[i]);
+          }
+        }
+      };
+      u % 2 ? t.kernel(user) : t.fiber(user);
+    }
+  }
+  q.reset();
+  cr_assert_eq(ran, asked);
+}
+
+void stress_with_and_without_chaos(unsigned workers) {
+  for (uint64_t seed : {0, 7}) {
+    chaos_seed = seed;
+    stress(workers);
+  }
+}
+Test(job_queue, stress_on_1_worker, .timeout = 240) { stress_with_and_without_chaos(1); }
+Test(job_queue, stress_on_2_workers, .timeout = 240) { stress_with_and_without_chaos(2); }
+Test(job_queue, stress_on_16_workers, .timeout = 240) { stress_with_and_without_chaos(16); }
+
+}  // namespace
