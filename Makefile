@@ -31,11 +31,12 @@ LIBFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP -fPIC -fno-exceptions
 TESTFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 LOW := $(wildcard sched/*.cpp sync/*.cpp sched/*_$(ARCH).S sync/*_$(ARCH).S)
-HIGH := $(wildcard shim/*.cpp shim/*_$(ARCH).S) preload/init.cpp
+HIGH := $(wildcard shim/*.cpp shim/*_$(ARCH).S) preload/init.cpp preload/debug_layout.cpp
 LOW_OBJECTS := $(LOW:%=$(BUILD)/obj/%.o)
 HIGH_OBJECTS := $(HIGH:%=$(BUILD)/obj/%.o)
 SO := $(BUILD)/libfiberthread.so
 LAUNCHER := $(BUILD)/fiberthread
+LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(filter-out preload/init.cpp preload/debug_layout.cpp,$(wildcard preload/*.cpp)))
 
 UNIT_TESTS := $(patsubst tests/%.cpp,$(BUILD)/tests/%,$(wildcard tests/*_test.cpp))
 PRELOADED := $(patsubst tests/preloaded/%,$(BUILD)/tests/preloaded/%,$(basename $(wildcard tests/preloaded/*.c tests/preloaded/*.cpp)))
@@ -66,9 +67,11 @@ $(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map $(BUILD)/sources
 	$(Q)$(CC) -shared -static-libgcc $(if $(SANITIZE),-fsanitize=$(SANITIZE),-Wl$(comma)--no-undefined) \
 		-Wl,-z,now,-z,relro,-z,noseparate-code,-z,initfirst,-z,noexecstack,-Bsymbolic-functions \
 		-Wl,-soname,libfiberthread.so,--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
-$(LAUNCHER): preload/launcher.cpp Makefile | $(BUILD)/.compiler
+$(BUILD)/obj/launcher/%.o: preload/%.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++20 $(OPTIMIZE) -g $(WARN) $< -o $@
+	$(Q)$(CXX) -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP -c $< -o $@
+$(LAUNCHER): $(LAUNCHER_OBJECTS)
+	$(Q)$(CXX) $^ -o $@
 
 $(BUILD)/fiberthread.pc: preload/fiberthread.pc.in Makefile
 	@mkdir -p $(@D)
@@ -158,4 +161,4 @@ install: all
 clean:
 	rm -rf build
 
--include $(LOW_OBJECTS:.o=.d) $(HIGH_OBJECTS:.o=.d) $(UNIT_TESTS:=.d)
+-include $(LOW_OBJECTS:.o=.d) $(HIGH_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(UNIT_TESTS:=.d)

@@ -31,6 +31,7 @@ Options options;
 FiberRecord main_fiber_record;
 FiberRecord* main_fiber = &main_fiber_record;
 std::atomic<bool> workers_refused{false};
+std::atomic<Worker*> worker_list{nullptr};
 bool (*cancel_due)(FiberRecord*) = nullptr;
 void (*cancel_now)() = nullptr;
 
@@ -38,8 +39,6 @@ namespace {
 
 enum class Phase : uint32_t { Off, Starting, On, Impossible };
 std::atomic<Phase> phase{Phase::Off};
-std::atomic<Worker*> workers{nullptr};
-
 std::atomic<uint32_t> concurrency{0};
 uint32_t cpus = 1;
 
@@ -49,9 +48,9 @@ constexpr size_t kWorkerStack = 64 * 1024;
 
 void publish_worker(Worker* w) {
   w->published = true;
-  Worker* head = workers.load(std::memory_order_relaxed);
+  Worker* head = worker_list.load(std::memory_order_relaxed);
   do w->all_next = head;
-  while (!workers.compare_exchange_weak(head, w, std::memory_order_release, std::memory_order_relaxed));
+  while (!worker_list.compare_exchange_weak(head, w, std::memory_order_release, std::memory_order_relaxed));
   statistics.workers.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -210,7 +209,7 @@ int start_helper(void (*main)()) {
   return tid;
 }
 
-Worker* all_workers() { return workers.load(std::memory_order_acquire); }
+Worker* all_workers() { return worker_list.load(std::memory_order_acquire); }
 
 Worker* start_worker(Slot* s, FiberRecord* bound) {
   // What clone() gives to the new thread must be the process's, not one thread's.
@@ -590,7 +589,7 @@ void sched_after_fork_child() {
   foreign_lock.reset();
   foreign_free = nullptr;  // may be half changed
   slots_reset();
-  workers.store(nullptr);
+  worker_list.store(nullptr);
   left_lock.reset();
   left_workers = nullptr;
   statistics.workers.store(0);

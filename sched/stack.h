@@ -57,6 +57,34 @@ char* map_stack(size_t size, size_t guard);
 // True once a loaded object wants executable stacks (PT_GNU_STACK); blocks made from then on are.
 void stack_look_at_objects();
 
+// ---- how blocks are kept; here for those who look from outside (preload/debug_layout.cpp) ----
+
+constexpr uint32_t kPerExtent = 64;
+
+// Blocks side by side, whose memory goes back at once with its page tables. Bit i stands for block i; a block that is in
+// neither word is in use, in Class::hot, in Worker::kept, or with the reaper. Under Class::lock.
+struct Extent {
+  uint64_t free;    // with TCB and memory
+  uint64_t unborn;  // without
+  uint64_t warm;    // of these, those with populated pages and a guard; others' bits mean nothing
+  uint32_t next, prev;  // in the list that list_of() says
+  bool clean;           // nothing is left in its memory: as mapped
+};
+
+struct Chunk {
+  char* base;
+  size_t stride;
+  uint32_t blocks, extent_count;
+  std::atomic<uint32_t> opened;  // extents that had blocks ever
+  uint32_t clean;                // of these, those without any memory
+  uint16_t cls;
+  FiberRecord* fibers;
+  Extent* extents;
+};
+
+extern Chunk chunks[];
+extern std::atomic<uint32_t> chunk_count;
+
 void block_lock_for_fork();
 void block_unlock_after_fork(bool child, FiberRecord* survivor);
 

@@ -212,6 +212,7 @@ extern std::atomic<uint32_t> helpers;
 bool handed_to_bound(FiberRecord* f, Worker* here);  // f is bound to another worker than `here`: it has it now
 bool hand_slot_to_spare(Slot* s);        // sysmon: the slot is held by nobody
 Slot** all_slots(uint32_t* count);
+extern std::atomic<Worker*> worker_list;  // all that there ever were, by Worker::all_next
 Worker* all_workers();
 // The poller's watcher (poller.h): is there one; get one, if a worker is idle and nobody attends to the poller anyway; and let
 // it get up again, after another has got the event that was to end its sleep.

@@ -1,0 +1,2 @@
+#include "preload/commands.h"
+int main_top(int, char**) { return 1; }
