@@ -22,7 +22,8 @@ const char kUsage[] =
     "      --most N     no more than N fibers\n"
     "  -h, --help       this text\n";
 
-constexpr unsigned kFrames = 64, kFramesFull = 100'000;
+constexpr unsigned kFrames = 10'000;   // of a stack, to be found
+constexpr size_t kFirst = 48, kLast = 16;  // of these, to be shown if there are many
 constexpr size_t kCopy = 64 * 1024, kCopies = size_t{512} << 20;  // of a stack; of all
 
 struct Shown {
@@ -49,8 +50,8 @@ void copy_stack(const Target& target, Shown& s, size_t size) {
   s.copied.shrink_to_fit();
 }
 
-void unwind(Symbols& symbols, Shown& s, const DumpOptions& o) {
-  s.frames = symbols.unwind(s.registers, s.copied, s.registers.value[kStackPointer], o.full ? kFramesFull : kFrames + 1);
+void unwind(Symbols& symbols, Shown& s) {
+  s.frames = symbols.unwind(s.registers, s.copied, s.registers.value[kStackPointer], kFrames);
   s.copied = {};
 }
 
@@ -59,19 +60,27 @@ void unwind(Symbols& symbols, Shown& s, const DumpOptions& o) {
 void trim(const Target& target, Symbols& symbols, std::vector<StackFrame>& frames) {
   size_t top = 0;
   while (top < frames.size() && target.in_library(frames[top].pc)) top++;
+  // Below the handler of a signal is libc's return from it, and then what was interrupted.
+  if (top > 0 && top + 1 < frames.size() && frames[top + 1].exact) top++;
   bool called = top < frames.size() && top > 0 && !frames[top].exact;
   if (called && symbols.place(frames[top - 1]).find("(anonymous namespace)") == std::string::npos) top--;
   frames.erase(frames.begin(), frames.begin() + static_cast<long>(top));
-  while (frames.size() > 1 && frames.size() <= kFrames && target.in_library(frames.back().pc)) frames.pop_back();
+  while (frames.size() > 1 && frames.size() < kFrames && target.in_library(frames.back().pc)) frames.pop_back();
 }
 
 void put_stack(Output& out, const Target& target, Symbols& symbols, Shown& s, const DumpOptions& o) {
-  bool cut = !o.full && s.frames.size() > kFrames;
+  bool more = s.frames.size() == kFrames;
   if (!o.full) trim(target, symbols, s.frames);
-  if (cut) s.frames.pop_back();
-  for (size_t i = 0; i < s.frames.size(); i++)
+  size_t n = s.frames.size();
+  bool cut = !o.full && n > kFirst + kLast;
+  for (size_t i = 0; i < n; i++) {
+    if (cut && i == kFirst) {
+      out.begin() << "    … " << n - kFirst - kLast << " more frames\n";
+      i = n - kLast;
+    }
     out.begin() << "    #" << i << " " << reinterpret_cast<const void*>(s.frames[i].pc) << " " << symbols.place(s.frames[i]).c_str() << "\n";
-  if (cut) out.begin() << "    … and more\n";
+  }
+  if (more) out.begin() << "    … and so on\n";
 }
 
 bool belongs(uint64_t address, const FiberSeen& f) { return address > f.stack_low && address <= f.stack_high; }
@@ -82,12 +91,13 @@ int dump(const char* name, const DumpOptions& o) {
     return 1;
   };
   Target target;
-  if (Trouble t = target.open(name); !t.empty()) return fail(t);
+  Trouble t = target.open(name);
+  if (!t.empty()) return o.report ? 1 : fail(t);
   Symbols symbols(target, o.full);
   bool stacks = o.stacks;
   std::string remark;
   if (stacks) {
-    Trouble t = symbols.open();
+    t = symbols.open();
     if (!t.empty()) {
       remark = "no stacks: " + t;
       stacks = false;
@@ -140,7 +150,7 @@ int dump(const char* name, const DumpOptions& o) {
     if (on) {
       s.registers = on->registers;
       s.tid = on->tid;
-      if (stacks) unwind(symbols, s, o);
+      if (stacks) unwind(symbols, s);
     } else if (f.sp && (f.state != State::Running || !threads.empty())) {
       s.registers = target.saved_registers(f);
       s.frozen = true;
@@ -187,7 +197,7 @@ int dump(const char* name, const DumpOptions& o) {
       out.begin() << "    " << v.wait.object << " is " << object.c_str() << "\n";
     if (s.frozen) {
       if (target.is_core()) copy_stack(target, s, o.full ? kCopies : kCopy);
-      unwind(symbols, s, o);
+      unwind(symbols, s);
     }
     put_stack(out, target, symbols, s, o);
     s.frames = {};

@@ -168,7 +168,7 @@ const std::string& Symbols::place(const StackFrame& frame) {
   const char* name = l_->dwfl_module_addrinfo(m, pc, &offset, &symbol, nullptr, nullptr, nullptr);
   if (name) {
     int status;
-    char* plain = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+    char* plain = strncmp(name, "_Z", 2) ? nullptr : abi::__cxa_demangle(name, nullptr, nullptr, &status);
     s = plain ? plain : name;
     free(plain);
   } else {
@@ -186,12 +186,19 @@ const std::string& Symbols::place(const StackFrame& frame) {
 
 std::string Symbols::variable(uint64_t address) {
   Module* m = l_->dwfl_addrmodule(static_cast<Dwfl*>(dwfl_), address);
+  if (!m) {
+    // What follows the file's part of its data (.bss) belongs to the module as well, though no file is mapped there.
+    const Mapping* before = nullptr;
+    for (auto& mapping : target_.mappings())
+      if (mapping.high <= address && (!before || mapping.high > before->high)) before = &mapping;
+    if (before) m = l_->dwfl_addrmodule(static_cast<Dwfl*>(dwfl_), before->low);
+  }
   Address offset;
   Elf64_Sym symbol;
   const char* name = m ? l_->dwfl_module_addrinfo(m, address, &offset, &symbol, nullptr, nullptr, nullptr) : nullptr;
   if (!name || ELF64_ST_TYPE(symbol.st_info) != STT_OBJECT || offset >= symbol.st_size) return {};
   int status;
-  char* plain = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  char* plain = strncmp(name, "_Z", 2) ? nullptr : abi::__cxa_demangle(name, nullptr, nullptr, &status);
   std::string s = plain ? plain : name;
   free(plain);
   return offset ? s + "+" + std::to_string(offset) : s;

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 
+#include "sched/dumper.h"
 #include "sched/preempt.h"
 #include "sched/reaper.h"
 #include "sched/report.h"
@@ -71,7 +72,7 @@ bool handlers_installed() {
   constexpr uint64_t kOthers = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS) |
                                bit(SIGABRT) | bit(kPreemptSignal) | bit(kPreemptSignal + 1) /* libc's */;
   for (int sig = 1; sig <= 64; sig++) {
-    if (kOthers & bit(sig)) continue;
+    if (kOthers & bit(sig) || (sig == options.dump_signal && dump_signal_is_ours.load(std::memory_order_acquire))) continue;
     uintptr_t action[8] = {};  // the handler comes first
     if (raw_syscall(SYS_rt_sigaction, sig, 0, arg(action), 8) != 0) return true;
     if (action[0] > reinterpret_cast<uintptr_t>(SIG_IGN)) return true;
@@ -176,11 +177,14 @@ WaitView wait_of(const FiberRecord* f, const ParkReason& r) {
 }
 
 FiberView view_of(const FiberRecord* f, uint64_t now) {
-  ParkReason r = reason_of(f);
   FiberView v;
   v.who = who(f);
   v.start = reinterpret_cast<const void*>(f->start);
-  v.state = State::Parked;
+  v.state = f->state.load(std::memory_order_acquire);
+  v.bound = f->bound.load(std::memory_order_relaxed) != nullptr;
+  v.preempted = f->preempted.load(std::memory_order_relaxed) != 0;
+  if (v.state != State::Parked || !f->reason.what) return v;
+  ParkReason r = reason_of(f);
   v.wait = wait_of(f, r);
   v.waited_ns = now > f->since ? now - f->since : 0;
   v.file = r.file;
@@ -232,6 +236,16 @@ void put_cycle(Output& out, const FiberRecord* f, uint32_t members) {
   out << "\n";
 }
 
+void list_fibers(Output& out, uint64_t only, uint64_t most) {
+  uint64_t now = now_ns(), listed = 0;
+  each_fiber([&](const FiberRecord* f) {
+    if (f->state.load(std::memory_order_acquire) == State::Done || (only && f->id != only)) return true;
+    if (listed++ < most) put_fiber(out, view_of(f, now));
+    return true;
+  });
+  if (listed > most) out.begin() << "… and " << listed - most << " more\n";
+}
+
 void report(uint32_t workers, uint64_t parked) {
   NoSignals no_signals;
   Output out;
@@ -240,15 +254,8 @@ void report(uint32_t workers, uint64_t parked) {
   out.begin() << "deadlock: every fiber is parked, and nothing is left that could wake one\n";
   out.begin() << "workers: " << workers << " (base " << base << ", extra " << (workers > base ? workers - base : 0)
       << ", blocked 0); fibers: " << parked << " parked, " << spawned + 1 - parked << " completed, " << spawned << " spawned\n";
-  uint64_t now = now_ns();
-  uint32_t listed = 0;
-  each_fiber([&](const FiberRecord* f) {
-    if (!is_parked(f)) return true;
-    if (listed++ == kMostFibers) return false;
-    put_fiber(out, view_of(f, now));
-    return true;
-  });
-  if (parked > kMostFibers) out.begin() << "… and " << parked - kMostFibers << " more\n";
+  out.flush();
+  if (!dumper_start(0, kMostFibers) || !dumper_wait()) list_fibers(out, 0, kMostFibers);
   uint32_t cycles_found = 0, steps = 0;
   each_fiber([&](const FiberRecord* f) {
     if (!is_parked(f)) return true;
@@ -272,6 +279,12 @@ void end_process() {
 }
 
 }  // namespace
+
+void report_fibers(uint64_t only, uint64_t most) {
+  NoSignals no_signals;
+  Output out;
+  list_fibers(out, only, most ? most : ~uint64_t{0});
+}
 
 void deadlock_look_by(WaitLook& look) {
   look.next = looks;

@@ -12,6 +12,7 @@
 
 #include "sched/accounting.h"
 #include "sched/chaos.h"
+#include "sched/dumper.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
@@ -380,6 +381,7 @@ bool sched_start() {
     }
     if (ok) {
       measure_cycles();
+      dumper_find();
       stack_look_at_objects();
       preempt_init();
       cpus = cpu_count();

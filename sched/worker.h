@@ -113,6 +113,7 @@ struct Options {
   SpawnPolicy spawn = SpawnPolicy::Adaptive;
   DeadlockPolicy deadlock = DeadlockPolicy::Report;
   uint32_t preempt_us = 0;  // test aid, 0: at the kernel's tick
+  int dump_signal = 0;      // 0: none
   bool statistics = false, verbose = false, force_nptl = false, fail_self_check = false;
 };
 extern Options options;
