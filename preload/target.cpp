@@ -58,6 +58,11 @@ Registers from_kernel(const user_regs_struct& r) {
 
 std::string file_of_process(int pid, const char* name) { return "/proc/" + std::to_string(pid) + "/" + name; }
 
+Trouble no_permission(int pid) {
+  return "no permission to look into process " + std::to_string(pid) + ": only its user and root may" +
+         (access("/proc/sys/kernel/yama/ptrace_scope", F_OK) == 0 ? " (see /proc/sys/kernel/yama/ptrace_scope)" : "");
+}
+
 std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 uint64_t field(const char* record, uint64_t offset, size_t size = 8) {
@@ -92,6 +97,7 @@ Trouble Target::open_process() {
   FILE* f = fopen(path.c_str(), "re");
   if (!f) {
     if (errno == ENOENT) return "there is no process " + std::to_string(pid_);
+    if (errno == EACCES || errno == EPERM) return no_permission(pid_);
     return "process " + std::to_string(pid_) + ": " + strerror(errno);
   }
   char* line = nullptr;
@@ -112,7 +118,8 @@ Trouble Target::open_process() {
   fclose(f);
   if (any) return {};
   if (e == ESRCH || kill(pid_, 0) != 0) return "process " + std::to_string(pid_) + " has ended";
-  if (e) return "process " + std::to_string(pid_) + ": " + strerror(e) + (e == EACCES || e == EPERM ? "; only its user and root may look inside" : "");
+  if (e == EACCES || e == EPERM) return no_permission(pid_);
+  if (e) return "process " + std::to_string(pid_) + ": " + strerror(e);
   return "process " + std::to_string(pid_) + " has no memory: it has ended, or is the kernel's";
 }
 
@@ -268,8 +275,7 @@ Trouble Target::find_library() {
     // The first look inside.
     char byte;
     if (!is_core() && !read(m.low, &byte, 1) && (errno == EPERM || errno == EACCES))
-      return "no permission to look into process " + std::to_string(pid_) + ": only its user and root may" +
-             (access("/proc/sys/kernel/yama/ptrace_scope", F_OK) == 0 ? " (see /proc/sys/kernel/yama/ptrace_scope)" : "");
+      return no_permission(pid_);
     if (!(table = symbol_in_memory(m.low, "fiberthread_debug_layout"))) continue;
     library_low_ = m.low;
     for (auto& part : mappings_)
