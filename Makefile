@@ -31,17 +31,18 @@ LIBFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP -fPIC -fno-exceptions
 TESTFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 LOW := $(wildcard sched/*.cpp sync/*.cpp sched/*_$(ARCH).S sync/*_$(ARCH).S)
-HIGH := $(wildcard shim/*.cpp shim/*_$(ARCH).S) preload/init.cpp
+HIGH := $(wildcard shim/*.cpp shim/*_$(ARCH).S) preload/init.cpp preload/debug_layout.cpp
 LOW_OBJECTS := $(LOW:%=$(BUILD)/obj/%.o)
 HIGH_OBJECTS := $(HIGH:%=$(BUILD)/obj/%.o)
 SO := $(BUILD)/libfiberthread.so
 LAUNCHER := $(BUILD)/fiberthread
+LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(filter-out preload/init.cpp preload/debug_layout.cpp,$(wildcard preload/*.cpp)))
 
 UNIT_TESTS := $(patsubst tests/%.cpp,$(BUILD)/tests/%,$(wildcard tests/*_test.cpp))
 PRELOADED := $(patsubst tests/preloaded/%,$(BUILD)/tests/preloaded/%,$(basename $(wildcard tests/preloaded/*.c tests/preloaded/*.cpp)))
 
 .PHONY: all
-all: $(SO) $(LAUNCHER) $(BUILD)/fiberthread.pc
+all: $(SO) $(LAUNCHER) $(SO)-gdb.py $(BUILD)/fiberthread.pc
 
 # Changes when a source is removed, which no object's time would tell.
 $(BUILD)/sources: always
@@ -66,9 +67,15 @@ $(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map $(BUILD)/sources
 	$(Q)$(CC) -shared -static-libgcc $(if $(SANITIZE),-fsanitize=$(SANITIZE),-Wl$(comma)--no-undefined) \
 		-Wl,-z,now,-z,relro,-z,noseparate-code,-z,initfirst,-z,noexecstack,-Bsymbolic-functions \
 		-Wl,-soname,libfiberthread.so,--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
-$(LAUNCHER): preload/launcher.cpp Makefile | $(BUILD)/.compiler
+# Where gdb looks for it: beside the library.
+$(SO)-gdb.py: preload/fiberthread-gdb.py
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++20 $(OPTIMIZE) -g $(WARN) $< -o $@
+	$(Q)cp $< $@
+$(BUILD)/obj/launcher/%.o: preload/%.cpp Makefile | $(BUILD)/.compiler
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP -c $< -o $@
+$(LAUNCHER): $(LAUNCHER_OBJECTS)
+	$(Q)$(CXX) $^ -o $@
 
 $(BUILD)/fiberthread.pc: preload/fiberthread.pc.in Makefile
 	@mkdir -p $(@D)
@@ -170,10 +177,12 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man7
 	install -m 755 $(SO) $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $(LAUNCHER) $(DESTDIR)$(PREFIX)/bin/
+	install -d $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(PREFIX)/lib
+	install -m 644 preload/fiberthread-gdb.py $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(PREFIX)/lib/libfiberthread.so-gdb.py
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' preload/fiberthread.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/fiberthread.pc
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 man/*.7 $(DESTDIR)$(PREFIX)/share/man/man7/
 clean:
 	rm -rf build
 
--include $(LOW_OBJECTS:.o=.d) $(HIGH_OBJECTS:.o=.d) $(UNIT_TESTS:=.d)
+-include $(LOW_OBJECTS:.o=.d) $(HIGH_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(UNIT_TESTS:=.d)

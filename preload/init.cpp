@@ -10,6 +10,7 @@
 #include "sched/poller.h"
 #include "sched/worker.h"
 #include "shim/fork.h"
+#include "shim/signal.h"
 #include "sync/channel_core.h"
 
 namespace fiberthread {
@@ -57,6 +58,12 @@ void read_option(const char* name, const char* value) {
     else if (!strcmp(value, "abort")) options.deadlock = DeadlockPolicy::Abort;
     else if (!strcmp(value, "off")) options.deadlock = DeadlockPolicy::Off;
     else say(2, "FIBERTHREAD_DEADLOCK=", value, " is not report, abort or off; ignored");
+  } else if (!strcmp(name, "DUMP_SIGNAL")) {
+    int n = 0;
+    const char* p = value;
+    for (; *p >= '0' && *p <= '9' && n <= 64; p++) n = n * 10 + (*p - '0');
+    if (*p || !signal_may_dump(n)) say(2, "FIBERTHREAD_DUMP_SIGNAL=", value, " is not the number of a signal that may be used for that; ignored");
+    else options.dump_signal = n;
   } else if (!strcmp(name, "CHAOS")) {
     uint64_t n = 0;
     const char* p = value;
@@ -111,6 +118,7 @@ char* put(char* p, const char* name, uint64_t n) {
   sched_init();
   read_options(envp);
   fork_init();
+  if (options.dump_signal) signal_dump_init();
   if (options.statistics) {
     // A program may close stderr before it ends: keep one of ours, out of its way.
     poll_take(raw_syscall(SYS_fcntl, 2, F_DUPFD_CLOEXEC, 0), report_fd);

@@ -8,6 +8,8 @@
 
 #include <string>
 
+#include "preload/commands.h"
+
 namespace {
 
 const char kUsage[] =
@@ -41,6 +43,8 @@ std::string find_library() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && !strcmp(argv[1], "dump")) return main_dump(argc - 1, argv + 1);
+  if (argc > 1 && !strcmp(argv[1], "top")) return main_top(argc - 1, argv + 1);
   enum { kStats = 256, kVerbose, kNptl };
   const option options[] = {{"workers", required_argument, nullptr, 'w'}, {"spawn", required_argument, nullptr, 's'},
                             {"stats", no_argument, nullptr, kStats},      {"verbose", no_argument, nullptr, kVerbose},

@@ -9,6 +9,34 @@ struct Context {
   void* sp = nullptr;  // the saved frame, drawn in context_<arch>.S
   void* tp = nullptr;  // thread pointer
 };
+// What is at Context::sp; drawn in context_<arch>.S.
+#if defined(__x86_64__)
+struct SavedFrame {
+  uint32_t mxcsr;
+  uint16_t x87;
+  uint16_t unused;
+  uint64_t r15, r14, r13, r12, rbx, rbp, rip;
+};
+static_assert(offsetof(SavedFrame, mxcsr) == 0 && offsetof(SavedFrame, x87) == 4 && offsetof(SavedFrame, r15) == 8 &&
+                  offsetof(SavedFrame, r14) == 16 && offsetof(SavedFrame, r13) == 24 && offsetof(SavedFrame, r12) == 32 &&
+                  offsetof(SavedFrame, rbx) == 40 && offsetof(SavedFrame, rbp) == 48 && offsetof(SavedFrame, rip) == 56 &&
+                  sizeof(SavedFrame) == 64,
+              "context_x86_64.S has these typed in");
+#elif defined(__aarch64__)
+struct SavedFrame {
+  uint64_t x19, x20, x21, x22, x23, x24, x25, x26, x27, x28, x29, x30;
+  uint64_t d8, d9, d10, d11, d12, d13, d14, d15;
+  uint64_t fpcr;
+  uint64_t unused;
+};
+static_assert(offsetof(SavedFrame, x19) == 0 && offsetof(SavedFrame, x20) == 8 && offsetof(SavedFrame, x21) == 16 &&
+                  offsetof(SavedFrame, x23) == 32 && offsetof(SavedFrame, x25) == 48 && offsetof(SavedFrame, x27) == 64 &&
+                  offsetof(SavedFrame, x29) == 80 && offsetof(SavedFrame, x30) == 88 && offsetof(SavedFrame, d8) == 96 &&
+                  offsetof(SavedFrame, d10) == 112 && offsetof(SavedFrame, d12) == 128 && offsetof(SavedFrame, d14) == 144 &&
+                  offsetof(SavedFrame, fpcr) == 160 && sizeof(SavedFrame) == 176,
+              "context_aarch64.S has these typed in");
+#endif
+
 static_assert(offsetof(Context, sp) == 0 && offsetof(Context, tp) == 8, "context_<arch>.S has these typed in");
 
 extern "C" {

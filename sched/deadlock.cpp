@@ -12,14 +12,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 
+#include "sched/dumper.h"
 #include "sched/preempt.h"
 #include "sched/reaper.h"
+#include "sched/report.h"
 #include "sched/stack.h"
 #include "sched/worker.h"
 
@@ -74,7 +75,7 @@ bool handlers_installed() {
   constexpr uint64_t kOthers = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS) |
                                bit(SIGABRT) | bit(kPreemptSignal) | bit(kPreemptSignal + 1) /* libc's */;
   for (int sig = 1; sig <= 64; sig++) {
-    if (kOthers & bit(sig)) continue;
+    if (kOthers & bit(sig) || (sig == options.dump_signal && dump_signal_is_ours.load(std::memory_order_acquire))) continue;
     uintptr_t action[8] = {};  // the handler comes first
     if (raw_syscall(SYS_rt_sigaction, sig, 0, arg(action), 8) != 0) return true;
     if (action[0] > reinterpret_cast<uintptr_t>(SIG_IGN)) return true;
@@ -144,57 +145,6 @@ bool waits_for_fibers(const FiberRecord* f) {
 
 // ---- the report ----
 
-class Output {
- public:
-  Output& operator<<(const char* s) {
-    while (*s) put(*s++);
-    return *this;
-  }
-  Output& operator<<(uint64_t n) {
-    char digits[20];
-    int i = 0;
-    do digits[i++] = static_cast<char>('0' + n % 10);
-    while (n /= 10);
-    while (i) put(digits[--i]);
-    return *this;
-  }
-  Output& operator<<(const void* p) {
-    auto n = reinterpret_cast<uintptr_t>(p);
-    *this << "0x";
-    int shift = 60;
-    while (shift && n >> shift == 0) shift -= 4;
-    for (; shift >= 0; shift -= 4) put("0123456789abcdef"[n >> shift & 15]);
-    return *this;
-  }
-  void put(char c) {
-    if (n_ == sizeof text_) flush();
-    text_[n_++] = c;
-  }
-  // Never waits for long for who reads stderr: sysmon may still be needed to take a signal.
-  void flush() {
-    constexpr int kPatienceMs = 100;
-    for (size_t at = 0; at < n_ && !broken_;) {
-      pollfd p{2, POLLOUT, 0};
-      timespec patience{0, kPatienceMs * 1'000'000};
-      long r = raw_syscall(SYS_ppoll, arg(&p), 1, arg(&patience), 0, 8);
-      if (r == -EINTR) continue;
-      bool ready = r == 1 && !(p.revents & (POLLERR | POLLNVAL));
-      if (ready) r = raw_syscall(SYS_write, 2, arg(text_ + at), static_cast<long>(n_ - at));
-      if (ready && r == -EINTR) continue;
-      if (!ready || r <= 0) broken_ = true;
-      else at += static_cast<size_t>(r);
-    }
-    n_ = 0;
-  }
-
- private:
-  char text_[2048];  // less than PIPE_BUF: a pipe that is ready for it takes it at once
-  size_t n_ = 0;
-  bool broken_ = false;
-};
-
-constexpr const char* kLine = "fiberthread: ";
-
 // What a write to stderr may raise is none of the program's business.
 class NoSignals {
  public:
@@ -216,25 +166,33 @@ class NoSignals {
   uint64_t old_ = 0, before_ = 0;
 };
 
-void put_fiber(Output& out, const FiberRecord* f) {
-  out << "fiber " << f->id;
-  if (f == main_fiber) out << " (main)";
-  if (!*f->name) return;
-  out << " '";
-  for (size_t i = 0; i < sizeof f->name && f->name[i]; i++) out.put(f->name[i] >= ' ' && f->name[i] < 127 ? f->name[i] : '?');
-  out << "'";
+Who who(const FiberRecord* f) { return {f->id, f->name, f == main_fiber}; }
+
+WaitView wait_of(const FiberRecord* f, const ParkReason& r) {
+  WaitView w;
+  w.what = r.what;
+  w.object = r.object;
+  if (!r.owner) return w;
+  w.owned = r.owner == f ? w.Itself : r.owner->state.load(std::memory_order_acquire) == State::Done ? w.Ended : w.Other;
+  w.for_its_end = r.object == r.owner;
+  w.owner = who(r.owner);
+  return w;
 }
 
-void put_wait(Output& out, const FiberRecord* f, const ParkReason& r) {
-  if (r.owner && r.object == r.owner) {  // of a fiber, there is only the end to wait for
-    out << " waits for the end of ";
-  } else {
-    out << " waits for " << r.what << " " << r.object;
-    if (r.owner) out << " held by ";
-  }
-  if (r.owner == f) out << "itself";
-  else if (r.owner) put_fiber(out, r.owner);
-  if (r.owner && !is_parked(r.owner)) out << ", which has ended";
+FiberView view_of(const FiberRecord* f, uint64_t now) {
+  FiberView v;
+  v.who = who(f);
+  v.start = reinterpret_cast<const void*>(f->start);
+  v.state = f->state.load(std::memory_order_acquire);
+  v.bound = f->bound.load(std::memory_order_relaxed) != nullptr;
+  v.preempted = f->preempted.load(std::memory_order_relaxed) != 0;
+  if (v.state != State::Parked || !f->reason.what) return v;
+  ParkReason r = reason_of(f);
+  v.wait = wait_of(f, r);
+  v.waited_ns = now > f->since ? now - f->since : 0;
+  v.file = r.file;
+  v.line = static_cast<uint64_t>(r.line);
+  return v;
 }
 
 const FiberRecord* waits_for(const FiberRecord* f) {
@@ -267,18 +225,28 @@ bool is_first_in_cycle(const FiberRecord* f, uint32_t members) {
 }
 
 void put_cycle(Output& out, const FiberRecord* f, uint32_t members) {
-  out << kLine << "cycle: ";
-  put_fiber(out, f);
+  out.begin() << "cycle: ";
+  put_name(out, who(f));
   for (uint32_t i = 0; i < members; i++) {
     if (i == kMostInCycle) {
       out << ", and so on: " << members << " in all";
       break;
     }
     if (i) out << ", which";
-    put_wait(out, f, reason_of(f));
+    put_wait(out, wait_of(f, reason_of(f)));
     f = waits_for(f);
   }
   out << "\n";
+}
+
+void list_fibers(Output& out, uint64_t only, uint64_t most) {
+  uint64_t now = now_ns(), listed = 0;
+  each_fiber([&](const FiberRecord* f) {
+    if (f->state.load(std::memory_order_acquire) == State::Done || (only && f->id != only)) return true;
+    if (listed++ < most) put_fiber(out, view_of(f, now));
+    return true;
+  });
+  if (listed > most) out.begin() << "… and " << listed - most << " more\n";
 }
 
 void report(uint32_t workers, uint64_t parked) {
@@ -286,26 +254,11 @@ void report(uint32_t workers, uint64_t parked) {
   Output out;
   uint32_t base = base_slots();
   uint64_t spawned = fibers_spawned();
-  out << kLine << "deadlock: every fiber is parked, and nothing is left that could wake one\n";
-  out << kLine << "workers: " << workers << " (base " << base << ", extra " << (workers > base ? workers - base : 0)
+  out.begin() << "deadlock: every fiber is parked, and nothing is left that could wake one\n";
+  out.begin() << "workers: " << workers << " (base " << base << ", extra " << (workers > base ? workers - base : 0)
       << ", blocked 0); fibers: " << parked << " parked, " << spawned + 1 - parked << " completed, " << spawned << " spawned\n";
-  uint64_t now = now_ns();
-  uint32_t listed = 0;
-  each_fiber([&](const FiberRecord* f) {
-    if (!is_parked(f)) return true;
-    if (listed++ == kMostFibers) return false;
-    ParkReason r = reason_of(f);
-    out << kLine;
-    put_fiber(out, f);
-    if (f->start) out << ", started at " << reinterpret_cast<const void*>(f->start) << ",";
-    put_wait(out, f, r);
-    uint64_t ms = now > f->since ? (now - f->since) / 1'000'000 : 0;
-    out << ", for " << ms / 1000 << ".";
-    for (uint64_t digit = 100; digit; digit /= 10) out.put(static_cast<char>('0' + ms / digit % 10));
-    out << " s (" << r.file << ":" << static_cast<uint64_t>(r.line) << ")\n";
-    return true;
-  });
-  if (parked > kMostFibers) out << kLine << "… and " << parked - kMostFibers << " more\n";
+  out.flush();
+  if (!dumper_start(0, kMostFibers) || !dumper_wait()) list_fibers(out, 0, kMostFibers);
   uint32_t cycles_found = 0, steps = 0;
   each_fiber([&](const FiberRecord* f) {
     if (!is_parked(f)) return true;
@@ -316,8 +269,7 @@ void report(uint32_t workers, uint64_t parked) {
     }
     return cycles_found < kMostCycles && steps < kMostSteps;
   });
-  if (!cycles_found) out << kLine << "no cycle: somebody was not woken, or ended without waking\n";
-  out.flush();
+  if (!cycles_found) out.begin() << "no cycle: somebody was not woken, or ended without waking\n";
 }
 
 // Whatever the program does with this signal.
@@ -330,6 +282,12 @@ void end_process() {
 }
 
 }  // namespace
+
+void report_fibers(uint64_t only, uint64_t most) {
+  NoSignals no_signals;
+  Output out;
+  list_fibers(out, only, most ? most : ~uint64_t{0});
+}
 
 void deadlock_look_by(WaitLook& look) {
   look.next = looks;

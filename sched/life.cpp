@@ -13,6 +13,7 @@
 #include "sched/accounting.h"
 #include "sched/chaos.h"
 #include "sched/cord.h"
+#include "sched/dumper.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
@@ -32,6 +33,7 @@ Options options;
 FiberRecord main_fiber_record;
 FiberRecord* main_fiber = &main_fiber_record;
 std::atomic<bool> workers_refused{false};
+std::atomic<Worker*> worker_list{nullptr};
 bool (*cancel_due)(FiberRecord*) = nullptr;
 void (*cancel_now)() = nullptr;
 
@@ -39,8 +41,6 @@ namespace {
 
 enum class Phase : uint32_t { Off, Starting, On, Impossible };
 std::atomic<Phase> phase{Phase::Off};
-std::atomic<Worker*> workers{nullptr};
-
 std::atomic<uint32_t> concurrency{0};
 uint32_t cpus = 1;
 
@@ -50,9 +50,9 @@ constexpr size_t kWorkerStack = 64 * 1024;
 
 void publish_worker(Worker* w) {
   w->published = true;
-  Worker* head = workers.load(std::memory_order_relaxed);
+  Worker* head = worker_list.load(std::memory_order_relaxed);
   do w->all_next = head;
-  while (!workers.compare_exchange_weak(head, w, std::memory_order_release, std::memory_order_relaxed));
+  while (!worker_list.compare_exchange_weak(head, w, std::memory_order_release, std::memory_order_relaxed));
   statistics.workers.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -212,7 +212,7 @@ int start_helper(void (*main)()) {
   return tid;
 }
 
-Worker* all_workers() { return workers.load(std::memory_order_acquire); }
+Worker* all_workers() { return worker_list.load(std::memory_order_acquire); }
 
 Worker* start_worker(Slot* s, FiberRecord* bound) {
   // What clone() gives to the new thread must be the process's, not one thread's.
@@ -389,6 +389,7 @@ bool sched_start() {
     }
     if (ok) {
       measure_cycles();
+      dumper_find();
       stack_look_at_objects();
       preempt_init();
       cpus = cpu_count();
@@ -757,7 +758,7 @@ void sched_after_fork_child() {
     foreign_free = f;
   }
   slots_reset();
-  workers.store(nullptr);
+  worker_list.store(nullptr);
   left_lock.reset();
   left_workers = nullptr;
   statistics.workers.store(0);

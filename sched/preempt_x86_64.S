@@ -128,16 +128,40 @@ fiberthread_trampoline:
 fiberthread_trampoline_end:
         .size   fiberthread_trampoline, . - fiberthread_trampoline
 
-// What the kernel returns to from our handler. Debuggers know it by exactly this name and these bytes, libgcc by the bytes
-// as long as neither it nor the byte before it has CFI.
+// What the kernel returns to from our handler. Debuggers know it by exactly this name and these bytes, libgcc by the bytes;
+// others want to be told that all registers stand in the ucontext at rsp. The numbers are the kernel's and DWARF's.
+        .macro  IN_UCONTEXT reg, offset         // at rsp + offset, which has two bytes in LEB128
+        .cfi_escape 0x10, \reg, 3, 0x77, (\offset & 0x7f) | 0x80, \offset >> 7
+        .endm
         .globl  __restore_rt
         .hidden __restore_rt
         .type   __restore_rt, @function
         .p2align 4
-        nop
+        .cfi_startproc simple
+        .cfi_signal_frame
+        .cfi_escape 0x0f, 4, 0x77, (160 & 0x7f) | 0x80, 160 >> 7, 0x06  // CFA: the interrupted rsp
+        IN_UCONTEXT 8, 40                       // r8
+        IN_UCONTEXT 9, 48
+        IN_UCONTEXT 10, 56
+        IN_UCONTEXT 11, 64
+        IN_UCONTEXT 12, 72
+        IN_UCONTEXT 13, 80
+        IN_UCONTEXT 14, 88
+        IN_UCONTEXT 15, 96
+        IN_UCONTEXT 5, 104                      // rdi
+        IN_UCONTEXT 4, 112                      // rsi
+        IN_UCONTEXT 6, 120                      // rbp
+        IN_UCONTEXT 3, 128                      // rbx
+        IN_UCONTEXT 1, 136                      // rdx
+        IN_UCONTEXT 0, 144                      // rax
+        IN_UCONTEXT 2, 152                      // rcx
+        IN_UCONTEXT 7, 160                      // rsp
+        IN_UCONTEXT 16, 168                     // rip
+        nop                                     // for unwinders that look up the byte before
 __restore_rt:
         mov     $15, %rax                       // rt_sigreturn
         syscall
+        .cfi_endproc
         .size   __restore_rt, . - __restore_rt
 
         .section .note.gnu.property, "a"

@@ -22,6 +22,7 @@
 namespace fiberthread {
 
 std::atomic<bool> many_blocks{false};
+std::atomic<uint32_t> chunk_count{0};
 
 namespace {
 
@@ -29,7 +30,7 @@ constexpr size_t kPage = 4096;
 constexpr size_t kGranule = 64 * 1024;  // strides are multiples
 constexpr size_t kPageTable = 2 << 20;  // what one covers
 constexpr size_t kMaxClasses = 512, kMaxChunks = 4096;
-constexpr uint32_t kPerExtent = 64, kMaxBlocks = 32768, kMaxExtents = kMaxBlocks / kPerExtent;
+constexpr uint32_t kMaxBlocks = 32768, kMaxExtents = kMaxBlocks / kPerExtent;
 constexpr uint32_t kHot = 1024;   // free blocks per class in the order of their last use
 constexpr uint32_t kOfWorker = 32;  // free blocks that a worker keeps to itself
 constexpr uint32_t kIds = 64;       // ids that a worker takes at once
@@ -38,16 +39,6 @@ constexpr uint32_t kKeep = 64;    // those that keep it for ever
 constexpr uint32_t kMany = 128;   // blocks of a class, from which on the reaper is wanted
 constexpr uint32_t kAhead = 64;   // blocks that an idle worker populates ahead of a burst
 constexpr uint32_t kNone = ~0u;
-
-// Blocks side by side, whose memory goes back at once with its page tables. Bit i stands for block i; a block that is in
-// neither word is in use, in Class::hot, in Worker::kept, or with the reaper. Under Class::lock.
-struct Extent {
-  uint64_t free;    // with TCB and memory
-  uint64_t unborn;  // without
-  uint64_t warm;    // of these, those with populated pages and a guard; others' bits mean nothing
-  uint32_t next, prev;  // in the list that list_of() says
-  bool clean;           // nothing is left in its memory: as mapped
-};
 
 enum List { kWarm, kWhole, kCold, kLists, kNoList };  // some free; free but for unborn ones; only unborn ones
 
@@ -66,21 +57,10 @@ struct Class {
   uint32_t first[kLists] = {kNone, kNone, kNone}, last[kLists] = {kNone, kNone, kNone};
 };
 
-// One cache line: the child of a fork takes what its `base` is set of to be whole.
-struct alignas(64) Chunk {
-  char* base;  // set last
-  size_t stride;
-  uint32_t blocks, extent_count;
-  std::atomic<uint32_t> opened;  // extents that had blocks ever
-  uint32_t clean;                // of these, those without any memory
-  uint16_t cls;
-  FiberRecord* fibers;
-  Extent* extents;
-};
-
 Class classes[kMaxClasses];
+}  // namespace
 Chunk chunks[kMaxChunks];
-std::atomic<uint32_t> chunk_count{0};
+namespace {
 SpinLock chunk_lock;  // after Class::lock
 std::atomic<uint32_t> next_id{1u << 22};
 std::atomic<bool> executable{false};

@@ -59,5 +59,33 @@ void stack_look_at_objects();
 
 // In the child of a fork.
 void block_reset_after_fork(FiberRecord* survivor);
+// ---- how blocks are kept; here for those who look from outside (preload/debug_layout.cpp) ----
+
+constexpr uint32_t kPerExtent = 64;
+
+// Blocks side by side, whose memory goes back at once with its page tables. Bit i stands for block i; a block that is in
+// neither word is in use, in Class::hot, in Worker::kept, or with the reaper. Under Class::lock.
+struct Extent {
+  uint64_t free;    // with TCB and memory
+  uint64_t unborn;  // without
+  uint64_t warm;    // of these, those with populated pages and a guard; others' bits mean nothing
+  uint32_t next, prev;  // in the list that list_of() says
+  bool clean;           // nothing is left in its memory: as mapped
+};
+
+// One cache line: the child of a fork takes what its `base` is set of to be whole.
+struct alignas(64) Chunk {
+  char* base;  // set last
+  size_t stride;
+  uint32_t blocks, extent_count;
+  std::atomic<uint32_t> opened;  // extents that had blocks ever
+  uint32_t clean;                // of these, those without any memory
+  uint16_t cls;
+  FiberRecord* fibers;
+  Extent* extents;
+};
+
+extern Chunk chunks[];
+extern std::atomic<uint32_t> chunk_count;
 
 }  // namespace fiberthread

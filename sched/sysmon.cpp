@@ -22,6 +22,7 @@
 #include "sched/accounting.h"
 #include "sched/chaos.h"
 #include "sched/deadlock.h"
+#include "sched/dumper.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
@@ -279,6 +280,7 @@ void sysmon_reset() {
   mask_version.store(0);
   mask_done.store(0);
   called.store(0);
+  dumper_reset();
   poll_give_back(proc_task);  // it is the parent's
 }
 
@@ -315,7 +317,7 @@ void sysmon_main() {
     } else if (queued) {
       balance_queues();
     }
-    quiet = look.progress || queued ? 0 : quiet + 1;
+    quiet = look.progress || queued || dump_attend() ? 0 : quiet + 1;
 
     bool on_poller = false;
     uint32_t in_poll = clock_watched.load(std::memory_order_acquire) ? kInPoll : 0;

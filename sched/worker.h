@@ -118,6 +118,7 @@ struct Options {
   SpawnPolicy spawn = SpawnPolicy::Adaptive;
   DeadlockPolicy deadlock = DeadlockPolicy::Report;
   uint32_t preempt_us = 0;  // test aid, 0: at the kernel's tick
+  int dump_signal = 0;      // 0: none
   bool statistics = false, verbose = false, force_nptl = false, fail_self_check = false;
 };
 extern Options options;
@@ -238,6 +239,7 @@ extern std::atomic<uint32_t> helpers;
 bool handed_to_bound(FiberRecord* f, Worker* here);  // f is bound to another worker than `here`: it has it now
 bool hand_slot_to_spare(Slot* s);        // sysmon: the slot is held by nobody
 Slot** all_slots(uint32_t* count);
+extern std::atomic<Worker*> worker_list;  // all that there ever were, by Worker::all_next
 Worker* all_workers();
 // The poller's watcher (poller.h): is there one; get one, if a worker is idle and nobody attends to the poller anyway; and let
 // it get up again, after another has got the event that was to end its sleep.

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "sched/dumper.h"
 #include "sched/preempt.h"
 #include "shim/cancel.h"
 #include "shim/export.h"
@@ -55,8 +56,11 @@ namespace {
 void install(int sig, const Action& a) {
   struct sigaction k;
   memset(&k, 0, sizeof k);
+  bool by_default = a.handler == reinterpret_cast<void*>(SIG_DFL);
+  bool dumps = sig == options.dump_signal;
+  if (dumps) dump_signal_is_ours.store(!handled(a), std::memory_order_release);
   // Stack overflows are reported, so the kernel must come to us for SIGSEGV.
-  if (handled(a) || (sig == SIGSEGV && a.handler == reinterpret_cast<void*>(SIG_DFL))) {
+  if (handled(a) || (by_default && (sig == SIGSEGV || dumps))) {
     k.sa_sigaction = on_signal;
     k.sa_mask = as_set(~uint64_t{0});  // ours is not interrupted; what the program's blocks is set when that runs
     k.sa_flags = (a.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)) | SA_SIGINFO | SA_ONSTACK;
@@ -75,6 +79,7 @@ thread_local constinit uint32_t handlers_begun __attribute__((tls_model("initial
 bool claim(int sig, Action& a) {
   a = action_of(sig);
   if (!handled(a)) return false;
+  if (__builtin_expect(sig == options.dump_signal, 0)) dump_request();
   if (a.flags & SA_RESETHAND) {
     Locked locked;
     a = action_of(sig);
@@ -95,16 +100,31 @@ FiberRecord* ours() {
 
 namespace {
 
+// ---- dumps before signals are taken over ----
+
+void on_early_dump(int, siginfo_t*, void*) {
+  int error = errno;
+  dump_request();
+  errno = error;
+}
+// What the program sees of that.
+void hide_dump(int sig, struct sigaction* k) {
+  if (sig != options.dump_signal || k->sa_sigaction != on_early_dump) return;
+  memset(k, 0, sizeof *k);
+  k->sa_handler = SIG_DFL;
+}
+
 void take_over(int sig) {
   struct sigaction k;
   if (REAL(sigaction)(sig, nullptr, &k) != 0) return;
   Action a;
+  hide_dump(sig, &k);
   a.handler = k.sa_flags & SA_SIGINFO ? reinterpret_cast<void*>(k.sa_sigaction) : reinterpret_cast<void*>(k.sa_handler);
   a.mask = words(k.sa_mask);
   a.flags = k.sa_flags;
   Locked locked;
   set_action(sig, a);
-  if (handled(a) || sig == SIGSEGV) install(sig, a);
+  if (handled(a) || sig == SIGSEGV || sig == options.dump_signal) install(sig, a);
 }
 
 }  // namespace
@@ -113,6 +133,19 @@ void take_over(int sig) {
 using namespace signals;
 
 uint32_t signal_handlers_begun() { return signals::handlers_begun; }
+
+bool signal_may_dump(int sig) {
+  constexpr uint64_t kNot = kNeverBlocked | bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS) | bit(SIGABRT);
+  return sig > 0 && sig <= kSignals && !(kNot & bit(sig));
+}
+
+void signal_dump_init() {
+  kernel_handler before{};
+  raw_syscall(SYS_rt_sigaction, options.dump_signal, 0, arg(&before), sizeof before.mask);
+  if (before.handler) return;  // ignored
+  install_kernel_handler(options.dump_signal, on_early_dump);
+  dump_signal_is_ours.store(true, std::memory_order_relaxed);
+}
 
 bool in_vfork_child() { return static_cast<int>(raw_syscall(SYS_getpid)) != process; }
 
@@ -167,7 +200,14 @@ using namespace fiberthread::signals;
 
 FIBERTHREAD_EXPORT int sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexcept {
   bool mine = taken_over.load(std::memory_order_acquire) && sig > 0 && sig <= kSignals && !(bit(sig) & kNeverBlocked);
-  if (!mine || in_vfork_child()) return REAL(sigaction)(sig, act, old);
+  if (!mine || in_vfork_child()) {
+    int r = REAL(sigaction)(sig, act, old);
+    if (__builtin_expect(sig == options.dump_signal, 0) && r == 0 && !taken_over.load(std::memory_order_relaxed)) {
+      if (old) hide_dump(sig, old);
+      if (act && !(act->sa_flags & SA_SIGINFO) && act->sa_handler == SIG_DFL) signal_dump_init();
+    }
+    return r;
+  }
   // The caller's memory is touched outside of the lock.
   Action wanted, before;
   if (act) {

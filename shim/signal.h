@@ -23,6 +23,11 @@ namespace fiberthread {
 void signal_init();
 // After the scheduler has started: sysmon takes process-directed signals as the main fiber would.
 void signal_scheduler_started();
+// FIBERTHREAD_DUMP_SIGNAL: not a fault's, nor one that nobody can handle.
+bool signal_may_dump(int sig);
+// At library start: from now on options.dump_signal shows all fibers, unless the program ignores it; whatever handler the program
+// has for it runs too.
+void signal_dump_init();
 // Before a new fiber is spawned, with its mask.
 void signal_thread_begins(FiberRecord* f);
 // The calling thread ends: what is pending for the process goes to another one.

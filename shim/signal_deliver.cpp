@@ -3,6 +3,8 @@
 #include <string.h>
 #include <ucontext.h>
 
+#include "sched/dumper.h"
+#include "sched/report.h"
 #include "shim/cancel.h"
 #include "shim/clock.h"
 #include "shim/real.h"
@@ -21,6 +23,10 @@ constexpr uint64_t kIgnoredByDefault = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH
 
 void default_action(int sig) {
   if (bit(sig) & kIgnoredByDefault) return;
+  if (sig == options.dump_signal) {
+    dump_request();
+    return;
+  }
   struct sigaction k;
   memset(&k, 0, sizeof k);
   k.sa_handler = SIG_DFL;
@@ -159,29 +165,14 @@ void report_overflow(const FiberRecord* f, const void* address) {
   if (!f || !f->block || f->user_stack) return;
   auto at = static_cast<const char*>(address);
   if (at < f->block || at >= f->block + f->guard_size) return;
-  char line[256];
-  char* p = line;
-  auto text = [&](const char* s) {
-    while (*s) *p++ = *s++;
-  };
-  auto hex = [&](const void* v) {
-    auto n = reinterpret_cast<uintptr_t>(v);
-    text("0x");
-    for (int shift = 60, begun = 0; shift >= 0; shift -= 4) {
-      unsigned d = n >> shift & 15;
-      if (d || begun || shift == 0) *p++ = "0123456789abcdef"[d], begun = 1;
-    }
-  };
-  text("fiberthread: stack overflow in fiber ");
-  if (*f->name) text("\""), text(f->name), text("\" ");
-  text("started at ");
-  hex(reinterpret_cast<const void*>(f->start));
-  text(", stack ");
-  hex(f->stack_low);
-  text(" to ");
-  hex(f->stack_high);
-  text("\n");
-  raw_syscall(SYS_write, 2, arg(line), p - line);
+  {
+    Output out;
+    put_name(out.begin() << "stack overflow in ", {f->id, f->name, f->is_main});
+    if (f->start) out << ", started at " << reinterpret_cast<const void*>(f->start);
+    out << ", stack " << static_cast<const void*>(f->stack_low) << " to " << static_cast<const void*>(f->stack_high) << " ("
+        << static_cast<uint64_t>(f->stack_high - f->stack_low) / 1024 << " kB)\n";
+  }
+  if (!dumper_start(f->id, 0) || !dumper_wait()) report_fibers(f->id, 0);
 }
 
 // The fiber goes on in the handler when we return.
@@ -337,6 +328,11 @@ void on_signal(int sig, siginfo_t* info, void* context) {
   int error = errno;
   if (__builtin_expect(tls_vforked && in_vfork_child(), 0)) {
     in_vforked_child(sig, info, static_cast<ucontext_t*>(context));
+    errno = error;
+    return;
+  }
+  if (__builtin_expect(sig == options.dump_signal, 0) && !handled(action_of(sig))) {
+    if (!is_poke(*info)) dump_request();
     errno = error;
     return;
   }

@@ -1,11 +1,11 @@
 #!/bin/bash
-# packages: gcc
+# packages: gcc libdw1
 # Deadlocks are reported: once, with each fiber's wait and the cycle, and without a wake-up afterwards. Programs that wait
 # for anything else than their own threads are left in peace.
 . "$(dirname "$0")/../lib.sh"
 ulimit -c 0
 program="$TMP/deadlock"
-gcc -O2 -w -pthread -o "$program" "$(dirname "$0")/../src/deadlock.c" || fail "gcc failed"
+gcc -O2 -g -w -pthread -o "$program" "$(dirname "$0")/../src/deadlock.c" || fail "gcc failed"
 
 # Switches of all threads of a process so far.
 switches() { cat /proc/"$1"/task/*/status 2>/dev/null | awk '/ctxt_switches/ { n += $2 } END { print n }'; }
@@ -59,6 +59,16 @@ done
 failed=0
 for job in "${jobs[@]}"; do wait "$job" || failed=1; done
 [ $failed = 0 ] || exit 1
+
+# Of two locks, both names, and where each fiber waits.
+line=$(grep -n 'pthread_mutex_lock(&m\[(i + 1) % n\])' "$(dirname "$0")/../src/deadlock.c" | cut -d: -f1)
+for at in m m+40; do grep -qE "^fiberthread:     0x[0-9a-f]+ is ${at/+/\\+}$" "$TMP/two.2.err" || fail "no name of $at: $(cat "$TMP/two.2.err")"; done
+[ "$(grep -cE "^fiberthread:     #[0-9] 0x[0-9a-f]+ in_cycle at .*deadlock\.c:$line$" "$TMP/two.2.err")" = 2 ] || fail "no places: $(cat "$TMP/two.2.err")"
+# Where the launcher is not to be found, the same without stacks.
+cp "$LIBRARY" "$TMP/libfiberthread.so"
+env LD_PRELOAD="$TMP/libfiberthread.so" FIBERTHREAD_DEADLOCK=abort timeout -s KILL 200 "$program" two >"$TMP/out" 2>"$TMP/err"
+while read -r line; do grep -qF -- "$line" "$TMP/err" || fail "without the launcher: no \"$line\" in: $(cat "$TMP/err")"; done <"$TMP/out"
+grep -q '#0' "$TMP/err" && fail "stacks without the launcher?"
 
 env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEADLOCK=abort timeout -s KILL 200 "$program" two >"$TMP/out" 2>"$TMP/err"
 [ $? = 134 ] || fail "not ended by SIGABRT: $(cat "$TMP/err")"

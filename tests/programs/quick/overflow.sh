@@ -1,5 +1,5 @@
 #!/bin/bash
-# packages: gcc
+# packages: gcc libdw1
 # A stack overflow ends the program as on NPTL, and says which fiber it was; a program's own handler gets it first.
 . "$(dirname "$0")/../lib.sh"
 cat >"$TMP/overflow.c" <<'C'
@@ -36,11 +36,16 @@ int main(int argc, char** argv) {
   return 0;
 }
 C
-gcc -O0 -w -pthread -o "$TMP/overflow" "$TMP/overflow.c" || fail "gcc failed"
+gcc -O0 -g -w -pthread -o "$TMP/overflow" "$TMP/overflow.c" || fail "gcc failed"
 for workers in 1 2 16; do
   env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS=$workers "$TMP/overflow" 2>"$TMP/err"
   [ $? = 139 ] || fail "not ended by SIGSEGV on $workers workers"
-  grep -q '^fiberthread: stack overflow in fiber "deep" started at 0x[0-9a-f]*, stack 0x[0-9a-f]* to 0x[0-9a-f]*$' "$TMP/err" || fail "report: $(cat "$TMP/err")"
+  grep -q "^fiberthread: stack overflow in fiber [0-9]* 'deep', started at 0x[0-9a-f]*, stack 0x[0-9a-f]* to 0x[0-9a-f]* ([0-9]* kB)$" "$TMP/err" || fail "report: $(cat "$TMP/err")"
+  # The fiber, and its stack from where it ended to where it began, but for the middle.
+  grep -q "^fiberthread: fiber [0-9]* 'deep', started at 0x[0-9a-f]*, runs on thread [0-9]*$" "$TMP/err" || fail "the fiber: $(cat "$TMP/err")"
+  grep -qE '^fiberthread:     #0 0x[0-9a-f]+ depth at .*overflow\.c:(7|10)$' "$TMP/err" || fail "the end of its stack: $(cat "$TMP/err")"
+  grep -qE '^fiberthread:     #[0-9]+ 0x[0-9a-f]+ overflow at .*overflow\.c:16$' "$TMP/err" || fail "the start of its stack: $(cat "$TMP/err")"
+  grep -qE '^fiberthread:     … [0-9]+ more frames$' "$TMP/err" || fail "the middle of its stack: $(cat "$TMP/err")"
   out=$(env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS=$workers "$TMP/overflow" x 2>"$TMP/err")
   [ $? = 3 ] && [ "$out" = handled ] || fail "the program's handler was not called on $workers workers"
 done

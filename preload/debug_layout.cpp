@@ -1,0 +1,120 @@
+#include "preload/debug_layout.h"
+
+#include <pthread.h>
+
+#include "sched/stack.h"
+#include "sched/worker.h"
+#include "sync/parking_lot.h"
+
+using namespace fiberthread;
+
+#define ADDRESS(name, variable) {name, {.address = &(variable)}}
+#define NUMBER(name, n) {name, {.number = (n)}}
+#define OFFSET(name, type, field) {name, {.number = offsetof(type, field)}}
+
+// Who reads strings of these knows their values.
+static_assert(static_cast<int>(State::Created) == 0 && static_cast<int>(State::Queued) == 1 && static_cast<int>(State::Running) == 2 &&
+              static_cast<int>(State::Parked) == 3 && static_cast<int>(State::Done) == 4);
+static_assert(sizeof(FiberRecord::name) == 16 && sizeof(FiberRecord::id) == 4 && sizeof(bool) == 1);
+
+// Each bool is a byte, each counter of a worker and of the statistics 8 bytes, pointers are pointers; the rest is said beside it.
+constexpr DebugEntry fiberthread_debug_layout[] = {
+    NUMBER("version", 1),
+    // The first fiber, which may have no block: where it is said. List of workers: where its head is, linked by worker.next.
+    ADDRESS("main_fiber", main_fiber),
+    ADDRESS("workers", worker_list),
+    ADDRESS("recent_ns", recent_ns),  // CLOCK_MONOTONIC as of sysmon's last look
+    ADDRESS("spawned", statistics.spawned),  // by kernel threads that are no workers; likewise:
+    ADDRESS("ended", statistics.ended),
+    ADDRESS("handovers", statistics.handovers),
+
+    // Chunks of blocks: so many (4 bytes) of so many bytes each. A chunk has extents, of which so many (4 bytes) are opened; one
+    // has this number of records. If all bits of its mask of unborn ones (8 bytes) are set that stand for a block of the chunk,
+    // its records were never used; else those with a TCB were.
+    ADDRESS("chunks", chunks),
+    ADDRESS("chunk_count", chunk_count),
+    NUMBER("chunk.size", sizeof(Chunk)),
+    OFFSET("chunk.records", Chunk, fibers),
+    OFFSET("chunk.blocks", Chunk, blocks),  // 4 bytes
+    OFFSET("chunk.opened", Chunk, opened),
+    OFFSET("chunk.extents", Chunk, extents),
+    NUMBER("extent.size", sizeof(Extent)),
+    NUMBER("extent.records", kPerExtent),
+    OFFSET("extent.unborn", Extent, unborn),
+
+    NUMBER("record.size", sizeof(FiberRecord)),
+    OFFSET("record.sp", FiberRecord, context.sp),  // of the saved frame, unless it runs
+    OFFSET("record.tp", FiberRecord, context.tp),  // the thread pointer, always
+    OFFSET("record.state", FiberRecord, state),    // 4 bytes, State
+    OFFSET("record.kernel", FiberRecord, kernel),
+    OFFSET("record.id", FiberRecord, id),          // 4 bytes
+    OFFSET("record.name", FiberRecord, name),      // 16 bytes, zero-terminated if shorter
+    OFFSET("record.start", FiberRecord, start),
+    OFFSET("record.tcb", FiberRecord, tcb),
+    OFFSET("record.block", FiberRecord, block),
+    OFFSET("record.guard_size", FiberRecord, guard_size),
+    OFFSET("record.stack_low", FiberRecord, stack_low),
+    OFFSET("record.stack_high", FiberRecord, stack_high),
+    OFFSET("record.worker", FiberRecord, worker),  // while it runs
+    OFFSET("record.bound", FiberRecord, bound),
+    OFFSET("record.preempted", FiberRecord, preempted),  // 4 bytes
+    // Why it waits, while it is parked.
+    OFFSET("record.what", FiberRecord, reason.what),
+    OFFSET("record.object", FiberRecord, reason.object),
+    OFFSET("record.owner", FiberRecord, reason.owner),
+    OFFSET("record.file", FiberRecord, reason.file),
+    OFFSET("record.line", FiberRecord, reason.line),
+    OFFSET("record.since", FiberRecord, since),    // 8 bytes, CLOCK_MONOTONIC
+
+    // The frame at record.sp: registers by their usual names, where the fiber goes on, and what its stack pointer will be above it.
+#if defined(__x86_64__)
+    OFFSET("frame.pc", SavedFrame, rip),
+    NUMBER("frame.size", sizeof(SavedFrame)),
+    OFFSET("frame.rbx", SavedFrame, rbx),
+    OFFSET("frame.rbp", SavedFrame, rbp),
+    OFFSET("frame.r12", SavedFrame, r12),
+    OFFSET("frame.r13", SavedFrame, r13),
+    OFFSET("frame.r14", SavedFrame, r14),
+    OFFSET("frame.r15", SavedFrame, r15),
+#elif defined(__aarch64__)
+    OFFSET("frame.pc", SavedFrame, x30),
+    NUMBER("frame.size", sizeof(SavedFrame)),
+    OFFSET("frame.x19", SavedFrame, x19),
+    OFFSET("frame.x20", SavedFrame, x20),
+    OFFSET("frame.x21", SavedFrame, x21),
+    OFFSET("frame.x22", SavedFrame, x22),
+    OFFSET("frame.x23", SavedFrame, x23),
+    OFFSET("frame.x24", SavedFrame, x24),
+    OFFSET("frame.x25", SavedFrame, x25),
+    OFFSET("frame.x26", SavedFrame, x26),
+    OFFSET("frame.x27", SavedFrame, x27),
+    OFFSET("frame.x28", SavedFrame, x28),
+    OFFSET("frame.x29", SavedFrame, x29),
+    OFFSET("frame.x30", SavedFrame, x30),
+#endif
+
+    OFFSET("worker.next", Worker, all_next),
+    OFFSET("worker.tid", Worker, tid),                // 4 bytes
+    OFFSET("worker.kernel_tid", Worker, kernel_tid),  // 4 bytes; 0 once its thread has ended, but for the initial one
+    OFFSET("worker.initial", Worker, initial),
+    OFFSET("worker.running", Worker, running),
+    OFFSET("worker.idle", Worker, idle),
+    OFFSET("worker.bound", Worker, bound),
+    OFFSET("worker.slot", Worker, slot),
+    OFFSET("worker.spawned", Worker, spawned),
+    OFFSET("worker.ended", Worker, ended),
+    OFFSET("worker.switches", Worker, switches),
+    OFFSET("worker.parks", Worker, parks),
+    OFFSET("worker.steals", Worker, steals),
+    OFFSET("worker.preemptions", Worker, preemptions),
+
+    // What the reason of a wait says of the objects of POSIX. "mutex": its object is a word that holds the owner's record (and bit 0),
+    // which is part of a pthread_mutex_t if the tid beside it is the owner's. "cond": a waiter, which knows the address waited on by
+    // now and whether that is a mutex. "rwlock…": if bit 0 of its first word is set, its writer's tid is there.
+    OFFSET("mutex.word", pthread_mutex_t, __data.__list),
+    OFFSET("mutex.tid", pthread_mutex_t, __data.__owner),
+    OFFSET("waiter.address", Waiter, address),
+    OFFSET("waiter.requeued", Waiter, requeued),
+    OFFSET("rwlock.tid", pthread_rwlock_t, __data.__cur_writer),
+    {},
+};

@@ -1,0 +1,241 @@
+// fiberthread dump PID|core: every fiber with its stack.
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "preload/commands.h"
+#include "preload/symbols.h"
+
+namespace fiberthread {
+namespace {
+
+const char kUsage[] =
+    "usage: fiberthread dump [options] PID|core\n"
+    "Shows all fibers of a process, or of a core, with their stacks.\n"
+    "      --full       the library's own frames too, and stacks of any depth\n"
+    "      --no-stacks  one line for each fiber\n"
+    "      --fiber ID   this one only\n"
+    "      --most N     no more than N fibers\n"
+    "  -h, --help       this text\n";
+
+constexpr unsigned kFrames = 10'000;   // of a stack, to be found
+constexpr size_t kFirst = 48, kLast = 16;  // of these, to be shown if there are many
+constexpr size_t kCopy = 64 * 1024, kCopies = size_t{512} << 20;  // of a stack; of all
+
+struct Shown {
+  FiberSeen fiber;
+  int tid = 0;  // that runs it
+  bool frozen = false;
+  Registers registers;
+  std::vector<char> copied;
+  std::vector<StackFrame> frames;
+};
+
+struct DumpOptions {
+  bool full = false, stacks = true, report = false;
+  uint64_t fiber = 0;
+  size_t most = ~size_t{0};
+};
+
+// The fiber's part of its stack, of which its owner may soon have other use.
+void copy_stack(const Target& target, Shown& s, size_t size) {
+  uint64_t sp = s.registers.value[kStackPointer];
+  if (sp < s.fiber.stack_low || sp >= s.fiber.stack_high) return;
+  s.copied.resize(std::min<uint64_t>(size, s.fiber.stack_high - sp));
+  s.copied.resize(target.read_some(sp, s.copied.data(), s.copied.size()));
+  s.copied.shrink_to_fit();
+}
+
+void unwind(Symbols& symbols, Shown& s) {
+  s.frames = symbols.unwind(s.registers, s.copied, s.registers.value[kStackPointer], kFrames);
+  s.copied = {};
+}
+
+// The library's frames tell how it waits; the program's reader wants what it waits for. So of those on top only the one that
+// the program called is shown, and of those below its start routine none. A frame that was interrupted has called nobody.
+void trim(const Target& target, Symbols& symbols, std::vector<StackFrame>& frames) {
+  size_t top = 0;
+  while (top < frames.size() && target.in_library(frames[top].pc)) top++;
+  // Below the handler of a signal is libc's return from it, and then what was interrupted.
+  if (top > 0 && top + 1 < frames.size() && frames[top + 1].exact) top++;
+  bool called = top < frames.size() && top > 0 && !frames[top].exact;
+  if (called && symbols.place(frames[top - 1]).find("(anonymous namespace)") == std::string::npos) top--;
+  frames.erase(frames.begin(), frames.begin() + static_cast<long>(top));
+  while (frames.size() > 1 && frames.size() < kFrames && target.in_library(frames.back().pc)) frames.pop_back();
+}
+
+void put_stack(Output& out, const Target& target, Symbols& symbols, Shown& s, const DumpOptions& o) {
+  bool more = s.frames.size() == kFrames;
+  if (!o.full) trim(target, symbols, s.frames);
+  size_t n = s.frames.size();
+  bool cut = !o.full && n > kFirst + kLast;
+  for (size_t i = 0; i < n; i++) {
+    if (cut && i == kFirst) {
+      out.begin() << "    … " << n - kFirst - kLast << " more frames\n";
+      i = n - kLast;
+    }
+    out.begin() << "    #" << i << " " << reinterpret_cast<const void*>(s.frames[i].pc) << " " << symbols.place(s.frames[i]).c_str() << "\n";
+  }
+  if (more) out.begin() << "    … and so on\n";
+}
+
+bool belongs(uint64_t address, const FiberSeen& f) { return address > f.stack_low && address <= f.stack_high; }
+
+int dump(const char* name, const DumpOptions& o) {
+  auto fail = [&](const Trouble& t) {
+    fprintf(stderr, "fiberthread: %s\n", t.c_str());
+    return 1;
+  };
+  Target target;
+  Trouble t = target.open(name);
+  if (!t.empty()) return o.report ? 1 : fail(t);
+  Symbols symbols(target, o.full);
+  bool stacks = o.stacks;
+  std::string remark;
+  if (stacks) {
+    t = symbols.open();
+    if (!t.empty()) {
+      remark = "no stacks: " + t;
+      stacks = false;
+    }
+  }
+  std::vector<KernelThread> threads;
+  Trouble not_stopped = target.stop(threads);
+  uint64_t now = target.now();
+  std::vector<Shown> all;
+  size_t count[5] = {};
+  target.each_fiber([&](const FiberSeen& f) {
+    count[static_cast<int>(f.state)]++;
+    if (f.since > now && target.is_core()) now = f.since;
+    if (o.fiber && f.id != o.fiber) return;
+    all.push_back({});
+    all.back().fiber = f;
+  });
+  if (o.fiber && all.empty()) return fail("there is no fiber " + std::to_string(o.fiber));
+  std::sort(all.begin(), all.end(), [](const Shown& a, const Shown& b) {
+    return a.fiber.main != b.fiber.main ? a.fiber.main : a.fiber.id < b.fiber.id;
+  });
+  size_t more = all.size() > o.most ? all.size() - o.most : 0;
+  if (more) all.resize(o.most);
+  // Who has the thread pointer of a fiber runs it, whatever its state says, unless its stack is another one's already: then it
+  // was stopped between the two.
+  std::vector<const FiberSeen*> stacks_by_address;
+  for (auto& s : all) stacks_by_address.push_back(&s.fiber);
+  std::sort(stacks_by_address.begin(), stacks_by_address.end(), [](auto* a, auto* b) { return a->stack_low < b->stack_low; });
+  auto owner_of = [&](uint64_t sp) -> const FiberSeen* {
+    auto s = std::upper_bound(stacks_by_address.begin(), stacks_by_address.end(), sp, [](uint64_t a, const FiberSeen* f) { return a <= f->stack_low; });
+    return s != stacks_by_address.begin() && belongs(sp, **--s) ? *s : nullptr;
+  };
+  std::map<uint64_t, const KernelThread*> by_pointer;
+  for (auto& t : threads) by_pointer[t.thread_pointer] = &t;
+  std::vector<WorkerSeen> workers = target.workers();
+  size_t copies = 0;
+  for (auto& s : all) {
+    FiberSeen& f = s.fiber;
+    for (auto& w : workers)
+      if (f.state == State::Running && w.running == f.record) s.tid = w.tid;
+    if (f.kernel) s.tid = target.pid();
+    const KernelThread* on = nullptr;
+    if (auto t = by_pointer.find(f.tp); f.tp && t != by_pointer.end()) on = t->second;
+    for (auto& t : threads)
+      if (f.kernel && f.main && t.tid == target.pid()) on = &t;
+    if (on && !f.kernel) {
+      const FiberSeen* whose = owner_of(on->registers.value[kStackPointer]);
+      if (whose && whose != &f) on = nullptr;
+    }
+    if (on) {
+      s.registers = on->registers;
+      s.tid = on->tid;
+      if (stacks) unwind(symbols, s);
+    } else if (f.sp && (f.state != State::Running || !threads.empty())) {
+      s.registers = target.saved_registers(f);
+      s.frozen = true;
+      if (stacks && !target.is_core() && copies < kCopies) {
+        copy_stack(target, s, o.full ? kCopies : kCopy);
+        copies += s.copied.size();
+      }
+    }
+  }
+  target.resume();
+
+  Output out(o.report ? 2 : 1, o.report ? "fiberthread: " : "", o.report ? 500 : -1);
+  if (!o.report) {
+    size_t sum = 0, alive = 0;
+    for (size_t n : count) sum += n;
+    for (auto& w : workers) alive += w.alive;
+    out << (target.is_core() ? "core of process " : "process ") << static_cast<uint64_t>(target.pid()) << ": " << sum << " fibers: "
+        << count[static_cast<int>(State::Running)] << " running, " << count[static_cast<int>(State::Queued)] + count[static_cast<int>(State::Created)]
+        << " ready, " << count[static_cast<int>(State::Parked)] << " parked; " << alive << " workers\n";
+  }
+  if (!not_stopped.empty()) out.begin() << "no stacks of those that run: " << not_stopped.c_str() << "\n";
+  if (!remark.empty()) out.begin() << remark.c_str() << "\n";
+  for (auto& s : all) {
+    FiberSeen& f = s.fiber;
+    FiberView v;
+    v.who = {f.id, f.name, f.main};
+    v.start = reinterpret_cast<const void*>(f.start);
+    v.state = f.state;
+    v.bound = f.bound;
+    v.tid = static_cast<uint64_t>(s.tid);
+    v.preempted = f.preempted;
+    FiberSeen owner;
+    std::string file, object;
+    if (f.state == State::Parked) {
+      v.wait = target.wait_of(f, owner);
+      v.waited_ns = now > f.since ? now - f.since : 0;
+      v.at_least = target.is_core();
+      v.file = (file = target.text(f.file)).c_str();
+      v.line = static_cast<uint64_t>(f.line);
+    }
+    put_fiber(out, v);
+    if (!stacks) continue;
+    if (v.wait.object && !v.wait.for_its_end && !(object = symbols.variable(reinterpret_cast<uint64_t>(v.wait.object))).empty())
+      out.begin() << "    " << v.wait.object << " is " << object.c_str() << "\n";
+    if (s.frozen) {
+      if (target.is_core()) copy_stack(target, s, o.full ? kCopies : kCopy);
+      unwind(symbols, s);
+    }
+    put_stack(out, target, symbols, s, o);
+    s.frames = {};
+  }
+  if (more) out.begin() << "… and " << more << " more\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+int main_dump(int argc, char** argv) {
+  enum { kFull = 256, kNoStacks, kFiber, kMost, kReport };
+  const option options[] = {{"full", no_argument, nullptr, kFull},   {"no-stacks", no_argument, nullptr, kNoStacks}, {"fiber", required_argument, nullptr, kFiber},
+                            {"most", required_argument, nullptr, kMost}, {"report", no_argument, nullptr, kReport},  {"help", no_argument, nullptr, 'h'},
+                            {}};
+  DumpOptions o;
+  for (int c; (c = getopt_long(argc, argv, "h", options, nullptr)) != -1;) {
+    char* end = nullptr;
+    switch (c) {
+      case kFull: o.full = true; break;
+      case kNoStacks: o.stacks = false; break;
+      case kReport: o.report = true; break;  // how the library calls it, for its own reports
+      case kFiber: o.fiber = strtoul(optarg, &end, 10); break;
+      case kMost: o.most = strtoul(optarg, &end, 10); break;
+      case 'h': fputs(kUsage, stdout); return 0;
+      default: fputs(kUsage, stderr); return 2;
+    }
+    if (end && (*end || end == optarg)) {
+      fprintf(stderr, "fiberthread: --%s takes a number, not \"%s\"\n", c == kFiber ? "fiber" : "most", optarg);
+      return 2;
+    }
+  }
+  if (optind + 1 != argc) {
+    fputs(kUsage, stderr);
+    return 2;
+  }
+  return dump(argv[optind], o);
+}

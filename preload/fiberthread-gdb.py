@@ -1,0 +1,416 @@
+"""gdb commands for programs that run on libfiberthread.so, live ones and cores:
+
+    info fibers                         all fibers: who they are, and what they wait for
+    fiber                               the one that is looked at
+    fiber ID [COMMAND]                  look at this one; or run one command there
+    fiber apply all|ID... COMMAND       run a command in each, as "thread apply" does
+
+An ID is a fiber's number as in "info fibers", its name, or "main". While a parked fiber is looked at, its frames stand in for those of the
+thread that was selected: they begin at #1 or a little above, and no register of the process is changed. "thread N", and letting the
+program go on, end that.
+
+The data are found by the library's own table of them (preload/debug_layout.cpp), so no debug information of it is needed.
+"""
+
+import re
+import struct
+
+import gdb
+import gdb.unwinder
+
+STATES = ("created", "ready", "running", "parked", "done")
+PARKED, RUNNING, DONE = 3, 2, 4
+
+
+class Layout:
+    """The numbers of fiberthread_debug_layout."""
+
+    ENTRY = struct.Struct("<24sQ")
+
+    def __init__(self):
+        at = int(gdb.parse_and_eval("(unsigned long)&fiberthread_debug_layout"))
+        self.numbers = {}
+        while True:
+            name, number = self.ENTRY.unpack(read(at, self.ENTRY.size))
+            name = name.rstrip(b"\0").decode()
+            if not name:
+                break
+            self.numbers[name] = number
+            at += self.ENTRY.size
+        if self["version"] != 1:
+            raise gdb.GdbError("This program runs on a version of fiberthread that this script does not know.")
+
+    def __getitem__(self, name):
+        try:
+            return self.numbers[name]
+        except KeyError:
+            raise gdb.GdbError(f"The library does not tell its \"{name}\": it is of another version than this script.")
+
+
+def read(address, size):
+    return bytes(gdb.selected_inferior().read_memory(address, size))
+
+
+def number(address, size=8):
+    return int.from_bytes(read(address, size), "little")
+
+
+def text(address):
+    if not address:
+        return ""
+    s = b""
+    while b"\0" not in s and len(s) < 4096:
+        try:
+            s += read(address + len(s), 16)
+        except gdb.MemoryError:
+            break
+    return s.split(b"\0")[0].decode(errors="replace")
+
+
+def layout():
+    # Read anew each time: the process, or the library in it, may be another one by now. It is some 70 reads.
+    try:
+        return Layout()
+    except gdb.MemoryError:
+        raise gdb.GdbError("There is no process, or no core, to look into.")
+    except gdb.GdbError:
+        raise
+    except gdb.error:
+        raise gdb.GdbError("This program does not run on libfiberthread.so.")
+
+
+class Fiber:
+    def __init__(self, record, data, l):
+        def get(name, size=8):
+            at = l["record." + name]
+            return int.from_bytes(data[at:at + size], "little")
+
+        self.layout = l
+        self.record = record
+        self.id = get("id", 4)
+        self.name = data[l["record.name"]:][:16].split(b"\0")[0].decode(errors="replace")
+        self.state = get("state", 4) if get("tcb") else DONE
+        self.kernel = get("kernel", 1) != 0
+        self.bound = get("bound") != 0
+        self.start = get("start")
+        self.sp = get("sp")
+        self.tp = get("tp")
+        self.what = get("what")
+        self.object = get("object")
+        self.owner = get("owner")
+        self.since = get("since")
+        self.file = get("file")
+        self.line = get("line", 4)
+        self.main = False
+        self.thread = None  # that runs it
+
+    def registers(self):
+        """Those that were saved when it left its thread, by their names in gdb."""
+        l = self.layout
+        saved = {n[6:]: number(self.sp + at) for n, at in l.numbers.items() if n.startswith("frame.") and n not in ("frame.pc", "frame.size")}
+        saved["pc"] = number(self.sp + l["frame.pc"])
+        saved["sp"] = self.sp + l["frame.size"]
+        return saved
+
+    def wait(self, by_record):
+        """What it waits for, and the record of who holds that, brought up to date as the deadlock report does it."""
+        l = self.layout
+        what, obj, owner = text(self.what), self.object, self.owner
+        try:
+            if what == "cond":
+                requeued = number(obj + l["waiter.requeued"], 1)
+                obj = number(obj + l["waiter.address"])
+                if requeued:
+                    what = "mutex"
+            if what == "mutex":
+                owner = number(obj) & ~1
+                mutex = obj - l["mutex.word"]
+                tid = number(mutex + l["mutex.tid"], 4)
+                same = owner in by_record and tid in (by_record[owner].id, 0x7FFFFFFF)
+                if owner and (same or 1 << 22 <= tid <= 1 << 30):
+                    obj = mutex
+                    if not same:
+                        owner = 0
+            elif what.startswith("rwlock") and number(obj, 4) & 1:
+                tid = number(obj + l["rwlock.tid"], 4)
+                owner = next((f.record for f in by_record.values() if f.id == tid), 0)
+        except gdb.MemoryError:
+            pass
+        return what, obj, owner
+
+    def title(self):
+        return f"fiber {self.id}" + (" (main)" if self.main else "") + (f" '{self.name}'" if self.name else "")
+
+    def describe(self, by_record):
+        if self.thread:
+            return f"running on thread {self.thread.num}"
+        if self.state != PARKED:
+            return STATES[self.state]
+        what, obj, owner = self.wait(by_record)
+        if obj and obj == owner:
+            s = "waits for the end of "
+        else:
+            s = "waits for " + what + (f" {obj:#x}" + symbol(obj) if obj else "") + (" held by " if owner else "")
+        if owner == self.record:
+            s += "itself"
+        elif owner:
+            s += by_record[owner].title() if owner in by_record else "one that has ended"
+        return s + f" ({text(self.file)}:{self.line})"
+
+
+def symbol(address):
+    m = re.match(r"(.+) in section ", gdb.execute(f"info symbol {address:#x}", to_string=True))
+    return f" <{m.group(1)}>" if m else ""
+
+
+def thread_pointers():
+    """Of all threads, by thread pointer: it tells which fiber a thread runs, whatever the fiber's state says at this moment."""
+    before, frame = gdb.selected_thread(), None
+    try:
+        frame = gdb.selected_frame()
+    except gdb.error:
+        pass
+    found = {}
+    for t in gdb.selected_inferior().threads():
+        try:
+            t.switch()
+            for register in ("$fs_base", "$tpidr"):
+                value = gdb.parse_and_eval(register)
+                if value.type.code != gdb.TYPE_CODE_VOID:
+                    found[int(value) & (1 << 64) - 1] = t
+        except gdb.error:
+            pass  # it runs
+    if before:
+        before.switch()
+        if frame and frame.is_valid():
+            frame.select()
+    return found
+
+
+def all_fibers():
+    l = layout()
+    view = Unwinder.the.suspend()
+    try:
+        running = thread_pointers()
+    finally:
+        Unwinder.the.view = view
+        gdb.invalidate_cached_frames()
+    fibers = []
+    size = l["record.size"]
+
+    def add(record, data):
+        f = Fiber(record, data, l)
+        if f.state == DONE:
+            return
+        f.main = record == main
+        if f.kernel:
+            f.thread = next((t for t in gdb.selected_inferior().threads() if t.ptid[1] == t.ptid[0]), None) if f.main else None
+        else:
+            f.thread = running.get(f.tp)
+        fibers.append(f)
+
+    main = number(l["main_fiber"])
+    if main and not number(main + l["record.block"]):
+        add(main, read(main, size))
+    per_extent = l["extent.records"]
+    for c in range(number(l["chunk_count"], 4)):
+        chunk = l["chunks"] + c * l["chunk.size"]
+        records, extents = number(chunk + l["chunk.records"]), number(chunk + l["chunk.extents"])
+        blocks = number(chunk + l["chunk.blocks"], 4)
+        for e in range(number(chunk + l["chunk.opened"], 4)):
+            n = min(per_extent, blocks - e * per_extent)
+            if number(extents + e * l["extent.size"] + l["extent.unborn"]) == (1 << n) - 1:
+                continue
+            first = records + e * per_extent * size
+            data = read(first, n * size)
+            for i in range(n):
+                add(first + i * size, data[i * size:(i + 1) * size])
+    fibers.sort(key=lambda f: (not f.main, f.id))
+    return fibers
+
+
+def find(fibers, wanted):
+    for f in fibers:
+        if wanted == str(f.id) or (f.name and wanted == f.name) or (f.main and wanted == "main"):
+            return f
+    raise gdb.GdbError(f"There is no fiber {wanted}.")
+
+
+class Unwinder(gdb.unwinder.Unwinder):
+    """Puts a fiber's frames in place of those of the thread that was selected when somebody began to look at the fiber."""
+
+    the = None
+
+    def __init__(self):
+        super().__init__("fiberthread")
+        self.view = None  # (fiber, thread, its pc, its sp, the saved registers)
+
+    def suspend(self):
+        view, self.view = self.view, None
+        gdb.invalidate_cached_frames()
+        return view
+
+    def look_at(self, fiber):
+        self.suspend()
+        if fiber.thread:
+            fiber.thread.switch()
+            return
+        frame = gdb.newest_frame()
+        self.view = (fiber, gdb.selected_thread(), frame.pc(), int(frame.read_register("sp")), fiber.registers())
+        gdb.invalidate_cached_frames()
+        frame = self.first_frame()
+        if not frame:
+            self.suspend()
+            raise gdb.GdbError(f"The stack of {fiber.title()} cannot be read.")
+        frame.select()
+
+    @staticmethod
+    def first_frame():
+        """The fiber's own, after the one of the thread that was selected, which may have inlined calls."""
+        frame = gdb.newest_frame()
+        while frame and frame.type() == gdb.INLINE_FRAME:
+            frame = frame.older()
+        return frame and frame.older()
+
+    def active(self):
+        """The fiber that is looked at, if that is a parked one."""
+        if not self.view:
+            return None
+        thread = gdb.selected_thread()
+        return self.view[0] if thread and self.view[1].is_valid() and thread.ptid == self.view[1].ptid else None
+
+    class FrameId:
+        def __init__(self, sp, pc):
+            self.sp, self.pc = sp, pc
+
+    def __call__(self, pending):
+        if not self.active():
+            return None
+        fiber, _, pc, sp, registers = self.view
+        if int(pending.read_register("pc")) != pc or int(pending.read_register("sp")) != sp:
+            return None
+        info = pending.create_unwind_info(self.FrameId(gdb.Value(fiber.sp), gdb.Value(pc)))
+        for name, value in registers.items():
+            name = {"pc": "rip", "sp": "rsp"}.get(name, name) if "rbx" in registers else name
+            info.add_saved_register(name, gdb.Value(value).cast(pending.read_register(name).type))
+        return info
+
+
+class HideThread:
+    """Leaves the frame of the thread out of the backtrace of a fiber that is shown in its place."""
+
+    def __init__(self):
+        self.name = "fiberthread"
+        self.priority = 1000
+        self.enabled = True
+        gdb.frame_filters[self.name] = self
+
+    def filter(self, frames):
+        first = Unwinder.the.first_frame() if Unwinder.the.active() else None
+        for f in frames:
+            if not first or f.inferior_frame().level() >= first.level():
+                yield f
+
+
+def run_in(fiber, command):
+    """In `fiber`; then all is as before."""
+    unwinder = Unwinder.the
+    before, view = gdb.selected_thread(), unwinder.view
+    try:
+        unwinder.look_at(fiber)
+        gdb.execute(command)
+    finally:
+        unwinder.suspend()
+        if before and before.is_valid():
+            before.switch()
+        unwinder.view = view
+        gdb.invalidate_cached_frames()
+        if unwinder.active():
+            unwinder.first_frame().select()
+
+
+class InfoFibers(gdb.Command):
+    """All fibers of a program that runs on libfiberthread.so.
+The one that is looked at is marked by a star."""
+
+    def __init__(self):
+        super().__init__("info fibers", gdb.COMMAND_STACK)
+
+    def invoke(self, argument, from_tty):
+        fibers = all_fibers()
+        by_record = {f.record: f for f in fibers}
+        active = Unwinder.the.active()
+        thread = gdb.selected_thread()
+        for f in fibers:
+            here = f.record == active.record if active else f.thread is not None and thread is not None and f.thread.ptid == thread.ptid
+            start = f", started at{symbol(f.start) or f' {f.start:#x}'}" if f.start else ""
+            print(f"{'*' if here else ' '} {f.title()}{start}: {f.describe(by_record)}{', bound' if f.bound else ''}")
+
+
+class FiberCommand(gdb.Command):
+    """Look at a fiber: fiber ID [COMMAND].
+ID is a number or a name as in "info fibers", or "main". With a command, run that there and come back."""
+
+    def __init__(self):
+        super().__init__("fiber", gdb.COMMAND_STACK, prefix=True)
+
+    def invoke(self, argument, from_tty):
+        wanted, _, command = argument.strip().partition(" ")
+        fibers = all_fibers()
+        by_record = {f.record: f for f in fibers}
+        if not wanted:
+            active, thread = Unwinder.the.active(), gdb.selected_thread()
+            for f in fibers:
+                if f.record == active.record if active else f.thread and thread and f.thread.ptid == thread.ptid:
+                    print(f"{f.title()}: {f.describe(by_record)}")
+                    return
+            print("The selected thread runs no fiber.")
+            return
+        f = find(fibers, wanted)
+        if command.strip():
+            run_in(f, command)
+            return
+        Unwinder.the.look_at(f)
+        print(f"{f.title()}: {f.describe(by_record)}")
+        gdb.execute("frame")
+
+
+class FiberApply(gdb.Command):
+    """Run a command in fibers: fiber apply all|ID... COMMAND."""
+
+    def __init__(self):
+        super().__init__("fiber apply", gdb.COMMAND_STACK)
+
+    def invoke(self, argument, from_tty):
+        fibers = all_fibers()
+        by_record = {f.record: f for f in fibers}
+        words = argument.split()
+        chosen = []
+        if words[:1] == ["all"]:
+            chosen, words = fibers, words[1:]
+        else:
+            while words and (words[0].isdigit() or words[0] == "main" or any(f.name == words[0] for f in fibers)):
+                chosen.append(find(fibers, words.pop(0)))
+        if not chosen or not words:
+            raise gdb.GdbError("usage: fiber apply all|ID... COMMAND")
+        for f in chosen:
+            print(f"\n{f.title()}: {f.describe(by_record)}")
+            try:
+                run_in(f, " ".join(words))
+            except gdb.error as e:
+                print(e)
+
+
+def forget(_):
+    Unwinder.the.suspend()
+
+
+if Unwinder.the is None:
+    Unwinder.the = Unwinder()
+    gdb.unwinder.register_unwinder(None, Unwinder.the, replace=True)
+    HideThread()
+    InfoFibers()
+    FiberCommand()
+    FiberApply()
+    gdb.events.cont.connect(forget)
+    gdb.events.exited.connect(forget)

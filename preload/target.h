@@ -1,0 +1,137 @@
+// A process or a core in which the library runs, seen from outside: its memory, and the fibers in it.
+#pragma once
+#include <stdint.h>
+#include <string.h>
+#include <sys/types.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sched/report.h"
+
+namespace fiberthread {
+
+// What cannot be done, in words for the user; empty: it went well.
+using Trouble = std::string;
+
+// A file's part in the address space.
+struct Mapping {
+  uint64_t low, high, offset;
+  std::string path;
+};
+
+struct Segment {  // of a core
+  uint64_t address, size, offset;
+};
+
+// General registers by DWARF's numbers.
+struct Registers {
+  static constexpr unsigned kCount = 33;
+  uint64_t value[kCount] = {};
+  uint64_t known = 0;  // by bits
+  uint64_t pc = 0;
+  void set(unsigned number, uint64_t v) {
+    value[number] = v;
+    known |= uint64_t{1} << number;
+  }
+};
+extern const unsigned kStackPointer;
+
+struct KernelThread {
+  int tid;
+  Registers registers;
+  uint64_t thread_pointer;
+};
+
+struct WorkerSeen {
+  uint64_t address = 0, running = 0;
+  int tid = 0;
+  bool idle = false, bound = false, slot = false, alive = false;
+  uint64_t switches = 0, parks = 0, steals = 0, preemptions = 0, spawned = 0, ended = 0;
+};
+
+struct FiberSeen {
+  uint64_t record = 0, id = 0;
+  char name[17] = {};
+  State state = State::Done;
+  bool main = false, kernel = false, bound = false, preempted = false;
+  uint64_t start = 0, sp = 0, tp = 0, stack_low = 0, stack_high = 0;
+  uint64_t what = 0, object = 0, owner = 0, file = 0, since = 0, worker = 0;
+  int line = 0;
+};
+
+class Target {
+ public:
+  ~Target();
+  // A process's id, or a core's file name.
+  Trouble open(const char* name);
+  bool is_core() const { return core_ >= 0; }
+  int pid() const { return pid_; }
+  int core() const { return core_; }
+
+  bool read(uint64_t address, void* to, size_t size) const;
+  // What of it can be read, from its beginning on.
+  size_t read_some(uint64_t address, void* to, size_t size) const;
+  template <class T>
+  T get(uint64_t address) const {
+    T value{};
+    read(address, &value, sizeof value);
+    return value;
+  }
+  std::string text(uint64_t address) const;
+  const std::vector<Mapping>& mappings() const { return mappings_; }
+
+  // Of the library's layout. An unknown name ends the program, with a word on versions.
+  uint64_t layout(const char* name) const;
+  // The library's place.
+  bool in_library(uint64_t address) const { return address >= library_low_ && address < library_high_; }
+
+  std::vector<WorkerSeen> workers() const;
+  uint64_t counter(const char* name) const { return get<uint64_t>(layout(name)); }
+  // visit(fiber) for each that has not ended.
+  template <class Visit>
+  void each_fiber(Visit visit) const {
+    struct Call {
+      static void one(void* p, const FiberSeen& f) { (*static_cast<Visit*>(p))(f); }
+    };
+    each_fiber(&Call::one, &visit);
+  }
+  FiberSeen fiber(uint64_t record) const;  // state Done: there is none
+  // Why it waits, brought up to date from the objects: who holds one by now, and its address as the program knows it.
+  WaitView wait_of(const FiberSeen& f, FiberSeen& owner) const;
+  uint64_t now() const;                   // CLOCK_MONOTONIC, of a core as of sysmon's last look
+  // Where a fiber that does not run goes on.
+  Registers saved_registers(const FiberSeen& f) const;
+
+  // Stops the workers, and says what they are at; resume() lets them go on. Of a core, it only says so. A thread that cannot be stopped is left out.
+  Trouble stop(std::vector<KernelThread>& threads);
+  void resume();
+
+ private:
+  Trouble open_process();
+  Trouble open_core(const char* path);
+  Trouble find_library();
+  uint64_t symbol_in_memory(uint64_t base, const char* name) const;
+  void each_fiber(void (*visit)(void*, const FiberSeen&), void* data) const;
+  FiberSeen read_fiber(uint64_t record, const char* bytes) const;
+
+  int pid_ = 0, core_ = -1;
+  std::vector<Mapping> mappings_;
+  std::vector<Segment> segments_;
+  std::vector<KernelThread> core_threads_;
+  struct Stopped {
+    int tid, signal;  // one that stopped it before us, to be delivered
+  };
+  std::vector<Stopped> stopped_;
+  mutable std::map<std::string, int> files_;  // open ones
+  std::map<std::string, uint64_t> layout_;
+  struct {  // of a record; looked up once
+    uint64_t size, sp, tp, state, kernel, id, name, start, tcb, stack_low, stack_high, worker, bound, preempted, what, object, owner, file, line, since;
+  } at_;
+  mutable uint64_t main_record_ = 0;
+  mutable std::map<uint64_t, uint64_t> ids_;  // the records of fibers, filled when wanted
+  uint64_t library_low_ = 0, library_high_ = 0;
+};
+
+}  // namespace fiberthread

@@ -1,0 +1,190 @@
+#include "sched/dumper.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "sched/worker.h"
+
+extern "C" int __clone(int (*)(void*), void*, int, void*, ...) noexcept;  // libc's clone, by the name that is not taken over
+
+namespace fiberthread {
+
+std::atomic<bool> dump_signal_is_ours{false};
+
+namespace {
+
+constexpr uint64_t kPatience = 30'000'000'000;
+constexpr size_t kMostPath = 1024;
+
+const char* library = nullptr;         // its path, as the loader keeps it
+std::atomic<bool> taken{false};        // by who started it
+std::atomic<int> child{0};
+std::atomic<bool> requested{false};
+bool by_request = false;               // sysmon's
+
+// A dumper has two processes. The first shares our memory, waits for the second, and gives no signal at its end, so the program's own
+// waits do not see it; that would be lost had it become another program. The second does.
+struct Start {
+  char path[kMostPath];
+  char pid[24], fiber[24], most[24];
+  const char* argv[12];
+  volatile int dumper;
+  std::atomic<uint32_t> go;  // futex: who starts it is ready to be looked at
+} start;
+alignas(16) char stack[16 * 1024];
+
+void put_number(char* to, uint64_t n) {
+  char digits[20];
+  int i = 0;
+  do digits[i++] = static_cast<char>('0' + n % 10);
+  while (n /= 10);
+  while (i) *to++ = digits[--i];
+  *to = 0;
+}
+
+bool find_launcher() {
+  const char* slash = library ? strrchr(library, '/') : nullptr;
+  auto length = slash ? static_cast<size_t>(slash - library) : 0;
+  if (!slash || length + 32 > kMostPath) return false;
+  for (const char* place : {"/fiberthread", "/../bin/fiberthread", "/../../bin/fiberthread"}) {
+    memcpy(start.path, library, length);
+    strcpy(start.path + length, place);
+    if (raw_syscall(SYS_faccessat, AT_FDCWD, arg(start.path), 1 /* X_OK */) == 0) return true;
+  }
+  return false;
+}
+
+[[noreturn]] void become_dumper() {
+  raw_syscall(SYS_close_range, 3, ~0u, 0);  // a pipe's other end must not stay open because of us
+  uintptr_t by_default[8] = {};
+  for (int sig = 1; sig <= 64; sig++) raw_syscall(SYS_rt_sigaction, sig, arg(by_default), 0, 8);
+  uint64_t none = 0;
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&none), 0, 8);
+  static const char* const environment[] = {nullptr};
+  raw_syscall(SYS_execve, arg(start.path), arg(start.argv), arg(environment));
+  raw_syscall(SYS_exit, 127);
+  __builtin_unreachable();
+}
+
+// The first process, on a stack of its own but with the thread pointer of who made it: system calls only, all signals blocked.
+int first(void*) {
+  raw_syscall(SYS_close_range, 3, ~0u, 0);
+  while (!start.go.load(std::memory_order_acquire)) futex_wait(&start.go, 0);
+  // As vfork: on the same stack, while we wait.
+  long pid = raw_syscall(SYS_clone, CLONE_VM | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);
+  if (pid == 0) become_dumper();
+  start.dumper = static_cast<int>(pid);
+  int status = 0;
+  long r = -EINTR;
+  while (pid > 0 && r == -EINTR) r = raw_syscall(SYS_wait4, pid, arg(&status), __WALL, 0);
+  raw_syscall(SYS_exit, pid > 0 && r == pid && WIFEXITED(status) ? WEXITSTATUS(status) : 127);
+  return 0;
+}
+
+}  // namespace
+
+void dumper_find() {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(&dumper_find), &info) != 0) library = info.dli_fname;
+}
+
+bool dumper_start(uint64_t fiber, uint64_t most) {
+  if (taken.exchange(true, std::memory_order_acq_rel)) return false;
+  int pid = -1;
+  if (find_launcher()) {
+    put_number(start.pid, static_cast<uint64_t>(raw_syscall(SYS_getpid)));
+    put_number(start.fiber, fiber);
+    put_number(start.most, most);
+    int n = 0;
+    for (const char* a : {"fiberthread", "dump", "--report"}) start.argv[n++] = a;
+    if (fiber) start.argv[n++] = "--fiber", start.argv[n++] = start.fiber;
+    if (most) start.argv[n++] = "--most", start.argv[n++] = start.most;
+    start.argv[n++] = start.pid;
+    start.argv[n] = nullptr;
+    start.dumper = 0;
+    start.go.store(0, std::memory_order_relaxed);
+    uint64_t old;
+    sched_block_signals(&old);
+    int saved_errno = errno;
+    pid = __clone(first, stack + sizeof stack, CLONE_VM, nullptr);
+    errno = saved_errno;
+    sched_restore_signals(old);
+  }
+  if (pid < 0) {
+    taken.store(false, std::memory_order_release);
+    return false;
+  }
+  child.store(pid, std::memory_order_release);
+  raw_syscall(SYS_prctl, PR_SET_PTRACER, pid);  // where only ancestors may look inside
+  start.go.store(1, std::memory_order_release);
+  futex_wake(&start.go, 1);
+  return true;
+}
+
+Dumper dumper_look() {
+  int pid = child.load(std::memory_order_relaxed);
+  if (!pid) return Dumper::None;
+  int status = 0;
+  long r = raw_syscall(SYS_wait4, pid, arg(&status), WNOHANG | __WALL, 0);
+  if (r == 0 || r == -EINTR) return Dumper::Runs;
+  child.store(0, std::memory_order_relaxed);
+  taken.store(false, std::memory_order_release);
+  return r == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? Dumper::Said : Dumper::Failed;
+}
+
+bool dumper_wait() {
+  uint64_t until = now_ns() + kPatience;
+  Dumper d;
+  while ((d = dumper_look()) == Dumper::Runs) {
+    if (now_ns() > until) {
+      if (start.dumper > 0) raw_syscall(SYS_kill, start.dumper, SIGKILL);
+      until = kNever;
+    }
+    timespec t{0, 2'000'000};
+    raw_syscall(SYS_nanosleep, arg(&t), 0);
+  }
+  return d == Dumper::Said;
+}
+
+void dumper_reset() {
+  child.store(0);
+  taken.store(false);
+  requested.store(false);
+  by_request = false;
+}
+
+void dump_request() {
+  requested.store(true, std::memory_order_release);
+  if (sched_started()) {
+    sysmon_call();
+    return;
+  }
+  // The only thread: nobody else could do it.
+  requested.store(false, std::memory_order_relaxed);
+  if (!library) dumper_find();
+  if (!dumper_start(0, 0) || !dumper_wait()) report_fibers(0, 0);
+}
+
+bool dump_attend() {
+  if (by_request) {
+    Dumper d = dumper_look();
+    if (d == Dumper::Runs) return true;
+    by_request = false;
+    if (d == Dumper::Failed) report_fibers(0, 0);
+  }
+  // If one is under way for a report, that comes first.
+  if (!requested.load(std::memory_order_relaxed)) return false;
+  requested.exchange(false, std::memory_order_acq_rel);
+  by_request = dumper_start(0, 0);
+  if (!by_request) report_fibers(0, 0);
+  return by_request;
+}
+
+}  // namespace fiberthread

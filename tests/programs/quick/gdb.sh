@@ -1,0 +1,119 @@
+#!/bin/bash
+# packages: gcc gdb
+# gdb with our script shows all fibers, on a live process and on a core, in C, C++ and Rust; without it, the threads that run them.
+. "$(dirname "$0")/../lib.sh"
+need gdb
+# gdb's own libraries may not match its Python everywhere.
+gdb -nx -batch -ex 'python print(1)' 2>/dev/null | grep -q 1 || skip "gdb has no Python"
+here=$(cd "$(dirname "$0")" && pwd)
+script="$BUILD/libfiberthread.so-gdb.py"
+gcc -O1 -g -w -pthread -o "$TMP/inside" "$here/../src/inside.c" || fail "gcc failed"
+g++ -O0 -g -w -pthread -o "$TMP/inside_cxx" "$here/../src/inside_cxx.cpp" || fail "g++ failed"
+debug() { timeout -k 5 100 gdb -nx -batch -iex 'set debuginfod enabled off' -iex 'set auto-load no' -ex 'set pagination off' -ex 'set width 0' "$@" 2>&1; }
+has() { grep -qE -- "$1" "$TMP/log" || fail "$2: no \"$1\" in $(head -c 3000 "$TMP/log")"; }
+count() { grep -cE -- "$1" "$TMP/log"; }
+
+mkfifo "$TMP/in"
+begin() { # WORKERS PROGRAM ARGUMENT…
+  (cd "$TMP" && ulimit -c unlimited && exec env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS="$1" "${@:2}") <"$TMP/in" >"$TMP/out" &
+  pid=$!
+  exec 9>"$TMP/in"
+  for ((i = 0; i < 600; i++)); do
+    grep -q ready "$TMP/out" && return
+    sleep 0.05
+  done
+  fail "$2 is not ready"
+}
+end() {
+  exec 9>&-
+  wait $pid || fail "$*: status $? after gdb"
+}
+
+check_c() { # WHAT
+  [ "$(count '^  fiber [0-9]+, started at <waiter>: waits for cond 0x[0-9a-f]+ <never> \(')" = 20 ] || fail "$1: the waiters: $(cat "$TMP/log")"
+  has "^  fiber [0-9]+ 'locker', started at <locker>: waits for mutex 0x[0-9a-f]+ <lock_a> held by fiber [0-9]+ \(main\)" "$1"
+  has "^[* ] fiber [0-9]+ 'computer', started at <computer>: running on thread [0-9]+" "$1"
+  # All stacks from where they wait to their starts: "apply all" once.
+  [ "$(count '^#[0-9]+ .* waiter \(p=.*inside\.c:')" = 20 ] || fail "$1: the waiters' stacks: $(cat "$TMP/log")"
+  [ "$(count '^#[0-9]+ .* in wait_for_never \(depth=')" = 80 ] || fail "$1: the waiters' frames: $(cat "$TMP/log")"
+  [ "$(count '^#[0-9]+ .* main \(argc=')" = 1 ] || fail "$1: main's stack: $(cat "$TMP/log")"
+  has '^#[0-9]+ .* compute \(\) at .*inside\.c:' "$1"
+  has '^#[0-9]+ .* read_pipe \(fd=' "$1"
+  # The frames of a fiber that is looked at are there for every command.
+  has '^mark fiber [0-9]+ .locker.: waits for mutex' "$1"
+  has '^mark up .*locker \(p=0x0\)' "$1"
+  has '^mark one .*turns' "$1"
+  grep -qE 'Python Exception|Traceback|[Ee]rror' "$TMP/log" && fail "$1: $(grep -E -A 5 'Python Exception|Traceback|[Ee]rror' "$TMP/log")"
+  return 0
+}
+commands=(-ex "source $script" -ex 'info fibers' -ex 'fiber apply all bt' -ex 'echo mark\040' -ex 'fiber locker'
+  -ex 'python f = gdb.selected_frame()' -ex 'python while f.name() != "locker": f = f.older()' -ex 'python f.select()' -ex 'echo mark\040up\040' -ex 'frame'
+  -ex 'echo mark\040one\040' -ex 'fiber computer info symbol &turns' -ex 'fiber')
+for workers in 1 4; do
+  begin $workers "$TMP/inside" 20
+  # Without the script first: the one that computes runs on a thread, and its stack ends where its fiber began.
+  debug -p $pid -ex 'thread apply all bt' >"$TMP/log"
+  has '^#0 .*compute \(\) at .*inside\.c:' "plain gdb"
+  has '^#1 .*computer \(p=' "plain gdb"
+  grep -qE 'corrupt|previous frame|Backtrace limit' "$TMP/log" && fail "plain gdb: $(cat "$TMP/log")"
+  debug -p $pid "${commands[@]}" >"$TMP/log"
+  check_c "live, $workers workers"
+  if [ $workers = 4 ] && [ "$(cat /proc/sys/kernel/core_pattern)" = core ]; then
+    kill -ABRT $pid
+    wait $pid 2>/dev/null
+    exec 9>&-
+    debug "$TMP/inside" "$(ls "$TMP"/core* | head -n 1)" "${commands[@]}" >"$TMP/log"
+    check_c core
+    rm -f "$TMP"/core*
+  else
+    end "live, $workers workers"
+  fi
+done
+
+# The process goes on from where it was, though we have looked at another fiber, and a breakpoint is hit after that.
+timeout -k 5 100 gdb -nx -batch -iex 'set debuginfod enabled off' -iex 'set auto-load no' -ex "set environment LD_PRELOAD $LIBRARY" -ex 'set breakpoint pending on' \
+  -ex 'break puts' -ex 'run' -ex "source $script" -ex 'fiber locker' -ex 'bt -3' -ex 'delete' -ex 'continue' --args "$TMP/inside" 5 </dev/null >"$TMP/log" 2>&1
+has '^#[0-9]+ .* locker \(p=0x0\)' "run"
+has 'exited normally' "run"
+
+begin 2 "$TMP/inside_cxx"
+debug -p $pid -ex "source $script" -ex 'fiber apply all bt' >"$TMP/log"
+has "Guarded::wait\(int\) \(this=.*, n=7\) at .*inside_cxx\.cpp" C++
+has "^#[0-9]+ .*std::thread::_State_impl<.*_M_run" C++
+end C++
+
+if command -v rustc >/dev/null; then
+  cat >"$TMP/inside.rs" <<'R'
+use std::io::Read;
+use std::sync::{Arc, Condvar, Mutex};
+#[inline(never)]
+fn wait_in_rust(pair: &(Mutex<u32>, Condvar)) {
+    let mut g = pair.0.lock().unwrap();
+    *g += 1;
+    loop {
+        g = pair.1.wait(g).unwrap();
+    }
+}
+fn main() {
+    let pair = Arc::new((Mutex::new(0), Condvar::new()));
+    for i in 0..3 {
+        let p = pair.clone();
+        std::thread::Builder::new().name(format!("rusty{}", i)).spawn(move || wait_in_rust(&p)).unwrap();
+    }
+    while *pair.0.lock().unwrap() < 3 {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    println!("ready");
+    let mut s = Vec::new();
+    std::io::stdin().read_to_end(&mut s).unwrap();
+}
+R
+  rustc -g -O -o "$TMP/inside_rust" "$TMP/inside.rs" >"$TMP/log" 2>&1 || fail "rustc: $(cat "$TMP/log")"
+  begin 2 "$TMP/inside_rust"
+  debug -p $pid -ex "source $script" -ex 'info fibers' -ex 'fiber apply all bt' >"$TMP/log"
+  has "fiber [0-9]+ 'rusty2'.*: waits for futex" Rust
+  [ "$(count '^#[0-9]+ .*inside::wait_in_rust \(')" = 3 ] || fail "Rust: $(cat "$TMP/log")"
+  end Rust
+fi
+exit 0

@@ -1,0 +1,97 @@
+#!/bin/bash
+# packages: gcc
+# `fiberthread top` shows what fibers do, while they do it, and stops nothing.
+. "$(dirname "$0")/../lib.sh"
+top="$BUILD/fiberthread top"
+gcc -O1 -g -w -pthread -o "$TMP/inside" "$(dirname "$0")/../src/inside.c" || fail "gcc failed"
+cat >"$TMP/pairs.c" <<'C'
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <unistd.h>
+static sem_t a, b;
+static void* ping(void* p) {
+  for (;;) sem_post(&a), sem_wait(&b);
+}
+static void* pong(void* p) {
+  for (;;) sem_wait(&a), sem_post(&b);
+}
+int main() {
+  pthread_t t;
+  char c;
+  pthread_create(&t, NULL, ping, NULL);
+  pthread_create(&t, NULL, pong, NULL);
+  puts("ready");
+  fflush(stdout);
+  while (read(0, &c, 1) > 0) {}
+  _exit(0);
+}
+C
+gcc -O1 -w -pthread -o "$TMP/pairs" "$TMP/pairs.c" || fail "gcc failed"
+mkfifo "$TMP/in"
+begin() { # WORKERS PROGRAM ARGUMENT…
+  env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS="$1" "${@:2}" <"$TMP/in" >"$TMP/out" &
+  pid=$!
+  exec 9>"$TMP/in"
+  for ((i = 0; i < 600; i++)); do
+    grep -q ready "$TMP/out" && return
+    sleep 0.05
+  done
+  fail "$2 is not ready"
+}
+end() {
+  exec 9>&-
+  wait $pid || fail "$*: status $?"
+}
+has() { grep -qE -- "$1" "$TMP/top" || fail "no \"$1\" in $(cat "$TMP/top")"; }
+
+begin 2 "$TMP/inside" 100
+$top -b -n 2 -d 0.2 $pid >"$TMP/top" 2>"$TMP/err" || fail "status $?: $(cat "$TMP/err")"
+[ "$(grep -c "^process $pid (inside): 104 fibers, 103 made, 0 ended$" "$TMP/top")" = 2 ] || fail "the first line: $(cat "$TMP/top")"
+has '^fibers:  2 running, 0 ready, 102 parked$'
+has '^workers: [0-9]+: [0-9]+ busy, [0-9]+ idle, [0-9]+ bound$'
+has '^wait for: 100 cond, 1 mutex, 1 descriptor$'
+has "^ *[0-9]+ (busy|bound) +[0-9]+  [0-9]+ 'computer'$"
+has "^ *[0-9]+ (busy|bound) +[0-9]+  [0-9]+ 'reader'$"
+has "^ *[0-9]+ +locker +[0-9.]+ s  mutex 0x[0-9a-f]+ held by fiber $pid \(main\)$"
+has '^per second: [0-9]+ switches, '
+end inside
+
+# It counts: two that wake each other switch all the time, and nobody else.
+begin 1 "$TMP/pairs"
+$top -b -n 3 -d 0.3 $pid >"$TMP/top" || fail "status $?"
+[ "$(sed -n 's/^per second: \([0-9]*\) switches.*/\1/p' "$TMP/top" | sort -n | head -n 1)" -gt 100 ] || fail "no switches: $(cat "$TMP/top")"
+# One that ends meanwhile.
+$top -b -n 1000 -d 0.05 $pid >"$TMP/last" 2>"$TMP/last.err" 9>&- &
+looker=$!
+for ((i = 0; i < 600; i++)); do
+  grep -q '^per second' "$TMP/last" && break
+  sleep 0.05
+done
+end pairs
+wait $looker || fail "status $? when the process ended: $(cat "$TMP/last.err")"
+grep -q "process $pid has ended" "$TMP/last.err" || fail "it does not say that the process has ended: $(tail -n 30 "$TMP/last" "$TMP/last.err")"
+
+says() { # STATUS TEXT COMMAND…
+  local wanted=$1 text=$2 status
+  shift 2
+  "$@" >"$TMP/out" 2>"$TMP/err"
+  status=$?
+  [ $status = $wanted ] || fail "$*: status $status"
+  grep -q "$text" "$TMP/err" || fail "$*: $(cat "$TMP/err")"
+}
+says 1 "there is no process" $top $pid
+sleep 100 &
+says 1 "does not run on fiberthread" $top $!
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+  begin 1 "$TMP/pairs"
+  chmod 755 "$TMP"
+  says 1 "only its user and root may" setpriv --reuid=65534 --regid=65534 --clear-groups $top $pid
+  says 1 "only its user and root may" setpriv --reuid=65534 --regid=65534 --clear-groups "$BUILD/fiberthread" dump $pid
+  end pairs
+fi
+kill %1
+says 2 "process's id" $top x
+says 2 "usage" $top
+says 2 "takes seconds" $top -d x 1
+exit 0
