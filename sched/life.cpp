@@ -14,8 +14,10 @@
 #include "sched/chaos.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
+#include "sched/probe.h"
 #include "sched/stack.h"
 #include "sched/tcb.h"
+#include "sched/watch.h"
 #include "sched/worker.h"
 
 extern "C" void* __libc_stack_end;  // the loader's
@@ -397,6 +399,7 @@ bool sched_start() {
         for (; *s && n < sizeof line; s++) line[n++] = *s;
       raw_syscall(SYS_write, 2, arg(line), static_cast<long>(n));
     }
+    if (ok) trace_start();
     phase.store(ok ? Phase::On : Phase::Impossible, std::memory_order_release);
     futex_wake(&phase, 1 << 30);
   }
@@ -421,7 +424,9 @@ void post_exit(Worker*, FiberRecord* f) {
   f->join_lock.lock();
   f->state.store(State::Done, std::memory_order_release);
   f->done.store(1, std::memory_order_release);
+  FIBERTHREAD_PROBE1("done", f);
   FiberRecord* joiner = f->joiner;
+  if (watched(kWatchJoin)) DebugLine("join", f) << (joiner ? "has ended, and is waited for" : f->detached ? "has ended, detached" : "has ended");
   bool detached = f->detached;
   if (detached) f->valid.store(false, std::memory_order_release);
   Worker* own = f->bound.load(std::memory_order_relaxed);
@@ -483,6 +488,8 @@ void sched_spawn(FiberRecord* f) {
   FiberRecord* me = self();
   if (me->kernel) statistics.spawned.fetch_add(1, std::memory_order_relaxed);
   else count(me->worker->spawned);
+  FIBERTHREAD_PROBE2("spawn", f, f->start);
+  if (watched(kWatchStats | kWatchTrace)) watch_spawned(f);
   f->state.store(State::Queued, std::memory_order_release);
   if (options.spawn == SpawnPolicy::RoundRobin) {
     enqueue_round_robin(f);
@@ -498,6 +505,7 @@ void sched_exit() {
 
 bool sched_join(FiberRecord* f, void** result, uint64_t deadline, uint32_t interrupt_mask) {
   FiberRecord* me = self();
+  if (watched(kWatchJoin)) DebugLine("join", me) << "joins " << uint64_t{f->id};
   // The latch stays as it is: the caller is registered, and a cancellation may have come since it looked for one.
   while (!f->done.load(std::memory_order_acquire)) {
     bool in_time = park_if(&f->done, 0, {"join", f, f}, deadline);
@@ -511,6 +519,7 @@ bool sched_join(FiberRecord* f, void** result, uint64_t deadline, uint32_t inter
     SpinGuard guard(f->join_lock);
     if (f->done.load(std::memory_order_relaxed)) break;
     f->joiner = nullptr;
+    if (watched(kWatchJoin)) DebugLine("join", me) << "waits no longer for the end of " << uint64_t{f->id};
     return false;
   }
   Busy busy;
@@ -596,6 +605,10 @@ void sched_after_fork_child() {
   statistics.workers.store(0);
   statistics.spawned.store(0);
   statistics.ended.store(0);
+  statistics.peak.store(0);
+  statistics.fresh.store(0);
+  statistics.polls.store(0);
+  trace_after_fork_child();
   main_ended.store(false);
   last_ended.store(false);
   workers_refused.store(false);

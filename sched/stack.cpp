@@ -397,6 +397,7 @@ FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
   if (!f && !(f = take_unborn(c, cls, stride))) return nullptr;
   char* top = top_of(f);
   if (__builtin_expect(!f->tcb, 0)) {
+    statistics.fresh.fetch_add(1, std::memory_order_relaxed);
     if (f->chunk < stale_chunks) drop(f->block + f->guard_size, f->block + f->block_size);
     if (!tcb_make(*f, top)) {
       drop(f->block + f->guard_size, f->block + f->block_size);
