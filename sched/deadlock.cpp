@@ -21,6 +21,7 @@
 #include "sched/preempt.h"
 #include "sched/reaper.h"
 #include "sched/stack.h"
+#include "sched/watch.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -286,6 +287,10 @@ void report(uint32_t workers, uint64_t parked) {
   out << kLine << "deadlock: every fiber is parked, and nothing is left that could wake one\n";
   out << kLine << "workers: " << workers << " (base " << base << ", extra " << (workers > base ? workers - base : 0)
       << ", blocked 0); fibers: " << parked << " parked, " << spawned + 1 - parked << " completed, " << spawned << " spawned\n";
+  if (watched(kWatchInbox)) {
+    out.flush();
+    debug_queues();
+  }
   uint64_t now = now_ns();
   uint32_t listed = 0;
   each_fiber([&](const FiberRecord* f) {

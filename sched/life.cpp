@@ -162,6 +162,7 @@ bool become_worker(FiberRecord* me) {
   me->state.store(State::Running, std::memory_order_release);
   w->running.store(me, std::memory_order_relaxed);
   if (!w->published) publish_worker(w);
+  if (watched(kWatchTrace)) watch_begins(w);
   take_free_slot(w);
   w->in_sched.store(0, std::memory_order_release);
   preempt_start_worker(w);
@@ -605,6 +606,7 @@ void sched_after_fork_child() {
   statistics.workers.store(0);
   statistics.spawned.store(0);
   statistics.ended.store(0);
+  statistics.handovers.store(0);
   statistics.peak.store(0);
   statistics.fresh.store(0);
   statistics.polls.store(0);

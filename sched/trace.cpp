@@ -255,6 +255,7 @@ void trace_start() {
     Line() << "no trace: " << path << " cannot be written (error " << static_cast<uint64_t>(fd < 0 ? -fd : ENOMEM) << ")";
     return;
   }
+  main_fiber->traced_wait = false;  // of the parent's trace
   zero_cycles = cycles();
   zero_ns = now_ns();
   scale.store(0, std::memory_order_relaxed);

@@ -139,12 +139,12 @@ DebugLine::DebugLine(const char* word, const FiberRecord* f) {
   if (*f->name) quoted(f->name, sizeof f->name) << " ";
 }
 
-void debug_queues(Text& out) {
+void debug_queues() {
   uint32_t n;
   Slot** all = all_slots(&n);
   for (uint32_t i = 0; i < n; i++)
-    out << "fiberthread: inbox: slot " << uint64_t{i} << ": " << (all[i]->inbox.empty() ? "empty" : "not empty") << "; queued "
-        << uint64_t{all[i]->local.size()} << "; next " << static_cast<const void*>(all[i]->next.load(std::memory_order_relaxed)) << "\n";
+    Line() << "inbox: slot " << uint64_t{i} << ": inbox " << (all[i]->inbox.empty() ? "empty" : "not empty") << ", queued "
+           << uint64_t{all[i]->local.size()} << ", next " << static_cast<const void*>(all[i]->next.load(std::memory_order_relaxed));
 }
 
 // ---- the report ----

@@ -49,7 +49,7 @@ class DebugLine : public Line {
 #define FIBERTHREAD_DEBUG_LINE(WORD, word, fiber) \
   if (watched(kWatch##WORD)) DebugLine(word, fiber)
 // The queues, for FIBERTHREAD_DEBUG=inbox at a deadlock.
-void debug_queues(Text& out);
+void debug_queues();
 
 void report_statistics(int fd);
 
