@@ -145,9 +145,7 @@ bench:
 	@tests/deps build bench
 	@$(MAKE) --no-print-directory all bench-programs
 	@bench-scripts/run --quick $(BUILD) $(CASES)
-	@$(if $(CASES),,bench-scripts/crossover --quick $(BUILD))
-	@$(if $(CASES),,bench-scripts/pigz --quick $(BUILD))
-	@$(if $(CASES),,bench-scripts/echo --quick $(BUILD))
+	@$(if $(CASES),,bench-scripts/all --quick $(BUILD))
 
 # ---- installing ----
 

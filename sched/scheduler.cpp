@@ -150,7 +150,7 @@ void enqueue_woken(FiberRecord* f) {
   Worker* w = this_worker();
   if (!w) {
     Slot* s = slot_in_use(f->id);
-    if (watched(kWatchInbox)) DebugLine("inbox", f) << (s ? "goes to the inbox of slot " : "goes to the global queue") << uint64_t{s ? s->index : 0};
+    if (watched(kWatchInbox)) debug_line("inbox", f, s ? "goes to the inbox of slot " : "goes to the global queue, number ", uint64_t{s ? s->index : 0});
     if (s) s->inbox.push(f);
     else global_queue.push(f);
     std::atomic_thread_fence(std::memory_order_seq_cst);  // the entry before we look for sleepers; pairs with go_idle()
@@ -181,7 +181,7 @@ void enqueue_woken(FiberRecord* f) {
 void enqueue_round_robin(FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
   Slot* s = slot_in_use(round_robin.fetch_add(1, std::memory_order_relaxed));
-  if (watched(kWatchInbox)) DebugLine("inbox", f) << "goes to the inbox of slot " << uint64_t{s ? s->index : 0};
+  if (watched(kWatchInbox)) debug_line("inbox", f, "goes to the inbox of slot ", uint64_t{s ? s->index : 0});
   if (s) s->inbox.push(f);
   else global_queue.push(f);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -857,15 +857,15 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   if (me->pending_unpark.load(std::memory_order_relaxed)) {
     // Exchanged: what its setter wrote before is seen by the look at the condition that follows.
     me->pending_unpark.exchange(0, std::memory_order_seq_cst);
-    if (watched(kWatchPark)) DebugLine("park", me) << "does not park for " << reason.what << ": an unpark was latched";
+    if (watched(kWatchPark)) debug_line("park", me, "does not park, as an unpark was latched: ", reason.what, reason.object);
     return true;
   }
   // Only to save a switch: an unpark that follows the change of the flag is not lost.
   if (flag->load(std::memory_order_acquire) != expected) {
-    if (watched(kWatchPark)) DebugLine("park", me) << "does not park for " << reason.what << ": its condition has changed";
+    if (watched(kWatchPark)) debug_line("park", me, "does not park, as what it waits for has changed: ", reason.what, reason.object);
     return true;
   }
-  if (watched(kWatchPark)) DebugLine("park", me) << "parks for " << reason.what << " " << reason.object;
+  if (watched(kWatchPark)) debug_line("park", me, "parks for ", reason.what, reason.object);
   chaos_delay();
   me->reason = reason;
   FIBERTHREAD_PROBE3("park", me, reason.what, reason.object);
@@ -897,7 +897,7 @@ void unpark(FiberRecord* f) {
       case State::Parked:
         if (!f->state.compare_exchange_weak(s, State::Queued, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
         FIBERTHREAD_PROBE1("unpark", f);
-        if (watched(kWatchWake)) DebugLine("wake", f) << "is woken";
+        if (watched(kWatchWake)) debug_line("wake", f, "is woken");
         if (f->kernel) {
           f->kernel_word.store(1, std::memory_order_release);
           futex_wake(&f->kernel_word, 1);
@@ -909,7 +909,7 @@ void unpark(FiberRecord* f) {
       case State::Running:
       case State::Queued:
         f->pending_unpark.exchange(1, std::memory_order_seq_cst);
-        if (watched(kWatchWake)) DebugLine("wake", f) << "is not parked: latched";
+        if (watched(kWatchWake)) debug_line("wake", f, "is not parked: latched");
         chaos_delay();
         s = f->state.load(std::memory_order_seq_cst);
         if (s == State::Parked) continue;  // it may have parked between, without a look at the latch

@@ -132,7 +132,7 @@ struct Growth {
     if (full_looks >= kGrowLooks) {
       uint32_t need = now + queued_count();
       if (need <= base * kMostGrowth && want_slots(need)) {
-        if (watched(kWatchSysmon)) DebugLine("sysmon", nullptr) << "spinners have all slots; there shall be " << uint64_t{need};
+        if (watched(kWatchSysmon)) debug_line("sysmon", nullptr, "spinners have all slots; there shall be ", uint64_t{need});
         wake_if_needed();
       }
       full_looks = 0;

@@ -12,6 +12,7 @@
 #include "sched/arch.h"
 #include "sched/poller.h"
 #include "sched/stack.h"
+#include "sched/text.h"
 #include "sched/worker.h"
 
 namespace fiberthread {

@@ -7,6 +7,7 @@
 
 #include "sched/accounting.h"
 #include "sched/arch.h"
+#include "sched/text.h"
 #include "sched/trace.h"
 #include "sched/worker.h"
 
@@ -107,7 +108,7 @@ void watch_stolen(Worker* w, FiberRecord* f, uint32_t from_slot) {
 
 void watch_handed_over(Worker* w) {
   FiberRecord* f = w->running.load(std::memory_order_relaxed);
-  if (watched(kWatchSysmon)) DebugLine("sysmon", f) << "sleeps in the kernel: its worker's slot goes to another";
+  if (watched(kWatchSysmon)) debug_line("sysmon", f, "sleeps in the kernel: its worker's slot goes to another");
   if (!watched(kWatchTrace)) return;
   TraceRecord r{TraceRecord::HandedOver};
   r.at = cycles();
@@ -130,13 +131,26 @@ void watch_came_back(Worker* w) {
   trace_put(of->buffer, r);
 }
 
-DebugLine::DebugLine(const char* word, const FiberRecord* f) {
-  *this << word << ": ";
-  if (!f) {
-    return;
-  }
-  *this << (f->kernel ? "thread " : "fiber ") << uint64_t{f->id} << " ";
-  if (*f->name) quoted(f->name, sizeof f->name) << " ";
+namespace {
+void begin_line(Line& line, const char* word, const FiberRecord* f) {
+  line << word << ": ";
+  if (!f) return;
+  line << (f->kernel ? "thread " : "fiber ") << uint64_t{f->id} << " ";
+  if (*f->name) line.quoted(f->name, sizeof f->name) << " ";
+}
+}  // namespace
+
+void debug_line(const char* word, const FiberRecord* f, const char* what, const char* more, const void* object) {
+  Line line;
+  begin_line(line, word, f);
+  line << what << more;
+  if (object) line << " " << object;
+}
+
+void debug_line(const char* word, const FiberRecord* f, const char* what, uint64_t number) {
+  Line line;
+  begin_line(line, word, f);
+  line << what << number;
 }
 
 void debug_queues() {

@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "sched/fiber.h"
-#include "sched/text.h"
 
 namespace fiberthread {
 
@@ -33,21 +32,17 @@ inline bool watched(uint32_t bits) { return __builtin_expect(watching.load(std::
 enum class Leave : uint8_t { Park, Yield, Preempt, Done, Not };
 
 // Each under watched(). By worker w, in scheduler code: `f` leaves it; it begins to look for work, or to run a fiber, after a sleep.
-void watch_leaves(Worker* w, FiberRecord* f, Leave why);
-void watch_begins(Worker* w);
+[[gnu::cold]] void watch_leaves(Worker* w, FiberRecord* f, Leave why);
+[[gnu::cold]] void watch_begins(Worker* w);
 // By whom it may concern, who may be no worker.
-void watch_spawned(FiberRecord* f);
-void watch_stolen(Worker* w, FiberRecord* f, uint32_t from_slot);
-void watch_handed_over(Worker* w);   // w's slot went to another, as it sleeps in the kernel
-void watch_came_back(Worker* w);
+[[gnu::cold]] void watch_spawned(FiberRecord* f);
+[[gnu::cold]] void watch_stolen(Worker* w, FiberRecord* f, uint32_t from_slot);
+[[gnu::cold]] void watch_handed_over(Worker* w);   // w's slot went to another, as it sleeps in the kernel
+[[gnu::cold]] void watch_came_back(Worker* w);
 
-// Begins "join: fiber 4194305 'name' ", to be ended by what has happened. In any context.
-class DebugLine : public Line {
- public:
-  DebugLine(const char* word, const FiberRecord* f);
-};
-#define FIBERTHREAD_DEBUG_LINE(WORD, word, fiber) \
-  if (watched(kWatch##WORD)) DebugLine(word, fiber)
+// "fiberthread: join: fiber 4194305 NAME what more" on stderr, under watched(). In any context.
+[[gnu::cold]] void debug_line(const char* word, const FiberRecord* f, const char* what, const char* more = "", const void* object = nullptr);
+[[gnu::cold]] void debug_line(const char* word, const FiberRecord* f, const char* what, uint64_t number);
 // The queues, for FIBERTHREAD_DEBUG=inbox at a deadlock.
 void debug_queues();
 

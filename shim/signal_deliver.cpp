@@ -93,7 +93,7 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
     if (a.handler == reinterpret_cast<void*>(SIG_DFL)) default_action(sig);
     return Ran::No;
   }
-  if (watched(kWatchSignal)) DebugLine("signal", me) << "gets " << static_cast<uint64_t>(sig) << ", which was kept";
+  if (watched(kWatchSignal)) debug_line("signal", me, "gets one that was kept: ", static_cast<uint64_t>(sig));
   int error = errno;
   ucontext_t here;
   if (!context) {
@@ -266,10 +266,10 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
     bool mine = me && !timed && (sent_to_thread(got) || profiles(got));
     FiberRecord* to = timed ? timed : mine ? me : pick_target(me, sig);
     if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
-      if (watched(kWatchSignal)) DebugLine("signal", me) << "gets " << static_cast<uint64_t>(sig) << " at once";
+      if (watched(kWatchSignal)) debug_line("signal", me, "gets at once ", static_cast<uint64_t>(sig));
       enter(in, sig, got);
     } else {
-      if (watched(kWatchSignal)) DebugLine("signal", to) << "has " << static_cast<uint64_t>(sig) << " kept for it";
+      if (watched(kWatchSignal)) debug_line("signal", to, "is to get later ", static_cast<uint64_t>(sig));
       if (!record(to, got, !timed && !sent_to_thread(got))) return false;
       if (!to) {
         wake_waiter(sig, idle_context);
@@ -285,7 +285,7 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
   if (idle_context) return false;  // when it leaves Busy it looks
   // One that is not blocked by the handler before it goes on top, as in the kernel.
   while (take_any(me, ~mask_of(me), &got)) {
-    if (watched(kWatchSignal)) DebugLine("signal", me) << "gets " << static_cast<uint64_t>(got.si_signo) << ", which was kept";
+    if (watched(kWatchSignal)) debug_line("signal", me, "gets one that was kept: ", static_cast<uint64_t>(got.si_signo));
     enter(in, got.si_signo, got);
   }
   return false;
