@@ -28,8 +28,8 @@
       ".size _.stapsdt.base, 1\n"                           \
       ".popsection\n"                                       \
       ".endif\n" ::__VA_ARGS__)
-// The value in a register, or a constant: nothing is computed or loaded for a probe that would not be there without it.
-#define FIBERTHREAD_WORD_(x) "nr"((uint64_t)(x))
+// The value where it is, in a register, in memory or a constant: nothing is computed or loaded for a probe that would not be there without it.
+#define FIBERTHREAD_WORD_(x) "nor"((uint64_t)(x))
 #define FIBERTHREAD_PROBE1(name, a) FIBERTHREAD_PROBE_(name, "8@%0", FIBERTHREAD_WORD_(a))
 #define FIBERTHREAD_PROBE2(name, a, b) FIBERTHREAD_PROBE_(name, "8@%0 8@%1", FIBERTHREAD_WORD_(a), FIBERTHREAD_WORD_(b))
 #define FIBERTHREAD_PROBE3(name, a, b, c) \
