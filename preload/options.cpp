@@ -40,11 +40,6 @@ bool read_number(const char* s, const char* end, uint64_t& n) {
   return true;
 }
 
-Text& put(Text& out, const char* s, size_t n) {
-  while (n--) out.put(*s++);
-  return out;
-}
-
 void put_size(Text& out, uint64_t n) {
   const char* unit = "\0kmgt";
   for (; n % 1024 == 0 && unit[1]; n /= 1024) unit++;
@@ -142,7 +137,7 @@ void explain(Text& out, const Form& form, const char* value) {
   out << (form.kind == Form::Words ? " is not one or several of " : count > 1 ? " is none of " : " is not ");
   each_word(form.values, [&](const char* w, size_t n, size_t place) {
     if (place) out << ", ";
-    put(out, w, n);
+    out.put(w, n);
     each_word(value, [&](const char* given, size_t length, size_t) {
       uint64_t known;
       if (in_list(form.values, given, length, known)) return false;  // of several, that is not the wrong one
@@ -157,7 +152,7 @@ void explain(Text& out, const Form& form, const char* value) {
   });
   if (count > 2) {
     out << " (nearest: ";
-    put(out, nearest, nearest_length) << ")";
+    out.put(nearest, nearest_length) << ")";
   }
 }
 

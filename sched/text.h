@@ -15,17 +15,24 @@ class Text {
     if (at_ != end_) *at_++ = c;
     return *this;
   }
-  Text& operator<<(const char* s) {
-    while (*s) put(*s++);
+  // Traces are long: of a literal, all is known when this is compiled.
+  [[gnu::always_inline]] Text& operator<<(const char* s) { return put(s, __builtin_strlen(s)); }
+  [[gnu::always_inline]] Text& put(const char* s, size_t n) {
+    if (__builtin_expect(n > room(), 0)) n = room();
+    __builtin_memcpy(at_, s, n);
+    at_ += n;
     return *this;
   }
   Text& operator<<(uint64_t n) {
     char digits[20];
-    int i = 0;
-    do digits[i++] = static_cast<char>('0' + n % 10);
-    while (n /= 10);
-    while (i) put(digits[--i]);
-    return *this;
+    size_t i = sizeof digits;
+    for (; n >= 100; n /= 100) {
+      i -= 2;
+      two(digits + i, n % 100);
+    }
+    if (n >= 10) two(digits + (i -= 2), n);
+    else digits[--i] = static_cast<char>('0' + n);
+    return put(digits + i, sizeof digits - i);
   }
   Text& operator<<(const void* p) {
     auto n = reinterpret_cast<uintptr_t>(p);
@@ -37,10 +44,9 @@ class Text {
   }
   // n / 1000 with its three decimals: ns as µs.
   Text& thousandths(uint64_t n) {
-    *this << n / 1000;
-    put('.');
-    for (uint64_t digit = 100; digit; digit /= 10) put(static_cast<char>('0' + n / digit % 10));
-    return *this;
+    char rest[4] = {'.', static_cast<char>('0' + n / 100 % 10)};
+    two(rest + 2, n % 100);
+    return (*this << n / 1000).put(rest, sizeof rest);
   }
   // What may stand between the quotes of a JSON string; at most `n` bytes, up to the first zero.
   Text& quoted(const char* s, size_t n) {
@@ -54,6 +60,12 @@ class Text {
   void write_to(int fd) const { raw_syscall(SYS_write, fd, arg(begin_), static_cast<long>(size())); }
 
  private:
+  static void two(char* to, uint64_t n) {
+    static constexpr char kPairs[] =
+        "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
+        "5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
+    __builtin_memcpy(to, kPairs + 2 * n, 2);
+  }
   char* begin_;
   char* at_;
   char* end_;
