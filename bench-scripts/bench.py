@@ -44,12 +44,12 @@ class Build:
             f.write("\n")
         print(f"\nAll figures: {os.path.relpath(path)}")
 
-    def plot(self, name, script):
+    def plot(self, name, script, size="1400,700"):
         path = self.program(name)
         if not shutil.which("gnuplot"):
             print("No plot: there is no gnuplot.")
             return
-        head = f'set terminal svg size 1400,700 background "white"\nset output "{path}"\n'
+        head = f'set terminal svg size {size} font "sans-serif,13" background "white"\nset output "{path}"\n'
         done = subprocess.run(["gnuplot"], input=head + script, text=True, capture_output=True)
         if done.returncode:
             print(f"No plot: {done.stderr.strip()}", file=sys.stderr)
@@ -280,8 +280,9 @@ set yrange [0:*]
 set ylabel "{title}"
 set xtics scale 0
 set key outside top horizontal
+set errorbars 1 linecolor rgb "#404040"
 plot {curves}
-""")
+""", "1100,380")
 
 
 # ---- servers ----
