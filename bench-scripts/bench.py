@@ -168,19 +168,22 @@ def corpus(build, mb, directory):
     return path
 
 
-def timed(command, preloaded):
-    """Wall and CPU seconds of one run, by hyperfine where it is installed. Both sides start by way of env."""
+def timed(command, preloaded, status=0):
+    """Wall and CPU seconds of one run, by hyperfine where it is installed; Cannot, if it ends with another status. Both sides start by
+    way of env."""
     command = ["env", *([f"LD_PRELOAD={preloaded}"] if preloaded else []), *command]
     if shutil.which("hyperfine"):
         with tempfile.NamedTemporaryFile(suffix=".json") as f:
-            done = subprocess.run(["hyperfine", "-N", "-r", "1", "--style", "none", "--export-json", f.name, shlex.join(command)],
+            done = subprocess.run(["hyperfine", "-N", "-i", "-r", "1", "--style", "none", "--export-json", f.name, shlex.join(command)],
                                   env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             if done.returncode:
                 raise Cannot(f"failed: {done.stderr.strip()}")
             result = json.load(f)["results"][0]
+        if result["exit_codes"] != [status]:
+            raise Cannot(f"failed: status {result['exit_codes'][0]}")
         return result["mean"], result["user"] + result["system"]
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    if subprocess.run(command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode:
+    if subprocess.run(command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode != status:
         raise Cannot("failed")
     end, after = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     return end - start, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -234,7 +237,7 @@ def compare_programs(build, name, what, cases, rounds, sides=None):
         runs = {side: [] for side in sides}
         try:
             for side in in_turn(sides, rounds):
-                runs[side].append(timed(command, preload(build, side)))
+                runs[side].append(timed(command, preload(build, side), checks[side][1]))
         except Cannot as why:
             print(f"{case}: {why}")
             table.append([case, str(why)] + [""] * (len(columns) - 2))

@@ -61,6 +61,7 @@ bool guards_by_advice() {
   return works;
 }
 
+#if defined(__x86_64__)
 bool preemption_timers() {
   sigevent event{};
   event.sigev_notify = SIGEV_NONE;
@@ -69,6 +70,7 @@ bool preemption_timers() {
   timer_delete(timer);
   return true;
 }
+#endif
 
 bool perf_events() {
   perf_event_attr attr{};
