@@ -50,6 +50,7 @@ constexpr int kOwnBase = 256, kRowBase = 512;  // what getopt_long() returns for
 
 bool optional_value(const OptionRow& row) { return row.form.kind == Form::Choice && row.form.values[0] == '0'; }
 bool has_value(const OptionRow& row) { return row.form.kind != Form::Flag; }
+bool is_negative(const OptionRow& row) { return row.option && !strncmp(row.option, "no-", 3); }
 
 std::string option_text(const char* name, char letter, const char* values, bool optional) {
   std::string text = letter ? std::string("-") + letter + ", --" + name : std::string("    --") + name;
@@ -70,9 +71,8 @@ void usage(FILE* to) {
   for (size_t i = 0; i < kOptionCount; i++) {
     const OptionRow& row = kOptions[i];
     if (!row.option) continue;
-    bool negative = !strncmp(row.option, "no-", 3);
     line(option_text(row.option, row.letter, has_value(row) ? row.form.values : nullptr, optional_value(row)),
-         negative ? std::string("do not ") + row.help : std::string(row.help) + (has_value(row) ? std::string(" (") + row.fallback + ")" : ""));
+         is_negative(row) ? std::string("do not ") + row.help : std::string(row.help) + (has_value(row) ? std::string(" (") + row.fallback + ")" : ""));
   }
   for (auto& own : kOwn) line(option_text(own.name, own.letter, own.values, false), own.help);
   fputs("\nsubcommands (\"fiberthread -- doctor\" runs a program of that name):\n", to);
@@ -80,7 +80,7 @@ void usage(FILE* to) {
   fputs("\nEach option sets a variable, which the library reads; these have no option of their own or another form:\n", to);
   for (size_t i = 0; i < kOptionCount; i++) {
     const OptionRow& row = kOptions[i];
-    if (row.option && strncmp(row.option, "no-", 3)) continue;
+    if (row.option && !is_negative(row)) continue;
     line(std::string(kPrefix) + row.name + "=" + row.form.values, std::string(row.help) + " (" + row.fallback + ")");
   }
   fputs("\nSee fiberthread(1) and fiberthread(7).\n", to);
@@ -90,8 +90,8 @@ void usage(FILE* to) {
 void table() {
   for (size_t i = 0; i < kOptionCount; i++) {
     const OptionRow& row = kOptions[i];
-    printf("%s%s\t%s\t%c\t%s\t%s\t%s\n", kPrefix, row.name, row.option ? row.option : "-", row.letter ? row.letter : '-',
-           row.option && !has_value(row) ? "-" : row.form.values, row.fallback, row.help);
+    printf("%s%s\t%s\t%c\t%s\t%s\t%s%s\n", kPrefix, row.name, row.option ? row.option : "-", row.letter ? row.letter : '-',
+           row.option && !has_value(row) ? "-" : row.form.values, row.fallback, is_negative(row) ? "do not " : "", row.help);
   }
   for (auto& own : kOwn) printf("-\t%s\t%c\t%s\t-\t%s\n", own.name, own.letter ? own.letter : '-', own.values ? own.values : "-", own.help);
   for (auto& c : kCommands) printf("-\t-\t-\t%s\t-\t%s\n", c.name, c.help);
