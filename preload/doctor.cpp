@@ -172,6 +172,11 @@ Object read_object(const std::string& path) {
   return o;
 }
 
+bool is_privileged(const std::string& path) {
+  struct stat s;
+  return (stat(path.c_str(), &s) == 0 && (s.st_mode & (S_ISUID | S_ISGID))) || getxattr(path.c_str(), "security.capability", nullptr, 0) > 0;
+}
+
 // What is not as cheap on fibers, by the names that a program imports.
 const struct Use {
   const char* what;
@@ -233,16 +238,9 @@ void look_at_program(const std::string& name, int depth = 0) {
         interpreter = first.substr(word, first.find_first_of(" \t", word) - word);
     return look_at_program(interpreter, depth + 1);
   }
-  if (!program.right_machine) return fatal("architecture", "it is not of this machine's");
-  if (program.interpreter.empty()) return fatal("linked statically", "nothing can be preloaded; its threads are its own");
-  if (program.interpreter.find("musl") != std::string::npos) return fatal("libc", "it is linked with musl");
+  if (std::string why = why_nothing_is_preloaded(path); !why.empty()) return fatal("preloading", why);
   good("linked dynamically, with " + program.interpreter);
-
-  struct stat s;
-  bool privileged = stat(path.c_str(), &s) == 0 && (s.st_mode & (S_ISUID | S_ISGID));
-  if (getxattr(path.c_str(), "security.capability", nullptr, 0) > 0) privileged = true;
-  if (privileged && geteuid() != 0) fatal("more rights than its caller", "it is setuid, setgid or has capabilities, and the loader preloads nothing into it");
-  else if (privileged) lacking("more rights than its caller", "for others than root, the loader preloads nothing into it");
+  if (is_privileged(path)) lacking("more rights than its caller", "for others than root, the loader preloads nothing into it");
 
   bool threads = false;
   std::set<std::string> said;
@@ -278,6 +276,16 @@ void look_at_program(const std::string& name, int depth = 0) {
 }
 
 }  // namespace
+
+std::string why_nothing_is_preloaded(const std::string& path) {
+  Object program = read_object(path);
+  if (!program.elf) return "";
+  if (!program.right_machine) return "it is not of this machine's architecture";
+  if (program.interpreter.empty()) return "it is linked statically, and its threads are its own";
+  if (program.interpreter.find("musl") != std::string::npos) return "it is linked with musl";
+  if (is_privileged(path) && geteuid() != 0) return "it has more rights than its caller (setuid, setgid, capabilities)";
+  return "";
+}
 
 int main_doctor(int argc, char** argv) {
   if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {

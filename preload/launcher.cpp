@@ -307,6 +307,10 @@ int main(int argc, char** argv) {
   if (!allocator.empty()) preload += ":" + allocator;
   if (const char* others = getenv("LD_PRELOAD"); others && *others) preload += std::string(":") + others;
   setenv("LD_PRELOAD", preload.c_str(), 1);
+  // The library is not there to say so.
+  if (const char* verbose = getenv("FIBERTHREAD_VERBOSE"); verbose && !strcmp(verbose, "1"))
+    if (std::string path = find_program(argv[optind]), why = path.empty() ? "" : why_nothing_is_preloaded(path); !why.empty())
+      fprintf(stderr, "fiberthread: %s: no fibers: %s\n", argv[optind], why.c_str());
   execvp(argv[optind], argv + optind);
   int e = errno;
   fprintf(stderr, "fiberthread: %s: %s\n", argv[optind], strerror(e));

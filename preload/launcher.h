@@ -11,6 +11,8 @@ int main_compare(int argc, char** argv);
 [[gnu::weak]] int main_top(int argc, char** argv);
 [[gnu::weak]] int main_dump(int argc, char** argv);
 
+// Why the loader does not load the library into this program; empty: it does. What is no ELF file is taken for a script.
+std::string why_nothing_is_preloaded(const std::string& path);
 // Where libfiberthread.so is; as a last resort its name, for the loader to look for.
 std::string find_library();
 // The file that execvp() would run; empty: there is none.

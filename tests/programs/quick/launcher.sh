@@ -72,6 +72,7 @@ gives 127 'no such program' doctor /no/such/program
 gives 2 usage doctor a b
 gcc -static -O2 -w -pthread -o "$TMP/static" "$top/tests/programs/src/many.c" || fail "gcc -static failed"
 gives 1 'linked statically' doctor "$TMP/static"
+gives 0 'no fibers: it is linked statically' --verbose "$TMP/static" 10
 printf '#!/usr/bin/env bash\ntrue\n' >"$TMP/script"
 chmod +x "$TMP/script"
 gives 0 'bash' doctor "$TMP/script"
