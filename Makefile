@@ -31,7 +31,7 @@ LIBFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP -fPIC -fno-exceptions
 TESTFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 LOW := $(wildcard sched/*.cpp sync/*.cpp sched/*_$(ARCH).S sync/*_$(ARCH).S)
-HIGH := $(wildcard shim/*.cpp shim/*_$(ARCH).S) preload/init.cpp preload/debug_layout.cpp
+HIGH := $(wildcard shim/*.cpp shim/*_$(ARCH).S) preload/init.cpp preload/options.cpp preload/debug_layout.cpp
 LOW_OBJECTS := $(LOW:%=$(BUILD)/obj/%.o)
 HIGH_OBJECTS := $(HIGH:%=$(BUILD)/obj/%.o)
 SO := $(BUILD)/libfiberthread.so
@@ -46,7 +46,7 @@ all: $(SO) $(LAUNCHER) $(SO)-gdb.py $(BUILD)/fiberthread.pc
 
 # Changes when a source is removed, which no object's time would tell.
 $(BUILD)/sources: always
-	@mkdir -p $(@D); echo '$(LOW) $(HIGH)' | cmp -s - $@ || echo '$(LOW) $(HIGH)' >$@
+	@mkdir -p $(@D); echo '$(LOW) $(HIGH) $(LAUNCHER_OBJECTS)' | cmp -s - $@ || echo '$(LOW) $(HIGH) $(LAUNCHER_OBJECTS)' >$@
 .PHONY: always
 
 # A clear word instead of "g++: not found" for each file.
@@ -71,11 +71,12 @@ $(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map $(BUILD)/sources
 $(SO)-gdb.py: preload/fiberthread-gdb.py
 	@mkdir -p $(@D)
 	$(Q)cp $< $@
+# The launcher is all of preload but the library's start; of what it shares with the library, it needs the table of variables.
 $(BUILD)/obj/launcher/%.o: preload/%.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP -c $< -o $@
-$(LAUNCHER): $(LAUNCHER_OBJECTS)
-	$(Q)$(CXX) $^ -o $@
+	$(Q)$(CXX) -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP -DVERSION='"$(VERSION)"' -c $< -o $@
+$(LAUNCHER): $(LAUNCHER_OBJECTS) $(BUILD)/sources
+	$(Q)$(CXX) $(LAUNCHER_OBJECTS) -o $@ -pthread $(if $(CROSS),-static-libstdc++ -static-libgcc)
 
 $(BUILD)/fiberthread.pc: preload/fiberthread.pc.in Makefile
 	@mkdir -p $(@D)
@@ -166,9 +167,7 @@ bench:
 	@$(MAKE) --no-print-directory all bench-programs
 	@bench-scripts/run --quick $(BUILD) $(CASES)
 	@bench-scripts/api --quick $(BUILD) $(CASES)
-	@$(if $(CASES),,bench-scripts/crossover --quick $(BUILD))
-	@$(if $(CASES),,bench-scripts/pigz --quick $(BUILD))
-	@$(if $(CASES),,bench-scripts/echo --quick $(BUILD))
+	@$(if $(CASES),,bench-scripts/all --quick $(BUILD))
 
 # ---- installing ----
 
@@ -182,6 +181,9 @@ install: all
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' preload/fiberthread.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/fiberthread.pc
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 man/*.7 $(DESTDIR)$(PREFIX)/share/man/man7/
+	install -D -m 644 preload/completion.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fiberthread
+	install -D -m 644 preload/completion.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_fiberthread
+	install -D -m 644 preload/completion.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/fiberthread.fish
 clean:
 	rm -rf build
 

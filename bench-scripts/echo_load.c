@@ -1,6 +1,7 @@
-// usage: echo_load PORT CONNECTIONS SECONDS
+// usage: echo_load PORT CONNECTIONS SECONDS [REQUEST ANSWER]
 //
-// Sends 64 bytes on each connection, and the next 64 when they have come back. One epoll loop. After a fifth of the time as warm-up,
+// Sends 64 bytes on each connection, and the next 64 when they have come back; or the request, whose answer must always be the same
+// (up to 1,000 bytes, each written as a shell's $'…' makes it). One epoll loop. After a fifth of the time as warm-up,
 // prints one line of NAME=NUMBER: requests a second, and percentiles of the time from request to answer in µs.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -17,13 +18,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kMessage = 64, kBuckets = 2000000 };  // a bucket is a µs
+enum { kMessage = 64, kMost = 1000, kBuckets = 2000000 };  // a bucket is a µs
 
 static struct connection {
   int fd, got;
   uint64_t sent_at;
   char message[kMessage];
 }* connections;
+static const char *fixed, *answer;
+static size_t fixed_size, answer_size = kMessage;
 static uint32_t* buckets;
 
 static _Noreturn void fail(const char* what) {
@@ -38,6 +41,10 @@ static uint64_t now_ns(void) {
 static void request(struct connection* c, uint64_t now) {
   c->got = 0;
   c->sent_at = now;
+  if (fixed) {
+    if (write(c->fd, fixed, fixed_size) != (ssize_t)fixed_size) fail("write");
+    return;
+  }
   uint64_t stamp = now ^ (uint64_t)c->fd << 48;
   for (int i = 0; i < kMessage; i += 8) memcpy(c->message + i, &stamp, 8);
   if (write(c->fd, c->message, kMessage) != kMessage) fail("write");
@@ -53,6 +60,11 @@ int main(int argc, char** argv) {
   if (argc < 4) return 2;
   int n = atoi(argv[2]), ep = epoll_create1(0), one = 1;
   double seconds = atof(argv[3]);
+  if (argc == 6) {
+    fixed = argv[4], fixed_size = strlen(fixed);
+    answer = argv[5], answer_size = strlen(answer);
+    if (!answer_size || answer_size > kMost) return 2;
+  }
   struct rlimit limit;
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
@@ -83,17 +95,17 @@ int main(int argc, char** argv) {
     }
     for (int i = 0; i < r; i++) {
       struct connection* c = ready[i].data.ptr;
-      char got[kMessage];
-      ssize_t k = read(c->fd, got, kMessage - c->got);
+      char got[kMost];
+      ssize_t k = read(c->fd, got, answer_size - c->got);
       if (k <= 0) {
         if (k < 0 && errno == EAGAIN) continue;
         fail("read");
       }
-      if (memcmp(got, c->message + c->got, k)) {
-        fprintf(stderr, "echo_load: another answer than the request\n");
+      if (memcmp(got, (answer ? answer : c->message) + c->got, k)) {
+        fprintf(stderr, "echo_load: another answer than expected\n");
         return 1;
       }
-      if ((c->got += k) < kMessage) continue;
+      if ((size_t)(c->got += k) < answer_size) continue;
       now = now_ns();
       all++;
       if (now >= warm && now < end) {

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "preload/commands.h"
+#include "preload/launcher.h"
 #include "preload/symbols.h"
 
 namespace fiberthread {

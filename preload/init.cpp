@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <fcntl.h>
+#include <sys/auxv.h>
 
+#include "preload/options.h"
 #include "sched/chaos.h"
 #include "sched/context.h"
 #include "sched/poller.h"
+#include "sched/watch.h"
 #include "sched/worker.h"
 #include "shim/fork.h"
 #include "shim/signal.h"
@@ -18,99 +21,57 @@ namespace {
 
 std::atomic<int> report_fd{-1};
 
-void say(int fd, const char* a, const char* b = "", const char* c = "", const char* d = "") {
-  char line[256];
-  size_t n = 0;
-  for (const char* s : {"fiberthread: ", a, b, c, d, "\n"})
-    for (; *s && n < sizeof line; s++) line[n++] = *s;
-  raw_syscall(SYS_write, fd, arg(line), static_cast<long>(n));
+void dump_on(int sig) {
+  if (signal_may_dump(sig)) {
+    options.dump_signal = sig;
+    return;
+  }
+  Line line;
+  line << kPrefix << "DUMP_SIGNAL=" << static_cast<uint64_t>(sig) << " is a signal that cannot be used for that; ignored";
 }
 
-// "0" and "" switch off, "1" on.
-bool flag(const char* name, const char* value) {
-  if (!*value || !strcmp(value, "0")) return false;
-  if (!strcmp(value, "1")) return true;
-  say(2, name, "=", value, " is not understood (0 or 1); ignored");
-  return false;
+enum Row {
+#define OPTION(name, ...) kRow_##name,
+#include "preload/options.def"
+#undef OPTION
+};
+
+void set_option(size_t row, [[maybe_unused]] uint64_t n, [[maybe_unused]] const char* s) {
+  switch (row) {
+#define OPTION(name, option, letter, form, fallback, help, ...) \
+  case kRow_##name: __VA_ARGS__; break;
+#include "preload/options.def"
+#undef OPTION
+  }
 }
 
-void read_option(const char* name, const char* value) {
-  if (!strcmp(name, "WORKERS")) {
-    uint32_t n = 0;
-    const char* p = value;
-    for (; *p >= '0' && *p <= '9' && n <= kMaxSlots; p++) n = n * 10 + static_cast<uint32_t>(*p - '0');
-    if (*p || p == value || n == 0 || n > kMaxSlots) say(2, "FIBERTHREAD_WORKERS=", value, " is not a number from 1 to 256; ignored");
-    else options.workers = n;
-  } else if (!strcmp(name, "SPAWN")) {
-    if (!strcmp(value, "adaptive")) options.spawn = SpawnPolicy::Adaptive;
-    else if (!strcmp(value, "round-robin")) options.spawn = SpawnPolicy::RoundRobin;
-    else if (!strcmp(value, "local")) options.spawn = SpawnPolicy::Local;
-    else say(2, "FIBERTHREAD_SPAWN=", value, " is not adaptive, round-robin or local; ignored");
-  } else if (!strcmp(name, "PREEMPT_US")) {
-    constexpr uint32_t kMost = 1'000'000;
-    uint32_t n = 0;
-    const char* p = value;
-    for (; *p >= '0' && *p <= '9' && n <= kMost; p++) n = n * 10 + static_cast<uint32_t>(*p - '0');
-    if (*p || n < 10 || n > kMost) say(2, "FIBERTHREAD_PREEMPT_US=", value, " is not a number from 10 to 1000000; ignored");
-    else options.preempt_us = n;
-  } else if (!strcmp(name, "DEADLOCK")) {
-    if (!strcmp(value, "report")) options.deadlock = DeadlockPolicy::Report;
-    else if (!strcmp(value, "abort")) options.deadlock = DeadlockPolicy::Abort;
-    else if (!strcmp(value, "off")) options.deadlock = DeadlockPolicy::Off;
-    else say(2, "FIBERTHREAD_DEADLOCK=", value, " is not report, abort or off; ignored");
-  } else if (!strcmp(name, "DUMP_SIGNAL")) {
-    int n = 0;
-    const char* p = value;
-    for (; *p >= '0' && *p <= '9' && n <= 64; p++) n = n * 10 + (*p - '0');
-    if (*p || !signal_may_dump(n)) say(2, "FIBERTHREAD_DUMP_SIGNAL=", value, " is not the number of a signal that may be used for that; ignored");
-    else options.dump_signal = n;
-  } else if (!strcmp(name, "CHAOS")) {
-    uint64_t n = 0;
-    const char* p = value;
-    for (; *p >= '0' && *p <= '9' && n < 1'000'000'000'000; p++) n = n * 10 + static_cast<uint64_t>(*p - '0');
-    if (*p || n == 0) say(2, "FIBERTHREAD_CHAOS=", value, " is not a number from 1; ignored");
-    else {
-      chaos_seed = n;
-      if (!options.preempt_us) options.preempt_us = 150;
-    }
-  } else if (!strcmp(name, "STATS")) {
-    options.statistics = flag("FIBERTHREAD_STATS", value);
-  } else if (!strcmp(name, "VERBOSE")) {
-    options.verbose = flag("FIBERTHREAD_VERBOSE", value);
-  } else if (!strcmp(name, "CHANNEL_LOCKFREE")) {
-    channel_lock_free = flag("FIBERTHREAD_CHANNEL_LOCKFREE", value);
-  } else if (!strcmp(name, "NPTL")) {
-    options.force_nptl = flag("FIBERTHREAD_NPTL", value);
-  } else if (!strcmp(name, "SELFCHECK")) {
-    if (!strcmp(value, "fail")) options.fail_self_check = true;
-    else say(2, "FIBERTHREAD_SELFCHECK=", value, " is not \"fail\"; ignored");
+void read_option(const char* name, size_t length, const char* value) {
+  const OptionRow* row = option_row(name, length);
+  uint64_t n = 0;
+  if (row && understand(row->form, value, n)) {
+    set_option(static_cast<size_t>(row - kOptions), n, value);
+    return;
+  }
+  Line line;
+  line << kPrefix;
+  if (row) {
+    line << row->name << "=" << value;
+    explain(line, row->form, value);
+    line << "; ignored";
   } else {
-    say(2, "unknown option FIBERTHREAD_", name, "; ignored");
+    for (size_t i = 0; i < length && i < 64; i++) line.put(name[i]);
+    line << " is no variable of the library; ignored (nearest: " << kPrefix << nearest_option(name, length) << ")";
   }
 }
 
 void read_options(char** envp) {
-  constexpr char kPrefix[] = "FIBERTHREAD_";
+  // In a program with more rights than its caller, which names a file for a trace for example, the caller has no say.
+  if (getauxval(AT_SECURE)) return;
   for (; envp && *envp; envp++) {
     if (strncmp(*envp, kPrefix, sizeof kPrefix - 1) != 0) continue;
-    const char* rest = *envp + sizeof kPrefix - 1;
-    const char* eq = strchr(rest, '=');
-    char name[32];
-    if (!eq || static_cast<size_t>(eq - rest) >= sizeof name) continue;
-    memcpy(name, rest, static_cast<size_t>(eq - rest));
-    name[eq - rest] = 0;
-    read_option(name, eq + 1);
+    const char* name = *envp + sizeof kPrefix - 1;
+    if (const char* eq = strchr(name, '=')) read_option(name, static_cast<size_t>(eq - name), eq + 1);
   }
-}
-
-char* put(char* p, const char* name, uint64_t n) {
-  while (*name) *p++ = *name++;
-  char digits[20];
-  int i = 0;
-  do digits[i++] = static_cast<char>('0' + n % 10);
-  while (n /= 10);
-  while (i) *p++ = digits[--i];
-  return p;
 }
 
 [[gnu::constructor(101)]] void start(int, char**, char** envp) {
@@ -119,33 +80,16 @@ char* put(char* p, const char* name, uint64_t n) {
   read_options(envp);
   fork_init();
   if (options.dump_signal) signal_dump_init();
-  if (options.statistics) {
+  if (options.statistics != Report::None) {
+    watching.fetch_or(kWatchStats, std::memory_order_relaxed);
     // A program may close stderr before it ends: keep one of ours, out of its way.
     poll_take(raw_syscall(SYS_fcntl, 2, F_DUPFD_CLOEXEC, 0), report_fd);
   }
 }
 
 [[gnu::destructor]] void end() {
-  if (report_fd < 0) return;
-  uint64_t switches = 0, parks = 0, steals = 0, preemptions = 0;
-  for (Worker* w = all_workers(); w; w = w->all_next) {
-    switches += w->switches;
-    parks += w->parks;
-    steals += w->steals;
-    preemptions += w->preemptions.load(std::memory_order_relaxed);
-  }
-  char line[256];
-  char* p = put(line, "fiberthread: fibers=", fibers_spawned());
-  p = put(p, " recycled=", fibers_recycled());
-  p = put(p, " workers=", statistics.workers.load());
-  p = put(p, " switches=", switches);
-  p = put(p, " parks=", parks);
-  p = put(p, " steals=", steals);
-  p = put(p, " preemptions=", preemptions);
-  p = put(p, " slots=", slots_wanted());
-  p = put(p, " handovers=", statistics.handovers.load());
-  *p++ = '\n';
-  raw_syscall(SYS_write, report_fd, arg(line), p - line);
+  if (report_fd >= 0) report_statistics(report_fd);
+  trace_end();
 }
 
 }  // namespace

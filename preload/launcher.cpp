@@ -1,83 +1,317 @@
-// fiberthread: runs a program with libfiberthread.so preloaded.
+// fiberthread: runs a program with libfiberthread.so preloaded, or one of the subcommands. What options there are comes from the
+// table of variables (options.def): each sets its variable.
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-#include <string>
+#include "preload/launcher.h"
+#include "preload/options.h"
 
-#include "preload/commands.h"
+using namespace fiberthread;
 
 namespace {
 
-const char kUsage[] =
-    "usage: fiberthread [options] [--] program [argument…]\n"
-    "Runs the program with its POSIX threads as fibers.\n"
-    "  -w, --workers N     run fibers on N kernel threads (default: one per CPU)\n"
-    "  -s, --spawn POLICY  where new fibers go: adaptive, round-robin or local\n"
-    "      --stats         print counts on stderr when the program ends\n"
-    "      --verbose       say on stderr what could not be served\n"
-    "      --nptl          load the library but leave the threads to libc\n"
-    "  -h, --help          this text\n";
+struct Own {
+  const char* name;
+  char letter;
+  const char* values;
+  const char* help;
+};
+constexpr Own kOwn[] = {
+    {"malloc", 0, "jemalloc|libc", "the allocator of the program"},
+    {"help", 'h', nullptr, "this text"},
+    {"version", 0, nullptr, "the version"},
+    {"table", 0, nullptr, "all options and variables, for scripts: fields divided by tabs"},
+};
+struct Command {
+  const char* name;
+  int (*run)(int, char**);
+  const char* arguments;
+  const char* help;
+};
+const Command kCommands[] = {
+    {"doctor", main_doctor, "[PROGRAM]", "can this machine, and this program, run on fibers?"},
+    {"compare", main_compare, "[-r RUNS] [--] PROGRAM [ARGUMENT…]", "run it with and without, and say what differs"},
+    {"top", main_top, "PID", "a live view of a process"},
+    {"dump", main_dump, "PID|CORE", "all fibers of a process, with their stacks"},
+};
+constexpr int kOwnBase = 256, kRowBase = 512;  // what getopt_long() returns for them
 
-int wrong(const char* what, const char* value) {
-  fprintf(stderr, "fiberthread: %s \"%s\"\n", what, value);
-  return 2;
+bool optional_value(const OptionRow& row) { return row.form.kind == Form::Choice && row.form.values[0] == '0'; }
+bool has_value(const OptionRow& row) { return row.form.kind != Form::Flag; }
+bool is_negative(const OptionRow& row) { return row.option && !strncmp(row.option, "no-", 3); }
+
+std::string option_text(const char* name, char letter, const char* values, bool optional) {
+  std::string text = letter ? std::string("-") + letter + ", --" + name : std::string("    --") + name;
+  if (values && optional) text += std::string("[=") + (strncmp(values, "0|1|", 4) ? values : values + 4) + "]";
+  else if (values) text += std::string(values[strcspn(values, "|")] ? "=" : " ") + values;
+  return text;
 }
 
-// Beside the launcher (a build tree), or ../lib of where it is installed.
-std::string find_library() {
-  char self[4096];
-  ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-  if (n <= 0) return "libfiberthread.so";
-  self[n] = 0;
-  std::string dir(self);
-  dir.erase(dir.rfind('/'));
-  for (const char* place : {"/libfiberthread.so", "/../lib/libfiberthread.so"})
-    if (access((dir + place).c_str(), R_OK) == 0) return dir + place;
-  return "libfiberthread.so";  // the dynamic loader's search path
+void usage(FILE* to) {
+  constexpr int kColumn = 36;
+  fputs("usage: fiberthread [options] [--] program [argument…]\n", to);
+  for (auto& c : kCommands) fprintf(to, "       fiberthread %s %s\n", c.name, c.arguments);
+  fputs("Runs the program with its POSIX threads as fibers.\n\noptions:\n", to);
+  auto line = [&](const std::string& text, const std::string& help) {
+    if (text.size() < kColumn) fprintf(to, "  %-*s %s\n", kColumn, text.c_str(), help.c_str());
+    else fprintf(to, "  %s\n  %*s %s\n", text.c_str(), kColumn, "", help.c_str());
+  };
+  for (size_t i = 0; i < kOptionCount; i++) {
+    const OptionRow& row = kOptions[i];
+    if (!row.option) continue;
+    line(option_text(row.option, row.letter, has_value(row) ? row.form.values : nullptr, optional_value(row)),
+         is_negative(row) ? std::string("do not ") + row.help : std::string(row.help) + (has_value(row) ? std::string(" (") + row.fallback + ")" : ""));
+  }
+  for (auto& own : kOwn) line(option_text(own.name, own.letter, own.values, false), own.help);
+  fputs("\nsubcommands (\"fiberthread -- doctor\" runs a program of that name):\n", to);
+  for (auto& c : kCommands) line(std::string(c.name) + " " + c.arguments, c.help);
+  fputs("\nEach option sets a variable, which the library reads; these have no option of their own or another form:\n", to);
+  for (size_t i = 0; i < kOptionCount; i++) {
+    const OptionRow& row = kOptions[i];
+    if (row.option && !is_negative(row)) continue;
+    line(std::string(kPrefix) + row.name + "=" + row.form.values, std::string(row.help) + " (" + row.fallback + ")");
+  }
+  fputs("\nSee fiberthread(1) and fiberthread(7).\n", to);
+}
+
+// variable, option, letter, values, default, help; then the launcher's own without a variable, and the subcommands without either.
+void table() {
+  for (size_t i = 0; i < kOptionCount; i++) {
+    const OptionRow& row = kOptions[i];
+    printf("%s%s\t%s\t%c\t%s\t%s\t%s%s\n", kPrefix, row.name, row.option ? row.option : "-", row.letter ? row.letter : '-',
+           row.option && !has_value(row) ? "-" : row.form.values, row.fallback, is_negative(row) ? "do not " : "", row.help);
+  }
+  for (auto& own : kOwn) printf("-\t%s\t%c\t%s\t-\t%s\n", own.name, own.letter ? own.letter : '-', own.values ? own.values : "-", own.help);
+  for (auto& c : kCommands) printf("-\t-\t-\t%s\t-\t%s\n", c.name, c.help);
+}
+
+[[noreturn]] void wrong(const std::string& what) {
+  fprintf(stderr, "fiberthread: %s\n", what.c_str());
+  exit(kWrongUsage);
+}
+
+// An unknown word of an option, with what it may have meant.
+[[noreturn]] void unknown_option(const char* given) {
+  if (strncmp(given, "--", 2)) wrong(std::string("there is no option ") + given + "; see fiberthread --help");
+  given += 2;
+  size_t length = strcspn(given, "="), least = SIZE_MAX;
+  const char* nearest = "help";
+  auto look = [&](const char* name) {
+    if (size_t d = distance(given, length, name, strlen(name)); d < least) {
+      least = d;
+      nearest = name;
+    }
+  };
+  for (size_t i = 0; i < kOptionCount; i++)
+    if (kOptions[i].option) look(kOptions[i].option);
+  for (auto& own : kOwn) look(own.name);
+  wrong("there is no option --" + std::string(given, length) + " (nearest: --" + nearest + "); see fiberthread --help");
+}
+
+void set_variable(const OptionRow& row, const char* value) {
+  std::string text;
+  if (row.form.kind == Form::Flag) text = row.form.high ? "0" : "1";
+  else text = value ? value : "1";
+  uint64_t n;
+  if (!understand(row.form, text.c_str(), n)) {
+    char memory[512];
+    Text why(memory, sizeof memory);
+    explain(why, row.form, text.c_str());
+    wrong(std::string("--") + row.option + ": " + (text.empty() ? "\"\"" : text) + std::string(why.data(), why.size()));
+  }
+  // The program may change its directory before its first thread, when the file is made.
+  if (!strcmp(row.name, "TRACE") && text[0] != '/') {
+    char here[PATH_MAX];
+    if (getcwd(here, sizeof here)) text = std::string(here) + "/" + text;
+  }
+  setenv((std::string(kPrefix) + row.name).c_str(), text.c_str(), 1);
+}
+
+std::string jemalloc() {
+  for (const char* dir : {"/usr/local/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"})
+    if (std::string path = std::string(dir) + "/libjemalloc.so.2"; access(path.c_str(), R_OK) == 0) return path;
+  return "";
+}
+
+// For `doctor`: does a thread of this very process run as a fiber? Fibers' ids are above those of the kernel.
+int self_check() {
+  pthread_t thread;
+  void* result = nullptr;
+  if (pthread_create(&thread, nullptr, [](void*) -> void* { return reinterpret_cast<void*>(long{gettid() >= 1 << 22}); }, nullptr) ||
+      pthread_join(thread, &result))
+    return 1;
+  return result ? 0 : 3;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc > 1 && !strcmp(argv[1], "dump")) return main_dump(argc - 1, argv + 1);
-  if (argc > 1 && !strcmp(argv[1], "top")) return main_top(argc - 1, argv + 1);
-  enum { kStats = 256, kVerbose, kNptl };
-  const option options[] = {{"workers", required_argument, nullptr, 'w'}, {"spawn", required_argument, nullptr, 's'},
-                            {"stats", no_argument, nullptr, kStats},      {"verbose", no_argument, nullptr, kVerbose},
-                            {"nptl", no_argument, nullptr, kNptl},        {"help", no_argument, nullptr, 'h'},
-                            {}};
-  for (int c; (c = getopt_long(argc, argv, "+w:s:h", options, nullptr)) != -1;) switch (c) {
-      case 'w': {
-        char* end;
-        long n = strtol(optarg, &end, 10);
-        if (*end || n < 1 || n > 256) return wrong("--workers takes a number from 1 to 256, not", optarg);
-        setenv("FIBERTHREAD_WORKERS", optarg, 1);
-        break;
+// Beside the launcher (a build tree), or ../lib of where it is installed.
+std::string find_library() {
+  char self[PATH_MAX];
+  ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+  if (n <= 0) return "libfiberthread.so";
+  std::string dir(self, static_cast<size_t>(n));
+  dir.erase(dir.rfind('/'));
+  for (const char* place : {"/libfiberthread.so", "/../lib/libfiberthread.so"})
+    if (access((dir + place).c_str(), R_OK) == 0) return dir + place;
+  return "libfiberthread.so";
+}
+
+std::string find_program(const std::string& name) {
+  auto runs = [](const std::string& path) {
+    struct stat s;
+    return access(path.c_str(), X_OK) == 0 && stat(path.c_str(), &s) == 0 && S_ISREG(s.st_mode);
+  };
+  if (name.find('/') != std::string::npos) return runs(name) ? name : "";
+  const char* path = getenv("PATH");
+  std::string dirs = path ? path : "/bin:/usr/bin";
+  for (size_t at = 0; at <= dirs.size();) {
+    size_t end = dirs.find(':', at);
+    if (end == std::string::npos) end = dirs.size();
+    std::string dir = dirs.substr(at, end - at), file = (dir.empty() ? "." : dir) + "/" + name;
+    if (runs(file)) return file;
+    at = end + 1;
+  }
+  return "";
+}
+
+Result run(const std::vector<std::string>& command, const std::vector<std::string>& environment, bool watch) {
+  Result r;
+  std::vector<char*> argv, env;
+  for (auto& a : command) argv.push_back(const_cast<char*>(a.c_str()));
+  for (auto& e : environment) env.push_back(const_cast<char*>(e.c_str()));
+  for (char** e = environ; *e; e++)
+    if (strncmp(*e, "LD_PRELOAD=", 11) && strncmp(*e, kPrefix, sizeof kPrefix - 1)) env.push_back(*e);
+  argv.push_back(nullptr);
+  env.push_back(nullptr);
+  std::string program = find_program(command[0]);
+  FILE* out = tmpfile();
+  FILE* err = tmpfile();
+  if (program.empty() || !out || !err) return r;
+  timespec begin, end;
+  clock_gettime(CLOCK_MONOTONIC, &begin);
+  pid_t pid = fork();
+  if (pid < 0) return r;
+  if (pid == 0) {
+    int null = open("/dev/null", O_RDONLY);
+    dup2(null, 0);
+    dup2(fileno(out), 1);
+    dup2(fileno(err), 2);
+    execve(program.c_str(), argv.data(), env.data());
+    _exit(kCannotRun);
+  }
+  r.started = true;
+  rusage usage{};
+  char name[64];
+  snprintf(name, sizeof name, "/proc/%d/status", static_cast<int>(pid));
+  while (wait4(pid, &r.status, watch ? WNOHANG : 0, &usage) == 0) {
+    if (FILE* f = fopen(name, "r")) {
+      char line[256];
+      long n;
+      while (fgets(line, sizeof line, f)) {
+        if (sscanf(line, "VmHWM: %ld", &n) == 1 && n > r.peak_kb) r.peak_kb = n;
+        if (sscanf(line, "Threads: %ld", &n) == 1 && n > r.most_threads) r.most_threads = static_cast<int>(n);
       }
-      case 's':
-        if (strcmp(optarg, "adaptive") && strcmp(optarg, "round-robin") && strcmp(optarg, "local"))
-          return wrong("--spawn takes adaptive, round-robin or local, not", optarg);
-        setenv("FIBERTHREAD_SPAWN", optarg, 1);
-        break;
-      case kStats: setenv("FIBERTHREAD_STATS", "1", 1); break;
-      case kVerbose: setenv("FIBERTHREAD_VERBOSE", "1", 1); break;
-      case kNptl: setenv("FIBERTHREAD_NPTL", "1", 1); break;
-      case 'h': fputs(kUsage, stdout); return 0;
-      default: fputs(kUsage, stderr); return 2;
+      fclose(f);
     }
+    poll(nullptr, 0, 1);
+  }
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  r.seconds = static_cast<double>(end.tv_sec - begin.tv_sec) + static_cast<double>(end.tv_nsec - begin.tv_nsec) / 1e9;
+  // The kernel's own figure is exact, but not less than what we had ourselves when it was forked.
+  rusage own{};
+  getrusage(RUSAGE_SELF, &own);
+  if (usage.ru_maxrss > own.ru_maxrss || !r.peak_kb) r.peak_kb = usage.ru_maxrss;
+  for (auto [file, text] : {std::pair{out, &r.out}, std::pair{err, &r.err}}) {
+    char part[65536];
+    rewind(file);
+    for (size_t n; (n = fread(part, 1, sizeof part, file)) > 0;) text->append(part, n);
+    fclose(file);
+  }
+  return r;
+}
+
+int main(int argc, char** argv) {
+  if (argc > 1 && !strcmp(argv[1], "--self-check")) return self_check();
+  if (argc > 1)
+    for (auto& c : kCommands) {
+      if (strcmp(argv[1], c.name)) continue;
+      return c.run(argc - 1, argv + 1);
+    }
+  std::vector<option> options;
+  std::string letters = "+";  // the program's own options are none of ours
+  for (size_t i = 0; i < kOptionCount; i++) {
+    const OptionRow& row = kOptions[i];
+    if (!row.option) continue;
+    int value = !has_value(row) ? no_argument : optional_value(row) ? optional_argument : required_argument;
+    options.push_back({row.option, value, nullptr, kRowBase + static_cast<int>(i)});
+    if (row.letter) letters += std::string(1, row.letter) + (value == required_argument ? ":" : "");
+  }
+  for (size_t i = 0; i < sizeof kOwn / sizeof *kOwn; i++) {
+    options.push_back({kOwn[i].name, kOwn[i].values ? required_argument : no_argument, nullptr, kOwnBase + static_cast<int>(i)});
+    if (kOwn[i].letter) letters += kOwn[i].letter;
+  }
+  options.push_back({});
+  std::string allocator;
+  opterr = 0;
+  for (int c, at = 1; (c = getopt_long(argc, argv, letters.c_str(), options.data(), nullptr)) != -1; at = optind) {
+    if (c == '?') {
+      for (auto& o : options)
+        if (o.name && optopt == o.val) wrong(std::string("--") + o.name + (o.has_arg == required_argument ? " needs a value" : " takes no value"));
+      if (optopt && strchr(letters.c_str(), optopt)) wrong(std::string("-") + static_cast<char>(optopt) + " needs a value");
+      unknown_option(argv[at]);
+    }
+    if (c < kOwnBase) {
+      for (size_t i = 0; i < kOptionCount; i++)
+        if (kOptions[i].letter == c) c = kRowBase + static_cast<int>(i);
+      for (size_t i = 0; i < sizeof kOwn / sizeof *kOwn; i++)
+        if (kOwn[i].letter == c) c = kOwnBase + static_cast<int>(i);
+    }
+    if (c >= kRowBase) {
+      set_variable(kOptions[c - kRowBase], optarg);
+      continue;
+    }
+    switch (c - kOwnBase) {
+      case 0:
+        if (!strcmp(optarg, "jemalloc")) {
+          if ((allocator = jemalloc()).empty()) wrong("--malloc=jemalloc: there is no libjemalloc.so.2 (Debian's package is libjemalloc2)");
+        } else if (!strcmp(optarg, "libc")) {
+          allocator.clear();
+        } else {
+          wrong(std::string("--malloc: ") + optarg + " is neither jemalloc nor libc");
+        }
+        break;
+      case 1: usage(stdout); return 0;
+      case 2: printf("fiberthread %s\n", VERSION); return 0;
+      case 3: table(); return 0;
+    }
+  }
   if (optind >= argc) {
-    fputs(kUsage, stderr);
-    return 2;
+    fputs("fiberthread: there is no program to run; see fiberthread --help\n", stderr);
+    return kWrongUsage;
   }
   std::string preload = find_library();
+  if (!allocator.empty()) preload += ":" + allocator;
   if (const char* others = getenv("LD_PRELOAD"); others && *others) preload += std::string(":") + others;
   setenv("LD_PRELOAD", preload.c_str(), 1);
+  // The library is not there to say so.
+  if (const char* verbose = getenv("FIBERTHREAD_VERBOSE"); verbose && !strcmp(verbose, "1"))
+    if (std::string path = find_program(argv[optind]), why = path.empty() ? "" : why_nothing_is_preloaded(path); !why.empty())
+      fprintf(stderr, "fiberthread: %s: no fibers: %s\n", argv[optind], why.c_str());
   execvp(argv[optind], argv + optind);
   int e = errno;
   fprintf(stderr, "fiberthread: %s: %s\n", argv[optind], strerror(e));
-  return e == ENOENT ? 127 : 126;
+  return e == ENOENT ? kNotFound : kCannotRun;
 }

@@ -15,7 +15,7 @@
 #include <algorithm>
 #include <map>
 
-#include "preload/commands.h"
+#include "preload/launcher.h"
 #include "preload/target.h"
 
 namespace fiberthread {

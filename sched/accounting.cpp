@@ -3,10 +3,9 @@
 #include <time.h>
 
 #include "sched/syscall.h"
+#include "sched/watch.h"
 
 namespace fiberthread {
-
-alignas(64) std::atomic<bool> accounting{false};
 
 uint64_t cpu_time_of_thread(int tid) {
   timespec ts{};
@@ -31,7 +30,7 @@ void account(Worker* w, FiberRecord* f) {
 
 void account_tick() {
   FiberRecord* f = tls_current;
-  if (!f || f->kernel || accounting.load(std::memory_order_relaxed)) return;
+  if (!f || f->kernel || watched(kWatchCpu)) return;
   account(f->worker, f);
 }
 
@@ -54,7 +53,7 @@ uint64_t as_seen_by_another(FiberRecord* f) {
 }  // namespace
 
 uint64_t cpu_time_of(FiberRecord* f) {
-  accounting.store(true, std::memory_order_relaxed);
+  if (!watched(kWatchCpu)) watching.fetch_or(kWatchCpu, std::memory_order_relaxed);
   Busy busy;
   if (f == tls_current) return f->cpu.load(std::memory_order_relaxed) + cpu_time_of_thread(0) - f->worker->cpu_mark.load(std::memory_order_relaxed);
   uint64_t now = as_seen_by_another(f), seen = f->cpu_seen.load(std::memory_order_relaxed);

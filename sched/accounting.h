@@ -1,7 +1,7 @@
 // CPU time of single fibers, which the kernel knows of its threads only.
 //
 // A worker's clock up to Worker::cpu_mark has been given to fibers. From the first use on, each switch gives the rest to the fiber
-// that leaves; until then nobody pays for that, and the timer's tick does it, for whoever runs then.
+// that leaves (kWatchCpu, watch.h); until then nobody pays for that, and the timer's tick does it, for whoever runs then.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -9,8 +9,6 @@
 #include "sched/worker.h"
 
 namespace fiberthread {
-
-alignas(64) extern std::atomic<bool> accounting;  // at every switch; once on, it stays so
 
 // In scheduler code of w, or with w's signals masked: what it has used belongs to f; null: to nobody.
 void account(Worker* w, FiberRecord* f);

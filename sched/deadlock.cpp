@@ -22,6 +22,7 @@
 #include "sched/reaper.h"
 #include "sched/report.h"
 #include "sched/stack.h"
+#include "sched/watch.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -258,6 +259,7 @@ void report(uint32_t workers, uint64_t parked) {
   out.begin() << "workers: " << workers << " (base " << base << ", extra " << (workers > base ? workers - base : 0)
       << ", blocked 0); fibers: " << parked << " parked, " << spawned + 1 - parked << " completed, " << spawned << " spawned\n";
   out.flush();
+  if (watched(kWatchInbox)) debug_queues();
   if (!dumper_start(0, kMostFibers) || !dumper_wait()) list_fibers(out, 0, kMostFibers);
   uint32_t cycles_found = 0, steps = 0;
   each_fiber([&](const FiberRecord* f) {

@@ -80,6 +80,7 @@ struct alignas(64) FiberRecord {
   bool is_main = false;                  // fiber 0
   bool in_libc = false;                  // preempted with its pc inside libc: goes in front
   uint8_t blocked = 0;                   // times that its worker lost the slot to a blocking call
+  bool traced_wait = false;              // the trace has the beginning of its last wait, and not yet the end
   uint32_t id = 0;                       // the virtual tid of a fiber
   char name[16] = {};
   void* (*start)(void*) = nullptr;
@@ -100,7 +101,7 @@ struct alignas(64) FiberRecord {
 
   // Waiting.
   ParkReason reason{};
-  uint64_t since = 0;                    // recent_ns() when it last parked
+  uint64_t since = 0;                    // recent_ns() when it last parked; 0: never yet
   std::atomic<CallWait*> called_by{nullptr};  // who runs on when this one first waits, yields or ends; see sched_call()
   std::atomic<uint64_t> cpu{0};          // CPU time that it was given, see accounting.h
   std::atomic<uint64_t> cpu_seen{0};     // the most that another was told of it

@@ -16,8 +16,10 @@
 #include "sched/dumper.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
+#include "sched/probe.h"
 #include "sched/stack.h"
 #include "sched/tcb.h"
+#include "sched/watch.h"
 #include "sched/worker.h"
 
 extern "C" void* __libc_stack_end;  // the loader's
@@ -162,6 +164,7 @@ bool become_worker(FiberRecord* me) {
   me->state.store(State::Running, std::memory_order_release);
   w->running.store(me, std::memory_order_relaxed);
   if (!w->published) publish_worker(w);
+  if (watched(kWatchTrace)) watch_begins(w);
   take_free_slot(w);
   w->in_sched.store(0, std::memory_order_release);
   preempt_start_worker(w);
@@ -325,7 +328,7 @@ uint64_t fibers_spawned() {
 }
 
 uint64_t fibers_recycled() {
-  uint64_t made = statistics.made.load(std::memory_order_relaxed), spawned = fibers_spawned();
+  uint64_t made = statistics.fresh.load(std::memory_order_relaxed), spawned = fibers_spawned();
   return spawned > made ? spawned - made : 0;
 }
 
@@ -406,6 +409,7 @@ bool sched_start() {
         for (; *s && n < sizeof line; s++) line[n++] = *s;
       raw_syscall(SYS_write, 2, arg(line), static_cast<long>(n));
     }
+    if (ok) trace_start();
     phase.store(ok ? Phase::On : Phase::Impossible, std::memory_order_release);
     futex_wake(&phase, 1 << 30);
   }
@@ -433,7 +437,9 @@ void post_exit(Worker*, FiberRecord* f) {
   f->join_lock.lock();
   f->state.store(State::Done, std::memory_order_release);
   f->done.store(1, std::memory_order_release);
+  FIBERTHREAD_PROBE1("done", f);
   FiberRecord* joiner = f->joiner;
+  if (watched(kWatchJoin)) debug_line("join", f, joiner ? "has ended, and is waited for" : f->detached ? "has ended, detached" : "has ended");
   bool detached = f->detached;
   if (detached) f->valid.store(false, std::memory_order_release);
   own = f->bound.load(std::memory_order_relaxed);  // another may just have bound it
@@ -473,6 +479,7 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
   f->pending_unpark.store(0, std::memory_order_relaxed);
   f->interrupts.store(0, std::memory_order_relaxed);
   f->preempted.store(0, std::memory_order_relaxed);
+  f->since = 0;
   f->in_libc = false;
   f->kernel = false;
   f->blocked = 0;
@@ -504,6 +511,8 @@ void sched_spawn(FiberRecord* f) {
   FiberRecord* me = self();
   if (me->kernel) statistics.spawned.fetch_add(1, std::memory_order_relaxed);
   else count(me->worker->spawned);
+  FIBERTHREAD_PROBE2("spawn", f, f->start);
+  if (watched(kWatchStats | kWatchTrace)) watch_spawned(f);
   f->state.store(State::Queued, std::memory_order_release);
   if (options.spawn == SpawnPolicy::RoundRobin) {
     enqueue_round_robin(f);
@@ -551,6 +560,7 @@ void sched_exit() {
 
 bool sched_join(FiberRecord* f, void** result, uint64_t deadline, uint32_t interrupt_mask) {
   FiberRecord* me = self();
+  if (watched(kWatchJoin)) debug_line("join", me, "joins ", uint64_t{f->id});
   // The latch stays as it is: the caller is registered, and a cancellation may have come since it looked for one.
   while (!f->done.load(std::memory_order_acquire)) {
     bool in_time = park_if(&f->done, 0, {kJoin, f, f}, deadline);
@@ -564,6 +574,7 @@ bool sched_join(FiberRecord* f, void** result, uint64_t deadline, uint32_t inter
     SpinGuard guard(f->join_lock);
     if (f->done.load(std::memory_order_relaxed)) break;
     f->joiner = nullptr;
+    if (watched(kWatchJoin)) debug_line("join", me, "waits no longer for the end of ", uint64_t{f->id});
     return false;
   }
   Busy busy;
@@ -763,8 +774,12 @@ void sched_after_fork_child() {
   left_workers = nullptr;
   statistics.workers.store(0);
   statistics.spawned.store(0);
-  statistics.made.store(0);
   statistics.ended.store(0);
+  statistics.handovers.store(0);
+  statistics.peak.store(0);
+  statistics.fresh.store(0);
+  statistics.polls.store(0);
+  trace_after_fork_child();
   main_ended.store(false);
   last_ended.store(false);
   workers_refused.store(false);

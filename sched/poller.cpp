@@ -418,6 +418,8 @@ bool poll_look() {
   int ep = epoll_fd.load(std::memory_order_acquire);
   if (ep < 0) return false;
   PollEvents events;
+  if (Worker* w = this_worker()) w->polls++;
+  else statistics.polls.fetch_add(1, std::memory_order_relaxed);
   long n = raw_syscall(SYS_epoll_pwait, ep, arg(events.all), kPollEvents, 0, 0, 8);
   events.n = n > 0 ? static_cast<int>(n) : 0;
   return events.n && poll_dispatch(events);

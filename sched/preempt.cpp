@@ -424,7 +424,7 @@ void preempt_look_at_objects() {
 
 void preempt_start_worker(Worker* w) {
   unblock();
-  if (!enabled) return;
+  if (!enabled || !options.preempt) return;
   if (options.preempt_us) {
     if (start_sampling(w, options.preempt_us)) return;
     tell_refusal();

@@ -37,12 +37,14 @@ class LocalQueue {
     }
   }
 
-  // The newest. Producer only.
-  FiberRecord* pop_newest() {
+  // The newest, if `wanted` says so; it may be anybody's by then, who runs. Producer only.
+  template <class Wanted>
+  FiberRecord* pop_newest(Wanted wanted) {
     uint64_t h = head_.load(std::memory_order_acquire);
     uint32_t t = tail_.load(std::memory_order_relaxed);
     while (static_cast<int32_t>(t - position(h)) > 0) {
       FiberRecord* f = ring_[(t - 1) % kSize].load(std::memory_order_relaxed);
+      if (!wanted(f)) return nullptr;
       tail_.store(t - 1, std::memory_order_relaxed);  // published by the CAS
       if (head_.compare_exchange_strong(h, h + kVersion, std::memory_order_acq_rel, std::memory_order_acquire)) return f;
       tail_.store(t, std::memory_order_release);  // a thief came; it may have that one

@@ -9,7 +9,9 @@
 #include "sched/cord.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
+#include "sched/probe.h"
 #include "sched/stack.h"
+#include "sched/watch.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -80,6 +82,7 @@ class Entry {
     if (w->revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel) || asked == kKept) return;
     w->slot = nullptr;  // taken: somebody else has it
     w->revoked.store(kKept, std::memory_order_release);
+    if (watched(kWatchTrace)) watch_came_back(w);
     count_loss(w);
   }
 
@@ -154,7 +157,9 @@ void enqueue_woken(FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
   Worker* w = this_worker();
   if (!w) {
-    if (Slot* s = slot_in_use(f->id)) s->inbox.push(f);
+    Slot* s = slot_in_use(f->id);
+    if (watched(kWatchInbox)) debug_line("inbox", f, s ? "goes to the inbox of slot " : "goes to the global queue, number ", uint64_t{s ? s->index : 0});
+    if (s) s->inbox.push(f);
     else global_queue.push(f);
     std::atomic_thread_fence(std::memory_order_seq_cst);  // the entry before we look for sleepers; pairs with go_idle()
     wake_if_needed();
@@ -183,7 +188,9 @@ void enqueue_woken(FiberRecord* f) {
 
 void enqueue_round_robin(FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
-  if (Slot* s = slot_in_use(round_robin.fetch_add(1, std::memory_order_relaxed))) s->inbox.push(f);
+  Slot* s = slot_in_use(round_robin.fetch_add(1, std::memory_order_relaxed));
+  if (watched(kWatchInbox)) debug_line("inbox", f, "goes to the inbox of slot ", uint64_t{s ? s->index : 0});
+  if (s) s->inbox.push(f);
   else global_queue.push(f);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
@@ -226,7 +233,8 @@ FiberRecord* pick_of_cord(Worker* w) {
 // global queue and the slot's own in turn: either may be all hogs, each of which takes a tick.
 //
 // Who waits in a join waits for what it has made, and that for what it makes in turn: the newest first is the order of nested
-// calls, and keeps few of them begun. The oldest has its turn about every millisecond, when sysmon looks.
+// calls, and keeps few of them begun. So it is for those that have not waited yet; the others run in the order in which they were
+// woken. The oldest has its turn about every millisecond, when sysmon looks.
 FiberRecord* pick(Worker* w, bool preempting = false) {
   Slot* s = w->slot;
   if (!s) return w->cord ? pick_of_cord(w) : nullptr;
@@ -253,7 +261,9 @@ FiberRecord* pick(Worker* w, bool preempting = false) {
     return f;
   }
   w->next_streak = 0;
-  if ((f = newest ? s->local.pop_newest() : s->local.pop())) return f;
+  auto has_not_waited = [](const FiberRecord* of) { return __atomic_load_n(&of->since, __ATOMIC_RELAXED) == 0; };
+  if (newest && (f = s->local.pop_newest(has_not_waited))) return f;
+  if ((f = s->local.pop())) return f;
   if ((f = s->inbox.pop())) return f;
   if ((f = global_queue.pop())) return f;
   return take_next(s);
@@ -271,6 +281,7 @@ void prepare_run(Worker* w, FiberRecord* f) {
   w->running.store(f, std::memory_order_relaxed);
   w->heartbeat.store(w->heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   w->switches++;
+  FIBERTHREAD_PROBE2("switch", f, w);
   apply_mask(w, f->sigmask);
 }
 
@@ -283,7 +294,13 @@ void run_post(Worker* w) {
   post(w, w->previous);
 }
 
+void post_park(Worker*, FiberRecord*);
+void post_yield(Worker*, FiberRecord*);
 void post_preempt(Worker*, FiberRecord*);
+
+Leave why_leaves(void (*post)(Worker*, FiberRecord*)) {
+  return post == post_park ? Leave::Park : post == post_yield ? Leave::Yield : post == post_preempt ? Leave::Preempt : Leave::Done;
+}
 
 }  // namespace
 
@@ -319,7 +336,8 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
   if (__builtin_expect(w->revoked.load(std::memory_order_relaxed) != kKept, 0)) Entry::settle(w);
   w->post = post;
   w->previous = me;
-  if (__builtin_expect(accounting.load(std::memory_order_relaxed), 0)) account(w, me);
+  uint32_t watch = watching.load(std::memory_order_relaxed);
+  if (__builtin_expect(watch, 0)) watch_leaves(w, me, why_leaves(post));
   // A call within a call does not end the outer one.
   if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0) && !first && post != post_preempt) first = take_caller(me);
   if (__builtin_expect(first != nullptr, 0) && (!w->slot || w->bound) && first->bound.load(std::memory_order_relaxed) != w) {
@@ -332,6 +350,7 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
   if (next) {
     if (w->timer_added) sysmon_watch_timers();
     w->timer_added = false;
+    if (__builtin_expect(watch, 0)) watch_begins(w);
     prepare_run(w, next);
     switch_context(&me->context, &next->context);
   } else {
@@ -468,12 +487,10 @@ FiberRecord* steal(Worker* w) {
     FiberRecord* f;
     if ((f = s->inbox.pop())) return f;
     if (s == w->slot) continue;
-    if ((f = s->local.steal_into(w->slot->local))) {
+    if ((f = s->local.steal_into(w->slot->local)) || (is_old(w, s) && (f = take_next(s)))) {
       w->steals++;
-      return f;
-    }
-    if (is_old(w, s) && (f = take_next(s))) {
-      w->steals++;
+      FIBERTHREAD_PROBE2("steal", f, w);
+      if (watched(kWatchTrace)) watch_stolen(w, f, s->index);
       return f;
     }
   }
@@ -655,7 +672,8 @@ FiberRecord* await_handed(Worker* w) {
     stop_searching(w);
     if (next_timer() != kNever) sysmon_watch_timers();
     if (!f || handed_to_bound(f, w)) continue;
-    if (__builtin_expect(accounting.load(std::memory_order_relaxed), 0)) account(w, nullptr);
+    if (watched(kWatchCpu)) account(w, nullptr);
+    if (watched(kWatchTrace)) watch_begins(w);
     prepare_run(w, f);
     switch_context(&w->context, &f->context);
   }
@@ -904,10 +922,15 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   if (me->pending_unpark.load(std::memory_order_relaxed)) {
     // Exchanged: what its setter wrote before is seen by the look at the condition that follows.
     me->pending_unpark.exchange(0, std::memory_order_seq_cst);
+    if (watched(kWatchPark)) debug_line("park", me, "does not park, as an unpark was latched: ", reason.what, reason.object);
     return true;
   }
   // Only to save a switch: an unpark that follows the change of the flag is not lost.
-  if (flag->load(std::memory_order_acquire) != expected) return true;
+  if (flag->load(std::memory_order_acquire) != expected) {
+    if (watched(kWatchPark)) debug_line("park", me, "does not park, as what it waits for has changed: ", reason.what, reason.object);
+    return true;
+  }
+  if (watched(kWatchPark)) debug_line("park", me, "parks for ", reason.what, reason.object);
   chaos_delay();
   if (__builtin_expect(tls_vforked, 0)) {
     // Who wakes us wakes the parent. POSIX lets such a child wait for nothing; those that do shall get on somehow.
@@ -916,6 +939,7 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
     return !passed(me, deadline);
   }
   me->reason = reason;
+  FIBERTHREAD_PROBE3("park", me, reason.what, reason.object);
   if (me->kernel) return park_in_kernel(me, deadline);
   me->preempted.store(0, std::memory_order_relaxed);
   me->worker->depth_first = reason.what == kJoin;
@@ -944,6 +968,8 @@ void unpark(FiberRecord* f) {
     switch (s) {
       case State::Parked:
         if (!f->state.compare_exchange_weak(s, State::Queued, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+        FIBERTHREAD_PROBE1("unpark", f);
+        if (watched(kWatchWake)) debug_line("wake", f, "is woken");
         if (f->kernel) {
           f->kernel_word.store(1, std::memory_order_release);
           futex_wake(&f->kernel_word, 1);
@@ -955,6 +981,7 @@ void unpark(FiberRecord* f) {
       case State::Running:
       case State::Queued:
         f->pending_unpark.exchange(1, std::memory_order_seq_cst);
+        if (watched(kWatchWake)) debug_line("wake", f, "is not parked: latched");
         chaos_delay();
         s = f->state.load(std::memory_order_seq_cst);
         if (s == State::Parked) continue;  // it may have parked between, without a look at the latch
@@ -1042,6 +1069,9 @@ void Blocking::begin(bool short_ones) {
   Entry entry(w);
   if (!w->slot || !(work_queued() || chaos(2))) return;
   statistics.handovers.fetch_add(1, std::memory_order_relaxed);
+  FIBERTHREAD_PROBE1("hand-over", w);
+  if (watched(kWatchTrace)) w->taken_at.store(cycles(), std::memory_order_relaxed);
+  if (watched(kWatchTrace | kWatchSysmon)) watch_handed_over(w);
   hand_own_slot(w);
   if (!short_ones) Entry::count_loss(w);
 }
@@ -1065,6 +1095,7 @@ void Blocking::end() {
   Busy busy;
   Worker* w = me->worker;
   Entry entry(w);
+  if (watched(kWatchTrace)) watch_came_back(w);
   // Without one it goes on all the same, until it next waits or is preempted: it may hold what others wait for. The entry may
   // just have bound it, for its habit.
   if (!w->slot && !me->bound.load(std::memory_order_relaxed)) take_free_slot(w);
@@ -1081,6 +1112,7 @@ void preempt_switch_out(FiberRecord* me) {
   Busy busy;
   me->preempted.store(me->preempted.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   me->worker->preemptions.fetch_add(1, std::memory_order_relaxed);
+  FIBERTHREAD_PROBE2("preempt", me, me->worker);
   suspend(me, post_preempt);
 }
 

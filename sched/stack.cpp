@@ -388,7 +388,7 @@ FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
       give_back_unborn(c, f);
       return nullptr;
     }
-    statistics.made.fetch_add(1, std::memory_order_relaxed);
+    statistics.fresh.fetch_add(1, std::memory_order_relaxed);
   }
   f->user_stack = user_stack != nullptr;
   if (user_stack) {

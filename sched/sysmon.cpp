@@ -25,7 +25,9 @@
 #include "sched/dumper.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
+#include "sched/probe.h"
 #include "sched/stack.h"
+#include "sched/watch.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -93,9 +95,15 @@ void try_take(Worker* w, uint32_t heartbeat) {
   uint32_t asked = kAsked;
   chaos_delay();
   if (w->in_sched.load(std::memory_order_seq_cst) == 0 && w->heartbeat.load(std::memory_order_relaxed) == heartbeat && s) {
+    // Before it can come back.
+    if (watched(kWatchTrace)) w->taken_at.store(cycles(), std::memory_order_relaxed);
     if (w->revoked.compare_exchange_strong(asked, kTaken, std::memory_order_acq_rel)) {
       statistics.handovers.fetch_add(1, std::memory_order_relaxed);
+      FIBERTHREAD_PROBE1("hand-over", w);
+      if (watched(kWatchTrace | kWatchSysmon)) watch_handed_over(w);
       hand_slot_to_spare(s);
+    } else if (watched(kWatchTrace)) {
+      w->taken_at.store(0, std::memory_order_relaxed);
     }
     return;
   }
@@ -124,7 +132,10 @@ struct Growth {
     full_looks = full ? full_looks + 1 : 0;
     if (full_looks >= kGrowLooks) {
       uint32_t need = now + queued_count();
-      if (need <= base * kMostGrowth && want_slots(need)) wake_if_needed();
+      if (need <= base * kMostGrowth && want_slots(need)) {
+        if (watched(kWatchSysmon)) debug_line("sysmon", nullptr, "spinners have all slots; there shall be ", uint64_t{need});
+        wake_if_needed();
+      }
       full_looks = 0;
     }
     spare_looks = now > base && spinners < now ? spare_looks + 1 : 0;

@@ -94,16 +94,19 @@ struct alignas(64) Worker {
   // Fibers made and ended here; written by itself.
   std::atomic<uint64_t> spawned{0}, ended{0};
   // For the statistics.
-  uint64_t switches = 0, parks = 0, steals = 0;
+  uint64_t switches = 0, parks = 0, steals = 0, polls = 0;
   std::atomic<uint64_t> preemptions{0};
+  struct Watched* watch = nullptr;     // see watch.h
+  std::atomic<uint64_t> taken_at{0};   // cycles(), when its slot went to another because it slept; only while that is watched
 };
 
 constexpr size_t kSignalStack = 256 * 1024;
 
 struct Statistics {
   std::atomic<uint64_t> spawned{0}, ended{0};  // by kernel threads that are no workers
-  std::atomic<uint64_t> handovers{0};
-  std::atomic<uint64_t> made{0};  // fibers that were not made of an ended one
+  std::atomic<uint64_t> handovers{0}, polls{0};
+  std::atomic<uint64_t> fresh{0};              // births on memory that had no fiber before
+  std::atomic<uint64_t> peak{0};               // of live_fibers(), while statistics are asked for
   std::atomic<uint32_t> workers{0};
 };
 extern Statistics statistics;
@@ -112,6 +115,7 @@ uint64_t fibers_recycled();
 
 enum class SpawnPolicy { Adaptive, RoundRobin, Local };
 enum class DeadlockPolicy { Report, Abort, Off };
+enum class Report : uint8_t { None, Text, Json };  // of the statistics, at the end
 
 struct Options {
   uint32_t workers = 0;  // 0: as many as CPUs
@@ -119,7 +123,9 @@ struct Options {
   DeadlockPolicy deadlock = DeadlockPolicy::Report;
   uint32_t preempt_us = 0;  // test aid, 0: at the kernel's tick
   int dump_signal = 0;      // 0: none
-  bool statistics = false, verbose = false, force_nptl = false, fail_self_check = false;
+  uint64_t stack_size = 0;  // 0: what libc says
+  Report statistics = Report::None;
+  bool preempt = true, verbose = false, force_nptl = false, fail_self_check = false;
 };
 extern Options options;
 

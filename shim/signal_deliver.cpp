@@ -5,6 +5,7 @@
 
 #include "sched/dumper.h"
 #include "sched/report.h"
+#include "sched/watch.h"
 #include "shim/cancel.h"
 #include "shim/clock.h"
 #include "shim/real.h"
@@ -98,6 +99,7 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
     if (a.handler == reinterpret_cast<void*>(SIG_DFL)) default_action(sig);
     return Ran::No;
   }
+  if (watched(kWatchSignal)) debug_line("signal", me, "gets one that was kept: ", static_cast<uint64_t>(sig));
   int error = errno;
   ucontext_t here;
   if (!context) {
@@ -256,9 +258,11 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
     bool mine = me && !timed && (sent_to_thread(got) || profiles(got));
     FiberRecord* to = timed ? timed : mine ? me : pick_target(me, sig);
     if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
+      if (watched(kWatchSignal)) debug_line("signal", me, "gets at once ", static_cast<uint64_t>(sig));
       if (stack_of_kernel_thread(me, action_of(sig), stack_pointer(in.uc))) return true;
       enter(in, sig, got);
     } else {
+      if (watched(kWatchSignal)) debug_line("signal", to, "is to get later ", static_cast<uint64_t>(sig));
       if (!record(to, got, !timed && !sent_to_thread(got))) return false;
       if (!to) {
         wake_waiter(sig, idle_context);
@@ -273,7 +277,10 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
   if (ending) frame_end_anew(in.uc);
   if (idle_context) return false;  // when it leaves Busy it looks
   // One that is not blocked by the handler before it goes on top, as in the kernel.
-  while (take_any(me, ~mask_of(me), &got)) enter(in, got.si_signo, got);
+  while (take_any(me, ~mask_of(me), &got)) {
+    if (watched(kWatchSignal)) debug_line("signal", me, "gets one that was kept: ", static_cast<uint64_t>(got.si_signo));
+    enter(in, got.si_signo, got);
+  }
   return false;
 }
 

@@ -184,10 +184,23 @@ bool redirect_end_of_main() {
   return done = true;
 }
 
+// FIBERTHREAD_STACK_SIZE, for libc's threads as well.
+void default_stack_size() {
+  static std::atomic<bool> done{false};
+  pthread_attr_t attr;
+  if (!options.stack_size || done.exchange(true, std::memory_order_relaxed) || pthread_getattr_default_np(&attr) != 0) return;
+  if (pthread_attr_setstacksize(&attr, options.stack_size) == 0 && REAL(pthread_setattr_default_np)(&attr) == 0)
+    default_version.fetch_add(1, std::memory_order_acq_rel);
+  pthread_attr_destroy(&attr);
+}
+
 // Starts the scheduler at the first thread. False if threads are NPTL's.
 bool start_scheduler() {
   bool first = !sched_started();
-  if (__builtin_expect(first, 0)) signal_init();
+  if (__builtin_expect(first, 0)) {
+    signal_init();
+    default_stack_size();
+  }
   if (!sched_start()) return false;
   if (__builtin_expect(first, 0)) {
     // Now, as libc may find by itself that main was cancelled.

@@ -13,6 +13,10 @@
 
 using namespace fiberthread;
 
+static FiberRecord* newest(LocalQueue& q) {
+  return q.pop_newest([](FiberRecord*) { return true; });
+}
+
 Test(queue, local_is_first_in_first_out_and_says_when_it_is_full) {
   auto q = std::make_unique<LocalQueue>();
   static FiberRecord f[3];
@@ -29,12 +33,14 @@ Test(queue, local_is_first_in_first_out_and_says_when_it_is_full) {
 Test(queue, the_newest_can_be_taken_back) {
   auto q = std::make_unique<LocalQueue>();
   static FiberRecord f[4];
-  cr_assert(q->pop_newest() == nullptr);
+  cr_assert(newest(*q) == nullptr);
   for (auto& x : f) q->push(&x);
-  cr_assert(q->pop_newest() == &f[3] && q->pop() == &f[0] && q->size() == 2);
+  cr_assert(newest(*q) == &f[3] && q->pop() == &f[0] && q->size() == 2);
   q->push(&f[3]);
-  cr_assert(q->pop_newest() == &f[3] && q->pop_newest() == &f[2] && q->pop_newest() == &f[1]);
-  cr_assert(q->pop_newest() == nullptr && q->pop() == nullptr && q->empty());
+  cr_assert(newest(*q) == &f[3] && newest(*q) == &f[2] && newest(*q) == &f[1]);
+  cr_assert(newest(*q) == nullptr && q->pop() == nullptr && q->empty());
+  q->push(&f[0]);
+  cr_assert(q->pop_newest([](FiberRecord*) { return false; }) == nullptr && q->pop() == &f[0]);
 }
 
 Test(queue, half_is_stolen) {
@@ -97,7 +103,7 @@ Test(queue, nothing_is_lost_or_doubled) {
       in++;
     }
     if (r % 3 == 0)
-      if (FiberRecord* x = r % 2 ? queue.pop() : queue.pop_newest()) take(x);
+      if (FiberRecord* x = r % 2 ? queue.pop() : newest(queue)) take(x);
     if (r % 64 == 0) sched_yield();
   }
   stop = true;

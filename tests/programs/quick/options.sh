@@ -1,16 +1,25 @@
 #!/bin/bash
-# packages: gcc
+# packages: gcc python3
 # Options: unknown or odd values give one line and do no harm; the ways to NPTL work.
 . "$(dirname "$0")/../lib.sh"
 gcc -O2 -w -pthread -o "$TMP/many" "$(dirname "$0")/../src/many.c" || fail "gcc failed"
 run() { env LD_PRELOAD="$LIBRARY" FIBERTHREAD_STATS=1 "$@" "$TMP/many" 100 >"$TMP/out" 2>"$TMP/err" || fail "$*: status $?"; }
 says() { [ "$(grep -c "$1" "$TMP/err")" = 1 ] || fail "expected one line with \"$1\": $(cat "$TMP/err")"; }
-for bad in WORKERS=abc WORKERS= WORKERS=0 WORKERS=-1 WORKERS=99999999999999999999 WORKERS=2x SPAWN=sideways STATS=maybe NPTL=yes SELFCHECK=pass NO_SUCH=1; do
+for bad in WORKERS=abc WORKERS= WORKERS=0 WORKERS=-1 WORKERS=99999999999999999999 WORKERS=2x SPAWN=sideways STATS=maybe NPTL=yes SELFCHECK=pass NO_SUCH=1 STACK_SIZE=1k STACK_SIZE=9x DEBUG=joi TRACE= PREEMPT=off; do
   run FIBERTHREAD_$bad
   [ "$(grep -vc 'fibers=' "$TMP/err")" = 1 ] || fail "$bad: $(cat "$TMP/err")"
   says "FIBERTHREAD_${bad%%=*}"
 done
-for good in SPAWN=round-robin SPAWN=local SPAWN=adaptive WORKERS=3 WORKERS=256; do
+# The nearest valid name: of a variable, and of a value.
+run FIBERTHREAD_WORKER=2
+says 'nearest: FIBERTHREAD_WORKERS'
+run FIBERTHREAD_DEADLOK=abort
+says 'nearest: FIBERTHREAD_DEADLOCK'
+run FIBERTHREAD_SPAWN=roundrobin
+says 'nearest: round-robin'
+run FIBERTHREAD_DEBUG=join,pork
+says 'nearest: park'
+for good in SPAWN=round-robin SPAWN=local SPAWN=adaptive WORKERS=3 WORKERS=256 STACK_SIZE=64k PREEMPT=0 PREEMPT=1; do
   run FIBERTHREAD_$good
   says 'fibers=164'
 done
@@ -22,9 +31,74 @@ says 'self-check was told to fail'
 says 'fibers=0'
 run FIBERTHREAD_SELFCHECK=fail
 [ "$(grep -vc 'fibers=' "$TMP/err")" = 0 ] || fail "not silent: $(cat "$TMP/err")"
-"$BUILD/fiberthread" --stats --workers 2 -- "$TMP/many" 100 >/dev/null 2>"$TMP/err" || fail "launcher: status $?"
-says 'fibers=164'
-"$BUILD/fiberthread" --workers none true 2>/dev/null && fail "the launcher takes nonsense"
-"$BUILD/fiberthread" /no/such/program 2>/dev/null
-[ $? = 127 ] || fail "the launcher's status for a missing program"
+
+# The size of stacks, as the program sees it, on fibers and on libc's threads.
+cat >"$TMP/stack.c" <<'C'
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+static void* size(void* p) {
+  pthread_attr_t a;
+  size_t n;
+  pthread_getattr_np(pthread_self(), &a);
+  pthread_attr_getstacksize(&a, &n);
+  printf("%zu\n", n);
+  return p;
+}
+int main() {
+  pthread_t t;
+  pthread_attr_t a;
+  pthread_attr_init(&a);
+  pthread_create(&t, NULL, size, NULL);
+  pthread_join(t, NULL);
+  pthread_create(&t, &a, size, NULL);
+  pthread_join(t, NULL);
+  pthread_attr_setstacksize(&a, 1 << 20);
+  pthread_create(&t, &a, size, NULL);
+  pthread_join(t, NULL);
+}
+C
+gcc -O2 -w -pthread -o "$TMP/stack" "$TMP/stack.c" || fail "gcc failed"
+[ "$(FIBERTHREAD_STACK_SIZE=256k FIBERTHREAD_NPTL=1 LD_PRELOAD="$LIBRARY" "$TMP/stack" | tr '\n' ' ')" = "262144 262144 1048576 " ] || fail "stacks on NPTL"
+# A fiber has what is left of its block, too.
+FIBERTHREAD_STACK_SIZE=256k LD_PRELOAD="$LIBRARY" "$TMP/stack" | tr '\n' ' ' | {
+  read -r a b c
+  [ "$a" -ge 262144 ] && [ "$a" -lt 524288 ] && [ "$b" = "$a" ] && [ "$c" -ge 1048576 ] && [ "$c" -lt 2097152 ] || fail "stacks: $a $b $c"
+} || exit 1
+
+# Statistics as JSON.
+env LD_PRELOAD="$LIBRARY" FIBERTHREAD_STATS=json FIBERTHREAD_WORKERS=2 "$TMP/many" 100 2>"$TMP/err" >/dev/null
+python3 - "$TMP/err" <<'P' || fail "statistics: $(cat "$TMP/err")"
+import json, sys
+s = json.loads(open(sys.argv[1]).read())["fiberthread"]
+assert s["fibers"] == 164 and s["live"] == 1 and s["peak"] == 101 and s["workers"] >= 1, s
+assert s["recycled"] >= 60 and s["switches"] > 164, s
+assert sum(s["parked_for"].values()) == s["parks"] > 100 and s["parked_for"]["cond"] >= 100 and s["parked_for"]["join"] >= 1, s
+P
+
+# Without preemption the only worker stays with who computes; with it, it does not.
+cat >"$TMP/spin.c" <<'C'
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <time.h>
+static atomic_int stop;
+static void* set(void* p) { stop = 1; return p; }
+int main() {
+  pthread_t t;
+  pthread_create(&t, NULL, set, NULL);
+  struct timespec a, b;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
+  do clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
+  while (!stop && (b.tv_sec - a.tv_sec) * 1000 + (b.tv_nsec - a.tv_nsec) / 1000000 < 400);
+  printf("%d\n", stop);
+  pthread_join(t, NULL);
+}
+C
+gcc -O2 -w -pthread -o "$TMP/spin" "$TMP/spin.c" || fail "gcc failed"
+if [ "$(uname -m)" = x86_64 ]; then
+  env LD_PRELOAD="$LIBRARY" FIBERTHREAD_STATS=1 FIBERTHREAD_WORKERS=1 FIBERTHREAD_PREEMPT=0 "$TMP/spin" >"$TMP/out" 2>"$TMP/err"
+  grep -q 'preemptions=0 ' "$TMP/err" || fail "preempted all the same: $(cat "$TMP/err")"
+  [ "$(env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS=1 "$TMP/spin")" = 1 ] || fail "not preempted"
+fi
 exit 0

@@ -1,0 +1,159 @@
+// fiberthread compare [-r RUNS] [--] program [argument…]: the program on libc's threads and on fibers, in turn, and a verdict.
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "preload/launcher.h"
+
+namespace {
+
+constexpr int kDiffer = 1;
+constexpr int kDefaultRuns = 10;
+
+struct Side {
+  const char* name;
+  std::vector<std::string> environment;
+  std::vector<double> wall, cpu;
+  Result first;
+
+  double median(std::vector<double> v) const {
+    std::sort(v.begin(), v.end());
+    size_t n = v.size();
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+  }
+  double at(double part) const {
+    std::vector<double> v = wall;
+    std::sort(v.begin(), v.end());
+    return v[static_cast<size_t>(part * static_cast<double>(v.size() - 1) + 0.5)];
+  }
+};
+
+// hyperfine splits a command line as a shell does.
+std::string quoted(const std::string& word) {
+  std::string text = "'";
+  for (char c : word)
+    if (c == '\'') text += "'\\''";
+    else text += c;
+  return text + "'";
+}
+
+// The number behind "name": in its report; NaN without one.
+double number_in(const std::string& json, const char* name) {
+  size_t at = json.find(std::string("\"") + name + "\":");
+  return at == std::string::npos ? NAN : strtod(json.c_str() + at + strlen(name) + 3, nullptr);
+}
+
+bool time_once(Side& side, const std::vector<std::string>& command) {
+  char file[] = "/tmp/fiberthread-compare-XXXXXX";
+  int fd = mkstemp(file);
+  if (fd < 0) return false;
+  std::string line = "env";  // both sides start by way of it
+  for (auto& e : side.environment) line += " " + quoted(e);
+  for (auto& word : command) line += " " + quoted(word);
+  Result r = run({"hyperfine", "-N", "-i", "-r", "1", "--style", "none", "--export-json", file, line});
+  char json[65536];
+  ssize_t n = read(fd, json, sizeof json - 1);
+  close(fd);
+  unlink(file);
+  if (!r.started || r.status != 0 || n <= 0) {
+    fprintf(stderr, "fiberthread: hyperfine: %s\n", r.err.c_str());
+    return false;
+  }
+  json[n] = 0;
+  side.wall.push_back(number_in(json, "mean"));
+  side.cpu.push_back(number_in(json, "user") + number_in(json, "system"));
+  return std::isfinite(side.wall.back()) && std::isfinite(side.cpu.back());
+}
+
+std::string how_ended(int status) {
+  return WIFEXITED(status) ? "exit status " + std::to_string(WEXITSTATUS(status)) : "signal " + std::to_string(WTERMSIG(status));
+}
+
+int usage(FILE* to, int status) {
+  fputs("usage: fiberthread compare [-r RUNS] [--] PROGRAM [ARGUMENT…]\n", to);
+  return status;
+}
+
+}  // namespace
+
+int main_compare(int argc, char** argv) {
+  int runs = kDefaultRuns, at = 1;
+  for (; at < argc && argv[at][0] == '-'; at++) {
+    if (!strcmp(argv[at], "--")) {
+      at++;
+      break;
+    }
+    if (!strcmp(argv[at], "--help") || !strcmp(argv[at], "-h")) return usage(stdout, 0);
+    const char* value = !strncmp(argv[at], "--runs=", 7) ? argv[at] + 7 : !strcmp(argv[at], "-r") || !strcmp(argv[at], "--runs") ? argv[++at] : nullptr;
+    char* end;
+    runs = value ? static_cast<int>(strtol(value, &end, 10)) : 0;
+    if (!value || *end || runs < 2 || runs > 1000) return usage(stderr, kWrongUsage);
+  }
+  std::vector<std::string> command(argv + at, argv + argc);
+  if (command.empty()) return usage(stderr, kWrongUsage);
+  if (find_program(command[0]).empty()) {
+    fprintf(stderr, "fiberthread: %s: there is no such program\n", command[0].c_str());
+    return kNotFound;
+  }
+  if (find_program("hyperfine").empty()) {
+    fputs("fiberthread: compare needs hyperfine, which is not installed (Debian's package has that name)\n", stderr);
+    return kCannotRun;
+  }
+  std::string preload = "LD_PRELOAD=" + find_library();
+  Side sides[2] = {{"NPTL", {}, {}, {}, {}}, {"fibers", {preload}, {}, {}, {}}};
+
+  // Once each to see what it prints, with an eye on memory and threads; this also warms up.
+  sides[0].first = run(command, {}, true);
+  sides[1].first = run(command, {preload, "FIBERTHREAD_STATS=json"}, true);
+  const Result &nptl = sides[0].first, &fibers = sides[1].first;
+  if (!nptl.started || !fibers.started) {
+    fprintf(stderr, "fiberthread: %s cannot be run\n", command[0].c_str());
+    return kCannotRun;
+  }
+  if (nptl.status != fibers.status || nptl.out != fibers.out) {
+    Result again = run(command);
+    bool steady = again.status == nptl.status && again.out == nptl.out;
+    printf("The two differ: on NPTL it ended with %s and %zu bytes of output, on fibers with %s and %zu bytes.\n", how_ended(nptl.status).c_str(),
+           nptl.out.size(), how_ended(fibers.status).c_str(), fibers.out.size());
+    puts(steady ? "Two runs on NPTL do not differ, so please report this." : "But so do two runs on NPTL.");
+    puts("Nothing was compared: a program that does something else is neither faster nor slower. If only unimportant output differs,\n"
+         "compare \"sh -c '… >/dev/null'\".");
+    return kDiffer;
+  }
+  double made = number_in(fibers.err, "fibers");
+  printf("Output and status are the same (%zu bytes, %s). Timing %d runs of each in turn…\n\n", nptl.out.size(), how_ended(nptl.status).c_str(), runs);
+  fflush(stdout);
+  for (int i = 0; i < runs; i++)
+    for (int k = 0; k < 2; k++)
+      if (!time_once(sides[(i + k) % 2], command)) return kCannotRun;
+
+  auto line = [&](const char* what, double a, double b, const char* format) {
+    char left[32], right[32];
+    snprintf(left, sizeof left, format, a);
+    snprintf(right, sizeof right, format, b);
+    printf("%-16s%12s%12s%10.2f\n", what, left, right, b > 0 ? a / b : 0);
+  };
+  printf("%-16s%12s%12s%10s\n", "", "NPTL", "fibers", "ratio");
+  double a = sides[0].median(sides[0].wall), b = sides[1].median(sides[1].wall);
+  line("time, median", a, b, "%.4f s");
+  line("time, best", sides[0].at(0), sides[1].at(0), "%.4f s");
+  line("CPU time", sides[0].median(sides[0].cpu), sides[1].median(sides[1].cpu), "%.4f s");
+  line("peak memory", static_cast<double>(nptl.peak_kb) / 1024, static_cast<double>(fibers.peak_kb) / 1024, "%.1f MB");
+  line("kernel threads", nptl.most_threads, fibers.most_threads, "%.0f");
+  if (std::isfinite(made)) printf("%-16s%12s%12.0f\n", "fibers made", "", made);
+
+  // Noise: what lies between the quarters of either side's runs.
+  bool clear = sides[0].at(0.25) > sides[1].at(0.75) || sides[1].at(0.25) > sides[0].at(0.75);
+  printf("\nverdict: ");
+  if (std::isfinite(made) && made == 0) puts("it made no threads in its first process, so there is nothing to gain");
+  else if (!clear || std::fabs(a / b - 1) < 0.005) puts("no difference in time that stands out of the noise");
+  else if (a > b) printf("faster on fibers: %.2f times as fast, by the medians\n", a / b);
+  else printf("slower on fibers: %.2f of its speed on NPTL, by the medians\n", a / b);
+  return 0;
+}

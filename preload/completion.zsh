@@ -1,0 +1,17 @@
+#compdef fiberthread
+# Completion of fiberthread's options for zsh. What there is, fiberthread --table says itself.
+local -a rows options fields
+rows=("${(@f)$(fiberthread --table 2>/dev/null)}")
+for row in $rows; do
+  fields=("${(@s:	:)row}")
+  [[ $fields[2] == - ]] && continue
+  local help=${fields[6]//[\[\]:]/ }
+  case $fields[4] in
+    -) options+=("--$fields[2][$help]") ;;
+    FILE) options+=("--$fields[2]=[$help]:file:_files") ;;
+    0\|*) options+=("--$fields[2]=-[$help]::value:(${${fields[4]//|/ }})") ;;
+    *[\|,]*) options+=("--$fields[2]=[$help]:value:(${${fields[4]//[|,]/ }})") ;;
+    *) options+=("--$fields[2]=[$help]:value: ") ;;
+  esac
+done
+_arguments -S $options '(-):program or subcommand:{_alternative "subcommands:subcommand:(doctor compare top dump)" "commands:program:_command_names -e"}' '*::arguments:_normal'

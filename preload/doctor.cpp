@@ -1,0 +1,305 @@
+// fiberthread doctor [program]: can this machine, and this program, run on fibers, and what of it will keep kernel threads?
+#include <elf.h>
+#include <fcntl.h>
+#include <gnu/libc-version.h>
+#include <linux/perf_event.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <set>
+
+#include "preload/launcher.h"
+
+namespace {
+
+#if defined(__x86_64__)
+constexpr unsigned kMachine = EM_X86_64;
+#else
+constexpr unsigned kMachine = EM_AARCH64;
+#endif
+
+bool impossible = false;
+
+void good(const std::string& what) { printf("  yes  %s\n", what.c_str()); }
+void lacking(const std::string& what, const std::string& then) { printf("  -    %s: %s\n", what.c_str(), then.c_str()); }
+void fatal(const std::string& what, const std::string& why) {
+  printf("  NO   %s: %s\n", what.c_str(), why.c_str());
+  impossible = true;
+}
+
+std::string first_line(const char* path, const char* start = "") {
+  std::string found;
+  if (FILE* f = fopen(path, "r")) {
+    char line[512];
+    while (found.empty() && fgets(line, sizeof line, f))
+      if (!strncmp(line, start, strlen(start))) found = std::string(line + strlen(start), strcspn(line + strlen(start), "\n"));
+    fclose(f);
+  }
+  return found;
+}
+
+// ---- the machine ----
+
+bool guards_by_advice() {
+  constexpr int kInstallGuard = 102;  // MADV_GUARD_INSTALL, Linux 6.13
+  void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  bool works = page != MAP_FAILED && madvise(page, 4096, kInstallGuard) == 0;
+  if (page != MAP_FAILED) munmap(page, 4096);
+  return works;
+}
+
+#if defined(__x86_64__)
+bool preemption_timers() {
+  sigevent event{};
+  event.sigev_notify = SIGEV_NONE;
+  timer_t timer;
+  if (timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer) != 0) return false;
+  timer_delete(timer);
+  return true;
+}
+#endif
+
+bool perf_events() {
+  perf_event_attr attr{};
+  attr.size = sizeof attr;
+  attr.type = PERF_TYPE_SOFTWARE;
+  attr.config = PERF_COUNT_SW_TASK_CLOCK;
+  attr.exclude_kernel = attr.exclude_hv = 1;
+  long fd = syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0);
+  if (fd >= 0) close(static_cast<int>(fd));
+  return fd >= 0;
+}
+
+void look_at_machine() {
+  utsname u;
+  uname(&u);
+  cpu_set_t cpus;
+  printf("machine: Linux %s, %s, %d CPUs for this process\n", u.release, u.machine, sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 0);
+
+  int major = 0, minor = 0;
+  sscanf(gnu_get_libc_version(), "%d.%d", &major, &minor);
+  std::string version = std::string("glibc ") + gnu_get_libc_version();
+  if (major > 2 || (major == 2 && minor >= 34)) good(version);
+  else fatal(version, "2.34 or newer is needed; threads stay NPTL's");
+
+  std::string library = find_library();
+  Result check = run({"/proc/self/exe", "--self-check"}, {"LD_PRELOAD=" + library, "FIBERTHREAD_VERBOSE=1"});
+  std::string said = check.err.substr(0, check.err.find('\n'));
+  if (!check.started || !WIFEXITED(check.status)) fatal("self-check", "the test process did not end as it should; please report it");
+  else if (WEXITSTATUS(check.status) == 0) good("self-check: libc's thread layout is understood, and a thread ran as a fiber (" + library + ")");
+  else fatal("self-check", said.empty() ? "the library " + library + " was not loaded" : said);
+
+#if defined(__x86_64__)
+  constexpr unsigned long kFsgsbase = 2;
+  if (getauxval(AT_HWCAP2) & kFsgsbase) good("FSGSBASE: a switch needs no system call");
+  else lacking("FSGSBASE", "each switch asks the kernel to set the thread pointer, and costs some 100 ns more");
+  if (preemption_timers()) good("timers of threads' CPU time: fibers that compute are preempted");
+  else lacking("timers of threads' CPU time", "fibers that compute are not preempted");
+  if (first_line("/proc/self/status", "x86_Thread_features:").find("shstk") != std::string::npos)
+    fatal("shadow stacks", "this process has them, and fibers have none of their own");
+#else
+  lacking("preemption", "not on this processor yet: a fiber that computes keeps its worker until it waits");
+#endif
+  constexpr int kRegister = 1 << 4;
+  if (syscall(SYS_membarrier, kRegister, 0, 0) == 0) good("membarrier");
+  else lacking("membarrier", "entries to the scheduler pay for a barrier of their own");
+  if (guards_by_advice()) good("guard pages without mappings (Linux 6.13): any number of threads has them");
+  else lacking("guard pages without mappings (Linux 6.13)", "guards are mappings, and threads beyond vm.max_map_count / 2 (" +
+               first_line("/proc/sys/vm/max_map_count") + " / 2) have none");
+  if (!perf_events()) lacking("perf events", "FIBERTHREAD_PREEMPT_US, a test aid, does not work");
+  rlimit limit;
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    lacking("address space", "limited to " + std::to_string(limit.rlim_cur >> 20) + " MB (ulimit -v), so are stacks of threads");
+  if (first_line("/proc/sys/vm/overcommit_memory") == "2") lacking("overcommit", "off: stacks count in full, as those of NPTL do");
+}
+
+// ---- the program ----
+
+struct Object {
+  bool elf = false, right_machine = false, dynamic = false, go = false;
+  std::string interpreter;
+  std::set<std::string> imports, exports;
+};
+
+Object read_object(const std::string& path) {
+  Object o;
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat s;
+  if (fd < 0) return o;
+  void* map = fstat(fd, &s) == 0 && s.st_size > 0 ? mmap(nullptr, static_cast<size_t>(s.st_size), PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+  close(fd);
+  if (map == MAP_FAILED) return o;
+  auto* base = static_cast<const char*>(map);
+  auto size = static_cast<size_t>(s.st_size);
+  // n of T at `at`, or null: files may be damaged.
+  auto get = [&]<class T>(T, size_t at, size_t n) -> const T* {
+    return at <= size && n <= (size - at) / sizeof(T) && at % alignof(T) == 0 ? reinterpret_cast<const T*>(base + at) : nullptr;
+  };
+  auto text = [&](size_t at) { return at < size ? std::string(base + at, strnlen(base + at, size - at)) : std::string(); };
+  auto* h = get(Elf64_Ehdr{}, 0, 1);
+  o.elf = h && !memcmp(h->e_ident, ELFMAG, SELFMAG);
+  o.right_machine = o.elf && h->e_ident[EI_CLASS] == ELFCLASS64 && h->e_ident[EI_DATA] == ELFDATA2LSB && h->e_machine == kMachine;
+  if (o.right_machine) {
+    if (auto* ph = get(Elf64_Phdr{}, h->e_phoff, h->e_phnum))
+      for (int i = 0; i < h->e_phnum; i++) {
+        if (ph[i].p_type == PT_INTERP) o.interpreter = text(ph[i].p_offset);
+        if (ph[i].p_type == PT_DYNAMIC) o.dynamic = true;
+      }
+    auto* sh = get(Elf64_Shdr{}, h->e_shoff, h->e_shnum);
+    for (int i = 0; sh && i < h->e_shnum; i++) {
+      if (h->e_shstrndx < h->e_shnum && text(sh[h->e_shstrndx].sh_offset + sh[i].sh_name) == ".go.buildinfo") o.go = true;
+      if (sh[i].sh_type != SHT_DYNSYM || sh[i].sh_link >= h->e_shnum) continue;
+      size_t n = sh[i].sh_size / sizeof(Elf64_Sym);
+      auto* symbols = get(Elf64_Sym{}, sh[i].sh_offset, n);
+      for (size_t k = 0; symbols && k < n; k++)
+        (symbols[k].st_shndx == SHN_UNDEF ? o.imports : o.exports).insert(text(sh[sh[i].sh_link].sh_offset + symbols[k].st_name));
+    }
+  }
+  munmap(map, size);
+  return o;
+}
+
+bool is_privileged(const std::string& path) {
+  struct stat s;
+  return (stat(path.c_str(), &s) == 0 && (s.st_mode & (S_ISUID | S_ISGID))) || getxattr(path.c_str(), "security.capability", nullptr, 0) > 0;
+}
+
+// What is not as cheap on fibers, by the names that a program imports.
+const struct Use {
+  const char* what;
+  std::vector<const char*> names;
+} kUses[] = {
+    {"a thread with an affinity of its own gets a kernel thread of its own",
+     {"pthread_setaffinity_np", "pthread_attr_setaffinity_np", "sched_setaffinity"}},
+    {"a thread with a scheduling policy or nice value of its own gets a kernel thread of its own",
+     {"pthread_setschedparam", "pthread_attr_setschedpolicy", "pthread_setschedprio", "sched_setscheduler", "setpriority", "nice"}},
+    {"mutexes with priority inheritance or protection, and robust ones, are libc's: who owns one has a kernel thread of its own",
+     {"pthread_mutexattr_setprotocol", "pthread_mutexattr_setrobust"}},
+    {"process-shared objects are libc's: waiting for one costs a kernel thread",
+     {"pthread_mutexattr_setpshared", "pthread_condattr_setpshared", "pthread_rwlockattr_setpshared", "pthread_barrierattr_setpshared", "sem_open"}},
+    {"timers: one on a thread's CPU time gives it a kernel thread of its own; threads of SIGEV_THREAD are libc's", {"timer_create"}},
+    {"asynchronous I/O: its threads are libc's", {"aio_read", "aio_write", "lio_listio", "getaddrinfo_a"}},
+    {"waits in the kernel, where the thread's worker is replaced by another: processes, name look-ups, locks of files",
+     {"waitpid", "wait", "system", "getaddrinfo", "gethostbyname", "flock", "lockf"}},
+};
+
+// The program and all libraries that its loader would load.
+std::vector<std::string> all_objects(const std::string& path, const Object& program) {
+  std::vector<std::string> files{path};
+  Result list = run({program.interpreter, "--list", path});
+  for (size_t at = 0; at < list.out.size();) {
+    size_t end = list.out.find('\n', at);
+    if (end == std::string::npos) end = list.out.size();
+    std::string line = list.out.substr(at, end - at);
+    if (size_t from = line.find('/'), to = line.rfind(" ("); from != std::string::npos && to != std::string::npos && from < to)
+      files.push_back(line.substr(from, to - from));
+    at = end + 1;
+  }
+  return files;
+}
+
+bool is_libc(const std::string& path) {
+  std::string name = path.substr(path.rfind('/') + 1);
+  for (const char* own : {"libc.so", "ld-linux", "libpthread.so", "libm.so", "libdl.so", "librt.so", "libgcc_s.so", "libresolv.so", "libfiberthread.so"})
+    if (!name.compare(0, strlen(own), own)) return true;
+  return false;
+}
+
+void look_at_program(const std::string& name, int depth = 0) {
+  std::string path = find_program(name);
+  if (path.empty()) {
+    printf("program: %s\n", name.c_str());
+    fatal(name, "there is no such program");
+    return;
+  }
+  printf("%s: %s\n", depth ? "interpreter" : "program", path.c_str());
+  Object program = read_object(path);
+  if (!program.elf) {
+    std::string first = first_line(path.c_str(), "#!");
+    size_t from = first.find_first_not_of(" \t"), to = first.find_first_of(" \t", from);
+    if (from == std::string::npos || depth > 3) return fatal("format", "it is neither an ELF file nor a script");
+    std::string interpreter = first.substr(from, to == std::string::npos ? to : to - from);
+    good("a script, run by its interpreter");
+    if (interpreter.size() > 4 && !interpreter.compare(interpreter.size() - 4, 4, "/env") && to != std::string::npos)
+      if (size_t word = first.find_first_not_of(" \t", to); word != std::string::npos)
+        interpreter = first.substr(word, first.find_first_of(" \t", word) - word);
+    return look_at_program(interpreter, depth + 1);
+  }
+  if (std::string why = why_nothing_is_preloaded(path); !why.empty()) return fatal("preloading", why);
+  good("linked dynamically, with " + program.interpreter);
+  if (is_privileged(path)) lacking("more rights than its caller", "for others than root, the loader preloads nothing into it");
+
+  bool threads = false;
+  std::set<std::string> said;
+  struct Found {
+    std::string names, files;
+  } found[sizeof kUses / sizeof *kUses];
+  for (auto& file : all_objects(path, program)) {
+    Object o = read_object(file);
+    std::string base = file.substr(file.rfind('/') + 1);
+    auto has = [&](const char* symbol) { return o.imports.count(symbol) || o.exports.count(symbol); };
+    if (has("__tsan_init") && said.insert("tsan").second) fatal("ThreadSanitizer (" + base + ")", "it keeps threads' state where fibers cannot have their own; threads stay NPTL's");
+    if (has("__asan_init") && said.insert("asan").second) lacking("AddressSanitizer (" + base + ")", "runs on fibers; its reports name fibers as threads");
+    if (o.go && said.insert("go").second) lacking("Go (" + base + ")", "the runtime's own threads are made by raw clone, and stay the kernel's; only those of C code become fibers");
+    if (is_libc(file)) continue;
+    threads |= o.imports.count("pthread_create") || o.imports.count("thrd_create");
+    for (size_t i = 0; i < sizeof kUses / sizeof *kUses; i++)
+      for (const char* symbol : kUses[i].names) {
+        if (!o.imports.count(symbol)) continue;
+        if (found[i].names.find(symbol) == std::string::npos) found[i].names += (found[i].names.empty() ? "" : ", ") + std::string(symbol);
+        if (found[i].files.find(base) == std::string::npos) found[i].files += (found[i].files.empty() ? "" : ", ") + base;
+      }
+  }
+  if (impossible) return;
+  if (threads) good("it, or a library of its own, makes threads: they become fibers");
+  else lacking("threads", "neither it nor what it is linked with makes any; libraries that it loads later may");
+  bool first = true;
+  for (size_t i = 0; i < sizeof kUses / sizeof *kUses; i++) {
+    if (found[i].names.empty()) continue;
+    if (first) printf("what may keep or cost kernel threads, if it is called:\n");
+    first = false;
+    printf("  %s\n       (%s in %s)\n", kUses[i].what, found[i].names.c_str(), found[i].files.c_str());
+  }
+}
+
+}  // namespace
+
+std::string why_nothing_is_preloaded(const std::string& path) {
+  Object program = read_object(path);
+  if (!program.elf) return "";
+  if (!program.right_machine) return "it is not of this machine's architecture";
+  if (program.interpreter.empty()) return "it is linked statically, and its threads are its own";
+  if (program.interpreter.find("musl") != std::string::npos) return "it is linked with musl";
+  if (is_privileged(path) && geteuid() != 0) return "it has more rights than its caller (setuid, setgid, capabilities)";
+  return "";
+}
+
+int main_doctor(int argc, char** argv) {
+  if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {
+    fputs("usage: fiberthread doctor [PROGRAM]\n", argc == 2 && !strcmp(argv[1], "--help") ? stdout : stderr);
+    return argc == 2 && !strcmp(argv[1], "--help") ? 0 : kWrongUsage;
+  }
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  look_at_machine();
+  bool machine = !impossible;
+  if (argc == 2) look_at_program(argv[1]);
+  bool missing = argc == 2 && find_program(argv[1]).empty();
+  if (!machine) puts("verdict: threads on this machine stay those of libc, whatever the program");
+  else if (missing) puts("verdict: no such program");
+  else if (impossible) puts("verdict: the program's threads stay those of libc");
+  else puts(argc == 2 ? "verdict: what threads the program makes become fibers" : "verdict: threads become fibers on this machine");
+  return missing ? kNotFound : impossible;
+}

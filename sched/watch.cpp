@@ -1,0 +1,233 @@
+#include "sched/watch.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include <new>
+
+#include "sched/accounting.h"
+#include "sched/arch.h"
+#include "sched/text.h"
+#include "sched/trace.h"
+#include "sched/worker.h"
+
+namespace fiberthread {
+
+alignas(64) std::atomic<uint32_t> watching{0};
+
+namespace {
+
+Watched* watched_of(Worker* w) {
+  if (w->watch) return w->watch;
+  long mem = raw_syscall(SYS_mmap, 0, sizeof(Watched), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mem < 0 && mem > -4096) return nullptr;
+  auto* made = new (reinterpret_cast<void*>(mem)) Watched;
+  if (watched(kWatchTrace)) made->buffer = trace_make_buffer(w->tid, w->bound);
+  __atomic_store_n(&w->watch, made, __ATOMIC_RELEASE);  // the report reads it
+  return made;
+}
+
+void count_reason(Watched& of, const char* what) {
+  auto* r = of.reasons;
+  auto* last = r + Watched::kReasons - 1;
+  while (r != last && r->what && r->what != what) r++;
+  if (!r->what) __atomic_store_n(&r->what, r == last ? "other" : what, __ATOMIC_RELEASE);
+  __atomic_store_n(&r->count, r->count + 1, __ATOMIC_RELAXED);
+}
+
+void take_name(TraceRecord& r, const FiberRecord* f) {
+  r.fiber = f->id;
+  if (*f->name) memcpy(r.name, f->name, sizeof r.name);
+  else memcpy(r.name, f->is_main ? "main" : "fiber", 6);
+}
+
+// Of what happens now, on the caller's track.
+void put(TraceRecord& r) {
+  Worker* w = this_worker();
+  Watched* of = w ? watched_of(w) : nullptr;
+  if (w && (!of || !of->buffer)) return;
+  trace_put(of ? of->buffer : nullptr, r);
+}
+
+}  // namespace
+
+void watch_leaves(Worker* w, FiberRecord* f, Leave why) {
+  uint32_t bits = watching.load(std::memory_order_relaxed);
+  if (bits & kWatchCpu) account(w, f);
+  if (!(bits & (kWatchStats | kWatchTrace))) return;
+  Watched* of = watched_of(w);
+  if (!of) return;
+  if (bits & kWatchStats && why == Leave::Park) count_reason(*of, f->reason.what);
+  if (!(bits & kWatchTrace) || !of->buffer) return;
+  watch_came_back(w);
+  TraceRecord r{TraceRecord::Ran};
+  take_name(r, f);
+  r.leave = why;
+  r.waited = f->traced_wait;
+  r.until = cycles();
+  r.at = of->began ? of->began : r.until;
+  if (why == Leave::Park) {
+    r.what = f->reason.what;
+    r.object = f->reason.object;
+  }
+  f->traced_wait = why == Leave::Park;
+  trace_put(of->buffer, r);
+}
+
+void watch_begins(Worker* w) {
+  uint32_t bits = watching.load(std::memory_order_relaxed);
+  if (bits & kWatchTrace)
+    if (Watched* of = watched_of(w)) of->began = cycles();
+}
+
+void watch_spawned(FiberRecord* f) {
+  if (watched(kWatchStats)) {
+    uint64_t live = live_fibers(), peak = statistics.peak.load(std::memory_order_relaxed);
+    while (live > peak && !statistics.peak.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
+    }
+  }
+  if (!watched(kWatchTrace)) return;
+  f->traced_wait = false;
+  TraceRecord r{TraceRecord::Born};
+  take_name(r, f);
+  r.at = cycles();
+  r.object = reinterpret_cast<const void*>(f->start);
+  if (FiberRecord* me = tls_current) r.other = me->id;
+  put(r);
+}
+
+void watch_stolen(Worker* w, FiberRecord* f, uint32_t from_slot) {
+  Watched* of = watched_of(w);
+  if (!of || !of->buffer) return;
+  TraceRecord r{TraceRecord::Stolen};
+  take_name(r, f);
+  r.at = cycles();
+  r.other = from_slot;
+  trace_put(of->buffer, r);
+}
+
+void watch_handed_over(Worker* w) {
+  FiberRecord* f = w->running.load(std::memory_order_relaxed);
+  if (watched(kWatchSysmon)) debug_line("sysmon", f, "sleeps in the kernel: its worker's slot goes to another");
+  if (!watched(kWatchTrace)) return;
+  TraceRecord r{TraceRecord::HandedOver};
+  r.at = cycles();
+  if (f) take_name(r, f);
+  if (Watched* of = __atomic_load_n(&w->watch, __ATOMIC_ACQUIRE); of && of->buffer) r.other = trace_track(of->buffer);
+  w->taken_at.store(r.at, std::memory_order_relaxed);
+  put(r);
+}
+
+void watch_came_back(Worker* w) {
+  if (!w->taken_at.load(std::memory_order_relaxed)) return;
+  uint64_t at = w->taken_at.exchange(0, std::memory_order_relaxed);
+  FiberRecord* f = w->running.load(std::memory_order_relaxed);
+  Watched* of = watched_of(w);
+  if (!f || !of || !of->buffer) return;
+  TraceRecord r{TraceRecord::Blocked};
+  take_name(r, f);
+  r.at = at > of->began ? at : of->began;
+  r.until = cycles();
+  trace_put(of->buffer, r);
+}
+
+namespace {
+void begin_line(Line& line, const char* word, const FiberRecord* f) {
+  line << word << ": ";
+  if (!f) return;
+  line << (f->kernel ? "thread " : "fiber ") << uint64_t{f->id} << " ";
+  if (*f->name) line.quoted(f->name, sizeof f->name) << " ";
+}
+}  // namespace
+
+void debug_line(const char* word, const FiberRecord* f, const char* what, const char* more, const void* object) {
+  Line line;
+  begin_line(line, word, f);
+  line << what << more;
+  if (object) line << " " << object;
+}
+
+void debug_line(const char* word, const FiberRecord* f, const char* what, uint64_t number) {
+  Line line;
+  begin_line(line, word, f);
+  line << what << number;
+}
+
+void debug_queues() {
+  uint32_t n;
+  Slot** all = all_slots(&n);
+  for (uint32_t i = 0; i < n; i++)
+    Line() << "inbox: slot " << uint64_t{i} << ": inbox " << (all[i]->inbox.empty() ? "empty" : "not empty") << ", queued "
+           << uint64_t{all[i]->local.size()} << ", next " << static_cast<const void*>(all[i]->next.load(std::memory_order_relaxed));
+}
+
+// ---- the report ----
+
+namespace {
+
+struct Counts {
+  static constexpr uint32_t kMost = 2 * Watched::kReasons;
+  struct {
+    const char* what;
+    uint64_t count;
+  } reasons[kMost] = {};
+  uint32_t n = 0;
+
+  // The same words may be at several addresses.
+  void add(const char* what, uint64_t count) {
+    uint32_t i = 0;
+    while (i < n && strcmp(reasons[i].what, what)) i++;
+    if (i == kMost) return;
+    if (i == n) n++;
+    reasons[i].what = what;
+    reasons[i].count += count;
+  }
+};
+
+}  // namespace
+
+void report_statistics(int fd) {
+  uint64_t switches = 0, parks = 0, steals = 0, preemptions = 0, polls = statistics.polls.load(std::memory_order_relaxed);
+  Counts counts;
+  for (Worker* w = all_workers(); w; w = w->all_next) {
+    switches += w->switches;
+    parks += w->parks;
+    steals += w->steals;
+    polls += w->polls;
+    preemptions += w->preemptions.load(std::memory_order_relaxed);
+    if (Watched* of = __atomic_load_n(&w->watch, __ATOMIC_ACQUIRE))
+      for (auto& r : of->reasons)
+        if (const char* what = __atomic_load_n(&r.what, __ATOMIC_ACQUIRE)) counts.add(what, __atomic_load_n(&r.count, __ATOMIC_RELAXED));
+  }
+  uint64_t spawned = fibers_spawned(), fresh = statistics.fresh.load(std::memory_order_relaxed), live = live_fibers();
+  const struct {
+    const char* name;
+    uint64_t n;
+  } rows[] = {
+      {"fibers", spawned},         {"workers", statistics.workers.load()},
+      {"switches", switches},      {"parks", parks},
+      {"steals", steals},          {"preemptions", preemptions},
+      {"slots", slots_wanted()},   {"handovers", statistics.handovers.load()},
+      {"live", live},              {"peak", statistics.peak.load() > live ? statistics.peak.load() : live},
+      {"recycled", spawned > fresh ? spawned - fresh : 0},
+      {"polls", polls},
+  };
+  char memory[2048];
+  Text out(memory, sizeof memory);
+  if (options.statistics == Report::Json) {
+    out << "{\"fiberthread\":{\"pid\":" << static_cast<uint64_t>(raw_syscall(SYS_getpid));
+    for (auto& row : rows) out << ",\"" << row.name << "\":" << row.n;
+    out << ",\"parked_for\":{";
+    for (uint32_t i = 0; i < counts.n; i++) out << (i ? ",\"" : "\"") << counts.reasons[i].what << "\":" << counts.reasons[i].count;
+    out << "}}}\n";
+  } else {
+    out << "fiberthread:";
+    for (auto& row : rows) out << " " << row.name << "=" << row.n;
+    for (uint32_t i = 0; i < counts.n; i++)
+      out << (i ? ", " : "; parked for ") << counts.reasons[i].what << " " << counts.reasons[i].count;
+    out << "\n";
+  }
+  out.write_to(fd);
+}
+
+}  // namespace fiberthread

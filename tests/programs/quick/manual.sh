@@ -1,0 +1,14 @@
+#!/bin/bash
+# packages: mandoc man-db
+# The manual pages: nothing that mandoc or man finds fault with.
+. "$(dirname "$0")/../lib.sh"
+need mandoc
+cd "$(dirname "$0")/../../../man" || exit 1
+# How long lines of the source are is our business.
+mandoc -Tlint ./*.[1-9] | grep -v 'STYLE: input text line longer than 80 bytes' >"$TMP/mandoc"
+[ -s "$TMP/mandoc" ] && fail "$(cat "$TMP/mandoc")"
+for page in ./*.[1-9]; do
+  LC_ALL=C.UTF-8 MANROFFSEQ='' MANWIDTH=80 man --warnings -E UTF-8 -l -Tutf8 -Z "$page" 2>"$TMP/man" >/dev/null || fail "$page: $(cat "$TMP/man")"
+  [ -s "$TMP/man" ] && fail "$page: $(cat "$TMP/man")"
+done
+exit 0

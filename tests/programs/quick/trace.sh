@@ -1,0 +1,140 @@
+#!/bin/bash
+# packages: gcc python3 binutils
+# The trace says what a known program did: the JSON, its tracks, how slices nest, and all counts against the statistics. And the
+# probes, and FIBERTHREAD_DEBUG.
+. "$(dirname "$0")/../lib.sh"
+src=$(dirname "$0")/../src
+gcc -O2 -w -pthread -o "$TMP/traced" "$src/traced.c" || fail "gcc failed"
+gcc -O2 -w -pthread -o "$TMP/many" "$src/many.c" || fail "gcc failed"
+cd "$TMP" || exit 1
+
+cat >check.py <<'P'
+import collections, json, sys
+
+file, stats, kind = sys.argv[1:4]
+events = json.load(open(file))
+tracks = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+workers = {t for t, name in tracks.items() if "worker" in name}
+assert workers and [e for e in events if e["name"] == "process_name"], tracks
+assert len({e["pid"] for e in events}) == 1
+assert all(e.get("tid") in tracks or e["name"] in ("process_name", "main") for e in events), "an event without a track"
+
+# On a worker's track one thing at a time, and what is blocked lies within the run that it blocks.
+us = lambda x: round(x * 1000)  # as whole ns
+runs = collections.defaultdict(list)
+blocked = []
+for e in events:
+    if e["ph"] == "X":
+        assert e["tid"] in workers and e["dur"] >= 0, e
+        (runs[e["tid"]] if e["cat"] == "run" else blocked).append(
+            (us(e["ts"]), us(e["ts"]) + us(e["dur"]), e["tid"], e["args"]["fiber"]) if e["cat"] != "run" else
+            (us(e["ts"]), us(e["ts"]) + us(e["dur"]), e["args"]["fiber"], e["args"]["then"], e["name"]))
+for track in runs.values():
+    track.sort()
+    for a, b in zip(track, track[1:]):
+        assert a[1] <= b[0] + 1, ("two at once", a, b)  # each end is rounded by itself
+for at, until, tid, fiber in blocked:
+    assert any(a - 1 <= at and until <= b + 1 and f == fiber for a, b, f, *_ in runs[tid]), ("blocked outside of its run", at, until)
+
+# A fiber is on one worker at a time, and its track is: born, waits one after the other, ended.
+of_fiber = collections.defaultdict(list)
+for tid, track in runs.items():
+    for a, b, fiber, then, name in track: of_fiber[fiber].append((a, b, then))
+for fiber, its in of_fiber.items():
+    its.sort()
+    for a, b in zip(its, its[1:]):
+        assert a[1] <= b[0] + 1, ("runs twice at once", fiber, a, b)
+        assert not a[2].startswith("ends"), ("runs after its end", fiber, a, b)
+lives = collections.defaultdict(list)
+for i, e in enumerate(events):
+    if e["ph"] in "be": lives[e["id"]].append((us(e["ts"]), i, e["ph"], e["name"]))
+assert set(of_fiber) <= set(lives), set(of_fiber) - set(lives)
+waits = collections.Counter()
+for fiber, its in lives.items():
+    depth = 0
+    its.sort()
+    for at, _, ph, name in its:
+        depth += 1 if ph == "b" else -1
+        assert 0 <= depth <= 2, ("life and one wait is all", fiber, at)
+        if ph == "b" and depth == 2: waits[name] += 1
+    assert depth == 0, (fiber, its[-4:])
+
+# Against the counts that the library keeps anyway.
+s = json.load(open(stats))["fiberthread"]
+marks = collections.Counter(e["cat"] for e in events if e["ph"] == "i")
+ends = collections.Counter(r[2].split(":")[0] for its in of_fiber.values() for r in its)
+assert len(lives) == s["fibers"] + 1, (len(lives), s)
+assert marks["spawn"] == s["fibers"] and ends["ends"] == s["fibers"], (marks, ends, s)
+assert sum(len(r) for r in runs.values()) == s["switches"] + 1, (sum(map(len, runs.values())), s)
+assert ends["parks"] == s["parks"] == sum(waits.values()) and dict(waits) == s["parked_for"], (ends, waits, s)
+assert marks["steal"] == s["steals"], (marks, s)
+assert marks["preempt"] == s["preemptions"] == ends["is preempted"], (marks, ends, s)
+assert marks["hand-over"] == s["handovers"], (marks, s)
+if kind == "traced":
+    names = {e["name"] for e in events}
+    assert {"waiter", "main", "hog ?1?"} <= names, names
+    assert waits["semaphore"] == 20 and waits["join"] >= 1 and waits["sleep"] >= 1, waits
+    if sys.argv[4] == "1":
+        assert s["handovers"] >= 1 and len(blocked) >= 1 and max(b[1] - b[0] for b in blocked) > 5e7, (s, blocked)
+        assert len(workers) >= 2, tracks
+P
+# On one worker several times, until the kernel gives the hog enough time in one go that it must be preempted.
+preempted=0
+for workers in 1 2 16 1 1 1 1; do
+  [ $preempted = 1 ] && [ -e done ] && break
+  [ $workers = 16 ] && touch done
+  rm -f t.json
+  timeout 100 env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=t.json FIBERTHREAD_STATS=json FIBERTHREAD_WORKERS=$workers ./traced 2>stats || fail "traced: status $?: $(cat stats)"
+  grep -q '"preemptions":[1-9]' stats && preempted=1
+  python3 check.py t.json stats traced $workers || fail "the trace on $workers workers: $(cat stats)"
+done
+[ $preempted = 1 ] || [ "$(uname -m)" != x86_64 ] || fail "nothing was preempted"
+# More than the buffers hold.
+timeout 100 env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=t.json FIBERTHREAD_STATS=json FIBERTHREAD_WORKERS=2 ./many 10000 65536 2>stats >out || fail "many: status $?"
+python3 check.py t.json stats many || fail "a long trace: $(cat stats)"
+[ "$(cat out)" = "$(printf '10000 1\n65')" ] || fail "many: $(cat out)"
+
+# The child of a fork has a file of its own.
+rm -f t.json*
+child=$(timeout 100 env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=t.json FIBERTHREAD_STATS=json FIBERTHREAD_WORKERS=2 ./traced fork 2>stats) || fail "fork: status $?"
+[ "$(ls t.json* | wc -l)" = 2 ] && [ -s "t.json.$child" ] || fail "files after a fork: $(ls)"
+grep "\"pid\":$child," stats >stats.child
+grep -v "\"pid\":$child," stats >stats.parent
+python3 check.py t.json stats.parent traced 2 || fail "the parent's trace"
+python3 check.py "t.json.$child" stats.child traced 2 || fail "the child's trace"
+# So has a process that finds it in use; and %p is the process's id.
+rm -f t.json*
+exec 9>>t.json
+flock 9
+env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=t.json ./many 10 >/dev/null || fail "in use: status $?"
+exec 9>&-
+[ "$(ls t.json.* | wc -l)" = 1 ] && [ ! -s t.json ] || fail "a file in use: $(ls)"
+env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=p%p.json sh -c 'echo $$ >pid; exec ./many 10' >/dev/null || fail "%p: status $?"
+[ -s "p$(cat pid).json" ] || fail "%p: $(ls)"
+# A file that cannot be written costs one line, and nothing else.
+[ "$(env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=/no/such/file ./many 10 2>err)" = "$(printf '10 1\n65')" ] && [ "$(grep -c 'no trace' err)" = 1 ] ||
+  fail "a file that cannot be written: $(cat err)"
+env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=/dev/full ./many 10 >out 2>err
+[ "$(cat out)" = "$(printf '10 1\n65')" ] && [ "$(grep -c 'ends here' err)" = 1 ] || fail "a full disk: $(cat err)"
+
+# Probes: all of them, each with arguments in registers or constants.
+readelf -nW "$LIBRARY" >notes || fail "readelf"
+for probe in spawn switch park unpark steal preempt hand-over done; do
+  grep -qx " *Name: $probe" notes || fail "there is no probe $probe"
+done
+[ "$(grep -c 'Provider: fiberthread' notes)" = "$(grep -cE '^ *Arguments: 8@[%$x0-9]' notes)" ] || fail "probes without arguments: $(cat notes)"
+# Where the note says, there is a no-op.
+if [ "$(uname -m)" = x86_64 ]; then
+  for at in $(sed -n 's/.*Location: 0x0*\([0-9a-f]*\),.*/\1/p' notes); do
+    objdump -d --no-show-raw-insn --start-address=0x$at --stop-address=$((16#$at + 1)) "$LIBRARY" | grep -q "$at:.*nop" || fail "no no-op at $at"
+  done
+fi
+
+# Lines about single events.
+for word in join:joins wake:'is woken' park:'parks for' inbox: sysmon:; do
+  env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEBUG=${word%%:*} FIBERTHREAD_WORKERS=1 ./traced >/dev/null 2>err || fail "debug $word: status $?"
+  [ -z "${word#*:}" ] || grep -q "^fiberthread: ${word%%:*}: .*${word#*:}" err || fail "debug $word: $(head err)"
+  [ "$(grep -vc "^fiberthread: ${word%%:*}: " err)" = 0 ] || fail "debug $word says more: $(grep -v "${word%%:*}: " err | head)"
+done
+grep -q 'sysmon: .*sleeps in the kernel' err || fail "debug sysmon: $(head err)"
+exit 0

@@ -1,0 +1,89 @@
+// Does a known number of each thing that a trace shows. Arguments: "fork" makes a child that does the same.
+#define _GNU_SOURCE
+#include <assert.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { kWaiters = 20, kYields = 5 };
+static sem_t go;
+static int gate[2];
+static atomic_int stop;
+
+static void* waits(void* p) {
+  pthread_setname_np(pthread_self(), "waiter");
+  while (sem_wait(&go)) {
+  }
+  for (int i = 0; i < kYields; i++) sched_yield();
+  return p;
+}
+
+// Computes until another has had a turn: on one worker that takes preemption.
+static void* computes(void* p) {
+  pthread_setname_np(pthread_self(), "hog \"1\\");
+  while (!stop) {
+  }
+  return p;
+}
+static void* stops(void* p) {
+  stop = 1;
+  return p;
+}
+
+// Sleeps in the kernel in a way that the library does not know beforehand.
+static void* blocks(void* p) {
+  char c;
+  struct timespec t = {0, 200000000};
+  register long nr __asm__("rax") = SYS_nanosleep;
+#if defined(__x86_64__)
+  __asm__ volatile("syscall" : "+a"(nr) : "D"(&t), "S"(0) : "rcx", "r11", "memory");
+#endif
+  return p;
+}
+
+static void all(void) {
+  pthread_t t[kWaiters], hog, stopper, blocker;
+  sem_init(&go, 0, 0);
+  for (int i = 0; i < kWaiters; i++) assert(!pthread_create(&t[i], NULL, waits, NULL));
+  struct timespec a_while = {0, 20000000};
+  nanosleep(&a_while, NULL);  // all wait now
+  for (int i = 0; i < kWaiters; i++) sem_post(&go);
+  for (int i = 0; i < kWaiters; i++) pthread_join(t[i], NULL);
+  stop = 0;
+  pthread_create(&hog, NULL, computes, NULL);
+  nanosleep(&a_while, NULL);
+  pthread_create(&stopper, NULL, stops, NULL);
+  pthread_join(hog, NULL);
+  pthread_join(stopper, NULL);
+  pthread_create(&blocker, NULL, blocks, NULL);
+  nanosleep(&a_while, NULL);
+  // Somebody has to want the slot.
+  for (int i = 0; i < 100; i++) {
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+    pthread_create(&stopper, NULL, stops, NULL);
+    pthread_join(stopper, NULL);
+  }
+  pthread_join(blocker, NULL);
+}
+
+int main(int argc, char** argv) {
+  all();
+  if (argc > 1 && !strcmp(argv[1], "fork")) {
+    int pid = fork(), status;
+    if (pid == 0) {
+      all();
+      return 0;
+    }
+    waitpid(pid, &status, 0);
+    assert(status == 0);
+    printf("%d\n", pid);
+  }
+  return 0;
+}
