@@ -123,13 +123,14 @@ size_t low_water(int fd, PollNotes* notes, size_t n) {
 
 // ---- waiting ----
 
-long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again) {
+long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again, uint64_t* until) {
   if (look_at_options(fd, notes)) return -EAGAIN;
   FiberRecord* me = self();
   // Those of what is no socket are of the number's last life that was one.
   bool socket = kind_of(fd, notes) & kSocket;
   uint64_t timeout = socket ? uint64_t{(events & EPOLLIN ? notes->receive : notes->send).load(std::memory_order_relaxed)} * 1'000'000 : 0;
-  uint64_t deadline = timeout ? (now_ns() + timeout + 1) & ~kFollowsRealtime : kNever;
+  uint64_t deadline = until && *until ? *until : timeout ? (now_ns() + timeout + 1) & ~kFollowsRealtime : kNever;
+  if (until) *until = deadline;
   for (;;) {
     PollEnd end;
     {
@@ -229,6 +230,7 @@ long write_here(int fd, PollNotes* notes, const void* buf, size_t n) {
   constexpr size_t kMost = 0x7ffff000;  // the kernel's
   if (n > kMost) n = kMost;
   size_t done = 0;
+  uint64_t until = 0;
   bool quiet = false;
   while (done < n) {
     auto* at = static_cast<const char*>(buf) + done;
@@ -247,7 +249,8 @@ long write_here(int fd, PollNotes* notes, const void* buf, size_t n) {
           ssize_t r = REAL(write)(fd, at, n - done);
           if (r < 0 && errno == EPIPE) signal_take_pipe();
           return r;
-        });
+        },
+        &until);
     if (r <= 0) return done ? static_cast<long>(done) : quiet ? raise_if_broken(notes, r) : r;
     done += static_cast<size_t>(r);
   }
@@ -283,6 +286,7 @@ long readv_here(int fd, PollNotes* notes, const iovec* all, int count) {
 
 long writev_here(int fd, PollNotes* notes, const iovec* all, int count) {
   size_t done = 0, n = static_cast<size_t>(count);
+  uint64_t until = 0;
   bool quiet = false;
   const iovec* v = all;
   iovec rest[kPieces];
@@ -304,7 +308,8 @@ long writev_here(int fd, PollNotes* notes, const iovec* all, int count) {
           ssize_t r = REAL(writev)(fd, v, static_cast<int>(n));
           if (r < 0 && errno == EPIPE) signal_take_pipe();
           return r;
-        });
+        },
+        &until);
     if (r <= 0) return done ? static_cast<long>(done) : quiet ? raise_if_broken(notes, r) : r;
     done += static_cast<size_t>(r);
     // The kernel has read the pieces, so they are there.
@@ -361,6 +366,15 @@ long until_ready(int fd, uint32_t events, unsigned how) {
   long r = wait_for(fd, notes, events, how | kRestarts | kAsks, look, [] { return 0; });
   bool nonblocking = r == -EAGAIN && notes->kind.load(std::memory_order_relaxed) & kNonblocking;
   return nonblocking ? 0 : r;  // the kernel's to say
+}
+
+// Of a call that was made plainly.
+ssize_t and_take_pipe(ssize_t r) {
+  if (r < 0 && errno == EPIPE) {
+    signal_take_pipe();
+    errno = EPIPE;
+  }
+  return r;
 }
 
 }  // namespace
@@ -458,7 +472,7 @@ FIBERTHREAD_EXPORT ssize_t writev(int fd, const iovec* v, int n) {
 
 FIBERTHREAD_EXPORT ssize_t sendfile(int out, int in, off_t* at, size_t n) noexcept {
   if (long r = until_ready(out, EPOLLOUT, 0)) return with_errno(r);
-  return REAL(sendfile)(out, in, at, n);
+  return and_take_pipe(REAL(sendfile)(out, in, at, n));
 }
 FIBERTHREAD_ALIAS(sendfile64, sendfile);
 
@@ -467,7 +481,7 @@ FIBERTHREAD_EXPORT ssize_t splice(int in, off64_t* in_at, int out, off64_t* out_
     if (long r = until_ready(in, EPOLLIN, kCancels)) return with_errno(r);
     if (long r = until_ready(out, EPOLLOUT, kCancels)) return with_errno(r);
   }
-  return REAL(splice)(in, in_at, out, out_at, n, flags);
+  return and_take_pipe(REAL(splice)(in, in_at, out, out_at, n, flags));
 }
 
 FIBERTHREAD_EXPORT ssize_t tee(int in, int out, size_t n, unsigned flags) {
@@ -475,5 +489,5 @@ FIBERTHREAD_EXPORT ssize_t tee(int in, int out, size_t n, unsigned flags) {
     if (long r = until_ready(in, EPOLLIN, kCancels)) return with_errno(r);
     if (long r = until_ready(out, EPOLLOUT, kCancels)) return with_errno(r);
   }
-  return REAL(tee)(in, out, n, flags);
+  return and_take_pipe(REAL(tee)(in, out, n, flags));
 }
