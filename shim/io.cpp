@@ -225,36 +225,28 @@ long read_here(int fd, PollNotes* notes, void* buf, size_t n) {
       [&](size_t done) { return REAL(read)(fd, at(done), n - done); });
 }
 
-// A blocking write ends when all has gone; only streams and pipes ever take less at once.
+// Of a call that was made plainly.
+ssize_t and_take_pipe(ssize_t r) {
+  if (r < 0 && errno == EPIPE) {
+    signal_take_pipe();
+    errno = EPIPE;
+  }
+  return r;
+}
+
 long write_here(int fd, PollNotes* notes, const void* buf, size_t n) {
   constexpr size_t kMost = 0x7ffff000;  // the kernel's
   if (n > kMost) n = kMost;
-  size_t done = 0;
-  uint64_t until = 0;
-  bool quiet = false;
-  while (done < n) {
-    auto* at = static_cast<const char*>(buf) + done;
-    iovec v{const_cast<char*>(at), n - done};
-    long r = wait_for(
-        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
-        [&]() -> long {
-          if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, &v, 1);
-          if (done && has_error(fd)) return 0;
-          quiet = true;
-          long r = raw_syscall(SYS_sendto, fd, arg(at), static_cast<long>(n - done), MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
-          return r == -ENOTSOCK ? forget_kind(notes) : r;
-        },
-        [&] {
-          quiet = false;
-          ssize_t r = REAL(write)(fd, at, n - done);
-          if (r < 0 && errno == EPIPE) signal_take_pipe();
-          return r;
-        },
-        &until);
-    if (r <= 0) return done ? static_cast<long>(done) : quiet ? raise_if_broken(notes, r) : r;
-    done += static_cast<size_t>(r);
-  }
-  return static_cast<long>(done);
+  auto at = [&](size_t done) { return static_cast<const char*>(buf) + done; };
+  return send_parts(
+      fd, notes, 0, takes_messages(notes), true,
+      [&](size_t done) -> long {
+        iovec v{const_cast<char*>(at(done)), n - done};
+        if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, &v, 1);
+        long r = raw_syscall(SYS_sendto, fd, arg(at(done)), static_cast<long>(n - done), MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+        return r == -ENOTSOCK ? forget_kind(notes) : r;
+      },
+      [&](size_t done) { return and_take_pipe(REAL(write)(fd, at(done), n - done)); }, [&] { return n; });
 }
 
 long readv_here(int fd, PollNotes* notes, const iovec* all, int count) {
@@ -285,38 +277,32 @@ long readv_here(int fd, PollNotes* notes, const iovec* all, int count) {
 }
 
 long writev_here(int fd, PollNotes* notes, const iovec* all, int count) {
-  size_t done = 0, n = static_cast<size_t>(count);
-  uint64_t until = 0;
-  bool quiet = false;
-  const iovec* v = all;
   iovec rest[kPieces];
-  for (;;) {
-    long r = wait_for(
-        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
-        [&]() -> long {
-          if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, v, n);
-          msghdr m{};
-          m.msg_iov = const_cast<iovec*>(v);
-          m.msg_iovlen = n;
-          if (done && has_error(fd)) return 0;
-          quiet = true;
-          long r = raw_syscall(SYS_sendmsg, fd, arg(&m), MSG_DONTWAIT | MSG_NOSIGNAL);
-          return r == -ENOTSOCK ? forget_kind(notes) : r == -EMSGSIZE ? kInKernel : r;
-        },
-        [&] {
-          quiet = false;
-          ssize_t r = REAL(writev)(fd, v, static_cast<int>(n));
-          if (r < 0 && errno == EPIPE) signal_take_pipe();
-          return r;
-        },
-        &until);
-    if (r <= 0) return done ? static_cast<long>(done) : quiet ? raise_if_broken(notes, r) : r;
-    done += static_cast<size_t>(r);
-    // The kernel has read the pieces, so they are there.
-    if (done >= total_length(all, static_cast<size_t>(count))) return static_cast<long>(done);
-    n = remaining(all, static_cast<size_t>(count), done, rest);
-    v = rest;
-  }
+  struct {
+    const iovec* v;
+    size_t n;
+  } now;
+  auto from = [&](size_t done) {
+    now = {all, static_cast<size_t>(count)};
+    if (done) now = {rest, remaining(all, static_cast<size_t>(count), done, rest)};
+  };
+  return send_parts(
+      fd, notes, 0, takes_messages(notes), true,
+      [&](size_t done) -> long {
+        from(done);
+        if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, now.v, now.n);
+        msghdr m{};
+        m.msg_iov = const_cast<iovec*>(now.v);
+        m.msg_iovlen = now.n;
+        long r = raw_syscall(SYS_sendmsg, fd, arg(&m), MSG_DONTWAIT | MSG_NOSIGNAL);
+        return r == -ENOTSOCK ? forget_kind(notes) : r == -EMSGSIZE ? kInKernel : r;
+      },
+      [&](size_t done) {
+        from(done);
+        return and_take_pipe(REAL(writev)(fd, now.v, static_cast<int>(now.n)));
+      },
+      // The kernel has read the pieces, so they are there.
+      [&] { return total_length(all, static_cast<size_t>(count)); });
 }
 
 // Null if the plain call will do.
@@ -366,15 +352,6 @@ long until_ready(int fd, uint32_t events, unsigned how) {
   long r = wait_for(fd, notes, events, how | kRestarts | kAsks, look, [] { return 0; });
   bool nonblocking = r == -EAGAIN && notes->kind.load(std::memory_order_relaxed) & kNonblocking;
   return nonblocking ? 0 : r;  // the kernel's to say
-}
-
-// Of a call that was made plainly.
-ssize_t and_take_pipe(ssize_t r) {
-  if (r < 0 && errno == EPIPE) {
-    signal_take_pipe();
-    errno = EPIPE;
-  }
-  return r;
 }
 
 }  // namespace

@@ -127,6 +127,31 @@ long receive(int fd, PollNotes* notes, size_t want, bool peek, Attempt attempt, 
   return receive(fd, notes, want, peek, attempt, plain, [] { return false; });
 }
 
+// A sending call: it ends when all has gone; only streams and pipes ever take a part at once. attempt(done) sends behind the first
+// `done` bytes; with MSG_NOSIGNAL where `quiet`, and SIGPIPE is raised here if the call `raises` it. size() is asked once some has gone.
+template <class Attempt, class Plain, class Size>
+long send_parts(int fd, PollNotes* notes, size_t done, bool quiet, bool raises, Attempt attempt, Plain plain, Size size) {
+  uint64_t until = 0;
+  for (;;) {
+    bool tried = false;
+    long r = wait_for(
+        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
+        [&]() -> long {
+          if (quiet && done && has_error(fd)) return 0;
+          tried = quiet;
+          return attempt(done);
+        },
+        [&] {
+          tried = false;
+          return plain(done);
+        },
+        &until);
+    if (r <= 0) return done ? static_cast<long>(done) : tried && raises ? raise_if_broken(notes, r) : r;
+    done += static_cast<size_t>(r);
+    if (done >= size()) return static_cast<long>(done);
+  }
+}
+
 // So many pieces at once when the rest of a transfer is moved.
 constexpr size_t kPieces = 16;
 // What is left of `all` after the first `done` bytes, or the beginning of that. Returns how many pieces.

@@ -26,32 +26,6 @@ size_t wanted(int fd, PollNotes* notes, int flags, size_t n) {
   return low_water(fd, notes, n);
 }
 
-// A stream takes a part of it at once, others all or nothing.
-template <class Attempt, class Plain>
-long send_all(int fd, PollNotes* notes, size_t n, int flags, Attempt attempt, Plain plain) {
-  size_t done = 0;
-  uint64_t until = 0;
-  bool quiet = flags & MSG_NOSIGNAL;
-  do {
-    bool tried = false;
-    long r = wait_for(
-        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
-        [&]() -> long {
-          if (done && has_error(fd)) return 0;
-          tried = true;
-          return attempt(done, MSG_DONTWAIT | MSG_NOSIGNAL);
-        },
-        [&] {
-          tried = false;
-          return plain(done);
-        },
-        &until);
-    if (r < 0 || (r == 0 && done)) return done ? static_cast<long>(done) : tried && !quiet ? raise_if_broken(notes, r) : r;
-    done += static_cast<size_t>(r);
-  } while (done < n);
-  return static_cast<long>(done);
-}
-
 // A message without its first `done` bytes.
 struct Rest {
   iovec pieces[kPieces];
@@ -104,33 +78,18 @@ long receive_message(int fd, PollNotes* notes, msghdr* m, int flags) {
 
 // `sent` bytes of it have gone.
 long send_message(int fd, PollNotes* notes, const msghdr* m, int flags, size_t sent = 0) {
-  size_t done = sent, n = 0;
-  uint64_t until = 0;
-  for (;;) {
-    bool tried = false;
-    auto call = [&](auto made) -> long {
-      if (!done) return made(m);
-      Rest rest(*m, done);
-      return made(&rest.message);
-    };
-    long r = wait_for(
-        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
-        [&]() -> long {
-          if (done && has_error(fd)) return 0;
-          tried = true;
-          return call([&](const msghdr* what) { return raw_syscall(SYS_sendmsg, fd, arg(what), flags | MSG_DONTWAIT | MSG_NOSIGNAL); });
-        },
-        [&] {
-          tried = false;
-          return call([&](const msghdr* what) { return REAL(sendmsg)(fd, what, flags); });
-        },
-        &until);
-    if (r < 0 || (r == 0 && done)) return done ? static_cast<long>(done) : tried && !(flags & MSG_NOSIGNAL) ? raise_if_broken(notes, r) : r;
-    done += static_cast<size_t>(r);
-    // The kernel has read the pieces, so they are there.
-    if (!n) n = total_length(m->msg_iov, m->msg_iovlen);
-    if (done >= n) return static_cast<long>(done);
-  }
+  auto call = [&](size_t done, auto made) -> long {
+    if (!done) return made(m);
+    Rest rest(*m, done);
+    return made(&rest.message);
+  };
+  return send_parts(
+      fd, notes, sent, true, !(flags & MSG_NOSIGNAL),
+      [&](size_t done) {
+        return call(done, [&](const msghdr* what) { return raw_syscall(SYS_sendmsg, fd, arg(what), flags | MSG_DONTWAIT | MSG_NOSIGNAL); });
+      },
+      [&](size_t done) { return call(done, [&](const msghdr* what) { return REAL(sendmsg)(fd, what, flags); }); },
+      [&] { return total_length(m->msg_iov, m->msg_iovlen); });
 }
 
 // Its timeout is looked at only when something was received, as the kernel does.
@@ -270,10 +229,12 @@ FIBERTHREAD_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, 
   PollNotes* notes = notes_for(fd, flags & MSG_DONTWAIT);
   if (!notes) return REAL(sendto)(fd, buf, n, flags, to, size);
   auto at = [&](size_t done) { return static_cast<const char*>(buf) + done; };
-  return with_errno(send_all(
-      fd, notes, n, flags,
-      [&](size_t done, long how) { return raw_syscall(SYS_sendto, fd, arg(at(done)), static_cast<long>(n - done), flags | how, arg(to), size); },
-      [&](size_t done) { return REAL(sendto)(fd, at(done), n - done, flags, to, size); }));
+  return with_errno(send_parts(
+      fd, notes, 0, true, !(flags & MSG_NOSIGNAL),
+      [&](size_t done) {
+        return raw_syscall(SYS_sendto, fd, arg(at(done)), static_cast<long>(n - done), flags | MSG_DONTWAIT | MSG_NOSIGNAL, arg(to), size);
+      },
+      [&](size_t done) { return REAL(sendto)(fd, at(done), n - done, flags, to, size); }, [&] { return n; }));
 }
 
 FIBERTHREAD_EXPORT ssize_t send(int fd, const void* buf, size_t n, int flags) {
