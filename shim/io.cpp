@@ -123,13 +123,14 @@ size_t low_water(int fd, PollNotes* notes, size_t n) {
 
 // ---- waiting ----
 
-long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again) {
+long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again, uint64_t* until) {
   if (look_at_options(fd, notes)) return -EAGAIN;
   FiberRecord* me = self();
   // Those of what is no socket are of the number's last life that was one.
   bool socket = kind_of(fd, notes) & kSocket;
   uint64_t timeout = socket ? uint64_t{(events & EPOLLIN ? notes->receive : notes->send).load(std::memory_order_relaxed)} * 1'000'000 : 0;
-  uint64_t deadline = timeout ? (now_ns() + timeout + 1) & ~kFollowsRealtime : kNever;
+  uint64_t deadline = until && *until ? *until : timeout ? (now_ns() + timeout + 1) & ~kFollowsRealtime : kNever;
+  if (until) *until = deadline;
   for (;;) {
     PollEnd end;
     {
@@ -225,34 +226,28 @@ long read_here(int fd, PollNotes* notes, void* buf, size_t n) {
       [&](size_t done) { return REAL(read)(fd, at(done), n - done); });
 }
 
-// A blocking write ends when all has gone; only streams and pipes ever take less at once.
+// Of a call that was made plainly.
+ssize_t and_take_pipe(ssize_t r) {
+  if (r < 0 && errno == EPIPE) {
+    signal_take_pipe();
+    errno = EPIPE;
+  }
+  return r;
+}
+
 long write_here(int fd, PollNotes* notes, const void* buf, size_t n) {
   constexpr size_t kMost = 0x7ffff000;  // the kernel's
   if (n > kMost) n = kMost;
-  size_t done = 0;
-  bool quiet = false;
-  while (done < n) {
-    auto* at = static_cast<const char*>(buf) + done;
-    iovec v{const_cast<char*>(at), n - done};
-    long r = wait_for(
-        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
-        [&]() -> long {
-          if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, &v, 1);
-          if (done && has_error(fd)) return 0;
-          quiet = true;
-          long r = raw_syscall(SYS_sendto, fd, arg(at), static_cast<long>(n - done), MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
-          return r == -ENOTSOCK ? forget_kind(notes) : r;
-        },
-        [&] {
-          quiet = false;
-          ssize_t r = REAL(write)(fd, at, n - done);
-          if (r < 0 && errno == EPIPE) signal_take_pipe();
-          return r;
-        });
-    if (r <= 0) return done ? static_cast<long>(done) : quiet ? raise_if_broken(notes, r) : r;
-    done += static_cast<size_t>(r);
-  }
-  return static_cast<long>(done);
+  auto at = [&](size_t done) { return static_cast<const char*>(buf) + done; };
+  return send_parts(
+      fd, notes, 0, takes_messages(notes), true,
+      [&](size_t done) -> long {
+        iovec v{const_cast<char*>(at(done)), n - done};
+        if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, &v, 1);
+        long r = raw_syscall(SYS_sendto, fd, arg(at(done)), static_cast<long>(n - done), MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+        return r == -ENOTSOCK ? forget_kind(notes) : r;
+      },
+      [&](size_t done) { return and_take_pipe(REAL(write)(fd, at(done), n - done)); }, [&] { return n; });
 }
 
 long readv_here(int fd, PollNotes* notes, const iovec* all, int count) {
@@ -283,36 +278,32 @@ long readv_here(int fd, PollNotes* notes, const iovec* all, int count) {
 }
 
 long writev_here(int fd, PollNotes* notes, const iovec* all, int count) {
-  size_t done = 0, n = static_cast<size_t>(count);
-  bool quiet = false;
-  const iovec* v = all;
   iovec rest[kPieces];
-  for (;;) {
-    long r = wait_for(
-        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
-        [&]() -> long {
-          if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, v, n);
-          msghdr m{};
-          m.msg_iov = const_cast<iovec*>(v);
-          m.msg_iovlen = n;
-          if (done && has_error(fd)) return 0;
-          quiet = true;
-          long r = raw_syscall(SYS_sendmsg, fd, arg(&m), MSG_DONTWAIT | MSG_NOSIGNAL);
-          return r == -ENOTSOCK ? forget_kind(notes) : r == -EMSGSIZE ? kInKernel : r;
-        },
-        [&] {
-          quiet = false;
-          ssize_t r = REAL(writev)(fd, v, static_cast<int>(n));
-          if (r < 0 && errno == EPIPE) signal_take_pipe();
-          return r;
-        });
-    if (r <= 0) return done ? static_cast<long>(done) : quiet ? raise_if_broken(notes, r) : r;
-    done += static_cast<size_t>(r);
-    // The kernel has read the pieces, so they are there.
-    if (done >= total_length(all, static_cast<size_t>(count))) return static_cast<long>(done);
-    n = remaining(all, static_cast<size_t>(count), done, rest);
-    v = rest;
-  }
+  struct {
+    const iovec* v;
+    size_t n;
+  } now;
+  auto from = [&](size_t done) {
+    now = {all, static_cast<size_t>(count)};
+    if (done) now = {rest, remaining(all, static_cast<size_t>(count), done, rest)};
+  };
+  return send_parts(
+      fd, notes, 0, takes_messages(notes), true,
+      [&](size_t done) -> long {
+        from(done);
+        if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, now.v, now.n);
+        msghdr m{};
+        m.msg_iov = const_cast<iovec*>(now.v);
+        m.msg_iovlen = now.n;
+        long r = raw_syscall(SYS_sendmsg, fd, arg(&m), MSG_DONTWAIT | MSG_NOSIGNAL);
+        return r == -ENOTSOCK ? forget_kind(notes) : r == -EMSGSIZE ? kInKernel : r;
+      },
+      [&](size_t done) {
+        from(done);
+        return and_take_pipe(REAL(writev)(fd, now.v, static_cast<int>(now.n)));
+      },
+      // The kernel has read the pieces, so they are there.
+      [&] { return total_length(all, static_cast<size_t>(count)); });
 }
 
 // Null if the plain call will do.
@@ -342,7 +333,7 @@ uint32_t file_kind(int fd) {
 
 // What the kernel has in memory of a file, if it is all that was asked for.
 long read_from_memory(int fd, uint32_t kind, const iovec* v, size_t n, off64_t at) {
-  if (kind & kDirect) return -EAGAIN;  // it would wait
+  if (kind & kDirect || at < 0) return -EAGAIN;  // it would wait; -1 would be the file's own position
   long r = raw_syscall(SYS_preadv2, fd, arg(v), static_cast<long>(n), at, 0, RWF_NOWAIT);
   if (r == -EOPNOTSUPP || r == -ENOSYS) return -EAGAIN;
   return r <= 0 || static_cast<size_t>(r) >= total_length(v, n) ? r : -EAGAIN;
@@ -459,7 +450,7 @@ FIBERTHREAD_EXPORT ssize_t writev(int fd, const iovec* v, int n) {
 
 FIBERTHREAD_EXPORT ssize_t sendfile(int out, int in, off_t* at, size_t n) noexcept {
   if (long r = until_ready(out, EPOLLOUT, 0)) return with_errno(r);
-  return REAL(sendfile)(out, in, at, n);
+  return and_take_pipe(REAL(sendfile)(out, in, at, n));
 }
 FIBERTHREAD_ALIAS(sendfile64, sendfile);
 
@@ -468,7 +459,7 @@ FIBERTHREAD_EXPORT ssize_t splice(int in, off64_t* in_at, int out, off64_t* out_
     if (long r = until_ready(in, EPOLLIN, kCancels)) return with_errno(r);
     if (long r = until_ready(out, EPOLLOUT, kCancels)) return with_errno(r);
   }
-  return REAL(splice)(in, in_at, out, out_at, n, flags);
+  return and_take_pipe(REAL(splice)(in, in_at, out, out_at, n, flags));
 }
 
 FIBERTHREAD_EXPORT ssize_t tee(int in, int out, size_t n, unsigned flags) {
@@ -476,5 +467,5 @@ FIBERTHREAD_EXPORT ssize_t tee(int in, int out, size_t n, unsigned flags) {
     if (long r = until_ready(in, EPOLLIN, kCancels)) return with_errno(r);
     if (long r = until_ready(out, EPOLLOUT, kCancels)) return with_errno(r);
   }
-  return REAL(tee)(in, out, n, flags);
+  return and_take_pipe(REAL(tee)(in, out, n, flags));
 }

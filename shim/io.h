@@ -65,7 +65,8 @@ struct Try {
   long (*call)(void*);
   void* data;
 };
-long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again);
+// `until`, if not null, is the deadline of all parts of a call: the first one that waits sets it. 0: not yet.
+long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again, uint64_t* until);
 
 template <class Call>
 long kernel_result(Call call) {
@@ -81,12 +82,12 @@ inline long with_errno(long r) {
 
 // attempt(): -EAGAIN if it would wait, kInKernel, or the result. plain(): libc's call.
 template <class Attempt, class Plain>
-long wait_for(int fd, PollNotes* notes, uint32_t events, unsigned how, Attempt attempt, Plain plain) {
+long wait_for(int fd, PollNotes* notes, uint32_t events, unsigned how, Attempt attempt, Plain plain, uint64_t* until = nullptr) {
   if (how & kCancels) test_cancel();
   PollSeen seen = poll_seen(fd);
   long r = attempt();
   if (__builtin_expect(r == -EAGAIN, 0))
-    r = wait_and_try(fd, notes, events, seen, how, {[](void* p) { return (*static_cast<Attempt*>(p))(); }, &attempt});
+    r = wait_and_try(fd, notes, events, seen, how, {[](void* p) { return (*static_cast<Attempt*>(p))(); }, &attempt}, until);
   if (__builtin_expect(r == kInKernel, 0)) {
     r = kernel_result(plain);
     poll_pass(fd, events);
@@ -94,9 +95,10 @@ long wait_for(int fd, PollNotes* notes, uint32_t events, unsigned how, Attempt a
   return r;
 }
 
-// A receiving call that ends when it has `want` bytes, 0: any. attempt(done) receives behind the first `done` of them.
-template <class Attempt, class Plain>
-long receive(int fd, PollNotes* notes, size_t want, bool peek, Attempt attempt, Plain plain) {
+// A receiving call that ends when it has `want` bytes, 0: any. attempt(done) receives behind the first `done` of them. ends_here()
+// is asked after each part.
+template <class Attempt, class Plain, class Ends>
+long receive(int fd, PollNotes* notes, size_t want, bool peek, Attempt attempt, Plain plain, Ends ends_here) {
   constexpr unsigned kHow = kCancels | kRestarts;
   if (__builtin_expect(!want, 1)) return wait_for(fd, notes, EPOLLIN, kHow, [&] { return attempt(size_t{0}); }, [&] { return plain(size_t{0}); });
   if (peek) {
@@ -110,12 +112,43 @@ long receive(int fd, PollNotes* notes, size_t want, bool peek, Attempt attempt, 
     long r = wait_for(fd, notes, EPOLLIN, kHow | kAsks, look, [&] { return plain(size_t{0}); });
     return r < 0 && seen ? seen : r;
   }
+  uint64_t until = 0;
   for (size_t done = 0;;) {
     auto part = [&]() -> long { return done && has_error(fd) ? 0 : attempt(done); };
-    long r = wait_for(fd, notes, EPOLLIN, done ? unsigned{kCancels} : kHow, part, [&] { return plain(done); });
+    long r = wait_for(fd, notes, EPOLLIN, done ? unsigned{kCancels} : kHow, part, [&] { return plain(done); }, &until);
     if (r <= 0) return done ? static_cast<long>(done) : r;
     done += static_cast<size_t>(r);
-    if (done >= want) return static_cast<long>(done);
+    if (done >= want || ends_here()) return static_cast<long>(done);
+  }
+}
+
+template <class Attempt, class Plain>
+long receive(int fd, PollNotes* notes, size_t want, bool peek, Attempt attempt, Plain plain) {
+  return receive(fd, notes, want, peek, attempt, plain, [] { return false; });
+}
+
+// A sending call: it ends when all has gone; only streams and pipes ever take a part at once. attempt(done) sends behind the first
+// `done` bytes; with MSG_NOSIGNAL where `quiet`, and SIGPIPE is raised here if the call `raises` it. size() is asked once some has gone.
+template <class Attempt, class Plain, class Size>
+long send_parts(int fd, PollNotes* notes, size_t done, bool quiet, bool raises, Attempt attempt, Plain plain, Size size) {
+  uint64_t until = 0;
+  for (;;) {
+    bool tried = false;
+    long r = wait_for(
+        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
+        [&]() -> long {
+          if (quiet && done && has_error(fd)) return 0;
+          tried = quiet;
+          return attempt(done);
+        },
+        [&] {
+          tried = false;
+          return plain(done);
+        },
+        &until);
+    if (r <= 0) return done ? static_cast<long>(done) : tried && raises ? raise_if_broken(notes, r) : r;
+    done += static_cast<size_t>(r);
+    if (done >= size()) return static_cast<long>(done);
   }
 }
 

@@ -3,9 +3,6 @@
 //
 // A program's own epoll descriptor is waited for like any other: it is readable when it has something to tell. Of those that
 // wait for the same one, an event ends one wait, and who has found something lets the next one look.
-//
-// A wait whose mask lets in a signal that the caller has blocked stays in the kernel: a signal for the process would not find a
-// parked fiber that is the only one to have it unblocked.
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -143,7 +140,7 @@ long wait_parked(Items& items, uint64_t deadline, const uint64_t* mask, Ask ask,
   FiberRecord* me = self();
   long r;
   if (mask) {
-    uint64_t old = signal_begin_mask(me, *mask);
+    uint64_t old = signal_begin_mask(me, *mask, true);
     r = ask_and_wait(me, items, deadline, ask, closed);
     signal_end_mask(me, old, r == -EINTR);
   } else {
@@ -159,8 +156,7 @@ enum class How { Parked, Kernel, Libc };
 How how(const sigset_t* set, uint64_t& mask) {
   if (set) memcpy(&mask, set, sizeof mask);
   if (!may_park()) return set && signal_mask_is_ours() ? How::Kernel : How::Libc;
-  if (!set) return How::Parked;
-  return self()->sigmask & ~mask ? How::Kernel : How::Parked;
+  return How::Parked;
 }
 
 // ---- poll ----

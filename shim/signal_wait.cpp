@@ -49,10 +49,14 @@ long masked_wait(FiberRecord* me, uint64_t mask, Call call) {
 
 using namespace signals;
 
-uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask) {
+uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask, bool parks) {
   uint64_t old = mask_of(me);
   begin_busy();
   set_mask_of(me, mask & ~kNeverBlocked);
+  if (!parks || !(old & ~mask)) return old;
+  sched_apply_mask();  // what the kernel keeps for us comes now, and is recorded
+  unblocked_beside_main(mask);
+  if (pending_for(me, ~mask_of(me))) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
   return old;
 }
 

@@ -26,30 +26,6 @@ size_t wanted(int fd, PollNotes* notes, int flags, size_t n) {
   return low_water(fd, notes, n);
 }
 
-// A stream takes a part of it at once, others all or nothing.
-template <class Attempt, class Plain>
-long send_all(int fd, PollNotes* notes, size_t n, int flags, Attempt attempt, Plain plain) {
-  size_t done = 0;
-  bool quiet = flags & MSG_NOSIGNAL;
-  do {
-    bool tried = false;
-    long r = wait_for(
-        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
-        [&]() -> long {
-          if (done && has_error(fd)) return 0;
-          tried = true;
-          return attempt(done, MSG_DONTWAIT | MSG_NOSIGNAL);
-        },
-        [&] {
-          tried = false;
-          return plain(done);
-        });
-    if (r < 0 || (r == 0 && done)) return done ? static_cast<long>(done) : tried && !quiet ? raise_if_broken(notes, r) : r;
-    done += static_cast<size_t>(r);
-  } while (done < n);
-  return static_cast<long>(done);
-}
-
 // A message without its first `done` bytes.
 struct Rest {
   iovec pieces[kPieces];
@@ -61,6 +37,18 @@ struct Rest {
   }
 };
 
+// Descriptors have come with it, or would have if there had been room: the call ends behind them, whatever it waits for.
+bool brought_descriptors(int fd, const msghdr& m) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  if (raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, arg(&domain), arg(&size)) != 0 || domain != AF_UNIX) return false;
+  if (m.msg_flags & MSG_CTRUNC) return true;
+  auto& all = const_cast<msghdr&>(m);
+  for (cmsghdr* c = CMSG_FIRSTHDR(&all); c; c = CMSG_NXTHDR(&all, c))
+    if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) return true;
+  return false;
+}
+
 long receive_message(int fd, PollNotes* notes, msghdr* m, int flags) {
   msghdr copy;  // the kernel changes lengths in it, when it receives
   size_t want = 0;
@@ -68,44 +56,40 @@ long receive_message(int fd, PollNotes* notes, msghdr* m, int flags) {
     copy = *m;
     want = wanted(fd, notes, flags, total_length(m->msg_iov, m->msg_iovlen));
   }
+  // A later part has the room for control data that no earlier one has used.
   auto call = [&](size_t done, auto made) -> long {
     if (!done) return made(m);
     Rest rest(copy, done);
-    return made(&rest.message);
+    if (m->msg_controllen == 0) {
+      rest.message.msg_control = copy.msg_control;
+      rest.message.msg_controllen = copy.msg_controllen;
+    }
+    long r = made(&rest.message);
+    if (r >= 0 && m->msg_controllen == 0) m->msg_controllen = rest.message.msg_controllen;
+    if (r >= 0) m->msg_flags |= rest.message.msg_flags;
+    return r;
   };
   return receive(
       fd, notes, want, flags & MSG_PEEK,
       [&](size_t done) { return call(done, [&](msghdr* what) { return raw_syscall(SYS_recvmsg, fd, arg(what), flags | MSG_DONTWAIT); }); },
-      [&](size_t done) { return call(done, [&](msghdr* what) { return REAL(recvmsg)(fd, what, flags); }); });
+      [&](size_t done) { return call(done, [&](msghdr* what) { return REAL(recvmsg)(fd, what, flags); }); },
+      [&] { return brought_descriptors(fd, *m); });
 }
 
 // `sent` bytes of it have gone.
 long send_message(int fd, PollNotes* notes, const msghdr* m, int flags, size_t sent = 0) {
-  size_t done = sent, n = 0;
-  for (;;) {
-    bool tried = false;
-    auto call = [&](auto made) -> long {
-      if (!done) return made(m);
-      Rest rest(*m, done);
-      return made(&rest.message);
-    };
-    long r = wait_for(
-        fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
-        [&]() -> long {
-          if (done && has_error(fd)) return 0;
-          tried = true;
-          return call([&](const msghdr* what) { return raw_syscall(SYS_sendmsg, fd, arg(what), flags | MSG_DONTWAIT | MSG_NOSIGNAL); });
-        },
-        [&] {
-          tried = false;
-          return call([&](const msghdr* what) { return REAL(sendmsg)(fd, what, flags); });
-        });
-    if (r < 0 || (r == 0 && done)) return done ? static_cast<long>(done) : tried && !(flags & MSG_NOSIGNAL) ? raise_if_broken(notes, r) : r;
-    done += static_cast<size_t>(r);
-    // The kernel has read the pieces, so they are there.
-    if (!n) n = total_length(m->msg_iov, m->msg_iovlen);
-    if (done >= n) return static_cast<long>(done);
-  }
+  auto call = [&](size_t done, auto made) -> long {
+    if (!done) return made(m);
+    Rest rest(*m, done);
+    return made(&rest.message);
+  };
+  return send_parts(
+      fd, notes, sent, true, !(flags & MSG_NOSIGNAL),
+      [&](size_t done) {
+        return call(done, [&](const msghdr* what) { return raw_syscall(SYS_sendmsg, fd, arg(what), flags | MSG_DONTWAIT | MSG_NOSIGNAL); });
+      },
+      [&](size_t done) { return call(done, [&](const msghdr* what) { return REAL(sendmsg)(fd, what, flags); }); },
+      [&] { return total_length(m->msg_iov, m->msg_iovlen); });
 }
 
 // Its timeout is looked at only when something was received, as the kernel does.
@@ -198,6 +182,16 @@ using namespace fiberthread;
 FIBERTHREAD_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* from, socklen_t* size) {
   PollNotes* notes = notes_for(fd, flags);
   if (!notes) return REAL(recvfrom)(fd, buf, n, flags, from, size);
+  if (flags & MSG_WAITALL && !(flags & MSG_PEEK) && !from && n && is_stream(fd, notes)) {  // only so do we learn of descriptors on the way
+    iovec v{buf, n};
+    msghdr m{};
+    m.msg_iov = &v;
+    m.msg_iovlen = 1;
+    alignas(cmsghdr) char credentials[CMSG_SPACE(sizeof(ucred))];  // come first, where they were asked for
+    m.msg_control = credentials;
+    m.msg_controllen = sizeof credentials;
+    return with_errno(receive_message(fd, notes, &m, flags));
+  }
   auto at = [&](size_t done) { return static_cast<char*>(buf) + done; };
   return with_errno(receive(
       fd, notes, wanted(fd, notes, flags, n), flags & MSG_PEEK,
@@ -235,10 +229,12 @@ FIBERTHREAD_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, 
   PollNotes* notes = notes_for(fd, flags & MSG_DONTWAIT);
   if (!notes) return REAL(sendto)(fd, buf, n, flags, to, size);
   auto at = [&](size_t done) { return static_cast<const char*>(buf) + done; };
-  return with_errno(send_all(
-      fd, notes, n, flags,
-      [&](size_t done, long how) { return raw_syscall(SYS_sendto, fd, arg(at(done)), static_cast<long>(n - done), flags | how, arg(to), size); },
-      [&](size_t done) { return REAL(sendto)(fd, at(done), n - done, flags, to, size); }));
+  return with_errno(send_parts(
+      fd, notes, 0, true, !(flags & MSG_NOSIGNAL),
+      [&](size_t done) {
+        return raw_syscall(SYS_sendto, fd, arg(at(done)), static_cast<long>(n - done), flags | MSG_DONTWAIT | MSG_NOSIGNAL, arg(to), size);
+      },
+      [&](size_t done) { return REAL(sendto)(fd, at(done), n - done, flags, to, size); }, [&] { return n; }));
 }
 
 FIBERTHREAD_EXPORT ssize_t send(int fd, const void* buf, size_t n, int flags) {

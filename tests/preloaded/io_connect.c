@@ -269,7 +269,7 @@ static void run_several(const struct item* i, char* out) {
   j.buffer = i->event < 8 ? buffer : zeros;
   if (i->event == 1) j.flags = MSG_WAITFORONE;
   if (i->event == 6 || i->event == 12) j.flags = MSG_DONTWAIT;
-  if (i->event == 3) set_timeout(j.fd, SO_RCVTIMEO, 100);
+  if (i->event == 3) set_timeout(j.fd, SO_RCVTIMEO, 1000);
   if (i->event == 4) j.more = &t;
   if (i->event == 5) j.more = &bad;
   if (i->event == 6) send_data(&j.e), send_data(&j.e);

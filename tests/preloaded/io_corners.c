@@ -5,12 +5,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -36,13 +38,18 @@ static void* breaks(void* p) {
   sigemptyset(&s);
   sigaddset(&s, SIGPIPE);
   if (p) pthread_sigmask(SIG_BLOCK, &s, NULL);
-  for (int kind = 0; kind < 4; kind++) {
-    int fd[2];
+  for (int kind = 0; kind < 6; kind++) {
+    int fd[2], file = open("/proc/self/exe", O_RDONLY), other[2];
     assert((kind ? socketpair(AF_UNIX, kind == 2 ? SOCK_SEQPACKET : SOCK_STREAM, 0, fd) : pipe(fd)) == 0);
     close(fd[0]);
     handled = 0;
-    long r = kind == 3 ? send(fd[1], "x", 1, MSG_NOSIGNAL) : write(fd[1], "x", 1);
+    assert(pipe(other) == 0 && write(other[1], "x", 1) == 1);
+    long r = kind == 3   ? send(fd[1], "x", 1, MSG_NOSIGNAL)
+             : kind == 4 ? sendfile(fd[1], file, NULL, 10)
+             : kind == 5 ? splice(other[0], NULL, fd[1], NULL, 1, 0)
+                         : write(fd[1], "x", 1);
     int e = errno;
+    close(file), close(other[0]), close(other[1]);
     for (int i = 0; i < 200; i++) sched_yield();
     sigset_t pending;
     sigpending(&pending);
@@ -115,6 +122,121 @@ static void* writes_much(void* p) {
   return NULL;
 }
 
+// ---- times and descriptors of calls that are several here ----
+static int parts[2];
+static void* sends_slowly(void* p) {
+  for (int i = 0; i < 20; i++) {
+    usleep(100000);
+    if (send(parts[1], "x", 1, MSG_NOSIGNAL) != 1) break;
+  }
+  return p;
+}
+static void* reads_slowly(void* p) {
+  static char some[8192];
+  for (int i = 0; i < 40; i++) {
+    usleep(50000);
+    if (recv(parts[1], some, sizeof some, MSG_DONTWAIT) == 0) break;
+  }
+  return p;
+}
+static void* times_out(void* p) {
+  pthread_t t;
+  struct timeval wait = {0, 300000};
+  static char data[4 << 20];
+  assert(socketpair(AF_UNIX, SOCK_STREAM, 0, parts) == 0);
+  setsockopt(parts[0], SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
+  setsockopt(parts[0], SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);
+  pthread_create(&t, NULL, p ? reads_slowly : sends_slowly, NULL);
+  // The time is that of the whole call, however often something comes.
+  long r = p ? write(parts[0], data, sizeof data) : recv(parts[0], data, 20, MSG_WAITALL);
+  printf("%s in parts: %d\n", p ? "sent" : "received", p ? r > 0 && r < 300000 + 40 * 8192 : r >= 0 && r < 20);
+  shutdown(parts[0], SHUT_RDWR);
+  pthread_join(t, NULL);
+  close(parts[0]), close(parts[1]);
+  return NULL;
+}
+static void pass(int fd, const char* text, int passed) {
+  char room[CMSG_SPACE(sizeof(int))] = {0};
+  struct iovec v = {(void*)text, strlen(text)};
+  struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+  struct cmsghdr* c = CMSG_FIRSTHDR(&m);
+  *c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+  memcpy(CMSG_DATA(c), &passed, sizeof passed);
+  assert(sendmsg(fd, &m, 0) == (ssize_t)strlen(text));
+}
+static void* passes(void* p) {
+  int fd = parts[1];
+  for (int i = 0; i < 3; i++) {
+    if (p) usleep(20000);
+    assert(write(fd, "ab", 2) == 2);
+    if (p) usleep(20000);
+    pass(fd, "cd", fd);
+    if (p) usleep(20000);
+    assert(write(fd, "ef", 2) == 2);
+  }
+  return p;
+}
+static void* receives_passed(void* p) {
+  pthread_t t;
+  char data[16];
+  int one = 1;
+  assert(socketpair(AF_UNIX, SOCK_STREAM, 0, parts) == 0);
+  pthread_create(&t, NULL, passes, p);
+  if (!p) pthread_join(t, NULL);
+  for (int i = 0; i < 3; i++) {
+    char room[CMSG_SPACE(sizeof(int) * 4)];
+    struct iovec v = {data, 5};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = i ? NULL : room, .msg_controllen = i ? 0 : sizeof room};
+    ssize_t r = i == 2 ? recv(parts[0], data, 5, MSG_WAITALL) : recvmsg(parts[0], &m, MSG_WAITALL);
+    struct cmsghdr* c = i ? NULL : CMSG_FIRSTHDR(&m);
+    int got = -1;
+    if (c) memcpy(&got, CMSG_DATA(c), sizeof got);
+    printf("all of 5%s: %zd %.4s, descriptor %d, truncated %d", i == 0 ? "" : i == 1 ? ", no room" : " by recv", r, data, got >= 0 && fcntl(got, F_GETFD) >= 0,
+           i < 2 && m.msg_flags & MSG_CTRUNC);
+    if (got >= 0) close(got);
+    r = recv(parts[0], data, 2, MSG_WAITALL);
+    printf(", then %zd %.2s\n", r, data);
+  }
+  // Credentials are no descriptors.
+  setsockopt(parts[0], SOL_SOCKET, SO_PASSCRED, &one, sizeof one);
+  assert(write(parts[1], "12", 2) == 2 && write(parts[1], "34", 2) == 2 && write(parts[1], "5", 1) == 1);
+  printf("with credentials: %zd\n", recv(parts[0], data, 5, MSG_WAITALL));
+  if (p) pthread_join(t, NULL);
+  close(parts[0]), close(parts[1]);
+  return NULL;
+}
+
+// ---- a signal that only a mask lets in ----
+static volatile int polling;
+static int gate_of_polls(void) {
+  static int fd[2];
+  if (!fd[1]) assert(pipe(fd) == 0);
+  return fd[0];
+}
+static void* polls(void* p) {
+  sigset_t none;
+  struct pollfd f = {gate_of_polls(), POLLIN, 0};
+  sigemptyset(&none);
+  polling = 1;
+  int r = ppoll(&f, 1, NULL, &none);
+  printf("ppoll: %d %s, handled %d\n", r, name(errno), handled);
+  return p;
+}
+static void* let_in(void* p) {
+  sigset_t s;
+  pthread_t t;
+  sigemptyset(&s);
+  sigaddset(&s, SIGUSR2);
+  pthread_create(&t, NULL, polls, NULL);  // all block it
+  while (!polling) usleep(1000);
+  if (p) usleep(30000);
+  handled = 0;
+  kill(getpid(), SIGUSR2);
+  pthread_join(t, NULL);
+  polling = 0;
+  return p;
+}
+
 // ---- flags by number ----
 static void* late(void* p) {
   usleep(20000);
@@ -182,6 +304,11 @@ int main() {
   struct sigaction a = {.sa_handler = count};
   sigaction(SIGPIPE, &a, NULL);
   sigaction(SIGUSR1, &a, NULL);
+  sigaction(SIGUSR2, &a, NULL);
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGUSR2);
+  pthread_sigmask(SIG_BLOCK, &blocked, NULL);
   pthread_t by[3];
   for (int i = 0; i < 3; i++) pthread_create(&by[i], NULL, bystander, NULL);
   run(breaks, &stop);
@@ -189,6 +316,12 @@ int main() {
   run(reads_terminal, NULL);
   run(writes_much, NULL);
   run(writes_much, &stop);
+  run(times_out, NULL);
+  run(times_out, &stop);
+  run(receives_passed, NULL);
+  run(receives_passed, &stop);
+  run(let_in, NULL);
+  run(let_in, &stop);
   run(flags_by_number, NULL);
   run(clones, NULL);
   stop = 1;

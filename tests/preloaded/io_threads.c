@@ -32,6 +32,17 @@ static void* wait_here(void* p) {
     case 2: epoll_wait(eps[i], &e, 1, -1); break;
     case 3: recv(fd[i][0], &c, 1, MSG_PEEK); break;
     case 4: if (fd[i][0] < FD_SETSIZE) select(fd[i][0] + 1, &s, NULL, NULL, NULL); break;
+    case 7:
+    case 8: {
+      sigset_t blocked, none;
+      sigemptyset(&none);
+      sigemptyset(&blocked);
+      sigaddset(&blocked, SIGUSR2);
+      pthread_sigmask(SIG_BLOCK, &blocked, NULL);
+      if (kind == 7) ppoll(&f, 1, NULL, &none);
+      else epoll_pwait(eps[i], &e, 1, -1, &none);
+      break;
+    }
     case 5: {
       struct timeval t = {1000, 0};
       setsockopt(fd[i][0], SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
@@ -65,8 +76,8 @@ int main(void) {
   }
   signal(SIGUSR1, nothing);
   siginterrupt(SIGUSR1, 1);
-  const char* names[] = {"read", "poll", "epoll_wait", "recv", "select", "read with SO_RCVTIMEO", "connect"};
-  for (kind = 0; kind < 7; kind++) {
+  const char* names[] = {"read", "poll", "epoll_wait", "recv", "select", "read with SO_RCVTIMEO", "connect", "ppoll with a mask", "epoll_pwait with a mask"};
+  for (kind = 0; kind < 9; kind++) {
     pthread_t t[kThreads];
     long sum = 0;
     waiting = 0;
@@ -75,7 +86,7 @@ int main(void) {
     pause_ms(20);
     int n = kernel_threads();
     if (preloaded ? n > 60 : n <= kThreads) printf("%d kernel threads\n", n);
-    if (kind < 6)
+    if (kind != 6)
       for (int i = 0; i < kThreads; i++) assert(write(fd[i][1], "x", 1) == 1);
     else  // nobody has left, so each is in its call
       for (int i = 0; i < kThreads; i++) pthread_kill(t[i], SIGUSR1);
