@@ -285,15 +285,16 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*)) {
   if (__builtin_expect(w->revoked.load(std::memory_order_relaxed) != kKept, 0)) Entry::settle(w);
   w->post = post;
   w->previous = me;
-  uint32_t watch = watching.load(std::memory_order_relaxed);
-  if (__builtin_expect(watch, 0)) watch_leaves(w, me, why_leaves(post));
+  if (__builtin_expect(watching.load(std::memory_order_relaxed), 0)) watch_leaves(w, me, why_leaves(post));
   FiberRecord* next = pick(w, post == post_preempt);
   if (!next && w->slot && look_at_poller(w)) next = pick(w);
   while (next && handed_to_bound(next, w)) next = pick(w);
   if (next) {
-    if (w->timer_added) sysmon_watch_timers();
+    if (w->timer_added) {
+      sysmon_watch_timers();
+      if (watched(kWatchTrace)) watch_begins(w);  // watch_leaves() has set timer_added for it
+    }
     w->timer_added = false;
-    if (__builtin_expect(watch, 0)) watch_begins(w);
     prepare_run(w, next);
     switch_context(&me->context, &next->context);
   } else {
@@ -865,7 +866,6 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
     if (watched(kWatchPark)) debug_line("park", me, "does not park, as what it waits for has changed: ", reason.what, reason.object);
     return true;
   }
-  if (watched(kWatchPark)) debug_line("park", me, "parks for ", reason.what, reason.object);
   chaos_delay();
   me->reason = reason;
   FIBERTHREAD_PROBE3("park", me, reason.what, reason.object);
