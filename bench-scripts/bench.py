@@ -348,7 +348,7 @@ def compare_servers(build, name, what, cases, measure, rounds, sides=None):
         for side in in_turn(sides, rounds):
             try:
                 runs[side].append(measure(side, case))
-            except Cannot as why:
+            except (Cannot, subprocess.TimeoutExpired) as why:
                 bad = f"{NAMES[side]}: {why}"
                 break
         answers = {run["answers"] for got in runs.values() for run in got}

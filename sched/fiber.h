@@ -80,7 +80,6 @@ struct alignas(64) FiberRecord {
   bool is_main = false;                  // fiber 0
   bool in_libc = false;                  // preempted with its pc inside libc: goes in front
   uint8_t blocked = 0;                   // times that its worker lost the slot to a blocking call
-  bool traced_wait = false;              // the trace has the beginning of its last wait, and not yet the end
   uint32_t id = 0;                       // the virtual tid of a fiber
   char name[16] = {};
   void* (*start)(void*) = nullptr;
@@ -98,6 +97,7 @@ struct alignas(64) FiberRecord {
   size_t guard_size = 0;
   uint16_t chunk = 0;                    // that the block is in
   bool user_stack = false;
+  bool traced_wait = false;              // the trace has the beginning of its last wait, and not yet the end
 
   // Waiting.
   ParkReason reason{};

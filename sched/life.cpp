@@ -439,7 +439,6 @@ void post_exit(Worker*, FiberRecord* f) {
   f->done.store(1, std::memory_order_release);
   FIBERTHREAD_PROBE1("done", f);
   FiberRecord* joiner = f->joiner;
-  if (watched(kWatchJoin)) debug_line("join", f, joiner ? "has ended, and is waited for" : f->detached ? "has ended, detached" : "has ended");
   bool detached = f->detached;
   if (detached) f->valid.store(false, std::memory_order_release);
   own = f->bound.load(std::memory_order_relaxed);  // another may just have bound it
@@ -560,7 +559,6 @@ void sched_exit() {
 
 bool sched_join(FiberRecord* f, void** result, uint64_t deadline, uint32_t interrupt_mask) {
   FiberRecord* me = self();
-  if (watched(kWatchJoin)) debug_line("join", me, "joins ", uint64_t{f->id});
   // The latch stays as it is: the caller is registered, and a cancellation may have come since it looked for one.
   while (!f->done.load(std::memory_order_acquire)) {
     bool in_time = park_if(&f->done, 0, {kJoin, f, f}, deadline);

@@ -336,8 +336,7 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
   if (__builtin_expect(w->revoked.load(std::memory_order_relaxed) != kKept, 0)) Entry::settle(w);
   w->post = post;
   w->previous = me;
-  uint32_t watch = watching.load(std::memory_order_relaxed);
-  if (__builtin_expect(watch, 0)) watch_leaves(w, me, why_leaves(post));
+  if (__builtin_expect(watching.load(std::memory_order_relaxed), 0)) watch_leaves(w, me, why_leaves(post));
   // A call within a call does not end the outer one.
   if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0) && !first && post != post_preempt) first = take_caller(me);
   if (__builtin_expect(first != nullptr, 0) && (!w->slot || w->bound) && first->bound.load(std::memory_order_relaxed) != w) {
@@ -348,9 +347,11 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
   if (!next && w->slot && look_at_poller(w)) next = pick(w);
   while (next && handed_to_bound(next, w)) next = pick(w);
   if (next) {
-    if (w->timer_added) sysmon_watch_timers();
+    if (w->timer_added) {
+      sysmon_watch_timers();
+      if (watched(kWatchTrace)) watch_begins(w);  // watch_leaves() has set timer_added for it
+    }
     w->timer_added = false;
-    if (__builtin_expect(watch, 0)) watch_begins(w);
     prepare_run(w, next);
     switch_context(&me->context, &next->context);
   } else {
@@ -930,7 +931,6 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
     if (watched(kWatchPark)) debug_line("park", me, "does not park, as what it waits for has changed: ", reason.what, reason.object);
     return true;
   }
-  if (watched(kWatchPark)) debug_line("park", me, "parks for ", reason.what, reason.object);
   chaos_delay();
   if (__builtin_expect(tls_vforked, 0)) {
     // Who wakes us wakes the parent. POSIX lets such a child wait for nothing; those that do shall get on somehow.

@@ -54,6 +54,10 @@ void put(TraceRecord& r) {
 void watch_leaves(Worker* w, FiberRecord* f, Leave why) {
   uint32_t bits = watching.load(std::memory_order_relaxed);
   if (bits & kWatchCpu) account(w, f);
+  if (why == Leave::Park && bits & kWatchPark) debug_line("park", f, "parks for ", f->reason.what, f->reason.object);
+  if (why == Leave::Park && bits & kWatchJoin && f->reason.owner && f->reason.object == f->reason.owner)
+    debug_line("join", f, "waits for the end of ", uint64_t{f->reason.owner->id});
+  if (why == Leave::Done && bits & kWatchJoin) debug_line("join", f, "has ended");
   if (!(bits & (kWatchStats | kWatchTrace))) return;
   Watched* of = watched_of(w);
   if (!of) return;
@@ -71,6 +75,7 @@ void watch_leaves(Worker* w, FiberRecord* f, Leave why) {
     r.object = f->reason.object;
   }
   f->traced_wait = why == Leave::Park;
+  w->timer_added = true;  // for watch_begins(), at the cost of a needless look
   trace_put(of->buffer, r);
 }
 

@@ -94,8 +94,9 @@ struct alignas(64) Worker {
   // Fibers made and ended here; written by itself.
   std::atomic<uint64_t> spawned{0}, ended{0};
   // For the statistics.
-  uint64_t switches = 0, parks = 0, steals = 0, polls = 0;
+  uint64_t switches = 0, parks = 0, steals = 0;
   std::atomic<uint64_t> preemptions{0};
+  uint64_t polls = 0;
   struct Watched* watch = nullptr;     // see watch.h
   std::atomic<uint64_t> taken_at{0};   // cycles(), when its slot went to another because it slept; only while that is watched
 };

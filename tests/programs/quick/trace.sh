@@ -131,7 +131,7 @@ if [ "$(uname -m)" = x86_64 ]; then
 fi
 
 # Lines about single events.
-for word in join:joins wake:'is woken' park:'parks for' inbox: sysmon:; do
+for word in 'join:waits for the end of' 'join:has ended' wake:'is woken' park:'parks for' inbox: sysmon:; do
   env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEBUG=${word%%:*} FIBERTHREAD_WORKERS=1 ./traced >/dev/null 2>err || fail "debug $word: status $?"
   [ -z "${word#*:}" ] || grep -q "^fiberthread: ${word%%:*}: .*${word#*:}" err || fail "debug $word: $(head err)"
   [ "$(grep -vc "^fiberthread: ${word%%:*}: " err)" = 0 ] || fail "debug $word says more: $(grep -v "${word%%:*}: " err | head)"
