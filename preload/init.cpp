@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 
+#include "preload/sanitizer.h"
 #include "sched/chaos.h"
 #include "sched/context.h"
 #include "sched/poller.h"
@@ -110,9 +111,10 @@ char* put(char* p, const char* name, uint64_t n) {
   return p;
 }
 
-[[gnu::constructor(101)]] void start(int, char**, char** envp) {
+[[gnu::constructor(101)]] void start(int, char** argv, char** envp) {
   context_init();
   sched_init();
+  sanitizer_start(argv, envp);
   read_options(envp);
   fork_init();
   if (options.dump_signal) signal_dump_init();

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "sched/accounting.h"
+#include "sched/arch.h"
 #include "sched/chaos.h"
 #include "sched/dumper.h"
 #include "sched/poller.h"
@@ -374,6 +375,7 @@ bool sched_start() {
     no_membarrier = raw_syscall(SYS_membarrier, 1 << 4 /* REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0;
     if (options.force_nptl) why = "asked for by FIBERTHREAD_NPTL";
     else if (__tsan_init) why = "ThreadSanitizer keeps threads' state where fibers cannot have their own";
+    else if (running_on_valgrind()) why = "valgrind does not let a signal handler say where its thread goes on";
     else if (options.fail_self_check) why = "the self-check was told to fail";
     else {
       sysmon_prepare();
