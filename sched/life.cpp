@@ -25,6 +25,8 @@ extern "C" int __clone(int (*)(void*), void*, int, void*, ...) noexcept;  // lib
 // The sanitizers', in programs that have them. To AddressSanitizer, a recycled stack is as its last user left it.
 extern "C" void __tsan_init() __attribute__((weak));
 extern "C" void __asan_unpoison_memory_region(const volatile void*, size_t) __attribute__((weak));
+extern "C" void __lsan_register_root_region(const void*, size_t) __attribute__((weak));
+extern "C" void __lsan_unregister_root_region(const void*, size_t) __attribute__((weak));
 
 namespace fiberthread {
 
@@ -420,6 +422,16 @@ bool sched_start() {
 
 namespace {
 
+// LeakSanitizer looks for pointers on the stacks of kernel threads; of fibers it has to be told. Busy: whoever ends waits for its lock in
+// worker context.
+void tell_leak_sanitizer(FiberRecord* f, void (*tell)(const void*, size_t)) {
+  if (__builtin_expect(!tell, 1)) return;
+  Busy busy;
+  char* low = f->user_stack ? f->block + f->guard_size : f->stack_low;
+  tell(low, static_cast<size_t>(f->block + f->block_size - low));
+  if (f->user_stack) tell(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
+}
+
 void post_exit(Worker*, FiberRecord* f) {
   f->join_lock.lock();
   f->state.store(State::Done, std::memory_order_release);
@@ -449,6 +461,7 @@ void fiber_entry(void* p) {
 // Does not return, but must be seen to: then the call at its end is a jump.
 extern "C" void fiberthread_end() {
   tls_busy = 1;
+  if (tls_current->block) tell_leak_sanitizer(tls_current, __lsan_unregister_root_region);
   suspend(tls_current, post_exit);
 }
 
@@ -468,6 +481,7 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
   f->cpu_seen.store(0, std::memory_order_relaxed);
   f->queued = 0;
   tcb_begin(*f);
+  tell_leak_sanitizer(f, __lsan_register_root_region);
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
   char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->stack_high) & ~uintptr_t{15});
   make_context(f->context, high, f->context.tp, fiber_entry, f);
@@ -476,6 +490,7 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
 
 void sched_discard(FiberRecord* f) {
   Busy busy;
+  tell_leak_sanitizer(f, __lsan_unregister_root_region);
   if (Worker* own = f->bound.load(std::memory_order_relaxed)) dismiss(own);
   f->bound.store(nullptr, std::memory_order_relaxed);
   block_put(f);
