@@ -30,13 +30,15 @@ LIBFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP -fPIC -fno-exceptions
 	-fvisibility=hidden -ftls-model=initial-exec -fasynchronous-unwind-tables $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 TESTFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
+LIBRARY_PRELOAD := preload/init.cpp preload/options.cpp preload/debug_layout.cpp preload/sanitizer.cpp
+# The rest there is the launcher's, which needs the table of variables, too.
 LOW := $(wildcard sched/*.cpp sync/*.cpp sched/*_$(ARCH).S sync/*_$(ARCH).S)
-HIGH := $(wildcard shim/*.cpp shim/*_$(ARCH).S) preload/init.cpp preload/options.cpp preload/debug_layout.cpp
+HIGH := $(wildcard shim/*.cpp shim/*_$(ARCH).S) $(LIBRARY_PRELOAD)
 LOW_OBJECTS := $(LOW:%=$(BUILD)/obj/%.o)
 HIGH_OBJECTS := $(HIGH:%=$(BUILD)/obj/%.o)
 SO := $(BUILD)/libfiberthread.so
 LAUNCHER := $(BUILD)/fiberthread
-LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(filter-out preload/init.cpp preload/debug_layout.cpp,$(wildcard preload/*.cpp)))
+LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(filter-out $(LIBRARY_PRELOAD),$(wildcard preload/*.cpp)) preload/options.cpp)
 
 UNIT_TESTS := $(patsubst tests/%.cpp,$(BUILD)/tests/%,$(wildcard tests/*_test.cpp))
 PRELOADED := $(patsubst tests/preloaded/%,$(BUILD)/tests/preloaded/%,$(basename $(wildcard tests/preloaded/*.c tests/preloaded/*.cpp)))

@@ -127,7 +127,8 @@ int dump(const char* name, const DumpOptions& o) {
   for (auto& s : all) stacks_by_address.push_back(&s.fiber);
   std::sort(stacks_by_address.begin(), stacks_by_address.end(), [](auto* a, auto* b) { return a->stack_low < b->stack_low; });
   auto owner_of = [&](uint64_t sp) -> const FiberSeen* {
-    auto s = std::upper_bound(stacks_by_address.begin(), stacks_by_address.end(), sp, [](uint64_t a, const FiberSeen* f) { return a <= f->stack_low; });
+    auto s = std::upper_bound(stacks_by_address.begin(), stacks_by_address.end(), sp,
+                              [](uint64_t a, const FiberSeen* f) { return a <= f->stack_low; });
     return s != stacks_by_address.begin() && belongs(sp, **--s) ? *s : nullptr;
   };
   std::map<uint64_t, const KernelThread*> by_pointer;
@@ -213,8 +214,9 @@ using namespace fiberthread;
 
 int main_dump(int argc, char** argv) {
   enum { kFull = 256, kNoStacks, kFiber, kMost, kReport };
-  const option options[] = {{"full", no_argument, nullptr, kFull},   {"no-stacks", no_argument, nullptr, kNoStacks}, {"fiber", required_argument, nullptr, kFiber},
-                            {"most", required_argument, nullptr, kMost}, {"report", no_argument, nullptr, kReport},  {"help", no_argument, nullptr, 'h'},
+  const option options[] = {{"full", no_argument, nullptr, kFull},         {"no-stacks", no_argument, nullptr, kNoStacks},
+                            {"fiber", required_argument, nullptr, kFiber}, {"most", required_argument, nullptr, kMost},
+                            {"report", no_argument, nullptr, kReport},     {"help", no_argument, nullptr, 'h'},
                             {}};
   DumpOptions o;
   for (int c; (c = getopt_long(argc, argv, "h", options, nullptr)) != -1;) {

@@ -7,6 +7,7 @@
 #include <sys/auxv.h>
 
 #include "preload/options.h"
+#include "preload/sanitizer.h"
 #include "sched/chaos.h"
 #include "sched/context.h"
 #include "sched/poller.h"
@@ -74,9 +75,10 @@ void read_options(char** envp) {
   }
 }
 
-[[gnu::constructor(101)]] void start(int, char**, char** envp) {
+[[gnu::constructor(101)]] void start(int, char** argv, char** envp) {
   context_init();
   sched_init();
+  sanitizer_start(argv, envp);
   read_options(envp);
   fork_init();
   if (options.dump_signal) signal_dump_init();

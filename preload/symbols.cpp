@@ -177,7 +177,8 @@ const std::string& Symbols::place(const StackFrame& frame) {
   int line = 0;
   const char* file = nullptr;
   // The library's own lines tell the reader of a program nothing.
-  if (Line* l = target_.in_library(pc) && !full_ ? nullptr : l_->dwfl_module_getsrc(m, pc)) file = l_->dwfl_lineinfo(l, nullptr, &line, nullptr, nullptr, nullptr);
+  Line* l = target_.in_library(pc) && !full_ ? nullptr : l_->dwfl_module_getsrc(m, pc);
+  if (l) file = l_->dwfl_lineinfo(l, nullptr, &line, nullptr, nullptr, nullptr);
   const char* object = l_->dwfl_module_info(m, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
   if (file && line) s += std::string(" at ") + file + ":" + std::to_string(line);
   else if (object) s += std::string(" in ") + object;

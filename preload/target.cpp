@@ -137,12 +137,14 @@ Trouble Target::open_core(const char* path) {
   }
   std::vector<Elf64_Phdr> headers(count);
   auto bytes = static_cast<ssize_t>(count * sizeof(Elf64_Phdr));
-  if (pread(core_, headers.data(), static_cast<size_t>(bytes), static_cast<off_t>(header.e_phoff)) != bytes) return std::string(path) + " is cut off";
+  if (pread(core_, headers.data(), static_cast<size_t>(bytes), static_cast<off_t>(header.e_phoff)) != bytes)
+    return std::string(path) + " is cut off";
   for (auto& p : headers) {
     if (p.p_type == PT_LOAD && p.p_filesz) segments_.push_back({p.p_vaddr, p.p_filesz, p.p_offset});
     if (p.p_type != PT_NOTE) continue;
     std::vector<char> notes(p.p_filesz);
-    if (pread(core_, notes.data(), notes.size(), static_cast<off_t>(p.p_offset)) != static_cast<ssize_t>(notes.size())) return std::string(path) + " is cut off";
+    if (pread(core_, notes.data(), notes.size(), static_cast<off_t>(p.p_offset)) != static_cast<ssize_t>(notes.size()))
+      return std::string(path) + " is cut off";
     for (size_t at = 0; at + sizeof(Elf64_Nhdr) <= notes.size();) {
       Elf64_Nhdr note;
       memcpy(&note, &notes[at], sizeof note);
@@ -283,7 +285,8 @@ Trouble Target::find_library() {
     break;
   }
   if (!table) return is_core() ? "not of a program that runs on fiberthread" : "process " + std::to_string(pid_) + " does not run on fiberthread";
-  for (auto e = get<DebugEntry>(table); *e.name; e = get<DebugEntry>(table += sizeof e)) layout_.emplace(std::string(e.name, strnlen(e.name, sizeof e.name)), e.number);
+  for (auto e = get<DebugEntry>(table); *e.name; e = get<DebugEntry>(table += sizeof e))
+    layout_.emplace(std::string(e.name, strnlen(e.name, sizeof e.name)), e.number);
   if (layout("version") != 1) return "it runs on a version of fiberthread that this command does not know";
   at_ = {layout("record.size"),      layout("record.sp"),     layout("record.tp"),        layout("record.state"),      layout("record.kernel"),
          layout("record.id"),        layout("record.name"),   layout("record.start"),     layout("record.tcb"),        layout("record.stack_low"),

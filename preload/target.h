@@ -104,7 +104,8 @@ class Target {
   // Where a fiber that does not run goes on.
   Registers saved_registers(const FiberSeen& f) const;
 
-  // Stops the workers, and says what they are at; resume() lets them go on. Of a core, it only says so. A thread that cannot be stopped is left out.
+  // Stops the workers, and says what they are at; resume() lets them go on. Of a core, it only says so. A thread that cannot be
+  // stopped is left out.
   Trouble stop(std::vector<KernelThread>& threads);
   void resume();
 
@@ -127,7 +128,8 @@ class Target {
   mutable std::map<std::string, int> files_;  // open ones
   std::map<std::string, uint64_t> layout_;
   struct {  // of a record; looked up once
-    uint64_t size, sp, tp, state, kernel, id, name, start, tcb, stack_low, stack_high, worker, bound, preempted, what, object, owner, file, line, since;
+    uint64_t size, sp, tp, state, kernel, id, name, start, tcb, stack_low, stack_high, worker, bound, preempted;
+    uint64_t what, object, owner, file, line, since;
   } at_;
   mutable uint64_t main_record_ = 0;
   mutable std::map<uint64_t, uint64_t> ids_;  // the records of fibers, filled when wanted

@@ -95,6 +95,10 @@ std::string command_of(int pid) {
   return name;
 }
 
+std::string name_of(uint64_t id, bool main, const char* name) {
+  return std::to_string(id) + (main ? " (main)" : "") + (*name ? " '" + std::string(name) + "'" : "");
+}
+
 // One look, in lines.
 std::vector<std::string> lines_of(const Target& target, const Sample& s, const Sample& before, const std::string& command) {
   std::vector<std::string> lines;
@@ -135,7 +139,7 @@ std::vector<std::string> lines_of(const Target& target, const Sample& s, const S
     FiberSeen f = target.fiber(w.running);
     auto then = before.switches_of.find(w.address);
     double n = seconds > 0 ? rate(w.switches, then == before.switches_of.end() ? 0 : then->second) : static_cast<double>(w.switches);
-    std::string fiber = w.running && f.id ? std::to_string(f.id) + (f.main ? " (main)" : "") + (*f.name ? " '" + std::string(f.name) + "'" : "") : "-";
+    std::string fiber = w.running && f.id ? name_of(f.id, f.main, f.name) : "-";
     add("%8d %-6s %14.0f  %s", w.tid, w.bound ? "bound" : w.running ? "busy" : "idle", n, fiber.c_str());
   }
   if (shown > kMostWorkers) add("         and %zu more", shown - kMostWorkers);
@@ -152,7 +156,7 @@ std::vector<std::string> lines_of(const Target& target, const Sample& s, const S
     }
     if (w.owned != w.NoOwner) {
       if (!w.for_its_end) why += " held by ";
-      why += w.owned == w.Itself ? "itself" : "fiber " + std::to_string(w.owner.id) + (w.owner.is_main ? " (main)" : "") + (*w.owner.name ? " '" + std::string(w.owner.name) + "'" : "");
+      why += w.owned == w.Itself ? "itself" : "fiber " + name_of(w.owner.id, w.owner.is_main, w.owner.name);
       if (w.owned == w.Ended) why += ", which has ended";
     }
     double parked = s.at > f.since ? static_cast<double>(s.at - f.since) / 1e9 : 0;
@@ -238,8 +242,11 @@ int top(const char* name, double delay, long looks, bool batch) {
 using namespace fiberthread;
 
 int main_top(int argc, char** argv) {
-  const option options[] = {{"delay", required_argument, nullptr, 'd'}, {"number", required_argument, nullptr, 'n'}, {"batch", no_argument, nullptr, 'b'},
-                            {"help", no_argument, nullptr, 'h'},        {}};
+  const option options[] = {{"delay", required_argument, nullptr, 'd'},
+                            {"number", required_argument, nullptr, 'n'},
+                            {"batch", no_argument, nullptr, 'b'},
+                            {"help", no_argument, nullptr, 'h'},
+                            {}};
   double delay = 1;
   long looks = 0;
   bool batch = false;

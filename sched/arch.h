@@ -34,4 +34,26 @@ inline void* thread_pointer() {
   return tp;
 }
 
+// A question to valgrind, in the instructions that it knows as one and a processor as nothing (valgrind.h); 0 without it: on how
+// many valgrinds does this run?
+inline unsigned running_on_valgrind() {
+  volatile uint64_t question[6] = {0x1001, 0, 0, 0, 0, 0};
+  uint64_t answer = 0;
+#if defined(__x86_64__)
+  asm volatile("rolq $3, %%rdi\n\trolq $13, %%rdi\n\trolq $61, %%rdi\n\trolq $51, %%rdi\n\txchgq %%rbx, %%rbx"
+               : "+d"(answer)
+               : "a"(&question[0])
+               : "cc", "memory");
+#elif defined(__aarch64__)
+  register uint64_t x3 asm("x3") = answer;
+  register volatile uint64_t* x4 asm("x4") = question;
+  asm volatile("ror x12, x12, #3\n\tror x12, x12, #13\n\tror x12, x12, #51\n\tror x12, x12, #61\n\torr x10, x10, x10"
+               : "+r"(x3)
+               : "r"(x4)
+               : "cc", "memory");
+  answer = x3;
+#endif
+  return static_cast<unsigned>(answer);
+}
+
 }  // namespace fiberthread

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "sched/accounting.h"
+#include "sched/arch.h"
 #include "sched/chaos.h"
 #include "sched/cord.h"
 #include "sched/dumper.h"
@@ -27,6 +28,8 @@ extern "C" int __clone(int (*)(void*), void*, int, void*, ...) noexcept;  // lib
 // The sanitizers', in programs that have them. To AddressSanitizer, a recycled stack is as its last user left it.
 extern "C" void __tsan_init() __attribute__((weak));
 extern "C" void __asan_unpoison_memory_region(const volatile void*, size_t) __attribute__((weak));
+extern "C" void __lsan_register_root_region(const void*, size_t) __attribute__((weak));
+extern "C" void __lsan_unregister_root_region(const void*, size_t) __attribute__((weak));
 
 namespace fiberthread {
 
@@ -385,6 +388,7 @@ bool sched_start() {
     if (options.force_nptl) why = "asked for by FIBERTHREAD_NPTL";
     else if (__tsan_init) why = "ThreadSanitizer keeps threads' state where fibers cannot have their own";
     else if (tcb_go_is_loaded()) why = "Go's runtime makes system calls by itself";
+    else if (running_on_valgrind()) why = "valgrind does not let a signal handler say where its thread goes on";
     else if (options.fail_self_check) why = "the self-check was told to fail";
     else {
       sysmon_prepare();
@@ -430,6 +434,16 @@ bool sched_start() {
 
 namespace {
 
+// LeakSanitizer looks for pointers on the stacks of kernel threads; of fibers it has to be told. Busy: whoever ends waits for its lock in
+// worker context.
+void tell_leak_sanitizer(FiberRecord* f, void (*tell)(const void*, size_t)) {
+  if (__builtin_expect(!tell, 1)) return;
+  Busy busy;
+  char* low = f->user_stack ? f->block + f->guard_size : f->stack_low;
+  tell(low, static_cast<size_t>(f->block + f->block_size - low));
+  if (f->user_stack) tell(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
+}
+
 void post_exit(Worker*, FiberRecord* f) {
   Worker* own = f->bound.load(std::memory_order_relaxed);
   bool in_cord = own && own->cord && own->bound != f;
@@ -465,6 +479,7 @@ void fiber_entry(void* p) {
 // Does not return, but must be seen to: then the call at its end is a jump.
 extern "C" void fiberthread_end() {
   tls_busy = 1;
+  if (tls_current->block) tell_leak_sanitizer(tls_current, __lsan_unregister_root_region);
   suspend(tls_current, post_exit);
 }
 
@@ -490,6 +505,7 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
   f->cpu_seen.store(0, std::memory_order_relaxed);
   f->queued = 0;
   tcb_begin(*f);
+  tell_leak_sanitizer(f, __lsan_register_root_region);
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
   char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->stack_high) & ~uintptr_t{15});
   make_context(f->context, high, f->context.tp, fiber_entry, f);
@@ -498,6 +514,7 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
 
 void sched_discard(FiberRecord* f) {
   Busy busy;
+  tell_leak_sanitizer(f, __lsan_unregister_root_region);
   Worker* own = f->bound.load(std::memory_order_relaxed);
   if (own && own->cord) cord_left(own->cord, f);
   else if (own) dismiss(own);

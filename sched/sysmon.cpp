@@ -328,7 +328,8 @@ void sysmon_main() {
     } else if (queued) {
       balance_queues();
     }
-    quiet = look.progress || queued || dump_attend() ? 0 : quiet + 1;
+    bool dumps = dump_attend();
+    quiet = look.progress || queued || dumps ? 0 : quiet + 1;
 
     bool on_poller = false;
     uint32_t in_poll = clock_watched.load(std::memory_order_acquire) ? kInPoll : 0;

@@ -6,6 +6,7 @@
 cat >"$TMP/p.c" <<'C'
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@ cat >"$TMP/p.c" <<'C'
 #include <sys/wait.h>
 #include <unistd.h>
 static pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
-static volatile int handled, spins = 1;
+static volatile int handled, spins = 1, yields;
 static void handler(int sig) { handled++; }
 static void* wait_there(void* p) {
   pthread_mutex_lock(&held);
@@ -22,7 +23,8 @@ static void* wait_there(void* p) {
 }
 static void* spin_there(void* p) {
   pthread_setname_np(pthread_self(), "spinner");
-  while (spins) {}
+  while (spins)
+    if (yields) sched_yield();
   return p;
 }
 int main(int argc, char** argv) {
@@ -31,6 +33,7 @@ int main(int argc, char** argv) {
   sigaction(SIGUSR2, NULL, &old);
   if (old.sa_handler != SIG_DFL) return 10;  // ours is not seen
   if (strstr(mode, "handler")) sigaction(SIGUSR2, &a, NULL);
+  yields = strstr(mode, "busy") != NULL;
   if (strstr(mode, "ignore")) signal(SIGUSR2, SIG_IGN);
   if (strstr(mode, "reset")) sigaction(SIGUSR2, &a, NULL), sigaction(SIGUSR2, &(struct sigaction){.sa_handler = SIG_DFL}, &old);
   if (strstr(mode, "reset") && old.sa_handler != handler) return 11;
@@ -75,7 +78,7 @@ run() {
   [ -z "$4" ] || grep -qE -- "$4" "$TMP/err" || fail "$1 on $2 workers: no \"$4\": $(cat "$TMP/err")"
 }
 for workers in 1 2 16; do
-  for mode in plain handler reset; do
+  for mode in plain handler-busy reset; do
     run $mode $workers "$LIBRARY" "^fiberthread:     #[0-9]+ 0x[0-9a-f]+ spin_there at .*p\.c:"
     [ "$(grep -cE '^fiberthread: fiber [0-9]+, started at .*, waits for mutex .* held by fiber [0-9]+ \(main\)' "$TMP/err")" = 2 ] || fail "$mode: the waiters: $(cat "$TMP/err")"
     [ "$(grep -cE '^fiberthread:     #[0-9] 0x[0-9a-f]+ wait_there at .*p\.c:' "$TMP/err")" = 2 ] || fail "$mode: the waiters' stacks: $(cat "$TMP/err")"
