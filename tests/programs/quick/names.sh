@@ -77,6 +77,8 @@ for name, (what, errors) in table.items():
     for error in errors:
         if error[0] != "(" and error not in given[name]:
             bad.append(f"{name}: no case gives {error}")
+        if error[0] == "(" and error.strip("()") in given[name]:
+            bad.append(f"{name}: {error} is in brackets, and a case gives it")
 for name, errors in given.items():
     if name not in table:
         continue  # has nothing to do with threads
