@@ -15,6 +15,7 @@
 #include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/io.h"
+#include "shim/own_thread.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
 #include "shim/signal.h"
@@ -198,5 +199,7 @@ FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
       }
     }
   }
+  if (prctl_is_of_thread(option))
+    if (int e = own_kernel_thread()) return static_cast<int>(with_errno(-e));
   return REAL(prctl)(option, a, b, c, d);
 }

@@ -5,6 +5,7 @@
 #include <grp.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -148,6 +149,11 @@ static void bad_memory(void) {
   FAILS("9999", prctl, 9999, 0, 0, 0, 0);
   FAILS("bad memory", setgroups, 1, bad);
   FAILS("a million", setgroups, 1000000, bad);
+  extern int capset(void*, void*);
+  FAILS("bad memory", capset, bad, bad);
+  FAILS("1", unshare, 1);
+  FAILS("-1", setns, -1, 0);
+  FAILS("nobody", ptrace, PTRACE_PEEKDATA, 0x3fffffff, NULL, NULL);
   int pipes[2], epoll = epoll_create1(0), file = open("/dev/null", O_RDONLY);
   assert(pipe(pipes) == 0 && write(pipes[1], "x", 1) == 1);
   event = (struct epoll_event){EPOLLIN};

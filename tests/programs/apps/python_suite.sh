@@ -12,7 +12,8 @@ verdicts() {
   grep -aE "^(test_|setUp|tearDown).* \.\.\. " "$1" | sed -E "s: \.\.\. (ok|skipped|FAIL|ERROR|expected failure)?.*: \1:" | LC_ALL=C sort
 }
 run() { # name of the output, suite
-  timeout -k 5 1000 $python -m test -v "$2" >"$TMP/$1" 2>&1
+  # That of VSOCK waits for ever, on NPTL too, where a machine cannot connect to itself that way.
+  timeout -k 5 1000 $python -m test -v -i "*ThreadedVSOCK*" "$2" >"$TMP/$1" 2>&1
   echo "exit $?" >>"$TMP/$1"
 }
 for suite in ${SUITES:-test_threading test_thread test_queue test_signal test_subprocess test_fork1 test_concurrent_futures test_socket}; do
