@@ -9,7 +9,7 @@ $python -c 'import test.test_threading' 2>/dev/null || skip "Python's test suite
 cd "$TMP" || exit 1
 # Each test with its verdict; a test that took part in no run is missed.
 verdicts() {
-  grep -aE "^(test_|setUp|tearDown).* \.\.\. " "$1" | sed -E "s: \.\.\. (ok|skipped|FAIL|ERROR|expected failure)?.*: \1:" | LC_ALL=C sort
+  grep -aE "^(test|setUp|tearDown).* \.\.\. " "$1" | sed -E "s: \.\.\. (ok|skipped|FAIL|ERROR|expected failure)?.*: \1:" | LC_ALL=C sort
 }
 run() { # name of the output, suite
   # That of VSOCK waits for ever, on NPTL too, where a machine cannot connect to itself that way.
