@@ -159,11 +159,13 @@ test:
 apps:
 	@tests/deps build test apps
 	@$(MAKE) --no-print-directory test-programs
-	@tests/run --apps $(TESTS)
+	@TEST_TIME_LIMIT=7200 tests/run --apps $(TESTS)
 soak:
 	@tests/deps build test
 	@$(MAKE) --no-print-directory all
 	@SOAK_SECONDS=$(or $(SECONDS),600) SERVER_SOAK_SECONDS=$(or $(SECONDS),300) TEST_TIME_LIMIT=100000 tests/run quick/soak quick/server_soak
+	@tests/deps apps
+	@ROUNDS=$(or $(ROUNDS),3) TIMES=20 STRESS_SECONDS=10 TEST_TIME_LIMIT=100000 tests/run --apps _suite stress_ng apps/java quick/guile quick/cgo
 bench:
 	@tests/deps build bench
 	@$(MAKE) --no-print-directory all bench-programs

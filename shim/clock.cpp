@@ -14,10 +14,13 @@
 #include "sched/accounting.h"
 #include "sched/worker.h"
 #include "shim/export.h"
+#include "shim/io.h"
+#include "shim/own_thread.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
 #include "shim/signal.h"
 #include "shim/time.h"
+#include "shim/user_memory.h"
 
 namespace fiberthread {
 namespace {
@@ -182,16 +185,21 @@ FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
   if (option == PR_SET_NAME || option == PR_GET_NAME) {
     FiberRecord* me = tls_current;
     if (a && is_ours(me)) {
+      struct {
+        char text[16];
+      } name = {};
       if (option == PR_SET_NAME) {
-        set_name(me, reinterpret_cast<const char*>(a));
+        if (!copy_user_string(name.text, reinterpret_cast<const char*>(a), sizeof name.text - 1)) return static_cast<int>(with_errno(-EFAULT));
+        set_name(me, name.text);
         return 0;
       }
       if (has_name(me)) {
-        constexpr size_t kKernels = 16;
-        strncpy(reinterpret_cast<char*>(a), me->name, kKernels);
-        return 0;
+        strncpy(name.text, me->name, sizeof name.text);
+        return copy_user(reinterpret_cast<decltype(name)*>(a), &name) ? 0 : static_cast<int>(with_errno(-EFAULT));
       }
     }
   }
+  if (prctl_is_of_thread(option))
+    if (int e = own_kernel_thread()) return static_cast<int>(with_errno(-e));
   return REAL(prctl)(option, a, b, c, d);
 }

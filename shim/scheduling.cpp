@@ -20,6 +20,7 @@
 #include "shim/real.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
+#include "shim/user_memory.h"
 
 namespace fiberthread {
 namespace {
@@ -67,8 +68,10 @@ sched_param param_of(FiberRecord* f) {
 }
 
 // What is refused, or changes nothing, is found out before a thread is spent on it.
-int set_policy(FiberRecord* f, int policy, const sched_param* p) {
-  if (!p || policy < 0) return EINVAL;
+int set_policy(FiberRecord* f, int policy, const sched_param* user_p) {
+  if (!user_p || policy < 0) return EINVAL;
+  sched_param copy, *p = &copy;
+  if (!copy_user(p, user_p)) return EFAULT;
   int wanted = policy & ~SCHED_RESET_ON_FORK;
   int priority = p->sched_priority, error = errno;
   int low = sched_get_priority_min(wanted), high = sched_get_priority_max(wanted);
@@ -89,8 +92,12 @@ long get_cpus(FiberRecord* f, size_t size, cpu_set_t* set) {
   return raw_syscall(SYS_sched_getaffinity, kernel_thread_of(f), static_cast<long>(size), arg(set));
 }
 
-int set_cpus(FiberRecord* f, size_t size, const cpu_set_t* set) {
-  if (!set) return EFAULT;
+int set_cpus(FiberRecord* f, size_t size, const cpu_set_t* user_set) {
+  // More CPUs than any kernel knows are none; a size that is no multiple of a word's comes from nobody.
+  alignas(cpu_set_t) unsigned char copy[1024] = {};
+  if (size > sizeof copy) size = sizeof copy;
+  if (fiberthread_user_copy(copy, user_set, size & ~size_t{3}) != 0) return EFAULT;
+  auto* set = reinterpret_cast<const cpu_set_t*>(copy);
   cpu_set_t now;
   long n = get_cpus(f, sizeof now, &now);
   if (n < 0) return static_cast<int>(-n);
@@ -269,8 +276,8 @@ FIBERTHREAD_EXPORT int sched_getparam(pid_t tid, sched_param* p) noexcept {
   FiberRecord* f = target(tid);
   if (!f) return REAL(sched_getparam)(tid, p);
   if (!p) return fail(EINVAL);
-  *p = param_of(f);
-  return 0;
+  sched_param now = param_of(f);
+  return copy_user(p, &now) ? 0 : fail(EFAULT);
 }
 FIBERTHREAD_EXPORT int sched_rr_get_interval(pid_t tid, timespec* t) noexcept {
   FiberRecord* f = target(tid);

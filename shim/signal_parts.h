@@ -112,8 +112,9 @@ inline void set_mask_of(FiberRecord* f, uint64_t mask) { __atomic_store_n(&f->si
 
 // Who takes a signal sent to the process; null: nobody now.
 FiberRecord* pick_target(FiberRecord* me, int sig);
-// Records a signal for `f`, or for the process if f is null. False if it was dropped: pending already, or no memory.
-bool record(FiberRecord* f, const siginfo_t& info, bool for_process);
+// Records a signal for `f`, or for the process if f is null. False if it was dropped: pending already, or no memory, or sent to a
+// thread that has ended. One that was sent to the process goes to another fiber then, and `f` says to which.
+bool record(FiberRecord*& f, const siginfo_t& info, bool for_process);
 
 // ---- waking whom a signal was recorded for (signal_send.cpp) ----
 

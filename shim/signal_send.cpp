@@ -108,13 +108,15 @@ FiberRecord* pick_target(FiberRecord* me, int sig) {
   return search.found;
 }
 
-bool record(FiberRecord* f, const siginfo_t& info, bool for_process) {
+bool record(FiberRecord*& f, const siginfo_t& info, bool for_process) {
   Locked locked;
-  if (f) {
+  while (f) {
     ThreadSignals& s = state_of(f);
     // Marked before looked at, as signal_thread_ends() does it the other way round: one of us sees the other.
     s.arriving.fetch_add(1, std::memory_order_seq_cst);
-    if (s.ended.load(std::memory_order_seq_cst)) f = nullptr;
+    if (!s.ended.load(std::memory_order_seq_cst)) break;
+    if (!for_process) return false;
+    f = pick_target(nullptr, info.si_signo);
   }
   PendingQueue& q = f ? state_of(f).queue : process_queue;
   // Those before it that nobody took go to the same fiber, or they would come after it.
@@ -353,7 +355,8 @@ bool sent_to_ourselves(pid_t pid, int sig, int code, sigval value) {
   Busy busy;
   if (!record(to, info, true)) return true;
   if (to == me) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
-  else tell(to, sig);
+  else if (to) tell(to, sig);
+  else wake_waiter(sig, false);
   return true;
 }
 }  // namespace

@@ -12,6 +12,7 @@
 #include "shim/real.h"
 #include "shim/signal.h"
 #include "shim/time.h"
+#include "shim/user_memory.h"
 
 namespace fiberthread {
 namespace {
@@ -81,11 +82,13 @@ FIBERTHREAD_EXPORT int sched_yield() noexcept {
 FIBERTHREAD_ALIAS(__sched_yield, sched_yield);
 FIBERTHREAD_ALIAS(pthread_yield, sched_yield);
 
-FIBERTHREAD_EXPORT int clock_nanosleep(clockid_t clock, int flags, const timespec* t, timespec* left) {
+FIBERTHREAD_EXPORT int clock_nanosleep(clockid_t clock, int flags, const timespec* user_t, timespec* left) {
+  timespec copy{}, *t = &copy;
+  if (in_fiber() && !copy_user(t, user_t)) return EFAULT;
   if (clock < 0 && in_fiber())
     if (FiberRecord* f = owner_of_clock(clock)) return sleep_on_cpu_clock(f, flags, t, left);
   bool known = clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME || clock == CLOCK_TAI;
-  if (!known || !in_fiber()) return REAL(clock_nanosleep)(clock, flags, t, left);
+  if (!known || !in_fiber()) return REAL(clock_nanosleep)(clock, flags, user_t, left);
   if (!valid(*t) || t->tv_sec < 0) return EINVAL;
   if (flags & TIMER_ABSTIME) {
     for (;;) {
@@ -97,7 +100,8 @@ FIBERTHREAD_EXPORT int clock_nanosleep(clockid_t clock, int flags, const timespe
   int e = sleep_and_test(deadline);
   if (e && left) {
     uint64_t now = now_ns(), rest = deadline > now ? deadline - now : 0;
-    *left = {static_cast<time_t>(rest / kNsPerSec), static_cast<long>(rest % kNsPerSec)};
+    copy = {static_cast<time_t>(rest / kNsPerSec), static_cast<long>(rest % kNsPerSec)};
+    if (!copy_user(left, &copy)) return EFAULT;
   }
   return e;
 }

@@ -28,6 +28,7 @@
 #include "shim/clock.h"
 #include "shim/export.h"
 #include "shim/fork.h"
+#include "shim/own_thread.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
 #include "shim/shared_use.h"
@@ -533,6 +534,8 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return -ENOSYS;  // callers fall back to clone
 #endif
     default:
+      if (call_is_of_thread(nr, b))
+        if (int error = own_kernel_thread()) return -error;
       return plain_call(nr, a, b, c, d, e, f);
   }
 }

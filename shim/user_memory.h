@@ -3,6 +3,7 @@
 // The functions below fault like any code; the handler of SIGSEGV finds the fault in them and lets them return -EFAULT. With
 // SIGSEGV blocked by the caller the kernel ends the process instead.
 #pragma once
+#include <string.h>
 #include <ucontext.h>
 
 #include <cstddef>
@@ -24,6 +25,20 @@ template <class T>
 bool copy_user(T* to, const T* from) {
   static_assert(sizeof(T) % 4 == 0);
   return fiberthread_user_copy(to, from, sizeof(T)) == 0;
+}
+
+// As strncpy. By aligned words, as the page behind the end of the string may be missing.
+inline bool copy_user_string(char* to, const char* from, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    auto at = reinterpret_cast<uintptr_t>(from + i);
+    uint32_t word;
+    if (fiberthread_user_load(reinterpret_cast<const uint32_t*>(at & ~uintptr_t{3}), &word) != 0) return false;
+    memcpy(&to[i], reinterpret_cast<char*>(&word) + at % 4, 1);
+    if (to[i]) continue;
+    memset(to + i, 0, n - i);
+    break;
+  }
+  return true;
 }
 
 // In the handler of a fault. True if it was one of those, and the interrupted code goes on.

@@ -24,8 +24,8 @@ static void other_tries(void) {
 static void threads(void) {
   thrd_t t;
   int r = 77;
-  static sem_t go;  // the detached one may look at it when we have left
-  sem_init(&go, 0, 0);
+  sem_t* go = malloc(sizeof *go);  // for ever: nobody knows when the detached thread is done with it
+  sem_init(go, 0, 0);
   C11("", thrd_create, &t, nothing, NULL);
   C11("", thrd_join, t, &r);
   printf("result %d\n", r);
@@ -34,11 +34,11 @@ static void threads(void) {
   printf("result %d\n", r);
   thrd_create(&t, nothing, NULL);
   C11("no result wanted", thrd_join, t, NULL);
-  thrd_create(&t, waits, &go);
+  thrd_create(&t, waits, go);
   C11("running", thrd_detach, t);
   C11("detached", thrd_join, t, &r);
   C11("detached", thrd_detach, t);
-  sem_post(&go);
+  sem_post(go);
   pthread_attr_t a;
   int detached;
   pthread_getattr_np(pthread_self(), &a);

@@ -74,11 +74,11 @@ source_of() {
 same_verdicts() {
   local name=$1 filter=$2 status got i workers=("" 1 16 2)
   shift 2
-  timeout -k 5 300 "$@" >"$TMP/nptl" 2>&1
+  timeout -k 5 1000 "$@" >"$TMP/nptl" 2>&1
   status=$?
   for ((i = 0; i < ${rounds:-1}; i++)); do
     local w=${workers[i % 4]}
-    env LD_PRELOAD="$LIBRARY" ${w:+FIBERTHREAD_WORKERS=$w} timeout -k 5 300 "$@" >"$TMP/fiber" 2>&1
+    env LD_PRELOAD="$LIBRARY" ${w:+FIBERTHREAD_WORKERS=$w} timeout -k 5 1000 "$@" >"$TMP/fiber" 2>&1
     got=$?
     diff <($filter <"$TMP/nptl") <($filter <"$TMP/fiber") >"$TMP/diff" || {
       head -n 40 "$TMP/diff"

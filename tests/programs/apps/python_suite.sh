@@ -1,6 +1,6 @@
 #!/bin/bash
-# Python's own tests of threads, signals, processes and sockets: the same verdict of each test as on NPTL. Those of threads
-# and signals are run several times.
+# Python's own tests of threads, signals, processes and sockets: the same verdict of each test as on NPTL. ROUNDS (1) times all of
+# them, those of threads and signals at least TIMES (3).
 # packages: python3 libpython3.11-testsuite
 . "$(dirname "$0")/../lib.sh"
 python=/usr/bin/python3
@@ -9,16 +9,17 @@ $python -c 'import test.test_threading' 2>/dev/null || skip "Python's test suite
 cd "$TMP" || exit 1
 # Each test with its verdict; a test that took part in no run is missed.
 verdicts() {
-  grep -aE "^(test_|setUp|tearDown).* \.\.\. " "$1" | sed -E "s: \.\.\. (ok|skipped|FAIL|ERROR|expected failure)?.*: \1:" | LC_ALL=C sort
+  grep -aE "^(test|setUp|tearDown).* \.\.\. " "$1" | sed -E "s: \.\.\. (ok|skipped|FAIL|ERROR|expected failure)?.*: \1:" | LC_ALL=C sort
 }
 run() { # name of the output, suite
-  timeout -k 5 300 $python -m test -v "$2" >"$TMP/$1" 2>&1
+  # That of VSOCK waits for ever, on NPTL too, where a machine cannot connect to itself that way.
+  timeout -k 5 1000 $python -m test -v -i "*ThreadedVSOCK*" "$2" >"$TMP/$1" 2>&1
   echo "exit $?" >>"$TMP/$1"
 }
 for suite in ${SUITES:-test_threading test_thread test_queue test_signal test_subprocess test_fork1 test_concurrent_futures test_socket}; do
   run nptl $suite
-  times=1
-  case $suite in test_threading | test_thread | test_signal) times=${TIMES:-3} ;; esac
+  times=${ROUNDS:-1}
+  case $suite in test_threading | test_thread | test_signal) times=$((${TIMES:-3} > times ? ${TIMES:-3} : times)) ;; esac
   for i in $(seq $times); do
     LD_PRELOAD="$LIBRARY" run fiber $suite
     diff <(verdicts "$TMP/nptl") <(verdicts "$TMP/fiber") >"$TMP/diff" || {

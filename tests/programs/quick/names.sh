@@ -19,6 +19,7 @@ def output(*command, env=None):
 
 # The table.
 table = {}
+differing = set()
 reason = ""
 for line in open(f"{top}/shim/names.txt"):
     line = line.strip()
@@ -36,6 +37,9 @@ for line in open(f"{top}/shim/names.txt"):
         bad.append(f"{name} is refused with no error")
     if what != "forwarded":
         reason = ""
+    if errors and errors[-1] == "differs":
+        differing.add(name)
+        errors = errors[:-1]
     table[name] = (what, errors)
 
 # libc's names, whatever their versions; GLIBC_PRIVATE is for libc itself.
@@ -77,12 +81,20 @@ for name, (what, errors) in table.items():
     for error in errors:
         if error[0] != "(" and error not in given[name]:
             bad.append(f"{name}: no case gives {error}")
+        if error[0] == "(" and error.strip("()") in given[name]:
+            bad.append(f"{name}: {error} is in brackets, and a case gives it")
 for name, errors in given.items():
     if name not in table:
         continue  # has nothing to do with threads
     listed = {e.strip("()") for e in table[name][1]}
     for error in sorted(errors - listed):
         bad.append(f"{name} gives {error}, which the table lacks")
+
+# The manual's list of differences has those names and no others.
+section = re.search(r"^\.SH DIFFERENCES.*?(?=^\.SH )", open(f"{top}/man/fiberthread.7").read(), re.M | re.S).group()
+told = set(re.findall(r"^\.BR (\w+) \(\d\)", section, re.M)) & set(table)
+for name in sorted(told ^ differing):
+    bad.append(f"{name} is {'not ' if name in told else ''}marked as differing, and {'' if name in told else 'not '}in the manual's list")
 
 listed = sum(len(errors) for _, errors in table.values())
 print(f"{len(table)} names, {listed} documented errors, {len(cases)} cases of {len({c[0] for c in cases})} functions")

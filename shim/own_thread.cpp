@@ -1,0 +1,116 @@
+// Calls that change what the kernel keeps for the calling thread alone, and hands on to what that clones: namespaces, file-system
+// ids, capabilities, filters, who traces. The fiber gets a kernel thread of its own before, and those that it makes get theirs.
+#include "shim/own_thread.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <sys/fsuid.h>
+#include <sys/personality.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+
+#include "sched/worker.h"
+#include "shim/export.h"
+#include "shim/real.h"
+#include "shim/signal.h"
+
+namespace fiberthread {
+
+int own_kernel_thread() {
+  FiberRecord* me = tls_current;
+  return sched_started() && me && !me->kernel && !in_vfork_child() ? sched_bind(me) : 0;
+}
+
+bool prctl_is_of_thread(int option) {
+  switch (option) {
+    case PR_SET_PDEATHSIG:
+    case PR_SET_KEEPCAPS:
+    case PR_SET_TIMING:
+    case PR_SET_SECCOMP:
+    case PR_CAPBSET_DROP:
+    case PR_SET_TSC:
+    case PR_SET_SECUREBITS:
+    case PR_SET_TIMERSLACK:
+    case PR_MCE_KILL:
+    case PR_SET_NO_NEW_PRIVS:
+    case PR_CAP_AMBIENT:
+    case PR_SET_SPECULATION_CTRL: return true;
+    default: return false;
+  }
+}
+
+bool call_is_of_thread(long number, long b) {
+  constexpr long kAllThreads = 1;  // SECCOMP_FILTER_FLAG_TSYNC
+  switch (number) {
+    case SYS_unshare:
+    case SYS_setns:
+    case SYS_capset:
+    case SYS_personality:
+    case SYS_ptrace:
+    case SYS_set_mempolicy:
+    case SYS_ioprio_set:
+    // By number these are the thread's, by name the process's.
+    case SYS_setfsuid:
+    case SYS_setfsgid:
+    case SYS_setuid:
+    case SYS_setgid:
+    case SYS_setreuid:
+    case SYS_setregid:
+    case SYS_setresuid:
+    case SYS_setresgid:
+    case SYS_setgroups: return true;
+    case SYS_seccomp: return !(b & kAllThreads);
+#ifdef SYS_landlock_restrict_self
+    case SYS_landlock_restrict_self: return true;
+#endif
+    default: return false;
+  }
+}
+
+namespace {
+template <class Call>
+auto on_own_thread(Call call) -> decltype(call()) {
+  if (int e = own_kernel_thread()) {
+    errno = e;
+    return -1;
+  }
+  return call();
+}
+}  // namespace
+
+}  // namespace fiberthread
+
+using namespace fiberthread;
+
+extern "C" int capset(void*, const void*) noexcept;  // of <sys/capability.h>, which libc does not have
+
+FIBERTHREAD_EXPORT int unshare(int flags) noexcept {
+  return on_own_thread([&] { return REAL(unshare)(flags); });
+}
+FIBERTHREAD_EXPORT int setns(int fd, int type) noexcept {
+  return on_own_thread([&] { return REAL(setns)(fd, type); });
+}
+FIBERTHREAD_EXPORT int setfsuid(uid_t u) noexcept {
+  return on_own_thread([&] { return REAL(setfsuid)(u); });
+}
+FIBERTHREAD_EXPORT int setfsgid(gid_t g) noexcept {
+  return on_own_thread([&] { return REAL(setfsgid)(g); });
+}
+FIBERTHREAD_EXPORT int capset(void* header, const void* data) noexcept {
+  return on_own_thread([&] { return REAL(capset)(header, data); });
+}
+FIBERTHREAD_EXPORT int personality(unsigned long persona) noexcept {
+  constexpr unsigned long kAsk = 0xffffffff;
+  return persona == kAsk ? REAL(personality)(persona) : on_own_thread([&] { return REAL(personality)(persona); });
+}
+FIBERTHREAD_EXPORT long ptrace(__ptrace_request request, ...) noexcept {
+  va_list list;
+  va_start(list, request);
+  long pid = va_arg(list, long);
+  void* address = va_arg(list, void*);
+  void* data = va_arg(list, void*);
+  va_end(list);
+  return on_own_thread([&] { return REAL(ptrace)(request, pid, address, data); });
+}

@@ -1,0 +1,270 @@
+// What lack of rights and of room gives: each in a child that is another user's, or has little, from wherever the cases run.
+#include "errors.h"
+
+#include <dlfcn.h>
+#include <grp.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+extern int __sched_setscheduler(int, int, const struct sched_param*), __sched_getscheduler(int), __sched_getparam(int, struct sched_param*);
+extern int __sched_get_priority_max(int), __sched_get_priority_min(int);
+extern pid_t _Fork(void), __vfork(void);
+
+static char theirs[64];  // a semaphore that is root's
+
+static void in_child(void (*f)(void)) {
+  fflush(stdout);
+  pid_t pid = fork();
+  if (pid == 0) {
+    alarm(60);
+    elsewhere((void* (*)(void*))abs, NULL);
+    f();
+    fflush(stdout);
+    _exit(0);
+  }
+  int status;
+  while (waitpid(pid, &status, 0) != pid) {
+  }
+  if (status) printf("ended with %#x\n", status);
+}
+static void* on_thread(void* p) {
+  ((void (*)(void))p)();
+  return p;
+}
+
+static void ids(void) {
+  gid_t groups[4] = {1, 2, 3, 4};
+  FAILS("root", setuid, 0);
+  FAILS("root", seteuid, 0);
+  FAILS("root", setreuid, 0, 0);
+  FAILS("root, effective", setreuid, -1, 0);
+  FAILS("root", setresuid, 0, 0, 0);
+  FAILS("root, saved", setresuid, -1, -1, 0);
+  FAILS("root", setgid, 0);
+  FAILS("root", setegid, 0);
+  FAILS("root", setregid, 0, 0);
+  FAILS("root", setresgid, 0, 0, 0);
+  FAILS("4 groups", setgroups, 4, groups);
+  FAILS("no rights", initgroups, "nobody", 0);
+  FAILS("own", setuid, getuid());
+  FAILS("own", seteuid, getuid());
+  FAILS("nothing", setreuid, -1, -1);
+  FAILS("nothing", setresuid, -1, -1, -1);
+  FAILS("own", setgid, getgid());
+  FAILS("own", setegid, getgid());
+  FAILS("nothing", setregid, -1, -1);
+  FAILS("nothing", setresgid, -1, -1, -1);
+  FAILS("-1", setuid, -1);
+  FAILS("-1", seteuid, -1);
+  FAILS("-1", setgid, -1);
+  FAILS("-1", setegid, -1);
+}
+static void rights(void) {
+  struct sched_param p = {0}, high = {1};
+  cpu_set_t all;
+  memset(&all, 255, sizeof all);
+  FAILS("root's process", kill, 1, 0);
+  FAILS("root's process, 65", kill, 1, 65);
+  FAILS("root's process", sigqueue, 1, 0, (union sigval){0});
+  FAILS("root's process", tgkill, 1, 1, 0);
+  FAILS("root's process", sched_setaffinity, 1, sizeof all, &all);
+  FAILS("root's process", sched_setscheduler, 1, SCHED_BATCH, &p);
+  FAILS("root's process", __sched_setscheduler, 1, SCHED_BATCH, &p);
+  FAILS("root's process", sched_setparam, 1, &p);
+  FAILS("root's process", setpriority, PRIO_PROCESS, 1, 5);
+  FAILS("real time", __sched_setscheduler, 0, SCHED_FIFO, &high);
+  FAILS("-5", nice, -5);
+  show("sem_open", "root's", sem_open(theirs, 0) == SEM_FAILED ? errno : 0);
+  FAILS("root's", sem_unlink, theirs);
+}
+static void other_user(void) {
+  if (setgroups(0, NULL) != 0 || setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) puts("no other user");
+  // By main, by a thread.
+  ids();
+  rights();
+  elsewhere(on_thread, ids);
+  elsewhere(on_thread, rights);
+}
+
+static int nothing(void* p) { return 0; }
+static char child_stack[65536];
+static void no_processes(void) {
+  struct rlimit l = {0, 0};
+  setresuid(65534, 65534, 65534);
+  setrlimit(RLIMIT_NPROC, &l);
+  FAILS("no processes", fork);
+  FAILS("no processes", _Fork);
+  FAILS("no processes", vfork);
+  FAILS("no processes", __vfork);
+  FAILS("no processes", clone, nothing, child_stack + sizeof child_stack, SIGCHLD, NULL);
+}
+static void clones(void) {
+  FAILS("no function", clone, NULL, child_stack + sizeof child_stack, SIGCHLD, NULL);
+  FAILS("no stack", clone, nothing, NULL, SIGCHLD, NULL);
+  FAILS("CLONE_THREAD alone", clone, nothing, child_stack + sizeof child_stack, CLONE_THREAD, NULL);
+}
+static void no_signals(void) {
+  struct rlimit l = {0, 0};
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGRTMIN);
+  pthread_sigmask(SIG_BLOCK, &set, NULL);
+  setrlimit(RLIMIT_SIGPENDING, &l);
+  timer_t t;
+  FAILS("no pending signals", timer_create, CLOCK_MONOTONIC, NULL, &t);
+}
+static void no_descriptors(void) {
+  struct rlimit l = {3, 3};
+  setrlimit(RLIMIT_NOFILE, &l);
+  show("sem_open", "no descriptors", sem_open("/new-errors_rights", O_CREAT, 0600, 1) == SEM_FAILED ? errno : 0);
+  struct timespec zero = {0, 0};
+  FAILS("too many", ppoll, (void*)child_stack, 4, &zero, NULL);
+}
+
+static void long_names(void) {
+  static char name[400] = "/";
+  memset(name + 1, 'x', 300);
+  show("sem_open", "300 characters", sem_open(name, O_CREAT, 0600, 1) == SEM_FAILED ? errno : 0);
+  FAILS("300 characters", sem_unlink, name);
+}
+
+static void bad_memory(void) {
+  void* bad = (void*)8;
+  cpu_set_t set;
+  struct timespec zero = {0, 0};
+  struct epoll_event event;
+  FAILS("bad memory", getrusage, RUSAGE_SELF, bad);
+  FAILS("bad memory", getrusage, RUSAGE_THREAD, bad);
+  FAILS("bad memory", nanosleep, bad, NULL);
+  CASE("bad memory", clock_nanosleep, CLOCK_MONOTONIC, 0, bad, NULL);
+  FAILS("bad memory", ppoll, bad, 1, &zero, NULL);
+  FAILS("bad memory", sched_getaffinity, 0, sizeof set, bad);
+  CASE("bad memory", pthread_setaffinity_np, pthread_self(), sizeof set, bad);
+  FAILS("bad memory", sched_getparam, 0, bad);
+  FAILS("bad memory", sched_rr_get_interval, 0, bad);
+  FAILS("bad memory", prctl, PR_SET_NAME, bad);
+  FAILS("9999", prctl, 9999, 0, 0, 0, 0);
+  FAILS("bad memory", setgroups, 1, bad);
+  FAILS("a million", setgroups, 1000000, bad);
+  extern int capset(void*, void*);
+  FAILS("bad memory", capset, bad, bad);
+  FAILS("1", unshare, 1);
+  FAILS("-1", setns, -1, 0);
+  FAILS("nobody", ptrace, PTRACE_PEEKDATA, 0x3fffffff, NULL, NULL);
+  int pipes[2], epoll = epoll_create1(0), file = open("/dev/null", O_RDONLY);
+  assert(pipe(pipes) == 0 && write(pipes[1], "x", 1) == 1);
+  event = (struct epoll_event){EPOLLIN};
+  epoll_ctl(epoll, EPOLL_CTL_ADD, pipes[0], &event);
+  FAILS("bad memory", epoll_pwait, epoll, bad, 1, 0, NULL);
+  FAILS("bad memory", epoll_pwait2, epoll, bad, 1, &zero, NULL);
+  FAILS("no events", epoll_pwait, epoll, &event, 0, 0, NULL);
+  FAILS("no events", epoll_pwait2, epoll, &event, 0, &zero, NULL);
+  FAILS("no epoll", epoll_pwait, file, &event, 1, 0, NULL);
+  FAILS("no epoll", epoll_pwait2, file, &event, 1, &zero, NULL);
+  FAILS("no descriptor", epoll_pwait, -1, &event, 1, 0, NULL);
+  FAILS("no descriptor", epoll_pwait2, -1, &event, 1, &zero, NULL);
+  for (unsigned i = 1; i < MOMENTS; i++) {
+    FAILS(moments[i].name, ppoll, NULL, 0, moments[i].t, NULL);
+    FAILS(moments[i].name, pselect, 0, NULL, NULL, NULL, moments[i].t, NULL);
+    FAILS(moments[i].name, epoll_pwait2, epoll, &event, 1, moments[i].t, NULL);
+    FAILS(moments[i].name, nanosleep, moments[i].t, NULL);
+  }
+  fd_set closed;
+  FD_ZERO(&closed);
+  int gone = dup(0);  // a low one: beyond its table the kernel looks at none
+  close(gone);
+  FD_SET(gone, &closed);
+  FAILS("-1", pselect, -1, NULL, NULL, NULL, &zero, NULL);
+  FAILS("a closed descriptor", pselect, gone + 1, &closed, NULL, NULL, &zero, NULL);
+  close(pipes[0]), close(pipes[1]), close(epoll), close(file);
+}
+
+// The names that old programs and libraries call, and none can be linked with any more.
+static void* old(const char* name) {
+#if defined(__x86_64__)
+  void* f = dlvsym(RTLD_DEFAULT, name, "GLIBC_2.2.5");
+#else
+  void* f = dlvsym(RTLD_DEFAULT, name, "GLIBC_2.17");
+#endif
+  if (!f) f = dlvsym(RTLD_DEFAULT, name, "GLIBC_2.4");
+  if (!f) f = dlvsym(RTLD_DEFAULT, name, "GLIBC_2.3.4");
+  assert(f);
+  return f;
+}
+static void old_names(void) {
+#define OLD(name, ...) int (*name)(__VA_ARGS__) = (int (*)(__VA_ARGS__))old(#name)
+  OLD(__pthread_mutex_init, pthread_mutex_t*, const pthread_mutexattr_t*);
+  OLD(__pthread_mutex_destroy, pthread_mutex_t*);
+  OLD(__pthread_mutex_lock, pthread_mutex_t*);
+  OLD(__pthread_mutex_trylock, pthread_mutex_t*);
+  OLD(__pthread_mutex_unlock, pthread_mutex_t*);
+  OLD(__pthread_mutexattr_settype, pthread_mutexattr_t*, int);
+  OLD(pthread_mutexattr_setkind_np, pthread_mutexattr_t*, int);
+  OLD(pthread_mutexattr_setrobust_np, pthread_mutexattr_t*, int);
+  OLD(pthread_mutex_consistent_np, pthread_mutex_t*);
+  OLD(__pthread_rwlock_rdlock, pthread_rwlock_t*);
+  OLD(__pthread_rwlock_wrlock, pthread_rwlock_t*);
+  OLD(__pthread_rwlock_tryrdlock, pthread_rwlock_t*);
+  OLD(__pthread_rwlock_trywrlock, pthread_rwlock_t*);
+  OLD(__pthread_rwlock_unlock, pthread_rwlock_t*);
+  struct sched_param p;
+  FAILS("nobody", __sched_getscheduler, 0x3fffffff);
+  FAILS("-1", __sched_getscheduler, -1);
+  FAILS("nobody", __sched_getparam, 0x3fffffff, &p);
+  FAILS("-1", __sched_getparam, -1, &p);
+  p.sched_priority = 0;
+  FAILS("nobody", __sched_setscheduler, 0x3fffffff, SCHED_OTHER, &p);
+  FAILS("policy 99", __sched_setscheduler, 0, 99, &p);
+  FAILS("-1", __sched_setscheduler, -1, SCHED_OTHER, &p);
+  FAILS("99", __sched_get_priority_max, 99);
+  FAILS("99", __sched_get_priority_min, 99);
+  pthread_mutexattr_t a;
+  pthread_mutexattr_init(&a);
+  CASE("99", __pthread_mutexattr_settype, &a, 99);
+  CASE("99", pthread_mutexattr_setkind_np, &a, 99);
+  CASE("99", pthread_mutexattr_setrobust_np, &a, 99);
+  CASE("errorcheck", __pthread_mutexattr_settype, &a, PTHREAD_MUTEX_ERRORCHECK);
+  pthread_mutex_t m;
+  CASE("", __pthread_mutex_init, &m, &a);
+  CASE("not robust", pthread_mutex_consistent_np, &m);
+  CASE("free", __pthread_mutex_unlock, &m);
+  CASE("free", __pthread_mutex_trylock, &m);
+  CASE("held", __pthread_mutex_trylock, &m);
+  CASE("held", __pthread_mutex_lock, &m);
+  CASE("held", __pthread_mutex_destroy, &m);
+  CASE("held", __pthread_mutex_unlock, &m);
+  CASE("free", __pthread_mutex_destroy, &m);
+  pthread_rwlock_t l = PTHREAD_RWLOCK_INITIALIZER;
+  CASE("free", __pthread_rwlock_wrlock, &l);
+  CASE("written", __pthread_rwlock_tryrdlock, &l);
+  CASE("written", __pthread_rwlock_trywrlock, &l);
+  CASE("written by us", __pthread_rwlock_rdlock, &l);
+  CASE("written by us", __pthread_rwlock_wrlock, &l);
+  CASE("written", __pthread_rwlock_unlock, &l);
+  pthread_attr_t detached;
+  pthread_attr_init(&detached);
+  pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+  pthread_t t;
+  sem_t* go = malloc(sizeof *go);  // for ever: nobody knows when the thread is done with it
+  sem_init(go, 0, 0);
+  if (pthread_create(&t, &detached, (void* (*)(void*))sem_wait, go) == 0) CASE("detached", pthread_tryjoin_np, t, NULL);
+  sem_post(go);
+}
+
+static void cases(void) {
+  snprintf(theirs, sizeof theirs, "/errors_rights-%d", getpid());
+  sem_t* s = sem_open(theirs, O_CREAT, 0600, 1);
+  in_child(other_user);
+  in_child(no_processes);
+  in_child(no_signals);
+  in_child(no_descriptors);
+  sem_close(s);
+  sem_unlink(theirs);
+  long_names();
+  clones();
+  bad_memory();
+  old_names();
+}
