@@ -39,6 +39,9 @@ struct ParkReason {
   int line = __builtin_LINE();
 };
 
+// ParkReason::what of who waits for another fiber's end, which the scheduler looks at.
+inline constexpr char kJoin[] = "join";
+
 // Bits of FiberRecord::interrupts. Whoever sets one calls interrupt(), which also unparks; a wait that may be ended by it
 // looks after each park.
 enum Interrupt : uint32_t {

@@ -542,7 +542,7 @@ bool sched_join(FiberRecord* f, void** result, uint64_t deadline, uint32_t inter
   FiberRecord* me = self();
   // The latch stays as it is: the caller is registered, and a cancellation may have come since it looked for one.
   while (!f->done.load(std::memory_order_acquire)) {
-    bool in_time = park_if(&f->done, 0, {"join", f, f}, deadline);
+    bool in_time = park_if(&f->done, 0, {kJoin, f, f}, deadline);
     if (f->done.load(std::memory_order_acquire)) break;
     if (in_time && !(me->interrupts.load(std::memory_order_relaxed) & interrupt_mask)) {
       if (me->interrupts.load(std::memory_order_relaxed) & kInterruptSignal) leave_busy_slow();

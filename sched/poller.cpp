@@ -114,7 +114,9 @@ bool watch(Descriptor* d, int fd, uint32_t events) {
   if (ep < 0) return false;
   if (!d->registered) d->again = asked_again(fd);
   events |= d->registered;
-  epoll_event e{events | EPOLLET, {.u64 = (d->seen.load(std::memory_order_relaxed) & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(fd)}};
+  // What is asked for at each wait need not be told of in between: a program's own epoll would wake us for all that comes to it.
+  uint32_t how = d->again == ~0u ? uint32_t{EPOLLONESHOT} : uint32_t{EPOLLET};
+  epoll_event e{events | how, {.u64 = (d->seen.load(std::memory_order_relaxed) & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(fd)}};
   long op = d->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
   long r = raw_syscall(SYS_epoll_ctl, ep, op, fd, arg(&e));
   // Somebody closed a number behind our back, or left it registered.
@@ -180,6 +182,17 @@ bool happened(Descriptor* d, uint32_t events, bool also_shared) {
     any = true;
   }
   return any;
+}
+
+// One that is told of once is silent now, though some still wait: for other events, since those that wait for the same are
+// passed on to.
+void arm_again(Descriptor* d, int fd, uint32_t events) {
+  if (d->again != ~0u) return;
+  for (PollItem* i = d->first.load(std::memory_order_relaxed); i; i = i->next)
+    if (watched(i->events) & ~events) {
+      watch(d, fd, watched(i->events));
+      return;
+    }
 }
 
 void count_event(Descriptor* d) {
@@ -396,6 +409,7 @@ bool poll_dispatch(const PollEvents& events) {
     if (d->seen.load(std::memory_order_relaxed) >> 32 != e.data.u64 >> 32) continue;  // of an earlier life
     count_event(d);
     any |= happened(d, e.events, true);
+    arm_again(d, static_cast<int>(e.data.u64), e.events);
   }
   return any;
 }

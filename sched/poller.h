@@ -6,7 +6,7 @@
 //     r = a call that cannot block;               // recv(…, MSG_DONTWAIT), poll(…, 0)
 //     if (r is EAGAIN) poll_wait(fd, EPOLLIN, seen, …), and try again
 //
-// What becomes ready after the try ends the wait: it is an event that `seen` does not count. Events are edges, so
+// What becomes ready after the try ends the wait: it is an event that `seen` does not count. Events are edges, or told of once, so
 // a wait without a try before it may last for ever, and the end of a wait promises nothing.
 //
 // Waits are exclusive or shared. Of the exclusive ones for the same thing an event ends one, the oldest, whose caller shall

@@ -7,8 +7,12 @@
 
 namespace fiberthread {
 
-// One producer (the worker that holds the slot), many consumers (it and thieves). A ring of 65,536; head and tail
-// run free and wrap.
+// One producer (the worker that holds the slot), many consumers (it and thieves). A ring of 65,536; the positions of head
+// and tail run free and wrap.
+//
+// Consumers take at the head, by a CAS. The producer may also take back what it pushed last: it lowers the tail, and then changes
+// the version beside the head's position, so that the CAS of a thief who has seen the old tail fails. Who sees the new
+// version sees the new tail.
 class LocalQueue {
  public:
   static constexpr uint32_t kSize = 65536;
@@ -16,45 +20,59 @@ class LocalQueue {
   // Producer only. False when full.
   bool push(FiberRecord* f) {
     uint32_t t = tail_.load(std::memory_order_relaxed);
-    if (t - head_.load(std::memory_order_acquire) >= kSize) return false;
+    if (t - position(head_.load(std::memory_order_acquire)) >= kSize) return false;
     ring_[t % kSize].store(f, std::memory_order_relaxed);
     tail_.store(t + 1, std::memory_order_release);  // publishes the entry
     return true;
   }
 
-  // Any consumer.
+  // The oldest. Any consumer.
   FiberRecord* pop() {
-    uint32_t h = head_.load(std::memory_order_acquire);
+    uint64_t h = head_.load(std::memory_order_acquire);
     for (;;) {
-      if (static_cast<int32_t>(tail_.load(std::memory_order_acquire) - h) <= 0) return nullptr;
-      FiberRecord* f = ring_[h % kSize].load(std::memory_order_relaxed);
-      // If the entry was overwritten after a wrap, head moved and the CAS fails.
-      if (head_.compare_exchange_weak(h, h + 1, std::memory_order_acq_rel, std::memory_order_acquire)) return f;
+      if (static_cast<int32_t>(tail_.load(std::memory_order_acquire) - position(h)) <= 0) return nullptr;
+      FiberRecord* f = ring_[position(h) % kSize].load(std::memory_order_relaxed);
+      // If the entry was overwritten, head has changed and the CAS fails.
+      if (head_.compare_exchange_weak(h, advanced(h, 1), std::memory_order_acq_rel, std::memory_order_acquire)) return f;
     }
+  }
+
+  // The newest. Producer only.
+  FiberRecord* pop_newest() {
+    uint64_t h = head_.load(std::memory_order_acquire);
+    uint32_t t = tail_.load(std::memory_order_relaxed);
+    while (static_cast<int32_t>(t - position(h)) > 0) {
+      FiberRecord* f = ring_[(t - 1) % kSize].load(std::memory_order_relaxed);
+      tail_.store(t - 1, std::memory_order_relaxed);  // published by the CAS
+      if (head_.compare_exchange_strong(h, h + kVersion, std::memory_order_acq_rel, std::memory_order_acquire)) return f;
+      tail_.store(t, std::memory_order_release);  // a thief came; it may have that one
+    }
+    return nullptr;
   }
 
   // Moves half of this queue to `to`, whose producer the caller is, and returns one of them to run.
   FiberRecord* steal_into(LocalQueue& to) {
     for (;;) {
-      uint32_t h = head_.load(std::memory_order_acquire);
+      uint64_t h = head_.load(std::memory_order_acquire);
       uint32_t t = tail_.load(std::memory_order_acquire);
-      int32_t n = static_cast<int32_t>(t - h);
+      int32_t n = static_cast<int32_t>(t - position(h));
       if (n <= 0) return nullptr;
       n -= n / 2;
       uint32_t tt = to.tail_.load(std::memory_order_relaxed);
-      uint32_t room = kSize - (tt - to.head_.load(std::memory_order_acquire));
+      uint32_t room = kSize - (tt - position(to.head_.load(std::memory_order_acquire)));
       if (static_cast<uint32_t>(n) > room + 1) n = static_cast<int32_t>(room + 1);
-      FiberRecord* first = ring_[h % kSize].load(std::memory_order_relaxed);
+      FiberRecord* first = ring_[position(h) % kSize].load(std::memory_order_relaxed);
       for (int32_t i = 1; i < n; i++)
-        to.ring_[(tt + i - 1) % kSize].store(ring_[(h + i) % kSize].load(std::memory_order_relaxed), std::memory_order_relaxed);
-      if (!head_.compare_exchange_strong(h, h + n, std::memory_order_acq_rel, std::memory_order_relaxed)) continue;
+        to.ring_[(tt + i - 1) % kSize].store(ring_[(position(h) + i) % kSize].load(std::memory_order_relaxed), std::memory_order_relaxed);
+      if (!head_.compare_exchange_strong(h, advanced(h, static_cast<uint32_t>(n)), std::memory_order_acq_rel, std::memory_order_relaxed))
+        continue;
       to.tail_.store(tt + n - 1, std::memory_order_release);
       return first;
     }
   }
 
   uint32_t size() const {
-    int32_t n = static_cast<int32_t>(tail_.load(std::memory_order_acquire) - head_.load(std::memory_order_acquire));
+    int32_t n = static_cast<int32_t>(tail_.load(std::memory_order_acquire) - position(head_.load(std::memory_order_acquire)));
     return n > 0 ? static_cast<uint32_t>(n) : 0;
   }
   bool empty() const { return size() == 0; }
@@ -64,7 +82,11 @@ class LocalQueue {
   }
 
  private:
-  alignas(64) std::atomic<uint32_t> head_{0};
+  static constexpr uint64_t kVersion = uint64_t{1} << 32;
+  static uint32_t position(uint64_t head) { return static_cast<uint32_t>(head); }
+  static uint64_t advanced(uint64_t head, uint32_t n) { return (head & ~(kVersion - 1)) | (position(head) + n); }
+
+  alignas(64) std::atomic<uint64_t> head_{0};  // version << 32 | position
   alignas(64) std::atomic<uint32_t> tail_{0};
   alignas(64) std::atomic<FiberRecord*> ring_[kSize] = {};
 };

@@ -204,6 +204,9 @@ bool attended_without(Worker* w) {
 
 // A quick look, on the fiber's stack or the worker's. After a preemption those that others have woken come first, then the
 // global queue and the slot's own in turn: either may be all hogs, each of which takes a tick.
+//
+// Who waits in a join waits for what it has made, and that for what it makes in turn: the newest first is the order of nested
+// calls, and keeps few of them begun. The oldest has its turn about every millisecond, when sysmon looks.
 FiberRecord* pick(Worker* w, bool preempting = false) {
   Slot* s = w->slot;
   if (!s) return nullptr;
@@ -219,12 +222,18 @@ FiberRecord* pick(Worker* w, bool preempting = false) {
   }
   if ((preempting || w->tick % kFairTick == kFairTick / 2) && (f = s->inbox.pop())) return f;
   if (preempting && w->tick % 2 && (f = global_queue.pop())) return f;
+  bool newest = w->depth_first && !preempting;
+  if (newest && w->oldest_due.load(std::memory_order_relaxed)) {
+    w->oldest_due.store(false, std::memory_order_relaxed);
+    newest = false;
+    w->next_streak = kNextStreak;
+  }
   if (w->next_streak < kNextStreak && (f = take_next(s))) {
     w->next_streak++;
     return f;
   }
   w->next_streak = 0;
-  if ((f = s->local.pop())) return f;
+  if ((f = newest ? s->local.pop_newest() : s->local.pop())) return f;
   if ((f = s->inbox.pop())) return f;
   if ((f = global_queue.pop())) return f;
   return take_next(s);
@@ -513,7 +522,6 @@ void go_idle(Worker* w) {
   chaos_delay();
   // The last to go: if nobody is left who could wake anybody, sysmon says so. It may sleep since long before.
   if (!queued && free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed)) sysmon_poke();
-  if (poll_active() && !poll_watched()) sysmon_poke();
   if (watches) {
     w->in_poller.exchange(1, std::memory_order_seq_cst);
     if (!queued && w->wake.load(std::memory_order_seq_cst) == 0) poll_sleep(events, deadline);
@@ -877,6 +885,7 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   me->reason = reason;
   if (me->kernel) return park_in_kernel(me, deadline);
   me->preempted.store(0, std::memory_order_relaxed);
+  me->worker->depth_first = reason.what == kJoin;
   me->since = recent_ns.load(std::memory_order_relaxed);
   if (deadline == kNever) {
     suspend(me, post_park);
@@ -961,6 +970,7 @@ void yield() {
         others = !w->slot || slot_has_work(w->slot) || !global_queue.empty();
       }
       if (others) {
+        w->depth_first = false;
         suspend(me, post_yield);
         return;
       }

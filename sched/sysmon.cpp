@@ -153,6 +153,7 @@ void look_at(Worker* w, uint64_t now, Look& look) {
   bool progress = beat != w->seen_heartbeat;
   w->seen_heartbeat = beat;
   look.progress |= progress;
+  if (look.queued) w->oldest_due.store(true, std::memory_order_relaxed);
   growth.count(w, progress);
   bool suspected = w->suspected;
   w->suspected = false;

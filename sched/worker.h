@@ -44,6 +44,8 @@ struct alignas(64) Worker {
   std::atomic<uint32_t> heartbeat{0};  // switches made; wraps
   uint32_t tick = 0;                   // looks for work
   uint32_t next_streak = 0;            // fibers run from `next` in a row
+  bool depth_first = false;            // the last that waited here was in a join: what was queued last comes first
+  std::atomic<bool> oldest_due{false}; // sysmon's: once, the oldest comes first all the same
   uint64_t kernel_mask = 0;            // signal mask of the kernel thread
   bool timer_added = false;            // since it last went on to another fiber
   bool searching = false;              // counted in Scheduler::searching

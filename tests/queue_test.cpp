@@ -26,6 +26,17 @@ Test(queue, local_is_first_in_first_out_and_says_when_it_is_full) {
   cr_assert(q->empty());
 }
 
+Test(queue, the_newest_can_be_taken_back) {
+  auto q = std::make_unique<LocalQueue>();
+  static FiberRecord f[4];
+  cr_assert(q->pop_newest() == nullptr);
+  for (auto& x : f) q->push(&x);
+  cr_assert(q->pop_newest() == &f[3] && q->pop() == &f[0] && q->size() == 2);
+  q->push(&f[3]);
+  cr_assert(q->pop_newest() == &f[3] && q->pop_newest() == &f[2] && q->pop_newest() == &f[1]);
+  cr_assert(q->pop_newest() == nullptr && q->pop() == nullptr && q->empty());
+}
+
 Test(queue, half_is_stolen) {
   auto from = std::make_unique<LocalQueue>(), to = std::make_unique<LocalQueue>();
   static FiberRecord f[9];
@@ -54,7 +65,7 @@ Test(queue, inbox_and_global_keep_their_order) {
 
 // One owner, several thieves: each fiber comes out once for each time that it went in.
 Test(queue, nothing_is_lost_or_doubled) {
-  constexpr int kFibers = 64, kRounds = 20000, kThieves = 3;
+  constexpr int kFibers = 64, kRounds = 60000, kThieves = 3;
   static LocalQueue queue;
   static LocalQueue loot[kThieves];
   static FiberRecord f[kFibers];
@@ -86,7 +97,7 @@ Test(queue, nothing_is_lost_or_doubled) {
       in++;
     }
     if (r % 3 == 0)
-      if (FiberRecord* x = queue.pop()) take(x);
+      if (FiberRecord* x = r % 2 ? queue.pop() : queue.pop_newest()) take(x);
     if (r % 64 == 0) sched_yield();
   }
   stop = true;

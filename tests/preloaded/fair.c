@@ -1,5 +1,5 @@
-// Shares of the CPU: equal threads get equal ones, a setter gets to run among spinners, short threads beside a hog.
-// args: 2.5
+// Shares of the CPU: equal threads get equal ones, a setter gets to run among spinners, short threads beside a hog, the oldest beside joiners.
+// args: 1
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-static double seconds(void) {
+static double seconds_on(clockid_t clock) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(clock, &t);
   return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
@@ -39,8 +39,9 @@ static void shares(int n, double time) {
     counters[i].n = 0;
     if (pthread_create(&t[i], NULL, count, &counters[i])) exit(1);
   }
-  double end = seconds() + time;
-  while (seconds() < end) nanosleep(&(struct timespec){0, 50000000}, NULL);
+  // Of CPU time: beside others, there may be few turns in a second.
+  double begin = seconds_on(CLOCK_PROCESS_CPUTIME_ID), last = seconds_on(CLOCK_MONOTONIC) + 20 * time;
+  while (seconds_on(CLOCK_PROCESS_CPUTIME_ID) < begin + time && seconds_on(CLOCK_MONOTONIC) < last) nanosleep(&(struct timespec){0, 50000000}, NULL);
   atomic_store(&stop, 1);
   long total = 0;
   for (int i = 0; i < n; i++) pthread_join(t[i], NULL), total += counters[i].n;
@@ -86,14 +87,43 @@ static void beside_a_hog(int n) {
   printf("%d short threads beside a hog\n", n);
 }
 
+// What a joiner has made last comes first, but not for ever: the oldest of all waits behind it.
+static void* oldest(void* p) {
+  atomic_store(&set, 1);
+  return p;
+}
+static void* make_and_join(void* p) {
+  long made = 0;
+  for (; !atomic_load(&set); made++) {
+    pthread_t t[3];
+    for (int i = 0; i < 3; i++)
+      if (pthread_create(&t[i], NULL, nothing, NULL) != 0) abort();
+    for (int i = 0; i < 3; i++) pthread_join(t[i], NULL);
+  }
+  return p;
+}
+static void beside_joiners(int n) {
+  pthread_t t[8], l;
+  atomic_store(&set, 0);
+  for (int i = 0; i < n; i++) {
+    pthread_create(&t[i], NULL, make_and_join, NULL);
+    if (i == 0) pthread_create(&l, NULL, oldest, NULL);  // the very first would run at once
+  }
+  for (int i = 0; i < n; i++) pthread_join(t[i], NULL);
+  pthread_join(l, NULL);
+  printf("beside %d that make and join: had its turn\n", n);
+}
+
 int main(int argc, char** argv) {
-  double time = argc > 1 ? atof(argv[1]) : 2.5;
+  double time = argc > 1 ? atof(argv[1]) : 1;
   if (time >= 10) most = 2;
   shares(3, time);
   shares(8, time);
-  shares(64, time * 4);
+  shares(64, time * 3);
   spinners(8);
   spinners(64);
   beside_a_hog(1000);
+  beside_joiners(2);
+  beside_joiners(8);
   return 0;
 }

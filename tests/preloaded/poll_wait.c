@@ -397,6 +397,33 @@ static void bad(const struct item* i, char* out) {
   close(ep), close(fd[0]), close(fd[1]);
 }
 
+// Two wait for different things of one descriptor: what ends the one must leave the other's wait whole.
+struct waits_for {
+  int fd, events, got;
+};
+static void* wait_for_one(void* of) {
+  struct waits_for* w = of;
+  struct pollfd p = {w->fd, w->events};
+  w->got = poll(&p, 1, -1) == 1 ? p.revents : -1;
+  return NULL;
+}
+static void two_things(const struct item* i, char* out) {
+  struct ends e = open_ends(i->kind, 1);
+  fill(&e);
+  struct waits_for in = {e.a, POLLIN}, room = {e.a, POLLOUT};
+  pthread_t t[2];
+  assert(pthread_create(&t[0], NULL, wait_for_one, &in) == 0);
+  assert(pthread_create(&t[1], NULL, wait_for_one, &room) == 0);
+  pause_ms(30);
+  drain(&e);
+  pthread_join(t[1], NULL);
+  pause_ms(10);
+  assert(write(e.b, "x\n", 2) == 2);
+  pthread_join(t[0], NULL);
+  sprintf(out, "in %d, room %d", in.got & POLLIN, room.got & POLLOUT);
+  close_ends(&e);
+}
+
 int main(int argc, char** argv) {
   char name[] = "fileXXXXXX";
   begin(argc, argv);
@@ -411,5 +438,7 @@ int main(int argc, char** argv) {
           i->call = &calls[n], i->kind = k, i->event = e;
         }
   for (int n = 0; n < 3; n++) add_item(bad, "what is wrong", n == 0 ? "poll" : n == 1 ? "select" : "epoll", "")->event = n;
+  for (int k = 0; k < kKinds; k++)
+    if (k == PTY || k == STREAM || k == TCP) add_item(two_things, "two", kind_names[k], "different")->kind = k;
   return run_items();
 }
