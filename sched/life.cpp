@@ -422,7 +422,7 @@ bool sched_start() {
 
 namespace {
 
-void post_exit(Worker*, FiberRecord* f) {
+void post_exit(Worker* w, FiberRecord* f) {
   f->join_lock.lock();
   f->state.store(State::Done, std::memory_order_release);
   f->done.store(1, std::memory_order_release);
@@ -437,8 +437,22 @@ void post_exit(Worker*, FiberRecord* f) {
     else own->bound = nullptr;  // by habit only: this very worker, which now is as any other
   }
   chaos_delay();
-  if (joiner) unpark(joiner);
-  else if (detached && f->block) block_put(f);
+  if (joiner) {
+    // Else it is what comes next here, and will see that f has ended.
+    if (w->running.load(std::memory_order_relaxed) != joiner) unpark(joiner);
+  } else if (detached && f->block) {
+    block_put(f);
+  }
+}
+
+// Who waits for the end of `me`, if it can be run next: that saves the way through worker context. It is woken before there is a reason
+// for it, which is allowed, and post_exit() gives the reason before it runs. Should it have given up meanwhile, or run elsewhere, it is
+// a wake-up for nothing.
+FiberRecord* joiner_to_run(FiberRecord* me) {
+  FiberRecord* joiner = __atomic_load_n(&me->joiner, __ATOMIC_ACQUIRE);
+  if (!joiner || joiner->kernel || me->called_by.load(std::memory_order_relaxed) || chaos(2)) return nullptr;
+  State parked = State::Parked;
+  return joiner->state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel) ? joiner : nullptr;
 }
 
 void fiber_entry(void* p) {
@@ -451,7 +465,7 @@ void fiber_entry(void* p) {
 // Does not return, but must be seen to: then the call at its end is a jump.
 extern "C" void fiberthread_end() {
   tls_busy = 1;
-  suspend(tls_current, post_exit);
+  suspend(tls_current, post_exit, joiner_to_run(tls_current));
 }
 
 void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {

@@ -37,10 +37,18 @@ class LocalQueue {
     }
   }
 
+  // What is in it now leaves it oldest first, also by pop_newest(). Producer only.
+  void keep_order() { in_order_.store(tail_.load(std::memory_order_relaxed), std::memory_order_relaxed); }
+  // Some of that is left. For others a hint.
+  bool keeps_order() const {
+    return static_cast<int32_t>(in_order_.load(std::memory_order_relaxed) - position(head_.load(std::memory_order_relaxed))) > 0;
+  }
+
   // The newest. Producer only.
   FiberRecord* pop_newest() {
     uint64_t h = head_.load(std::memory_order_acquire);
     uint32_t t = tail_.load(std::memory_order_relaxed);
+    if (t == in_order_.load(std::memory_order_relaxed)) return pop();
     while (static_cast<int32_t>(t - position(h)) > 0) {
       FiberRecord* f = ring_[(t - 1) % kSize].load(std::memory_order_relaxed);
       tail_.store(t - 1, std::memory_order_relaxed);  // published by the CAS
@@ -79,6 +87,7 @@ class LocalQueue {
   void reset() {
     head_.store(0, std::memory_order_relaxed);
     tail_.store(0, std::memory_order_relaxed);
+    in_order_.store(0, std::memory_order_relaxed);
   }
 
  private:
@@ -88,6 +97,7 @@ class LocalQueue {
 
   alignas(64) std::atomic<uint64_t> head_{0};  // version << 32 | position
   alignas(64) std::atomic<uint32_t> tail_{0};
+  std::atomic<uint32_t> in_order_{0};  // the tail is not lowered below it; written by the producer
   alignas(64) std::atomic<FiberRecord*> ring_[kSize] = {};
 };
 

@@ -107,3 +107,18 @@ Test(queue, nothing_is_lost_or_doubled) {
   cr_assert_eq(doubled.load(), 0);
   cr_assert_eq(all, in);
 }
+
+Test(queue, what_is_to_keep_its_order_leaves_it_oldest_first) {
+  static LocalQueue q;
+  static FiberRecord f[8];
+  for (int i = 0; i < 3; i++) q.push(&f[i]);
+  q.keep_order();
+  cr_assert(q.keeps_order());
+  for (int i = 3; i < 5; i++) q.push(&f[i]);
+  // The two that came later, and then the three in order.
+  for (int i : {4, 3, 0, 1, 2}) cr_assert_eq(q.pop_newest(), &f[i]);
+  cr_assert_not(q.keeps_order());
+  cr_assert_null(q.pop_newest());
+  for (int i = 5; i < 8; i++) q.push(&f[i]);
+  for (int i : {7, 6, 5}) cr_assert_eq(q.pop_newest(), &f[i]);
+}
