@@ -101,7 +101,7 @@ struct alignas(64) FiberRecord {
 
   // Waiting.
   ParkReason reason{};
-  uint64_t since = 0;                    // recent_ns() when it last parked; 0: never yet
+  uint64_t since = 0;                    // recent_ns() when it last parked
   std::atomic<CallWait*> called_by{nullptr};  // who runs on when this one first waits, yields or ends; see sched_call()
   std::atomic<uint64_t> cpu{0};          // CPU time that it was given, see accounting.h
   std::atomic<uint64_t> cpu_seen{0};     // the most that another was told of it

@@ -444,7 +444,7 @@ void tell_leak_sanitizer(FiberRecord* f, void (*tell)(const void*, size_t)) {
   if (f->user_stack) tell(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
 }
 
-void post_exit(Worker*, FiberRecord* f) {
+void post_exit(Worker* w, FiberRecord* f) {
   Worker* own = f->bound.load(std::memory_order_relaxed);
   bool in_cord = own && own->cord && own->bound != f;
   if (__builtin_expect(in_cord, 0)) cord_left(own->cord, f);
@@ -465,8 +465,22 @@ void post_exit(Worker*, FiberRecord* f) {
     else own->bound = nullptr;  // by habit only: this very worker, which now is as any other
   }
   chaos_delay();
-  if (joiner) unpark(joiner);
-  else if (detached && f->block) block_put(f);
+  if (joiner) {
+    // Else it is what comes next here, and will see that f has ended.
+    if (w->running.load(std::memory_order_relaxed) != joiner) unpark(joiner);
+  } else if (detached && f->block) {
+    block_put(f);
+  }
+}
+
+// Who waits for the end of `me`, if it can be run next: that saves the way through worker context. It is woken before there is a reason
+// for it, which is allowed, and post_exit() gives the reason before it runs. Should it have given up meanwhile, or run elsewhere, it is
+// a wake-up for nothing.
+FiberRecord* joiner_to_run(FiberRecord* me) {
+  FiberRecord* joiner = __atomic_load_n(&me->joiner, __ATOMIC_ACQUIRE);
+  if (!joiner || joiner->kernel || me->called_by.load(std::memory_order_relaxed) || chaos(2)) return nullptr;
+  State parked = State::Parked;
+  return joiner->state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel) ? joiner : nullptr;
 }
 
 void fiber_entry(void* p) {
@@ -480,7 +494,7 @@ void fiber_entry(void* p) {
 extern "C" void fiberthread_end() {
   tls_busy = 1;
   if (tls_current->block) tell_leak_sanitizer(tls_current, __lsan_unregister_root_region);
-  suspend(tls_current, post_exit);
+  suspend(tls_current, post_exit, joiner_to_run(tls_current));
 }
 
 void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
@@ -493,7 +507,6 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
   f->pending_unpark.store(0, std::memory_order_relaxed);
   f->interrupts.store(0, std::memory_order_relaxed);
   f->preempted.store(0, std::memory_order_relaxed);
-  f->since = 0;
   f->in_libc = false;
   f->kernel = false;
   f->blocked = 0;

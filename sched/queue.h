@@ -37,14 +37,20 @@ class LocalQueue {
     }
   }
 
-  // The newest, if `wanted` says so; it may be anybody's by then, who runs. Producer only.
-  template <class Wanted>
-  FiberRecord* pop_newest(Wanted wanted) {
+  // What is in it now leaves it oldest first, also by pop_newest(). Producer only.
+  void keep_order() { in_order_.store(tail_.load(std::memory_order_relaxed), std::memory_order_relaxed); }
+  // Some of that is left. For others a hint.
+  bool keeps_order() const {
+    return static_cast<int32_t>(in_order_.load(std::memory_order_relaxed) - position(head_.load(std::memory_order_relaxed))) > 0;
+  }
+
+  // The newest. Producer only.
+  FiberRecord* pop_newest() {
     uint64_t h = head_.load(std::memory_order_acquire);
     uint32_t t = tail_.load(std::memory_order_relaxed);
+    if (t == in_order_.load(std::memory_order_relaxed)) return pop();
     while (static_cast<int32_t>(t - position(h)) > 0) {
       FiberRecord* f = ring_[(t - 1) % kSize].load(std::memory_order_relaxed);
-      if (!wanted(f)) return nullptr;
       tail_.store(t - 1, std::memory_order_relaxed);  // published by the CAS
       if (head_.compare_exchange_strong(h, h + kVersion, std::memory_order_acq_rel, std::memory_order_acquire)) return f;
       tail_.store(t, std::memory_order_release);  // a thief came; it may have that one
@@ -81,6 +87,7 @@ class LocalQueue {
   void reset() {
     head_.store(0, std::memory_order_relaxed);
     tail_.store(0, std::memory_order_relaxed);
+    in_order_.store(0, std::memory_order_relaxed);
   }
 
  private:
@@ -90,6 +97,7 @@ class LocalQueue {
 
   alignas(64) std::atomic<uint64_t> head_{0};  // version << 32 | position
   alignas(64) std::atomic<uint32_t> tail_{0};
+  std::atomic<uint32_t> in_order_{0};  // the tail is not lowered below it; written by the producer
   alignas(64) std::atomic<FiberRecord*> ring_[kSize] = {};
 };
 

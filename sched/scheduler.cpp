@@ -233,8 +233,7 @@ FiberRecord* pick_of_cord(Worker* w) {
 // global queue and the slot's own in turn: either may be all hogs, each of which takes a tick.
 //
 // Who waits in a join waits for what it has made, and that for what it makes in turn: the newest first is the order of nested
-// calls, and keeps few of them begun. So it is for those that have not waited yet; the others run in the order in which they were
-// woken. The oldest has its turn about every millisecond, when sysmon looks.
+// calls, and keeps few of them begun. The oldest has its turn about every millisecond, when sysmon looks.
 FiberRecord* pick(Worker* w, bool preempting = false) {
   Slot* s = w->slot;
   if (!s) return w->cord ? pick_of_cord(w) : nullptr;
@@ -254,16 +253,14 @@ FiberRecord* pick(Worker* w, bool preempting = false) {
   if (newest && w->oldest_due.load(std::memory_order_relaxed)) {
     w->oldest_due.store(false, std::memory_order_relaxed);
     newest = false;
-    w->next_streak = kNextStreak;
+    if (!s->local.keeps_order()) w->next_streak = kNextStreak;  // else `next` is the oldest of those
   }
   if (w->next_streak < kNextStreak && (f = take_next(s))) {
     w->next_streak++;
     return f;
   }
   w->next_streak = 0;
-  auto has_not_waited = [](const FiberRecord* of) { return __atomic_load_n(&of->since, __ATOMIC_RELAXED) == 0; };
-  if (newest && (f = s->local.pop_newest(has_not_waited))) return f;
-  if ((f = s->local.pop())) return f;
+  if ((f = newest ? s->local.pop_newest() : s->local.pop())) return f;
   if ((f = s->inbox.pop())) return f;
   if ((f = global_queue.pop())) return f;
   return take_next(s);
@@ -758,10 +755,9 @@ void balance_queues() {
   for (uint32_t i = 0; i < n; i++)
     if (slots[i]->retired.load(std::memory_order_relaxed))
       while (FiberRecord* f = slots[i]->inbox.pop()) global_queue.push(f);
-  if (wanted.load(std::memory_order_relaxed) == 1) return;  // and what was woken in order stays in order
   uint32_t fair = total / (wanted.load(std::memory_order_relaxed) + 1) + 2;
   for (uint32_t i = 0; i < n; i++)
-    for (uint32_t moved = 0; moved < kMostMoved && slots[i]->local.size() > fair; moved++)
+    for (uint32_t moved = 0; moved < kMostMoved && slots[i]->local.size() > fair && !slots[i]->local.keeps_order(); moved++)
       if (FiberRecord* f = slots[i]->local.pop()) global_queue.push(f);
 }
 
@@ -994,14 +990,18 @@ void unpark(FiberRecord* f) {
 
 void unpark_in_order(FiberRecord* f) {
   Busy busy;
-  // It will stand in the queue behind the one in `next`, which must not be passed over for having had its turns.
   Worker* w = this_worker();
-  if (w && w->slot && w->slot->next.load(std::memory_order_relaxed)) w->next_streak = 0;
+  if (!w) return unpark(f);
+  Entry entry(w);
+  // It will stand in the queue behind the one in `next`, which must not be passed over for having had its turns.
+  if (w->slot && w->slot->next.load(std::memory_order_relaxed)) w->next_streak = 0;
   unpark(f);
+  if (w->slot) w->slot->local.keep_order();
 }
 
 void park_for(FiberRecord* me, FiberRecord* first) {
   me->preempted.store(0, std::memory_order_relaxed);
+  me->worker->depth_first = false;
   me->since = recent_ns.load(std::memory_order_relaxed);
   suspend(me, post_park, first);
 }

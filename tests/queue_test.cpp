@@ -13,10 +13,6 @@
 
 using namespace fiberthread;
 
-static FiberRecord* newest(LocalQueue& q) {
-  return q.pop_newest([](FiberRecord*) { return true; });
-}
-
 Test(queue, local_is_first_in_first_out_and_says_when_it_is_full) {
   auto q = std::make_unique<LocalQueue>();
   static FiberRecord f[3];
@@ -33,14 +29,12 @@ Test(queue, local_is_first_in_first_out_and_says_when_it_is_full) {
 Test(queue, the_newest_can_be_taken_back) {
   auto q = std::make_unique<LocalQueue>();
   static FiberRecord f[4];
-  cr_assert(newest(*q) == nullptr);
+  cr_assert(q->pop_newest() == nullptr);
   for (auto& x : f) q->push(&x);
-  cr_assert(newest(*q) == &f[3] && q->pop() == &f[0] && q->size() == 2);
+  cr_assert(q->pop_newest() == &f[3] && q->pop() == &f[0] && q->size() == 2);
   q->push(&f[3]);
-  cr_assert(newest(*q) == &f[3] && newest(*q) == &f[2] && newest(*q) == &f[1]);
-  cr_assert(newest(*q) == nullptr && q->pop() == nullptr && q->empty());
-  q->push(&f[0]);
-  cr_assert(q->pop_newest([](FiberRecord*) { return false; }) == nullptr && q->pop() == &f[0]);
+  cr_assert(q->pop_newest() == &f[3] && q->pop_newest() == &f[2] && q->pop_newest() == &f[1]);
+  cr_assert(q->pop_newest() == nullptr && q->pop() == nullptr && q->empty());
 }
 
 Test(queue, half_is_stolen) {
@@ -103,7 +97,7 @@ Test(queue, nothing_is_lost_or_doubled) {
       in++;
     }
     if (r % 3 == 0)
-      if (FiberRecord* x = r % 2 ? queue.pop() : newest(queue)) take(x);
+      if (FiberRecord* x = r % 2 ? queue.pop() : queue.pop_newest()) take(x);
     if (r % 64 == 0) sched_yield();
   }
   stop = true;
@@ -112,4 +106,19 @@ Test(queue, nothing_is_lost_or_doubled) {
   for (auto& o : out) all += o;
   cr_assert_eq(doubled.load(), 0);
   cr_assert_eq(all, in);
+}
+
+Test(queue, what_is_to_keep_its_order_leaves_it_oldest_first) {
+  static LocalQueue q;
+  static FiberRecord f[8];
+  for (int i = 0; i < 3; i++) q.push(&f[i]);
+  q.keep_order();
+  cr_assert(q.keeps_order());
+  for (int i = 3; i < 5; i++) q.push(&f[i]);
+  // The two that came later, and then the three in order.
+  for (int i : {4, 3, 0, 1, 2}) cr_assert_eq(q.pop_newest(), &f[i]);
+  cr_assert_not(q.keeps_order());
+  cr_assert_null(q.pop_newest());
+  for (int i = 5; i < 8; i++) q.push(&f[i]);
+  for (int i : {7, 6, 5}) cr_assert_eq(q.pop_newest(), &f[i]);
 }
