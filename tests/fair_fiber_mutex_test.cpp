@@ -180,7 +180,7 @@ void excludes(uint32_t workers, uint64_t seed) {
     long n = 0;
   };
   long taken = 0;
-  for (int round = 0; round < 12; round++) {
+  for (int round = 0; round < 12 * times(); round++) {
     auto* o = new Object;
     std::atomic<long> locked{0}, given_up{0};
     long counted = 0;

@@ -257,7 +257,8 @@ Test(fiber_future, used_again_and_again, .timeout = 240) {
 // Each is destroyed by its consumer as soon as it is known to be set: however that came to be known.
 void consumed_in_each_way(int workers, uint64_t seed) {
   use_chaos(workers, seed);
-  constexpr int kPairs = 8, kRounds = 400, kMany = 4;
+  constexpr int kPairs = 8, kMany = 4;
+  const int kRounds = 400 * times();
   struct Shared {
     std::atomic<FiberFuture*> post[kMany];  // the producer takes it from there
   };

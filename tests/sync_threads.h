@@ -1,6 +1,7 @@
 // For the tests of sync: fibers, and kernel threads that are none, running lambdas.
 #pragma once
 #include <pthread.h>
+#include <stdlib.h>
 
 #include <atomic>
 #include <cstdint>
@@ -99,6 +100,12 @@ inline void use_chaos(uint32_t workers, uint64_t seed) {
   fiberthread::options.workers = workers;
   fiberthread::options.preempt_us = 150;
   fiberthread::chaos_seed = seed;
+}
+
+// TEST_TIMES=n: so many times as many rounds as usual, for long runs with a sanitizer.
+inline int times() {
+  const char* n = getenv("TEST_TIMES");
+  return n ? atoi(n) : 1;
 }
 
 // Whoever has been cancelled stays so; tests go on.
