@@ -7,9 +7,6 @@
 #include <signal.h>
 
 #include <atomic>
-#include <cstring>
-#include <memory>
-#include <mutex>
 
 #include "tests/sync_threads.h"
 
@@ -286,21 +283,19 @@ void consumed_in_each_way(int workers, uint64_t seed) {
     auto consume = [&, p] {
       consumer[p] = self();
       Random random{static_cast<uint64_t>(100 + p)};
+      Pieces<FiberFuture> pieces;
       for (int round = 0; round < kRounds; round++) {
-        std::unique_ptr<FiberFuture> f[kMany];
         FiberFuture* rest[kMany];
         int number[kMany];
         size_t n = kMany;
         for (int i = 0; i < kMany; i++) {
-          f[i] = std::make_unique<FiberFuture>();
-          rest[i] = f[i].get();
+          rest[i] = pieces.make();
           number[i] = i;
           s.post[i] = rest[i];
         }
         auto done = [&](size_t k, int e) {
-          cr_assert_eq(e, number[k] + 1);
-          memset(static_cast<void*>(rest[k]), 0x5a, sizeof *rest[k]);
-          f[number[k]].reset();
+          cr_assert_eq(e, number[k] + 1, "%d for %d", e, number[k] + 1);
+          pieces.destroy(rest[k]);
           rest[k] = rest[--n];
           number[k] = number[n];
           consumed++;
