@@ -153,7 +153,8 @@ apps:
 soak:
 	@tests/deps build test
 	@$(MAKE) --no-print-directory all
-	@SOAK_SECONDS=$(or $(SECONDS),600) TEST_TIME_LIMIT=100000 tests/run quick/soak
+	@$(MAKE) --no-print-directory unit
+	@SOAK_SECONDS=$(or $(SECONDS),600) CHANNEL_OPERATIONS=$(or $(OPERATIONS),10000000) TEST_TIME_LIMIT=100000 tests/run quick/soak quick/channels
 bench:
 	@tests/deps build bench
 	@$(MAKE) --no-print-directory all bench-programs

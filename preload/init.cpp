@@ -10,6 +10,7 @@
 #include "sched/poller.h"
 #include "sched/worker.h"
 #include "shim/fork.h"
+#include "sync/channel_core.h"
 
 namespace fiberthread {
 namespace {
@@ -69,6 +70,8 @@ void read_option(const char* name, const char* value) {
     options.statistics = flag("FIBERTHREAD_STATS", value);
   } else if (!strcmp(name, "VERBOSE")) {
     options.verbose = flag("FIBERTHREAD_VERBOSE", value);
+  } else if (!strcmp(name, "CHANNEL_LOCKFREE")) {
+    channel_lock_free = flag("FIBERTHREAD_CHANNEL_LOCKFREE", value);
   } else if (!strcmp(name, "NPTL")) {
     options.force_nptl = flag("FIBERTHREAD_NPTL", value);
   } else if (!strcmp(name, "SELFCHECK")) {

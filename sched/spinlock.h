@@ -28,7 +28,7 @@ class SpinLock {
   // For the child of a fork, where no other thread exists that could hold it.
   void reset() { locked_.store(false, std::memory_order_relaxed); }
 
- private:
+  // The i-th look in vain at what another does in a few instructions.
   // Who has it may lack the CPU, and a real-time thread that waits for it on that CPU gives it up only by sleeping.
   static void pause(int i) {
     constexpr long kNap[2] = {0, 50'000};
@@ -37,6 +37,7 @@ class SpinLock {
     else raw_syscall(SYS_nanosleep, arg(kNap), 0);
   }
 
+ private:
   std::atomic<bool> locked_{false};
 };
 

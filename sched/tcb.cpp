@@ -283,6 +283,15 @@ const char* look_at_model() {
       v = 0;  // into the model's stack: its unwind buffer
     }
   }
+  // What the model has under keys is its own: where pthread_create is a sanitizer's, that is the thread's whole state to it.
+  for (uint32_t i = 0; i < L.level1_count; i++) {
+    auto& block = at<char*>(template_image, L.specific + i * sizeof(char*));
+    auto offset = reinterpret_cast<uintptr_t>(block);  // of the first block, by now
+    if (i > 0 || offset == 0 || offset >= L.sizeof_pthread) block = nullptr;
+    else
+      for (size_t j = 0; j < L.level2_count; j++)
+        at<void*>(template_image + offset + L.level2_data + j * L.sizeof_key_data, L.key_data_data) = nullptr;
+  }
   // The resolver state starts empty, like that of a new thread.
   return nullptr;
 }

@@ -114,34 +114,7 @@ void WakeList::wake_all() {
 }
 
 WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline, uint32_t mask) {
-  FiberRecord* me = w.fiber;
-  auto loop = [&] {
-    bool late = passed(me, deadline);
-    // Acquire: what the waker did before is seen.
-    while (!w.signaled.load(std::memory_order_acquire)) {
-      // One that comes after this look sets the latch, with which park_if() returns.
-      uint32_t pending = me->interrupts.load(std::memory_order_relaxed);
-      if (mask || deadline != kNever || pending & kInterruptCancel) {
-        bool interrupted = pending & mask;
-        bool ends = pending & kInterruptCancel && !interrupted && tls_busy == 0 && me->queued == 1 && cancel_due && cancel_due(me);
-        if (interrupted || late || ends) {
-          if (withdraw(w)) {
-            me->queued--;
-            if (ends) cancel_now();
-            return interrupted ? WakeReason::Interrupted : WakeReason::TimedOut;
-          }
-          deadline = kNever;  // taken out, or bound to wait for what it was moved to
-          mask = 0;
-          late = false;
-        }
-      }
-      late = !park_if(&w.signaled, 0, reason, deadline);
-    }
-    me->queued--;
-    if (__builtin_expect(me->interrupts.load(std::memory_order_relaxed) & kInterruptCancel, 0) && cancel_due && cancel_due(me))
-      me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);  // it was put off
-    return WakeReason::Woken;
-  };
+  auto loop = [&] { return wait_signaled(w.fiber, w.signaled, reason, deadline, mask, [&] { return withdraw(w); }); };
   if (!(mask & kInterruptSignal)) return loop();  // each park_if() handles signals when it ends
   Busy busy;  // the signal must still be there when we look
   return loop();

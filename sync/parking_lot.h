@@ -102,6 +102,38 @@ class WakeList {
 // caller is Busy. Returns Woken, TimedOut or Interrupted.
 WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline_ns = kNever, uint32_t interrupt_mask = 0);
 
+// The loop of each wait, for whoever queues waiters of his own as well: until `signaled` is set, which is the last that who takes the
+// waiter out does with it. withdraw() takes it out unless somebody did so before. FiberRecord::queued was counted up when it was queued.
+template <class Withdraw>
+WakeReason wait_signaled(FiberRecord* me, std::atomic<uint32_t>& signaled, const ParkReason& reason, uint64_t deadline, uint32_t mask,
+                         Withdraw withdraw) {
+  bool late = passed(me, deadline);
+  // Acquire: what the waker did before is seen.
+  while (!signaled.load(std::memory_order_acquire)) {
+    // One that comes after this look sets the latch, with which park_if() returns.
+    uint32_t pending = me->interrupts.load(std::memory_order_relaxed);
+    if (mask || deadline != kNever || pending & kInterruptCancel) {
+      bool interrupted = pending & mask;
+      bool ends = pending & kInterruptCancel && !interrupted && tls_busy == 0 && me->queued == 1 && cancel_due && cancel_due(me);
+      if (interrupted || late || ends) {
+        if (withdraw()) {
+          me->queued--;
+          if (ends) cancel_now();
+          return interrupted ? WakeReason::Interrupted : WakeReason::TimedOut;
+        }
+        deadline = kNever;  // taken out, or bound to wait for what it was moved to
+        mask = 0;
+        late = false;
+      }
+    }
+    late = !park_if(&signaled, 0, reason, deadline);
+  }
+  me->queued--;
+  if (__builtin_expect(me->interrupts.load(std::memory_order_relaxed) & kInterruptCancel, 0) && cancel_due && cancel_due(me))
+    me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);  // it was put off
+  return WakeReason::Woken;
+}
+
 // The usual wait: locks the queue of `address`, runs validate(), queues `w` if that returns true, unlocks, runs
 // before_sleep(), waits.
 template <class Validate, class BeforeSleep>

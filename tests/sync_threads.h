@@ -15,6 +15,7 @@
 
 #include "sched/chaos.h"
 #include "sched/worker.h"
+#include "sched/chaos.h"
 #include "shim/real.h"
 #include "sync/parking_lot.h"
 
@@ -131,6 +132,9 @@ struct Random {
 };
 
 constexpr uint64_t kMs = 1'000'000;
+
+// Under FIBERTHREAD_CHAOS each round counts for more, and lasts longer.
+inline int chaos_rounds(int n) { return fiberthread::chaos_seed ? n / 8 + 1 : n; }
 
 // As FIBERTHREAD_WORKERS and FIBERTHREAD_CHAOS do. Before the first thread.
 inline void use_chaos(uint32_t workers, uint64_t seed) {

@@ -1,0 +1,136 @@
+#include "sync/mutex.h"
+
+#include <errno.h>
+
+#include "sched/chaos.h"
+#include "sync/checks.h"
+#include "sync/parking_lot.h"
+#include "sync/times.h"
+
+namespace fiberthread {
+
+// On the stack of who waits.
+struct MutexWaiter {
+  FiberRecord* fiber;
+  std::atomic<uint32_t>* signaled;  // set when the mutex is its own
+  MutexWaiter* next = nullptr;      // that came before it; in first_, that came after it
+};
+
+namespace {
+
+// Its last touch: the waiter may be gone at once.
+void hand_over(MutexWaiter& w) {
+  FiberRecord* f = w.fiber;
+  chaos_delay();
+  w.signaled->store(1, std::memory_order_release);
+  unpark(f);
+}
+
+}  // namespace
+
+Mutex::~Mutex() {
+  if (!kDebugChecks) return;
+  uintptr_t s = state_.load(std::memory_order_relaxed);
+  check(s != kDestroyed, "Mutex", this, "is destroyed twice");
+  check(s == kFree, "Mutex", this, "is destroyed while it is locked");
+  state_.store(kDestroyed, std::memory_order_relaxed);
+}
+
+// True: it is locked for w now. False: w stands in the queue. In either case its owner comes to know by `signaled` alone, which the
+// caller sets for true.
+bool Mutex::lock_or_queue(MutexWaiter& w) {
+  uintptr_t s = state_.load(std::memory_order_relaxed);
+  for (;;) {
+    check(s != kDestroyed, "Mutex", this, "is locked after it was destroyed");
+    if (s == kFree) {
+      if (state_.compare_exchange_weak(s, kLocked, std::memory_order_acquire, std::memory_order_relaxed)) return true;
+      continue;
+    }
+    w.next = s == kLocked ? nullptr : reinterpret_cast<MutexWaiter*>(s);
+    chaos_delay();
+    // Release: who takes the list sees w.
+    if (state_.compare_exchange_weak(s, reinterpret_cast<uintptr_t>(&w), std::memory_order_release, std::memory_order_relaxed)) return false;
+  }
+}
+
+void Mutex::lock_slow() {
+  FiberRecord* me = self();
+  std::atomic<uint32_t> signaled{0};
+  MutexWaiter w{me, &signaled};
+  me->queued++;
+  if (lock_or_queue(w)) me->queued--;
+  else wait_signaled(me, signaled, {"Mutex", this}, kNever, 0, [] { return false; });
+}
+
+void Mutex::unlock_slow() {
+  MutexWaiter* first = first_;
+  if (!first) {
+    uintptr_t s = kLocked;
+    if (state_.compare_exchange_strong(s, kFree, std::memory_order_release, std::memory_order_relaxed)) return;
+    check(s != kDestroyed, "Mutex", this, "is unlocked after it was destroyed");
+    check(s != kFree, "Mutex", this, "is unlocked but was not locked");
+    if (s == kFree) return;
+    // Acquire, with the release of each push. All since are ours: only the owner takes.
+    s = state_.exchange(kLocked, std::memory_order_acquire);
+    for (auto* w = reinterpret_cast<MutexWaiter*>(s); w;) {
+      MutexWaiter* before = w->next;
+      w->next = first;
+      first = w;
+      w = before;
+    }
+  }
+  first_ = first->next;
+  hand_over(*first);
+}
+
+ConditionVariable::~ConditionVariable() {
+  if (!kDebugChecks) return;
+  check(waiting_.load(std::memory_order_relaxed) != kDestroyed, "ConditionVariable", this, "is destroyed twice");
+  {
+    LockedQueue q(this);
+    check(!q.first(), "ConditionVariable", this, "is destroyed while somebody waits");
+  }
+  waiting_.store(kDestroyed, std::memory_order_relaxed);
+}
+
+int ConditionVariable::wait_until(Mutex& m, uint64_t deadline_ns) {
+  check(waiting_.load(std::memory_order_relaxed) != kDestroyed, "ConditionVariable", this, "is waited for after it was destroyed");
+  Waiter w;
+  MutexWaiter of_mutex{w.fiber, &w.signaled};
+  w.requeue_to = &m;
+  w.token = reinterpret_cast<uint64_t>(&of_mutex);
+  auto enqueue = [&] {
+    waiting_.store(1, std::memory_order_relaxed);  // under the bucket's lock, as it is cleared; for others the mutex orders it
+    return true;
+  };
+  WakeReason r = park(this, w, enqueue, [&] { m.unlock(); }, {"ConditionVariable", this}, plain_deadline(deadline_ns), kInterruptEnd);
+  // From here on the object may be gone.
+  if (r == WakeReason::Woken) return 0;  // with the mutex
+  m.lock();
+  return r == WakeReason::TimedOut ? ETIMEDOUT : ECANCELED;
+}
+
+void ConditionVariable::notify(bool all) {
+  check(waiting_.load(std::memory_order_relaxed) != kDestroyed, "ConditionVariable", this, "is notified after it was destroyed");
+  Waiter* first = nullptr;
+  Waiter** tail = &first;
+  {
+    LockedQueue q(this);
+    for (Waiter* w = q.first(); w && (all || !first); w = q.first()) {
+      q.remove(*w);
+      w->next = nullptr;
+      *tail = w;
+      tail = &w->next;
+    }
+    if (!q.first()) waiting_.store(0, std::memory_order_relaxed);
+  }
+  for (Waiter* w = first; w;) {
+    Waiter* next = w->next;
+    auto* m = static_cast<Mutex*>(const_cast<void*>(w->requeue_to));
+    auto& of_mutex = *reinterpret_cast<MutexWaiter*>(w->token);
+    if (m->lock_or_queue(of_mutex)) hand_over(of_mutex);
+    w = next;
+  }
+}
+
+}  // namespace fiberthread

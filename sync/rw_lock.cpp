@@ -1,0 +1,87 @@
+#include "sync/rw_lock.h"
+
+#include "sync/checks.h"
+#include "sync/park_error.h"
+
+namespace fiberthread {
+namespace {
+
+enum Kind : uint32_t { kReads, kWrites };  // Waiter::tag
+
+// The readers at the head of the queue, up to the next writer.
+uint64_t take_readers(LockedQueue& q, WakeList& list) {
+  uint64_t n = 0;
+  for (; q.first() && q.first()->tag == kReads; n++) list.add(q, *q.first());
+  return n;
+}
+
+}  // namespace
+
+RwLock::~RwLock() {
+  if (!kDebugChecks) return;
+  uint64_t w = word_.load(std::memory_order_relaxed);
+  check_unused(w, "RwLock", this);
+  check((w & ~kWaiting) == 0, "RwLock", this, "is destroyed while it is locked");
+  word_.store(kDestroyed, std::memory_order_relaxed);
+}
+
+int RwLock::lock_slow(bool writer, uint64_t deadline_ns, uint32_t ends) {
+  check(word_.load(std::memory_order_relaxed) != kDestroyed, "RwLock", this, "is locked after it was destroyed");
+  Waiter w;
+  w.tag = writer ? kWrites : kReads;
+  {
+    LockedQueue q(this);
+    uint64_t now = word_.load(std::memory_order_relaxed);
+    for (;;) {
+      uint64_t held = now & ~kWaiting;
+      bool free = !q.first() && (writer ? held == 0 : !(held & kWriter));
+      if (free) {  // `waiting` was left over, or it was unlocked just now
+        if (word_.compare_exchange_weak(now, held + (writer ? kWriter : kReader), std::memory_order_acquire, std::memory_order_relaxed)) return 0;
+      } else if (now & kWaiting || word_.compare_exchange_weak(now, now | kWaiting, std::memory_order_relaxed)) {
+        break;
+      }
+    }
+    q.add(w);
+  }
+  WakeReason r = wait(w, {writer ? "RwLock (write)" : "RwLock (read)", this}, plain_deadline(deadline_ns), ends ? uint32_t{kInterruptEnd} : 0);
+  if (r == WakeReason::Woken) return 0;  // it is ours
+  // Readers may have queued behind a writer that has gone.
+  WakeList list;
+  {
+    LockedQueue q(this);
+    uint64_t now = word_.load(std::memory_order_relaxed);
+    if (!(now & kWriter)) {
+      uint64_t add = take_readers(q, list) * kReader, waiting = q.first() ? kWaiting : 0;
+      while (!word_.compare_exchange_weak(now, ((now & ~kWaiting) + add) | waiting, std::memory_order_acq_rel, std::memory_order_relaxed)) {
+      }
+    }
+  }
+  list.wake_all();
+  return r == WakeReason::TimedOut ? ETIMEDOUT : ECANCELED;
+}
+
+void RwLock::unlock_slow(uint64_t mine) {
+  WakeList list;
+  {
+    LockedQueue q(this);
+    uint64_t w = word_.load(std::memory_order_relaxed);
+    check(w >= mine && !(mine == kWriter && !(w & kWriter)), "RwLock", this, "is unlocked but was not locked");
+    // Readers may have come while we waited for the lock.
+    while ((w & ~kWaiting) != mine)
+      if (word_.compare_exchange_weak(w, w - mine, std::memory_order_release, std::memory_order_relaxed)) return;
+    // From here on it is ours alone: who comes waits for the lock of the queue. Acquire: other readers' releases are passed on.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    uint64_t holds = 0;
+    if (Waiter* first = q.first(); first && first->tag == kWrites) {
+      list.add(q, *first);
+      holds = kWriter;
+    } else {
+      holds = take_readers(q, list) * kReader;
+    }
+    // The last touch, but by them.
+    word_.store(holds | (q.first() ? kWaiting : 0), std::memory_order_release);
+  }
+  list.wake_all();
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,152 @@
+// select: all channels of the cases are locked, in the order of their addresses, while it is found out that none of the cases can
+// happen and the waiter is queued for each. Nobody can decide for it before, so there is nothing to take back; and as each
+// channel stays as it is from when a case is queued there (channel_core.h), there is one moment at which none of them could.
+#include "sched/arch.h"
+#include "sched/chaos.h"
+#include "sync/channel_core.h"
+#include "sync/parking_lot.h"
+#include "sync/times.h"
+
+namespace fiberthread {
+namespace {
+
+using Inside = SelectInside;
+
+// In the order of the channels' addresses; several cases of one channel one after the other.
+class Ordered {
+ public:
+  void insert(SelectCase& c) {
+    SelectCase** link = &first_;
+    // Cases are often made in the order of their channels.
+    if (last_ && !before(c, *last_)) link = &Inside::next_locked(*last_);
+    while (*link && !before(c, **link)) link = &Inside::next_locked(**link);
+    Inside::next_locked(c) = *link;
+    *link = &c;
+    if (!Inside::next_locked(c)) last_ = &c;
+  }
+  bool empty() const { return !first_; }
+  template <class F>
+  void each(F f) {
+    for (SelectCase* c = first_; c; c = Inside::next_locked(*c)) f(*c);
+  }
+  void lock() {
+    each([](SelectCase& c) {
+      if (is_last_of_channel(c)) Inside::channel(c)->lock.lock();
+    });
+  }
+  void unlock() {
+    each([](SelectCase& c) {
+      if (is_last_of_channel(c)) Inside::channel(c)->lock.unlock();
+    });
+  }
+  // Locked. Up to `end` (null: all).
+  void dequeue(SelectCase* end) {
+    for (SelectCase* c = first_; c != end; c = Inside::next_locked(*c)) Inside::channel(*c)->dequeue(*c);
+  }
+  // Locked. False: with one of them it may go on, and none is queued.
+  bool queue() {
+    for (SelectCase* c = first_; c; c = Inside::next_locked(*c))
+      if (!Inside::channel(*c)->queue(*c)) {
+        dequeue(c);
+        return false;
+      }
+    return true;
+  }
+
+ private:
+  static bool before(const SelectCase& a, const SelectCase& b) {
+    return reinterpret_cast<uintptr_t>(Inside::channel(a)) < reinterpret_cast<uintptr_t>(Inside::channel(b));
+  }
+  static bool is_last_of_channel(SelectCase& c) {
+    SelectCase* next = Inside::next_locked(c);
+    return !next || Inside::channel(*next) != Inside::channel(c);
+  }
+  SelectCase* first_ = nullptr;
+  SelectCase* last_ = nullptr;
+};
+
+// Which case is looked at first. Not a good random number, but a different one each time.
+size_t some_number(const void* salt) {
+  uint64_t x = (cycles() ^ reinterpret_cast<uintptr_t>(salt)) * 0x9E3779B97F4A7C15u;
+  return static_cast<size_t>(x >> 40);
+}
+
+}  // namespace
+
+Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
+  ChannelWait wait;
+  Ordered ordered;
+  for (size_t i = 0; i < n; i++) {
+    Inside::begin(*cases[i], &wait, static_cast<int32_t>(i));
+    if (Inside::channel(*cases[i])) ordered.insert(*cases[i]);
+  }
+  if (ordered.empty() && deadline == kForever) return {-1, EINVAL};
+  size_t start = n ? some_number(&wait) % n : 0;
+  auto in_turn = [&](auto attempt) -> int32_t {
+    for (size_t k = 0, i = start; k < n; k++, i = i + 1 == n ? 0 : i + 1)
+      if (Inside::channel(*cases[i]) && attempt(*cases[i])) return static_cast<int32_t>(i);
+    return -1;
+  };
+  auto happened = [&](int32_t i, int error) -> Selected {
+    Inside::finish(*cases[i], error);
+    return {i, error};
+  };
+
+  int e = EAGAIN;
+  // One that can happen at once needs no other channel's lock.
+  int32_t i = in_turn([&](SelectCase& c) {
+    if (!Inside::looks_ready(c)) return false;
+    Busy busy;
+    Woken woken;
+    {
+      SpinGuard g(Inside::channel(c)->lock);
+      e = Inside::attempt(c, woken);
+    }
+    woken.wake_all();
+    return e != EAGAIN;
+  });
+  if (i >= 0) return happened(i, e);
+
+  {
+    Busy busy;
+    Woken woken;
+    ordered.lock();
+    do i = in_turn([&](SelectCase& c) { return (e = Inside::attempt(c, woken)) != EAGAIN; });
+    while (i < 0 && !ordered.queue());
+    if (i < 0) {
+      if (deadline) wait.fiber->queued++;
+      else ordered.dequeue(nullptr);
+    }
+    ordered.unlock();
+    woken.wake_all();
+    if (i < 0 && !deadline) return {-1, EAGAIN};
+  }
+  if (i >= 0) return happened(i, e);
+
+  auto leave = [&] {
+    Busy busy;
+    ordered.each([](SelectCase& c) {
+      chaos_delay();
+      SpinGuard g(Inside::channel(c)->lock);
+      Inside::channel(c)->dequeue(c);
+    });
+  };
+  auto withdraw = [&] {
+    if (!wait.decide(ChannelWait::kGaveUp)) return false;
+    leave();
+    return true;
+  };
+  switch (wait_signaled(wait.fiber, wait.signaled, {"select", &wait}, plain_deadline(deadline), kInterruptEnd, withdraw)) {
+    case WakeReason::Woken:
+      break;
+    case WakeReason::TimedOut:
+      return {-1, ETIMEDOUT};
+    default:
+      return {-1, ECANCELED};
+  }
+  leave();  // at once: nobody unwinds us before
+  i = wait.selected.load(std::memory_order_relaxed);
+  return happened(i, wait.error);
+}
+
+}  // namespace fiberthread

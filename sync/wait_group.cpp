@@ -1,0 +1,126 @@
+#include "sync/wait_group.h"
+
+#include "sync/checks.h"
+#include "sync/park_error.h"
+
+namespace fiberthread {
+namespace {
+
+void take_all(LockedQueue& q, WakeList& list) {
+  while (Waiter* w = q.first()) list.add(q, *w);
+}
+
+}  // namespace
+
+// ---- WaitGroup ----
+
+WaitGroup::~WaitGroup() {
+  if (!kDebugChecks) return;
+  check_unused(word_.load(std::memory_order_relaxed), "WaitGroup", this);
+  word_.store(kDestroyed, std::memory_order_relaxed);
+}
+
+void WaitGroup::add(int64_t n) {
+  uint64_t w = word_.load(std::memory_order_relaxed);
+  auto next = [&] {
+    int64_t count = static_cast<uint32_t>(w / kOne) + n;
+    check(w != kDestroyed, "WaitGroup", this, "is used after it was destroyed");
+    check(count >= 0 && count <= UINT32_MAX, "WaitGroup", this, "counts below 0, or too far");
+    uint64_t time = w & ~(kTime - 1);
+    return count ? time | static_cast<uint64_t>(count) * kOne | (w & kWaiting) : time + kTime;
+  };
+  for (;;) {
+    uint64_t to = next();
+    if (w & kWaiting && !(to & kWaiting)) break;
+    if (word_.compare_exchange_weak(w, to, std::memory_order_acq_rel, std::memory_order_relaxed)) return;
+  }
+  WakeList list;
+  {
+    // Before it becomes 0, since from then on it may be gone, and another object with its own waiters in its place.
+    LockedQueue q(this);
+    w = word_.load(std::memory_order_relaxed);
+    uint64_t to = next();
+    while (!word_.compare_exchange_weak(w, to, std::memory_order_acq_rel, std::memory_order_relaxed)) to = next();
+    if (w & kWaiting && !(to & kWaiting)) take_all(q, list);
+  }
+  list.wake_all();
+}
+
+int WaitGroup::wait_slow(uint64_t deadline_ns) {
+  uint64_t first = word_.load(std::memory_order_acquire);
+  check(first != kDestroyed, "WaitGroup", this, "is waited for after it was destroyed");
+  Waiter waiter;
+  auto must_wait = [&] {
+    uint64_t w = word_.load(std::memory_order_acquire);
+    for (;;) {
+      bool same_time = (w ^ first) < kTime;
+      if (!same_time || static_cast<uint32_t>(w / kOne) == 0) return false;
+      if (w & kWaiting || word_.compare_exchange_weak(w, w | kWaiting, std::memory_order_acquire)) return true;
+    }
+  };
+  return park_error(this, waiter, must_wait, {"WaitGroup", this}, deadline_ns);
+}
+
+// ---- Barrier ----
+
+Barrier::~Barrier() {
+  if (!kDebugChecks) return;
+  check_unused(word_.load(std::memory_order_relaxed), "Barrier", this);
+  word_.store(kDestroyed, std::memory_order_relaxed);
+}
+
+Barrier::Phase Barrier::arrive(bool drops) {
+  uint64_t w;
+  {
+    LockedQueue q(this);
+    w = word_.load(std::memory_order_relaxed);
+    check(w != kDestroyed, "Barrier", this, "is used after it was destroyed");
+    check(static_cast<uint32_t>(w) > 0, "Barrier", this, "has more arrivals than it was made for");
+    if (drops) expected_--;
+    word_.store(w - 1, std::memory_order_relaxed);
+  }
+  auto phase = static_cast<Phase>(w >> 32);
+  if (static_cast<uint32_t>(w) != 1) return phase;
+  // All have arrived: until the next phase begins nobody else changes anything.
+  if (completion_) completion_(context_);
+  WakeList list;
+  {
+    LockedQueue q(this);
+    take_all(q, list);
+    // Release, and the queue's lock: who goes on sees what was done before the arrivals. Our last touch.
+    word_.store(uint64_t{phase + 1} << 32 | expected_, std::memory_order_release);
+  }
+  list.wake_all();
+  return phase;
+}
+
+Barrier::Phase Barrier::arrive() { return arrive(false); }
+
+void Barrier::arrive_and_drop() { arrive(true); }
+
+int Barrier::wait_until(Phase phase, uint64_t deadline_ns) {
+  Waiter w;
+  auto must_wait = [&] { return word_.load(std::memory_order_acquire) >> 32 == phase; };
+  check(word_.load(std::memory_order_relaxed) != kDestroyed, "Barrier", this, "is waited for after it was destroyed");
+  if (!must_wait()) return 0;
+  return park_error(this, w, must_wait, {"Barrier", this}, deadline_ns);
+}
+
+int Barrier::arrive_and_wait_until(uint64_t deadline_ns) {
+  Phase phase = arrive(false);
+  int e = wait_until(phase, deadline_ns);
+  if (!e) return 0;
+  {
+    LockedQueue q(this);
+    uint64_t w = word_.load(std::memory_order_relaxed);
+    if (w >> 32 == phase && static_cast<uint32_t>(w) > 0) {
+      word_.store(w + 1, std::memory_order_relaxed);
+      return e;
+    }
+  }
+  // Too late: all have arrived, with us.
+  Waiter w;
+  return park_error(this, w, [&] { return word_.load(std::memory_order_acquire) >> 32 == phase; }, {"Barrier", this}, kForever, 0);
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,190 @@
+// select: exactly one case of each happens, both sides of a channel agree about it, nobody waits while another waits for just that, and
+// nobody is touched who has gone.
+//
+// Mirrors select_cases() of sync/select.cpp with pop(), queue() and dequeue() of sync/channel.cpp, for two channels without a ring,
+// in the order of their addresses. Three selects, each with a case for either channel, meet: one receives from either, one sends to
+// either, one receives from the one or sends to the other, or gives up.
+//
+// Left out: rings: what keeps a channel as it is from when a case is queued there is in channel.pml. Parking (park.pml).
+//
+// holds:
+// fails: -DBROKEN_DECIDE
+// fails: -DBROKEN_LEAVE
+// fails: -DBROKEN_LOCKS
+// fails: -DBROKEN_GIVE_UP
+// Mutations. BROKEN_DECIDE: who finds a case queued looks whether it is undecided, and then decides. BROKEN_LEAVE: who was woken does not
+// leave the other channel's queue. BROKEN_LOCKS: one channel is locked after the other, to try and then to queue. BROKEN_GIVE_UP: who
+// gives up does not look whether one has happened.
+
+#define NONE 2   // else the channel: each has one case for either
+#define GAVE_UP 3
+
+bit lock[2];
+chan waiting[4] = [3] of { byte };  // senders of 0 and 1, receivers of 0 and 1
+#define SENDERS(c) waiting[c]
+#define RECEIVERS(c) waiting[2 + (c)]
+
+byte selected[3] = NONE;
+bit here[3];        // its cases exist
+bit signaled[3];
+byte sent[2], received[2];
+byte finished;
+
+// Which way does it use that channel?
+#define SENDS(who, c) (who == 1 || (who == 2 && c == 1))
+
+inline take_lock(c) { atomic { !lock[c] -> lock[c] = 1 } }
+
+// Under the lock of c. `done`: the case for c has happened, with `other`.
+inline attempt(c) {
+  byte_list = (SENDS(me, c) -> 2 + c : c);
+  done = 0;
+  do
+  :: atomic { nempty(waiting[byte_list]) -> waiting[byte_list]?other; assert(here[other]) }
+#ifdef BROKEN_DECIDE
+     if
+     :: selected[other] == NONE -> selected[other] = c; done = 1; break
+     :: else
+     fi
+#else
+     atomic {
+       if
+       :: selected[other] == NONE -> selected[other] = c; done = 1; break
+       :: else
+       fi
+     }
+#endif
+  :: atomic { empty(waiting[byte_list]) -> break }
+  od
+}
+
+inline queue(c) { waiting[(SENDS(me, c) -> c : 2 + c)]!me }
+
+inline dequeue(c) {
+  byte_list = (SENDS(me, c) -> c : 2 + c);
+  if
+  :: waiting[byte_list]??[eval(me)] -> waiting[byte_list]??eval(me)
+  :: !waiting[byte_list]??[eval(me)]
+  fi
+}
+
+inline count(c) {
+  if
+  :: SENDS(me, c) -> sent[c]++
+  :: else -> received[c]++
+  fi
+}
+
+inline leave() {
+  take_lock(0); dequeue(0); lock[0] = 0;
+  take_lock(1); dequeue(1); lock[1] = 0
+}
+
+proctype chooser(byte me; bit may_give_up) {
+  byte c, other, byte_list;
+  bit done;
+  here[me] = 1;
+  // The first look, which may be missed: it takes one lock.
+  if
+  :: c = 0
+  :: c = 1
+  :: c = 2
+  fi;
+  if
+  :: c < 2 ->
+     take_lock(c);
+     attempt(c);
+     lock[c] = 0
+  :: else
+  fi;
+  if
+  :: done -> goto happened
+  :: else
+  fi;
+  // All locked.
+#ifdef BROKEN_LOCKS
+  take_lock(0); attempt(0); lock[0] = 0;
+  if
+  :: done -> c = 0; goto happened
+  :: else
+  fi;
+  take_lock(1); attempt(1); lock[1] = 0;
+  if
+  :: done -> c = 1; goto happened
+  :: else
+  fi;
+  take_lock(0); queue(0); lock[0] = 0;
+  take_lock(1); queue(1); lock[1] = 0;
+#else
+  take_lock(0);
+  take_lock(1);
+  if
+  :: c = 0
+  :: c = 1
+  fi;
+  attempt(c);
+  if
+  :: done
+  :: else -> c = 1 - c; attempt(c)
+  fi;
+  if
+  :: done
+  :: else -> queue(0); queue(1)
+  fi;
+  lock[0] = 0;
+  lock[1] = 0;
+  if
+  :: done -> goto happened
+  :: else
+  fi;
+#endif
+  // It waits, or gives up.
+end:
+  if
+  :: signaled[me]
+  :: may_give_up ->
+#ifdef BROKEN_GIVE_UP
+     selected[me] = GAVE_UP;
+#else
+     atomic {
+       if
+       :: selected[me] == NONE -> selected[me] = GAVE_UP
+       :: else
+       fi
+     }
+#endif
+     if
+     :: selected[me] == GAVE_UP -> leave(); goto out
+     :: else -> signaled[me]
+     fi
+  fi;
+#ifndef BROKEN_LEAVE
+  leave();
+#endif
+  c = selected[me];
+  count(c);
+  goto out;
+happened:
+  atomic {
+    count(c);
+    assert(!signaled[other]);
+    signaled[other] = 1
+  }
+out:
+  here[me] = 0;
+  finished++
+}
+
+init {
+  atomic {
+    run chooser(0, 0);
+    run chooser(1, 0);
+    run chooser(2, 1)
+  }
+  timeout -> assert(sent[0] == received[0] && sent[1] == received[1]);
+  // The first two can always meet, but if the third has met one of them the other waits.
+  assert(finished == 3 || sent[0] + sent[1] == 1);
+  // Who still waits: no two of them for each other.
+  assert(len(SENDERS(0)) == 0 || len(RECEIVERS(0)) == 0);
+  assert(len(SENDERS(1)) == 0 || len(RECEIVERS(1)) == 0)
+}

@@ -1,0 +1,13 @@
+#!/bin/bash
+# The fiber API's waits under FIBERTHREAD_CHAOS: their unit tests, half of whose users are kernel threads that are none of ours, and
+# counted rounds of channels that are closed, cancelled and timed out at every point. CHANNEL_OPERATIONS on each number of workers.
+. "$(dirname "$0")/../lib.sh"
+seed=${SOAK_SEED:-$((RANDOM + 1))}
+for workers in 1 2 16; do
+  for name in mutex semaphore rw_lock wait_group once channel select history channel_soak; do
+    CHANNEL_OPERATIONS=${CHANNEL_OPERATIONS:-15000} FIBERTHREAD_CHAOS=$seed FIBERTHREAD_WORKERS=$workers \
+      timeout -k 5 7200 "$BUILD/tests/${name}_test" >"$TMP/out" 2>&1 ||
+      fail "FIBERTHREAD_CHAOS=$seed FIBERTHREAD_WORKERS=$workers ${name}_test: status $?: $(tail -n 12 "$TMP/out")"
+  done
+done
+exit 0

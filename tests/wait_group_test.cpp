@@ -1,0 +1,233 @@
+// WaitGroup, Latch and Barrier: who waits goes on when all have come, and not before.
+#include "sync/wait_group.h"
+
+#include "tests/test.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include <atomic>
+
+#include "tests/sync_threads.h"
+
+using namespace fiberthread;
+
+namespace {
+
+Test(wait_group, waits_until_the_count_is_0) {
+  WaitGroup g;
+  cr_assert_eq(g.wait(), 0);
+  cr_assert_eq(g.wait_until(0), 0);
+  g.add(2);
+  cr_assert_eq(g.count(), 2u);
+  std::atomic<int> gone_on{0};
+  Threads t;
+  for (int i = 0; i < 6; i++) {
+    auto body = [&] {
+      cr_assert_eq(g.wait(), 0);
+      gone_on++;
+    };
+    i % 2 ? t.kernel(body) : t.fiber(body);
+  }
+  until_queued(&g, 6);
+  g.done();
+  g.add(3);
+  g.add(-3);
+  for (int i = 0; i < 50; i++) yield();
+  cr_assert_eq(gone_on, 0);
+  g.done();
+  t.join();
+  cr_assert_eq(gone_on, 6);
+  cr_assert_eq(g.count(), 0u);
+}
+
+// It is 0 for a moment only: who waited has seen it all the same.
+Test(wait_group, may_be_used_again_at_once, .timeout = 120) {
+  const int kRounds = chaos_rounds(600);
+  WaitGroup g, ready;
+  std::atomic<int> round{0};
+  Threads t;
+  for (int i = 0; i < 4; i++) {
+    auto body = [&] {
+      for (int r = 0; r < kRounds; r++) {
+        while (round < r) yield();
+        if (r % 5 == 1)
+          while (int e = g.wait_for(10'000)) cr_assert_eq(e, ETIMEDOUT);
+        else
+          cr_assert_eq(g.wait(), 0);
+        ready.done();
+      }
+    };
+    i % 2 ? t.kernel(body) : t.fiber(body);
+  }
+  g.add();
+  for (int r = 0; r < kRounds; r++) {
+    ready.add(4);
+    round = r;
+    if (r % 3) yield();
+    g.done();
+    if (r % 2) cr_assert_eq(ready.wait(), 0);  // else some may come when it is not 0 any more
+    else
+      while (ready.count()) yield();
+    g.add();
+  }
+  t.join();
+}
+
+Test(wait_group, gives_up_in_time_but_not_early) {
+  WaitGroup g(1);
+  for (bool kernel : {false, true}) {
+    Threads t;
+    auto body = [&] {
+      for (uint64_t ms : {0, 1, 15}) {
+        uint64_t deadline = now_ns() + ms * kMs;
+        cr_assert_eq(g.wait_until(deadline), ETIMEDOUT);
+        cr_assert(now_ns() >= deadline);
+        cr_assert_eq(g.wait_for(ms * kMs), ETIMEDOUT);
+        cr_assert(now_ns() >= deadline + ms * kMs);
+      }
+    };
+    kernel ? t.kernel(body) : t.fiber(body);
+  }
+  cr_assert_eq(queued(&g), 0u);
+  g.done();
+  cr_assert_eq(g.wait(), 0);
+}
+
+void cancel_when_queued(const void* object, std::atomic<FiberRecord*>& waits, size_t n) {
+  until_queued(object, n);
+  interrupt(waits, kInterruptEnd);
+}
+
+Test(wait_group, cancellation_ends_a_wait) {
+  WaitGroup g(1);
+  std::atomic<FiberRecord*> waits{nullptr};
+  Threads t;
+  t.fiber([&] {
+    waits = self();
+    cr_assert_eq(g.wait(), ECANCELED);
+    self()->interrupts.fetch_and(~uint32_t{kInterruptEnd});
+  });
+  cancel_when_queued(&g, waits, 1);
+  t.join();
+  g.done();
+}
+
+Test(wait_group, may_go_when_a_wait_has_returned, .timeout = 120) {
+  for (int round = 0; round < chaos_rounds(2000); round++) {
+    auto* g = new WaitGroup(2);
+    Threads t;
+    auto done = [g] { g->done(); };
+    t.fiber(done);
+    round % 8 == 0 ? t.kernel(done) : t.fiber(done);
+    if (round % 3) yield();
+    cr_assert_eq(g->wait(), 0);
+    g->~WaitGroup();
+    memset(static_cast<void*>(g), 0x5a, sizeof *g);
+    operator delete(g);
+  }
+}
+
+Test(latch, counts_down_once) {
+  Latch l(5);
+  cr_assert(!l.try_wait());
+  cr_assert_eq(l.wait_for(0), ETIMEDOUT);
+  l.count_down();
+  l.count_down(2);
+  Threads t;
+  t.fiber([&] { cr_assert_eq(l.arrive_and_wait(), 0); });
+  t.kernel([&] { cr_assert_eq(l.arrive_and_wait(), 0); });
+  cr_assert_eq(l.wait(), 0);
+  cr_assert(l.try_wait());
+  cr_assert_eq(l.wait_until(0), 0);
+}
+
+Test(barrier, lets_all_on_together_phase_after_phase, .timeout = 120) {
+  constexpr int kThreads = 8;
+  const int kPhases = chaos_rounds(400);
+  static std::atomic<int> arrived, completed;
+  arrived = completed = 0;
+  int calls = 0;  // nobody else is on: it needs no lock
+  auto completion = [](void* n) {
+    cr_assert_eq(arrived, kThreads * (completed + 1));
+    yield();  // it may wait
+    completed++;
+    ++*static_cast<int*>(n);
+  };
+  Barrier b(kThreads, completion, &calls);
+  Threads t;
+  for (int i = 0; i < kThreads; i++) {
+    auto body = [&, i] {
+      for (int p = 0; p < kPhases; p++) {
+        arrived++;
+        if (i == 3 && p % 2) {
+          Barrier::Phase phase = b.arrive();
+          yield();
+          cr_assert_eq(b.wait(phase), 0);
+        } else {
+          cr_assert_eq(b.arrive_and_wait(), 0);
+        }
+        cr_assert(completed >= p + 1 && completed <= p + 2);
+        cr_assert(arrived >= kThreads * (p + 1));
+      }
+    };
+    i % 2 ? t.kernel(body) : t.fiber(body);
+  }
+  t.join();
+  cr_assert_eq(completed, kPhases);
+  cr_assert_eq(calls, kPhases);
+}
+
+Test(barrier, those_who_drop_out_are_not_waited_for) {
+  Barrier b(4);
+  Threads t;
+  for (int i = 0; i < 4; i++) {
+    auto body = [&, i] {
+      for (int p = 0; p < i; p++) cr_assert_eq(b.arrive_and_wait(), 0);
+      b.arrive_and_drop();
+    };
+    i % 2 ? t.kernel(body) : t.fiber(body);
+  }
+}
+
+Test(barrier, who_gives_up_has_not_arrived) {
+  Barrier b(2);
+  cr_assert_eq(b.arrive_and_wait_for(kMs), ETIMEDOUT);
+  cr_assert_eq(b.arrive_and_wait_until(0), ETIMEDOUT);
+  std::atomic<FiberRecord*> waits{nullptr};
+  Threads t;
+  t.fiber([&] {
+    waits = self();
+    cr_assert_eq(b.arrive_and_wait(), ECANCELED);
+    self()->interrupts.fetch_and(~uint32_t{kInterruptEnd});
+  });
+  cancel_when_queued(&b, waits, 1);
+  t.join();
+  Barrier::Phase phase = b.arrive();
+  cr_assert_eq(b.wait_until(phase, 0), ETIMEDOUT);  // but this one has
+  t.fiber([&] { cr_assert_eq(b.arrive_and_wait(), 0); });
+  cr_assert_eq(b.wait(phase), 0);
+  cr_assert_eq(b.wait(phase), 0);  // it is over
+}
+
+// Timeouts come at every point of a phase; all the same each phase has all.
+Test(barrier, giving_up_loses_no_phase, .timeout = 120) {
+  constexpr int kThreads = 6;
+  const int kPhases = chaos_rounds(200);
+  Barrier b(kThreads);
+  std::atomic<int> phases[kThreads] = {};
+  Threads t;
+  for (int i = 0; i < kThreads; i++) {
+    auto body = [&, i] {
+      Random random{static_cast<uint64_t>(i)};
+      for (int p = 0; p < kPhases; p++) {
+        while (int e = b.arrive_and_wait_for(random(40'000))) cr_assert_eq(e, ETIMEDOUT);
+        phases[i] = p + 1;
+        for (auto& other : phases) cr_assert(other >= p && other <= p + 1);
+      }
+    };
+    i % 2 ? t.kernel(body) : t.fiber(body);
+  }
+}
+
+}  // namespace
