@@ -34,7 +34,8 @@ constexpr uint32_t kMostSteps = 1 << 20;  // of the search for cycles, in all
 // What only a fiber of this process can end. Whatever is not listed may have other ways to end.
 constexpr const char* kByFibers[] = {"mutex", "cond", "semaphore", "rwlock (read)", "rwlock (write)", "barrier", "once", "join", "futex",
                                       "Mutex", "ConditionVariable", "channel (send)", "channel (receive)", "select", "Semaphore", "RwLock (read)",
-                                      "RwLock (write)", "WaitGroup", "Latch", "Barrier", "Once"};
+                                      "RwLock (write)", "WaitGroup", "Latch", "Barrier", "Once",
+                                      "future", "futures", "sequencer", "fair mutex"};
 
 WaitLook* looks = nullptr;
 int reported_in = 0;  // the process: the child of a fork may report its own

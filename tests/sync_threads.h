@@ -15,7 +15,6 @@
 
 #include "sched/chaos.h"
 #include "sched/worker.h"
-#include "sched/chaos.h"
 #include "shim/real.h"
 #include "sync/parking_lot.h"
 
@@ -92,7 +91,7 @@ class Rounds {
 };
 
 // Memory for objects whose end matters: after it, any touch is an error for AddressSanitizer, and else finds nonsense. Each piece comes
-// back only after all others. By one thread. (AddressSanitizer's own allocator knows no fibers: to it, all are one thread.)
+// back only after all others. By one thread.
 template <class T, size_t n = 64>
 class Pieces {
  public:
