@@ -37,7 +37,7 @@ constexpr uint32_t kMostSteps = 1 << 20;  // of the search for cycles, in all
 constexpr const char* kByFibers[] = {"mutex", "cond", "semaphore", "rwlock (read)", "rwlock (write)", "barrier", "once", "join", "futex", "yield",
                                       "call", "start", "Mutex", "ConditionVariable", "channel (send)", "channel (receive)", "select", "Semaphore",
                                       "RwLock (read)", "RwLock (write)", "WaitGroup", "Latch", "Barrier", "Once", "cord", "message", "job",
-                                      "job queue", "nursery"};
+                                      "job queue", "nursery", "future", "futures", "sequencer", "fair mutex"};
 
 WaitLook* looks = nullptr;
 int reported_in = 0;  // the process: the child of a fork may report its own

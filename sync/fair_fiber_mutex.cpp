@@ -19,8 +19,7 @@ void FairFiberMutex::lock(Future* future) {
     sequence_.request(*future, 0);
     return;
   }
-  if (future->isSet()) future->reset();
-  future->sequencer_ = nullptr;
+  FiberSequencer::make_ready(*future);
   future->set(0);
 }
 

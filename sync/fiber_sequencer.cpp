@@ -222,10 +222,16 @@ uint64_t FiberSequencer::raise(uint64_t at_least, uint64_t by) {
   return count;
 }
 
-void FiberSequencer::request(Future& f, uint64_t token) {
+// One that has not been set, and waits for nothing.
+void FiberSequencer::make_ready(Future& f) {
   if (f.sequencer_ && !(f.state_.load(std::memory_order_relaxed) & Future::kWoken))
     report_misuse("FiberSequencer::Future", &f, "is given to a second wait while it waits");
+  f.sequencer_ = nullptr;
   if (f.isSet()) f.reset();
+}
+
+void FiberSequencer::request(Future& f, uint64_t token) {
+  make_ready(f);
   f.sequencer_ = this;
   f.state_.store(0, std::memory_order_relaxed);
   f.in_table_ = false;
@@ -239,23 +245,31 @@ void FiberSequencer::request(Future& f, uint64_t token) {
   kick();
 }
 
-void FiberSequencer::cancel(Future& f) {
+bool FiberSequencer::cancel(Future& f) {
   Busy busy;  // once it is marked, it must come to the stack
-  if (f.state_.fetch_or(Future::kCancelled, std::memory_order_relaxed) & (Future::kCancelled | Future::kWoken)) return;
+  uint32_t s = f.state_.load(std::memory_order_relaxed);
+  do {
+    if (s & Future::kCancelled) return true;
+    if (s & Future::kWoken) return false;
+  } while (!f.state_.compare_exchange_weak(s, s | Future::kCancelled, std::memory_order_relaxed));
   Future* top = cancels_.load(std::memory_order_relaxed);
   do {
     f.cancel_next_ = top;
     chaos_delay();
   } while (!cancels_.compare_exchange_weak(top, &f, std::memory_order_release, std::memory_order_relaxed));
   kick();
+  return true;
 }
 
 bool FiberSequencer::Future::cancel() {
   if (!sequencer_) return false;
   if (isSet()) return error() == ECANCELED;
-  sequencer_->cancel(*this);
-  // Another may be combining, on its kernel thread and not to be preempted: it does not take long.
-  return wait_for_set(kNever, 0, "sequencer", this) == ECANCELED;
+  bool another_waits = word_.load(std::memory_order_relaxed) != 0;
+  bool is_cancelled = sequencer_->cancel(*this);
+  // Who waits may have gone by now, and the future with him. Else it is ours, and another may be combining, on its kernel thread and
+  // not to be preempted: it does not take long.
+  if (!another_waits) wait_for_set(kNever, 0, "sequencer", this);
+  return is_cancelled;
 }
 
 int FiberSequencer::wait_for(uint64_t token, uint64_t deadline, uint32_t interrupts, const char* what) {
@@ -282,8 +296,7 @@ void FiberSequencer::wait(uint64_t token, Future* future) {
     request(*future, token);
     return;
   }
-  if (future->isSet()) future->reset();
-  future->sequencer_ = nullptr;
+  make_ready(*future);
   future->set(0);
 }
 

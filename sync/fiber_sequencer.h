@@ -33,7 +33,8 @@ class FiberSequencer {
       sequencer_ = nullptr;
     }
     // Gives the wait up, unless the count has come: then false, and if wait() was not called at all. True: the result is ECANCELED.
-    // In either case it is set on return, unless somebody waits for it, who then is about to learn it. May park for a moment.
+    // In either case it is set on return, unless somebody else waits for it, or has subscribed, who then is about to learn it. May park
+    // for a moment. By the consumer, or by another while the consumer waits.
     FIBERTHREAD_API bool cancel();
 
    private:
@@ -104,8 +105,9 @@ class FiberSequencer {
   FIBERTHREAD_API int wait_slow(uint64_t token, uint64_t deadline_ns);
   FIBERTHREAD_API uint64_t raise(uint64_t at_least, uint64_t by);
   int wait_for(uint64_t token, uint64_t deadline_ns, uint32_t interrupts, const char* what);
+  static void make_ready(Future& f);
   void request(Future& f, uint64_t token);
-  void cancel(Future& f);
+  bool cancel(Future& f);
   void kick();
   void combine(uint64_t w);
   void insert(Future& f);

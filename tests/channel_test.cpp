@@ -359,7 +359,7 @@ Test(channel, cancellation_ends_a_wait_and_loses_nothing) {
 
 // The last ones to use it are two that do not know of one another's end.
 Test(channel, may_go_as_soon_as_all_handles_have, .timeout = 120) {
-  for (int round = 0; round < 3000; round++) {
+  for (int round = 0; round < chaos_rounds(3000); round++) {
     auto made = Channel<Counted>::make(static_cast<size_t>(round % 3));
     Threads t;
     auto send = [tx = std::make_shared<Sender<Counted>>(std::move(made.sender))] {
@@ -375,13 +375,14 @@ Test(channel, may_go_as_soon_as_all_handles_have, .timeout = 120) {
 }
 
 Test(channel, each_sender_s_values_come_in_its_order, .timeout = 120) {
-  constexpr int kSenders = 6, kReceivers = 4, kEach = 10000;
+  constexpr int kSenders = 6, kReceivers = 4;
+  const int kEach = chaos_rounds(10000);
   for (size_t capacity : {0, 1, 4, 64}) {
     auto made = Channel<std::pair<int, int>>::make(capacity);
     std::atomic<long> sum{0};
     Threads t;
     for (int s = 0; s < kSenders; s++) {
-      auto body = [tx = made.sender, s] {
+      auto body = [tx = made.sender, s, kEach] {
         for (int i = 0; i < kEach; i++) cr_assert_eq(tx.send({s, i}), 0);
       };
       s % 2 ? t.kernel(body) : t.fiber(body);

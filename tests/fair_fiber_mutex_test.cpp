@@ -180,8 +180,9 @@ void excludes(uint32_t workers, uint64_t seed) {
     long n = 0;
   };
   long taken = 0;
-  for (int round = 0; round < 12; round++) {
-    auto* o = new Object;
+  Pieces<Object> pieces;
+  for (int round = 0; round < 12 * times(); round++) {
+    Object* o = pieces.make();
     std::atomic<long> locked{0}, given_up{0};
     long counted = 0;
     Threads t;
@@ -221,10 +222,7 @@ void excludes(uint32_t workers, uint64_t seed) {
         bool last = --o->references == 0;
         if (last) counted = o->n;
         o->m.unlock();
-        if (last) {
-          memset(static_cast<void*>(o), 0x5a, sizeof *o);
-          delete o;
-        }
+        if (last) pieces.destroy(o);
       };
       i % 2 ? t.kernel(body) : t.fiber(body);
     }

@@ -5,12 +5,14 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
-#include <cstring>
-#include <memory>
-#include <mutex>
+#include <string>
 
+#include "sync/fair_fiber_mutex.h"
+#include "sync/fiber_sequencer.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;
@@ -254,10 +256,47 @@ Test(fiber_future, used_again_and_again, .timeout = 240) {
   }
 }
 
+// Who waits for what nobody can set any more is in the report of the deadlock.
+Test(fiber_future, deadlock_names_futures) {
+  int end[2];
+  cr_assert_eq(pipe(end), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    signal(SIGABRT, SIG_DFL);
+    dup2(end[1], 2);
+    options.deadlock = DeadlockPolicy::Abort;
+    FiberFuture f, g, h;
+    FiberSequencer s;
+    FairFiberMutex m;
+    m.lock();
+    Threads t;
+    t.fiber([&] { f.wait(); });
+    t.fiber([&] {
+      FiberFuture* both[] = {&g, &h};
+      FiberFuture::waitForMultiple(both, 2);
+    });
+    t.fiber([&] { s.wait(1); });
+    t.fiber([&] { m.lock(); });
+    t.join();
+    _exit(0);
+  }
+  close(end[1]);
+  std::string said;
+  char part[500];
+  for (ssize_t n; (n = read(end[0], part, sizeof part)) > 0;) said.append(part, static_cast<size_t>(n));
+  close(end[0]);
+  int status = 0;
+  cr_assert_eq(waitpid(child, &status, 0), child);
+  cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "status %d: %s", status, said.c_str());
+  for (const char* what : {"future 0x", "futures 0x", "sequencer 0x", "fair mutex 0x"})
+    cr_assert(said.find(what) != std::string::npos, "%s is not in: %s", what, said.c_str());
+}
+
 // Each is destroyed by its consumer as soon as it is known to be set: however that came to be known.
 void consumed_in_each_way(int workers, uint64_t seed) {
   use_chaos(workers, seed);
-  constexpr int kPairs = 8, kRounds = 400, kMany = 4;
+  constexpr int kPairs = 8, kMany = 4;
+  const int kRounds = 400 * times();
   struct Shared {
     std::atomic<FiberFuture*> post[kMany];  // the producer takes it from there
   };
@@ -285,21 +324,19 @@ void consumed_in_each_way(int workers, uint64_t seed) {
     auto consume = [&, p] {
       consumer[p] = self();
       Random random{static_cast<uint64_t>(100 + p)};
+      Pieces<FiberFuture> pieces;
       for (int round = 0; round < kRounds; round++) {
-        std::unique_ptr<FiberFuture> f[kMany];
         FiberFuture* rest[kMany];
         int number[kMany];
         size_t n = kMany;
         for (int i = 0; i < kMany; i++) {
-          f[i] = std::make_unique<FiberFuture>();
-          rest[i] = f[i].get();
+          rest[i] = pieces.make();
           number[i] = i;
           s.post[i] = rest[i];
         }
         auto done = [&](size_t k, int e) {
-          cr_assert_eq(e, number[k] + 1);
-          memset(static_cast<void*>(rest[k]), 0x5a, sizeof *rest[k]);
-          f[number[k]].reset();
+          cr_assert_eq(e, number[k] + 1, "%d for %d", e, number[k] + 1);
+          pieces.destroy(rest[k]);
           rest[k] = rest[--n];
           number[k] = number[n];
           consumed++;

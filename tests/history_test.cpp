@@ -23,6 +23,7 @@ constexpr size_t kThreads = 6;
 // Runs body(thread, random) in all threads at once, in many rounds, and checks each round's history.
 template <class Model, class Call, class Start, class Body>
 void check_rounds(int rounds, Start start, Body body) {
+  rounds = chaos_rounds(rounds);
   if (!chaos_seed) chaos_seed = 1;  // without it most calls come one after the other
   for (int round = 0; round < rounds; round++) {
     History<Call> history(kThreads);

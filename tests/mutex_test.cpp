@@ -67,7 +67,8 @@ Test(mutex, is_lockable_as_the_standard_has_it) {
 }
 
 Test(mutex, excludes_fibers_and_kernel_threads, .timeout = 120) {
-  constexpr int kThreads = 16, kRounds = 4000;
+  constexpr int kThreads = 16;
+  const int kRounds = chaos_rounds(4000);
   Mutex m;
   long n = 0;
   Threads t;
@@ -141,7 +142,7 @@ Test(mutex, is_not_free_between_two_owners) {
 }
 
 Test(mutex, waiter_that_comes_as_it_changes_hands_is_not_lost, .timeout = 120) {
-  constexpr int kRounds = 20000;
+  const int kRounds = chaos_rounds(20000);
   Mutex m;
   Rounds rounds(3);
   Threads t;
@@ -175,7 +176,7 @@ Test(mutex, is_not_touched_after_it_was_unlocked, .timeout = 120) {
     Mutex m;
     int references = 6;
   };
-  for (int round = 0; round < 1000; round++) {
+  for (int round = 0; round < chaos_rounds(1000); round++) {
     auto* o = new Object;
     Threads t;
     for (int i = 0; i < 6; i++) {
@@ -354,7 +355,7 @@ Test(condition_variable, cancellation_ends_a_wait_with_the_mutex_held) {
 
 // A notification comes just when somebody has made up his mind to wait.
 Test(condition_variable, no_notification_is_missed, .timeout = 120) {
-  constexpr int kRounds = 3000;
+  const int kRounds = chaos_rounds(3000);
   Mutex m;
   ConditionVariable c;
   int turn = 0;
@@ -377,7 +378,7 @@ Test(condition_variable, no_notification_is_missed, .timeout = 120) {
 
 // Bounded queue: items given up on by a timed wait are taken by others.
 Test(condition_variable, timed_waits_lose_nothing, .timeout = 120) {
-  constexpr long kItems = 30000;
+  const long kItems = chaos_rounds(30000);
   Mutex m;
   ConditionVariable not_empty, not_full;
   long inside = 0, put = 0;
@@ -422,7 +423,7 @@ Test(condition_variable, may_go_when_all_are_notified, .timeout = 120) {
     ConditionVariable c;
   };
   Mutex m;
-  for (int round = 0; round < 2000; round++) {
+  for (int round = 0; round < chaos_rounds(2000); round++) {
     auto* c = new ConditionVariable;
     bool waits = false;
     Threads t;

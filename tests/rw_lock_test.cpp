@@ -41,7 +41,8 @@ Test(rw_lock, many_readers_or_one_writer) {
 }
 
 Test(rw_lock, excludes, .timeout = 120) {
-  constexpr int kThreads = 12, kRounds = 3000;
+  constexpr int kThreads = 12;
+  const int kRounds = chaos_rounds(3000);
   RwLock l;
   std::atomic<int> readers{0}, writers{0};
   long n = 0;

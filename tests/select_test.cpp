@@ -81,7 +81,7 @@ Test(select, waits_for_the_first_that_can_happen) {
 
 // Two that meet: each has cases for both directions of all channels, and must not meet itself.
 Test(select, two_selects_meet, .timeout = 120) {
-  constexpr int kRounds = 20000;
+  const int kRounds = chaos_rounds(20000);
   auto a = Channel<int>::make(0), b = Channel<int>::make(0);
   std::atomic<long> sent{0}, received{0};
   Threads t;
@@ -258,11 +258,12 @@ Test(select, each_ready_case_has_its_turn) {
 
 // Fan-in and fan-out with selects of both sides, some giving up, until all is through.
 Test(select, no_value_is_lost_or_doubled, .timeout = 120) {
-  constexpr int kChannels = 4, kSenders = 4, kReceivers = 4, kEach = 8000;
+  constexpr int kChannels = 4, kSenders = 4, kReceivers = 4;
+  const int kEach = chaos_rounds(8000);
   for (size_t capacity : {0, 1, 8}) {
     std::vector<Channel<int>> channels;
     for (int i = 0; i < kChannels; i++) channels.push_back(Channel<int>::make(capacity));
-    std::vector<std::atomic<int>> seen(kSenders * kEach);
+    std::vector<std::atomic<int>> seen(static_cast<size_t>(kSenders * kEach));
     std::atomic<int> left{kSenders * kEach};
     Threads t;
     for (int s = 0; s < kSenders; s++) {

@@ -90,7 +90,8 @@ Test(semaphore, cancellation_takes_no_permit) {
 }
 
 Test(semaphore, no_permit_is_lost_or_doubled, .timeout = 120) {
-  constexpr int kThreads = 12, kRounds = 4000, kPermits = 3;
+  constexpr int kThreads = 12, kPermits = 3;
+  const int kRounds = chaos_rounds(4000);
   Semaphore s(kPermits);
   std::atomic<int> inside{0};
   Threads t;
@@ -122,7 +123,7 @@ Test(semaphore, no_permit_is_lost_or_doubled, .timeout = 120) {
 }
 
 Test(semaphore, may_be_destroyed_by_who_got_the_last_permit, .timeout = 120) {
-  for (int round = 0; round < 2000; round++) {
+  for (int round = 0; round < chaos_rounds(2000); round++) {
     auto* s = new Semaphore(0);
     Threads t;
     auto release = [s] { s->release(); };

@@ -1,10 +1,16 @@
 // For the tests of sync: fibers, and kernel threads that are none, running lambdas.
 #pragma once
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <new>
 #include <vector>
 
 #include "sched/chaos.h"
@@ -84,6 +90,38 @@ class Rounds {
   std::atomic<unsigned> round_{0}, arrived_{0};
 };
 
+// Memory for objects whose end matters: after it, any touch is an error for AddressSanitizer, and else finds nonsense. Each piece comes
+// back only after all others. By one thread.
+template <class T, size_t n = 64>
+class Pieces {
+ public:
+  Pieces() {
+    for (size_t i = 0; i < n; i++) gone(at(i));
+  }
+  ~Pieces() { allow(memory_, sizeof memory_); }
+  T* make() {
+    T* place = at(next_++ % n);
+    allow(place, sizeof(T));
+    return new (place) T;
+  }
+  void destroy(T* t) {
+    t->~T();
+    gone(t);
+  }
+
+ private:
+#ifdef __SANITIZE_ADDRESS__
+  static void allow(void* p, size_t size) { __asan_unpoison_memory_region(p, size); }
+  static void gone(T* t) { __asan_poison_memory_region(t, sizeof *t); }
+#else
+  static void allow(void*, size_t) {}
+  static void gone(T* t) { memset(static_cast<void*>(t), 0x5a, sizeof *t); }
+#endif
+  T* at(size_t i) { return reinterpret_cast<T*>(memory_ + i * sizeof(T)); }
+  alignas(T) alignas(8) unsigned char memory_[n * sizeof(T)];
+  size_t next_ = 0;
+};
+
 struct Random {
   uint64_t state;
   uint32_t operator()(uint32_t below) {
@@ -94,11 +132,20 @@ struct Random {
 
 constexpr uint64_t kMs = 1'000'000;
 
+// Under FIBERTHREAD_CHAOS each round counts for more, and lasts longer.
+inline int chaos_rounds(int n) { return fiberthread::chaos_seed ? n / 8 + 1 : n; }
+
 // As FIBERTHREAD_WORKERS and FIBERTHREAD_CHAOS do. Before the first thread.
 inline void use_chaos(uint32_t workers, uint64_t seed) {
   fiberthread::options.workers = workers;
   fiberthread::options.preempt_us = 150;
   fiberthread::chaos_seed = seed;
+}
+
+// TEST_TIMES=n: so many times as many rounds as usual, for long runs with a sanitizer.
+inline int times() {
+  const char* n = getenv("TEST_TIMES");
+  return n ? atoi(n) : 1;
 }
 
 // Whoever has been cancelled stays so; tests go on.

@@ -43,7 +43,7 @@ Test(wait_group, waits_until_the_count_is_0) {
 
 // It is 0 for a moment only: who waited has seen it all the same.
 Test(wait_group, may_be_used_again_at_once, .timeout = 120) {
-  constexpr int kRounds = 600;
+  const int kRounds = chaos_rounds(600);
   WaitGroup g, ready;
   std::atomic<int> round{0};
   Threads t;
@@ -114,7 +114,7 @@ Test(wait_group, cancellation_ends_a_wait) {
 }
 
 Test(wait_group, may_go_when_a_wait_has_returned, .timeout = 120) {
-  for (int round = 0; round < 2000; round++) {
+  for (int round = 0; round < chaos_rounds(2000); round++) {
     auto* g = new WaitGroup(2);
     Threads t;
     auto done = [g] { g->done(); };
@@ -143,7 +143,8 @@ Test(latch, counts_down_once) {
 }
 
 Test(barrier, lets_all_on_together_phase_after_phase, .timeout = 120) {
-  constexpr int kThreads = 8, kPhases = 400;
+  constexpr int kThreads = 8;
+  const int kPhases = chaos_rounds(400);
   static std::atomic<int> arrived, completed;
   arrived = completed = 0;
   int calls = 0;  // nobody else is on: it needs no lock
@@ -211,7 +212,8 @@ Test(barrier, who_gives_up_has_not_arrived) {
 
 // Timeouts come at every point of a phase; all the same each phase has all.
 Test(barrier, giving_up_loses_no_phase, .timeout = 120) {
-  constexpr int kThreads = 6, kPhases = 200;
+  constexpr int kThreads = 6;
+  const int kPhases = chaos_rounds(200);
   Barrier b(kThreads);
   std::atomic<int> phases[kThreads] = {};
   Threads t;

@@ -260,9 +260,8 @@ proctype waiter(byte me) {
         atomic {
           if
           :: cancelled[me] || woken[me] -> ok = 0
-          :: else -> ok = 1
-          fi;
-          cancelled[me] = 1
+          :: else -> ok = 1; cancelled[me] = 1
+          fi
         }
         if
         :: ok ->

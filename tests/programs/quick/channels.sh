@@ -5,8 +5,8 @@
 seed=${SOAK_SEED:-$((RANDOM + 1))}
 for workers in 1 2 16; do
   for name in mutex semaphore rw_lock wait_group once channel select history channel_soak; do
-    CHANNEL_OPERATIONS=${CHANNEL_OPERATIONS:-30000} FIBERTHREAD_CHAOS=$seed FIBERTHREAD_WORKERS=$workers \
-      timeout -k 5 3600 "$BUILD/tests/${name}_test" >"$TMP/out" 2>&1 ||
+    CHANNEL_OPERATIONS=${CHANNEL_OPERATIONS:-15000} FIBERTHREAD_CHAOS=$seed FIBERTHREAD_WORKERS=$workers \
+      timeout -k 5 7200 "$BUILD/tests/${name}_test" >"$TMP/out" 2>&1 ||
       fail "FIBERTHREAD_CHAOS=$seed FIBERTHREAD_WORKERS=$workers ${name}_test: status $?: $(tail -n 12 "$TMP/out")"
   done
 done
