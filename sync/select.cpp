@@ -111,7 +111,10 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
     Busy busy;
     Woken woken;
     ordered.lock();
-    do i = in_turn([&](SelectCase& c) { return (e = Inside::attempt(c, woken)) != EAGAIN; });
+    do i = in_turn([&](SelectCase& c) {
+        chaos_delay();
+        return (e = Inside::attempt(c, woken)) != EAGAIN;
+      });
     while (i < 0 && !ordered.queue());
     if (i < 0) {
       if (deadline) wait.fiber->queued++;

@@ -195,7 +195,7 @@ long drain(std::vector<Channel<T>>& channels) {
 
 Test(channel_soak, loses_nothing_and_leaks_nothing, .timeout = 3600) {
   const char* wanted = getenv("CHANNEL_OPERATIONS");
-  const long operations = wanted ? atol(wanted) : 60'000;
+  const long operations = wanted ? atol(wanted) : chaos_rounds(60'000);
   constexpr int kCalls = 60;
   if (!chaos_seed) chaos_seed = 1;
   std::unique_ptr<Table> table;

@@ -238,7 +238,7 @@ Test(history, of_select, .timeout = 120) {
         return std::make_unique<SelectObject>(SelectObject{{Channel<int>::make(n), Channel<int>::make(1)}});
       },
       [](size_t i, Random& random, SelectObject& o, History<ChannelCall>& history) {
-        for (int k = 0; k < 6; k++) {
+        for (int k = 0; k < 5; k++) {
           int v = static_cast<int>(i) * 100 + k + 1;
           int from = static_cast<int>(random(2));
           history.run(i, [&] {
@@ -249,11 +249,15 @@ Test(history, of_select, .timeout = 120) {
             if (!s.has_value()) return ChannelCall{ChannelCall::Select, 0, v, from | 2};
             return ChannelCall{ChannelCall::Select, chosen.error, got, from};
           });
-          // And others that have the lock-free path.
-          if (random(3) == 0)
+          // And others that have the lock-free path. What they did not do is left out, as a timeout is.
+          int other = static_cast<int>(random(2));
+          for (uint32_t n = random(3); n; n--)
             history.run(i, [&] {
-              int got = 0, e = o.c[from].receiver.try_receive(got);
-              return e ? ChannelCall{ChannelCall::Select, ETIMEDOUT, 0, 0} : ChannelCall{ChannelCall::Select, 0, got, from};
+              int got = 0, u = v + 50;
+              bool sends = random(2);
+              int e = sends ? o.c[1 - other].sender.try_send(u) : o.c[other].receiver.try_receive(got);
+              if (e) return ChannelCall{ChannelCall::Select, ETIMEDOUT, 0, 0};
+              return ChannelCall{ChannelCall::Select, 0, sends ? u : got, sends ? other | 2 : other};
             });
         }
       });

@@ -132,8 +132,14 @@ struct Random {
 
 constexpr uint64_t kMs = 1'000'000;
 
-// Under FIBERTHREAD_CHAOS each round counts for more, and lasts longer.
-inline int chaos_rounds(int n) { return fiberthread::chaos_seed ? n / 8 + 1 : n; }
+// Under FIBERTHREAD_CHAOS each round counts for more, and lasts longer. In an emulator it only lasts longer.
+inline int chaos_rounds(int n) {
+#if defined(__x86_64__)
+  return fiberthread::chaos_seed ? n / 12 + 1 : n;
+#else
+  return n / 12 + 1;
+#endif
+}
 
 // As FIBERTHREAD_WORKERS and FIBERTHREAD_CHAOS do. Before the first thread.
 inline void use_chaos(uint32_t workers, uint64_t seed) {
