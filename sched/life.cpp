@@ -642,7 +642,7 @@ uint32_t foreign_serial = 0;
 void forget_foreign(void* p) {
   auto* f = static_cast<FiberRecord*>(p);
   tls_busy = 1;
-  if (f->called_by.load(std::memory_order_relaxed)) take_caller(f);
+  if (f->called_by.load(std::memory_order_relaxed)) release_caller(f);
   tls_current = nullptr;
   // As in post_exit().
   f->join_lock.lock();

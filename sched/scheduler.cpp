@@ -284,6 +284,8 @@ void arrive(FiberRecord* me) {
   w->in_sched.store(0, std::memory_order_release);
 }
 
+namespace {
+// What it returns, if anything, is QUEUED, and to run next.
 FiberRecord* take_caller(FiberRecord* me) {
   CallWait* wait = me->called_by.exchange(nullptr, std::memory_order_acq_rel);
   if (!wait) return nullptr;
@@ -293,6 +295,12 @@ FiberRecord* take_caller(FiberRecord* me) {
   if (!caller->kernel && caller->state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel)) return caller;
   unpark(caller);
   return nullptr;
+}
+}  // namespace
+
+void release_caller(FiberRecord* me) {
+  Busy busy;
+  if (FiberRecord* caller = take_caller(me)) enqueue_woken(caller);
 }
 
 void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* first) {
@@ -723,6 +731,7 @@ void balance_queues() {
   for (uint32_t i = 0; i < n; i++)
     if (slots[i]->retired.load(std::memory_order_relaxed))
       while (FiberRecord* f = slots[i]->inbox.pop()) global_queue.push(f);
+  if (wanted.load(std::memory_order_relaxed) == 1) return;  // and what was woken in order stays in order
   uint32_t fair = total / (wanted.load(std::memory_order_relaxed) + 1) + 2;
   for (uint32_t i = 0; i < n; i++)
     for (uint32_t moved = 0; moved < kMostMoved && slots[i]->local.size() > fair; moved++)
@@ -857,7 +866,7 @@ uint64_t now_ns() {
 namespace {
 
 bool park_in_kernel(FiberRecord* me, uint64_t deadline) {
-  if (me->called_by.load(std::memory_order_relaxed)) take_caller(me);
+  if (me->called_by.load(std::memory_order_relaxed)) release_caller(me);
   me->kernel_word.store(0, std::memory_order_relaxed);
   // As in post_park(); there is no stack to leave.
   me->state.exchange(State::Parked, std::memory_order_seq_cst);
@@ -985,7 +994,7 @@ bool yield() {
       return true;
     }
   }
-  if (me->called_by.load(std::memory_order_relaxed)) take_caller(me);  // of a kernel thread, or a bound fiber
+  if (me->called_by.load(std::memory_order_relaxed)) release_caller(me);  // of a kernel thread, or a bound fiber
   raw_syscall(SYS_sched_yield);
   return false;
 }

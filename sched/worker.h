@@ -220,8 +220,8 @@ void enqueue_round_robin(FiberRecord* f);
 // Leaves the fiber's stack; `post` is run for it by whatever comes next. Busy.
 // With `first`, that is what runs next: a fiber that is QUEUED, but in no queue. If it cannot run here it is queued.
 void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* first = nullptr);
-// The caller of `me`, which is about to wait, may run on. By whoever has `me`; what it returns, if anything, is to run next.
-FiberRecord* take_caller(FiberRecord* me);
+// The caller of `me`, which is about to wait, may run on. By whoever has `me`.
+void release_caller(FiberRecord* me);
 void park_for(FiberRecord* me, FiberRecord* first);  // suspend(), as a wait that may end for no reason
 void arrive(FiberRecord* me);                  // the first thing on the fiber's stack after a switch to it
 bool idle_slots();

@@ -28,6 +28,7 @@ struct Cancellation {
   std::atomic<bool> disabled;
   std::atomic<bool> asynchronous;
   std::atomic<bool> exiting;
+  bool ended_one;  // own; see end_one_wait()
 };
 Cancellation& state_of(FiberRecord* f) { return shim_share<Cancellation, 96, 112>(f); }
 
@@ -98,6 +99,14 @@ void test_cancel() {
 void cancel_if_asynchronous() {
   FiberRecord* me = tls_current;
   if (me && me->queued == 0 && asynchronous_and_pending(me)) cancel_self();
+}
+
+bool end_one_wait(FiberRecord* me, bool now) {
+  bool& ended = state_of(me).ended_one;
+  if (!end_pending(me)) ended = false;
+  bool before = ended;
+  if (now) ended = true;
+  return !before;
 }
 
 void cancel_begin_exit(FiberRecord* me) {

@@ -29,9 +29,15 @@ bool cancelled_by_libc(FiberRecord* me);
 // The thread ends by itself: from now on nothing cancels it.
 void cancel_begin_exit(FiberRecord* me);
 
+// The fiber API's cancel: nothing is unwound, but each wait that is a cancellation point fails with ECANCELED.
+inline bool end_pending(const FiberRecord* me) { return me->interrupts.load(std::memory_order_relaxed) & kInterruptEnd; }
+
 // The interrupts that end a wait which is a cancellation point, besides `others`.
 inline uint32_t wait_interrupts(FiberRecord* me, uint32_t others = 0) {
-  return others | (cancel_enabled(me) ? uint32_t{kInterruptCancel} : 0);
+  return others | kInterruptEnd | (cancel_enabled(me) ? uint32_t{kInterruptCancel} : 0);
 }
+// A wait of a condition variable has no way to fail that programs expect: kInterruptEnd ends one of them, as a wake-up for no reason,
+// and is then left alone. False: it has been so already.
+bool end_one_wait(FiberRecord* me, bool now);
 
 }  // namespace fiberthread

@@ -383,7 +383,7 @@ FIBERTHREAD_EXPORT int fiberthread_each(int (*visit)(fiberthread_t, void*), void
   Visit v{visit, data};
   if (!main_fiber->block && !visit_one(main_fiber, &v)) return v.result;
   block_each(visit_one, &v);
-  if (v.result == 0) kernel_record_each(visit_one, &v);
+  if (v.result == 0) kernel_record_each([](FiberRecord* f, void* p) { return f == main_fiber || visit_one(f, p); }, &v);
   return v.result;
 }
 

@@ -161,6 +161,7 @@ long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsi
     }
     if (how & kCancels) test_cancel();
     if (!may_park()) return kInKernel;  // a handler has forked, and this is the child
+    if (how & kCancels && end_pending(me)) return -ECANCELED;
     if (timeout || !(how & kRestarts) || !signal_restarts(me)) return -EINTR;
     seen = poll_seen(fd);
     long r = again.call(again.data);

@@ -119,11 +119,15 @@ long ask_and_wait(FiberRecord* me, Items& items, uint64_t deadline, Ask ask, Clo
     if (r == 0) end = poll_wait_any(items.begin(), items.size(), deadline, kInterruptSignal | wait_interrupts(me));
     if (end == PollEnd::Refused) return kInKernel;
     if (end == PollEnd::Closed || (r == 0 && end == PollEnd::Ready && gone(items))) return closed(items);
-    if (end == PollEnd::Interrupted && !cancel_pending(me) && !signal_is_pending(me)) end = PollEnd::Ready;
+    long over = end == PollEnd::TimedOut ? 0 : -EINTR;
+    if (end == PollEnd::Interrupted && !cancel_pending(me) && !signal_is_pending(me)) {
+      if (end_pending(me)) over = -ECANCELED;
+      else end = PollEnd::Ready;
+    }
     // What came at the same time counts more.
     if (r == 0 && end != PollEnd::Ready) {
       r = ask();
-      if (r == 0) return end == PollEnd::TimedOut ? 0 : -EINTR;
+      if (r == 0) return over;
     }
     if (r == 0) continue;
     for (PollItem& i : items)

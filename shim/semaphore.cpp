@@ -68,6 +68,7 @@ int wait_on(sem_t* sem, clockid_t clock, const timespec* t, bool timed) {
     if (r == WakeReason::Woken) return 0;  // handed over
     if (r == WakeReason::Interrupted) {
       test_cancel();
+      if (end_pending(me)) return fail(ECANCELED);
       if (timed || !signal_restarts(me)) return fail(EINTR);
     }
     if (r == WakeReason::TimedOut && reached(clock, t)) return fail(ETIMEDOUT);

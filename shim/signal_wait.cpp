@@ -116,7 +116,7 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
   }
   end_busy();
   test_cancel();
-  return static_cast<int>(with_errno(-EINTR));
+  return static_cast<int>(with_errno(!ran && end_pending(me) ? -ECANCELED : -EINTR));
 }
 
 FIBERTHREAD_EXPORT int pause() {
@@ -191,7 +191,7 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
   end_busy();  // which runs handlers
   if (r == -ECANCELED) {
     test_cancel();
-    r = -EINTR;
+    if (!end_pending(me)) r = -EINTR;
   }
   if (r > 0 && info) {
     *info = got;

@@ -61,7 +61,7 @@ FIBERTHREAD_API int fiberthread_start(fiberthread_t fiber, void* argument);
 
 /* Runs a new fiber at once, in place of the caller, who goes on when it waits for the first time (in whatever call), yields or ends.
  * From then on it is as if it had been started. Others may run meanwhile on other workers, or if it is preempted. From a foreign
- * thread or a bound fiber it runs on a worker, while the caller waits.
+ * thread or a bound fiber it runs on a worker, while the caller waits. (On NPTL, a wait inside libc is not seen.)
  * EALREADY: it is not new. ECANCELED: the caller was cancelled meanwhile; the fiber runs all the same. ESRCH. */
 FIBERTHREAD_API int fiberthread_call(fiberthread_t fiber, void* argument);
 

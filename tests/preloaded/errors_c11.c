@@ -24,7 +24,7 @@ static void other_tries(void) {
 static void threads(void) {
   thrd_t t;
   int r = 77;
-  sem_t go;
+  static sem_t go;  // the detached one may look at it when we have left
   sem_init(&go, 0, 0);
   C11("", thrd_create, &t, nothing, NULL);
   C11("", thrd_join, t, &r);
