@@ -142,7 +142,7 @@ emulated: $(SO) unit $(EMULATED:%=$(BUILD)/tests/preloaded/%)
 
 .PHONY: unit test-programs
 unit: $(UNIT_TESTS)
-test-programs: all unit $(PRELOADED)
+test-programs: all unit examples $(PRELOADED)
 
 .PHONY: deps demo test apps soak bench
 deps:
