@@ -175,14 +175,23 @@ bench:
 
 # ---- installing ----
 
+# Those of sync that are for programs. Only these; <semaphore.h> must stay the system's, so no compiler is ever told to look inside
+# include/fiberthread.
+PUBLIC_HEADERS = $(shell grep -LE 'Not a public header|include "(sched|shim|sync)/' sync/*.h)
+CMAKE_FILES := fiberthreadConfig.cmake fiberthreadConfigVersion.cmake
+INSTALLED = sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|'
+
 .PHONY: install clean
 install: all
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man7
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/lib/cmake/fiberthread $(DESTDIR)$(PREFIX)/bin \
+		$(DESTDIR)$(PREFIX)/include/fiberthread $(foreach n,1 3 7,$(DESTDIR)$(PREFIX)/share/man/man$n)
 	install -m 755 $(SO) $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $(LAUNCHER) $(DESTDIR)$(PREFIX)/bin/
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' preload/fiberthread.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/fiberthread.pc
-	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
-	install -m 644 man/*.7 $(DESTDIR)$(PREFIX)/share/man/man7/
+	install -m 644 $(PUBLIC_HEADERS) $(DESTDIR)$(PREFIX)/include/fiberthread/
+	$(INSTALLED) preload/fiberthread.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/fiberthread.pc
+	for f in $(CMAKE_FILES); do $(INSTALLED) preload/$$f.in >$(DESTDIR)$(PREFIX)/lib/cmake/fiberthread/$$f || exit; done
+	for n in 1 3 7; do install -m 644 man/*.$$n $(DESTDIR)$(PREFIX)/share/man/man$$n/ || exit; done
+	man/links $(DESTDIR)$(PREFIX)/share/man/man3
 clean:
 	rm -rf build
 

@@ -1,0 +1,118 @@
+#!/bin/bash
+# packages: clang cmake pkg-config
+# What `make install` puts there: each public header by itself and all together, in both languages, under both compilers; a C program built
+# by pkg-config and a C++ one by CMake run on it; so does the launcher; pages are found by each name.
+. "$(dirname "$0")/../lib.sh"
+top=$(cd "$(dirname "$0")/../../.." && pwd)
+unset MAKEFLAGS MFLAGS MAKELEVEL CDPATH
+prefix=/opt/fibers
+at=$TMP/dest$prefix
+make -C "$top" --no-print-directory -j1 install DESTDIR="$TMP/dest" PREFIX=$prefix >"$TMP/install" 2>&1 || { cat "$TMP/install"; fail "make install failed"; }
+find "$TMP/dest" -type f | sed "s|^$at/||" | LC_ALL=C sort >"$TMP/list"
+grep -q '^lib/libfiberthread.so$' "$TMP/list" || fail "no library"
+grep -qE '^include/fiberthread/(parking_lot|times)\.h$' "$TMP/list" && fail "headers of the inside were installed"
+
+# ---- headers ----
+strict="-Wall -Wextra -Wpedantic -Werror -fsyntax-only -I$at/include"
+cd "$TMP" || exit
+all=all.h
+for h in "$at"/include/fiberthread/*.h; do
+  name=$(basename "$h")
+  echo "#include <fiberthread/$name>" >"one_$name.cpp"
+  cat "one_$name.cpp" >>$all
+done
+echo '#include <fiberthread/fiberthread.h>' >c.c
+echo "#include \"$all\"" >all.cpp
+ls one_*.cpp | xargs -P 2 -n 1 g++ -std=c++20 $strict || fail "a header does not compile by itself"
+status=0
+for compiler in g++ clang++; do
+  for mode in "-std=c++17" "-std=c++17 -fno-exceptions -fno-rtti" "-std=c++20" "-std=c++20 -fno-exceptions -fno-rtti" "-std=c++20 -DFIBERTHREAD_DEBUG_CHECKS"; do
+    $compiler $mode $strict all.cpp || { echo "$compiler $mode: the headers do not compile"; status=1; }
+  done
+done
+for compiler in gcc clang; do
+  for mode in -std=c11 -std=c17 -std=gnu11; do
+    $compiler $mode $strict -Wstrict-prototypes c.c || { echo "$compiler $mode: fiberthread.h does not compile"; status=1; }
+  done
+done
+[ $status = 0 ] || exit 1
+
+# ---- a C program by pkg-config ----
+export PKG_CONFIG_SYSROOT_DIR=$TMP/dest PKG_CONFIG_PATH=$at/lib/pkgconfig
+flags=$(pkg-config --cflags --libs fiberthread) || fail "pkg-config does not find it"
+case $flags in *include/fiberthread*) fail "pkg-config names a directory that hides <semaphore.h>: $flags" ;; esac
+cat >program.c <<'C'
+#include <fiberthread/fiberthread.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdio.h>
+static sem_t sem;
+static void *fiber(void *p) {
+  sem_post(&sem);
+  return fiberthread_yield() == 0 ? p : NULL;
+}
+int main(void) {
+  fiberthread_t f;
+  fiberthread_statistics_t s;
+  void *result;
+  pthread_t t;
+  sem_init(&sem, 0, 0);
+  if (fiberthread_spawn(&f, NULL, fiber, "C runs") != 0 || sem_wait(&sem) != 0) return 1;
+  fiberthread_wakeup(f);
+  if (fiberthread_join(f, &result) != 0) return 2;
+  if (pthread_create(&t, NULL, fiber, "threads too") != 0) return 3;
+  fiberthread_wakeup(fiberthread_of(t));
+  if (pthread_join(t, NULL) != 0) return 4;
+  fiberthread_get_statistics(&s);
+  printf("%s, %d fibers\n", (char *)result, (int)s.spawned);
+  return 0;
+}
+C
+gcc -std=c11 -Wall -Wextra -Werror program.c -o program $flags || fail "the C program does not build"
+said=$(LD_LIBRARY_PATH=$at/lib timeout 20 ./program) || fail "the C program: $?"
+[ "$said" = "C runs, 2 fibers" ] || fail "the C program says: $said"
+
+# ---- a C++ one by CMake, of two files, since all is inline ----
+mkdir cmake && cp $all cmake/
+cat >cmake/CMakeLists.txt <<'C'
+cmake_minimum_required(VERSION 3.13)
+project(program CXX)
+set(CMAKE_CXX_STANDARD 20)
+find_package(fiberthread 0.1 REQUIRED)
+find_package(fiberthread 99 QUIET)
+if(fiberthread_FOUND)
+  message(FATAL_ERROR "version 99 was found")
+endif()
+find_package(fiberthread REQUIRED)
+add_executable(program main.cpp other.cpp)
+target_link_libraries(program fiberthread::fiberthread)
+C
+cat >cmake/main.cpp <<'C'
+#include "all.h"
+#include <cstdio>
+int other();
+int main() {
+  int sum = 0;
+  fiberthread::Fiber f = fiberthread::Fiber::spawn([&](int n) { sum = n + other(); }, 40);
+  if (f.join() != 0) return 1;
+  std::printf("C++ runs, %d\n", sum);
+}
+C
+cat >cmake/other.cpp <<'C'
+#include "all.h"
+int other() {
+  fiberthread::CancelToken token;
+  token.cancel();
+  fiberthread::CancelToken::Scope scope(token);
+  return fiberthread::Fiber::cancelled() ? 2 : 0;
+}
+C
+cmake -S cmake -B cmake/build -DCMAKE_PREFIX_PATH="$at" >cmake.log 2>&1 && cmake --build cmake/build >>cmake.log 2>&1 || { cat cmake.log; fail "CMake fails"; }
+said=$(timeout 20 cmake/build/program) || fail "the C++ program: $?"
+[ "$said" = "C++ runs, 42" ] || fail "the C++ program says: $said"
+
+# ---- the rest ----
+[ "$(timeout 20 "$at/bin/fiberthread" echo launched)" = launched ] || fail "the launcher does not run"
+for name in libfiberthread fiberthread_start Fiber FiberRef CancelToken; do
+  MANPATH=$at/share/man man -w 3 "$name" >/dev/null || fail "man does not find $name"
+done
