@@ -130,8 +130,18 @@ $(BUILD)/bench/api-go: bench-scripts/api.go $(wildcard bench-scripts/api_*.go)
 	@mkdir -p $(@D)
 	$(Q)go build -o $@ $^
 
-.PHONY: bench-programs
-bench-programs: $(BENCH) $(API_BENCH)
+# Examples of the C++ interface, against the headers as they are installed.
+EXAMPLES := $(patsubst bench-scripts/%.cpp,$(BUILD)/bench/%,$(wildcard bench-scripts/example_*.cpp)) $(BUILD)/bench/example_philosophers
+$(BUILD)/include/fiberthread:
+	@mkdir -p $(@D)
+	@ln -sfn $(CURDIR)/sync $@
+$(BUILD)/bench/example_%: bench-scripts/example_%.cpp $(wildcard sync/*.h) $(SO) | $(BUILD)/include/fiberthread
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -std=c++20 -O2 -g $(WARN) -pthread -I$(BUILD)/include $< -o $@ -L$(BUILD) -lfiberthread -Wl,-rpath,'$$ORIGIN/..'
+
+.PHONY: bench-programs examples
+examples: $(EXAMPLES)
+bench-programs: $(BENCH) $(API_BENCH) $(EXAMPLES)
 
 # ---- what to call ----
 
@@ -142,7 +152,7 @@ emulated: $(SO) unit $(EMULATED:%=$(BUILD)/tests/preloaded/%)
 
 .PHONY: unit test-programs
 unit: $(UNIT_TESTS)
-test-programs: all unit $(PRELOADED)
+test-programs: all unit examples $(PRELOADED)
 
 .PHONY: deps demo test apps soak bench
 deps:

@@ -206,6 +206,53 @@ FIBERTHREAD_API void fiberthread_cord_close(fiberthread_cord_t cord);
  * ETIMEDOUT after `timeout_ns`, and ECANCELED: it may be joined later. ESRCH: in the child of a fork; it is given back. */
 FIBERTHREAD_API int fiberthread_cord_join(fiberthread_cord_t cord, uint64_t timeout_ns);
 
+/* ---- jobs ---- */
+
+/* What JobQueue(3) is in C++, on the queue that the process has. A task is its owner's memory, all zero at first; it stays until
+ * fiberthread_task_wait() or _withdraw() has returned for it. */
+typedef struct fiberthread_task {
+  void* inside[8];
+} fiberthread_task_t;
+
+/* Has function(argument) run by a fiber of the queue. Does not wait. EAGAIN: no memory for a fiber. EBUSY: the task is with the queue. */
+FIBERTHREAD_API int fiberthread_task_run(fiberthread_task_t* task, void* (*function)(void* argument), void* argument);
+/* Waits until it is done, and takes what it returned (NULL: it is not wanted). ETIMEDOUT after `timeout_ns`. ECANCELED: it goes on.
+ * EINVAL: it was not run. */
+FIBERTHREAD_API int fiberthread_task_wait(fiberthread_task_t* task, void** result, uint64_t timeout_ns);
+/* 1: it had not begun, and does not run. 0: it has begun, or is done. */
+FIBERTHREAD_API int fiberthread_task_withdraw(fiberthread_task_t* task);
+/* In a task: goes to the end of the queue. EPERM: the caller is none. EAGAIN. */
+FIBERTHREAD_API int fiberthread_task_yield(void);
+
+/* Calls body(context, first, last) for parts that make up begin to end, on as many workers as have nothing else to do, the caller's among
+ * them. A part has at least `grain` members; 0: as many as is good. Waits until all is done; may be nested. */
+FIBERTHREAD_API void fiberthread_parallel_for(size_t begin, size_t end, size_t grain, void (*body)(void* context, size_t first, size_t last),
+                                              void* context);
+/* Calls functions[i](arguments[i]) for n of them, perhaps at once. Waits until all have returned; may be nested. */
+FIBERTHREAD_API void fiberthread_parallel_invoke(void (*const* functions)(void*), void* const* arguments, size_t n);
+
+/* ---- nurseries ---- */
+
+/* What Nursery(3) is in C++: fibers that end before it does. In its owner's memory, from _init() to _end(). */
+typedef struct fiberthread_nursery {
+  void* inside[12];
+} fiberthread_nursery_t;
+
+/* With a parent (or NULL), it is cancelled when that is. */
+FIBERTHREAD_API void fiberthread_nursery_init(fiberthread_nursery_t* nursery, fiberthread_nursery_t* parent);
+/* Runs function(argument) in a fiber. What it returns, other than 0, is an error, and cancels the nursery. Options: all but `detached`
+ * (EINVAL), or NULL. ECANCELED: the nursery is cancelled. ENOMEM, or as fiberthread_spawn(). */
+FIBERTHREAD_API int fiberthread_nursery_spawn(fiberthread_nursery_t* nursery, const fiberthread_options_t* options, int (*function)(void* argument),
+                                              void* argument);
+/* Waits until all children have ended: 0, the first error, or ECANCELED if it was cancelled without one. If the caller is cancelled, so
+ * is the nursery, and the wait goes on. By its owner. */
+FIBERTHREAD_API int fiberthread_nursery_wait(fiberthread_nursery_t* nursery);
+/* Cancels all children, those that come later, and nurseries of which it is the parent. `error`, if not 0, counts as that of a
+ * child. By anybody; does not wait. */
+FIBERTHREAD_API void fiberthread_nursery_cancel(fiberthread_nursery_t* nursery, int error);
+/* As _wait(); afterwards it is no more. */
+FIBERTHREAD_API int fiberthread_nursery_end(fiberthread_nursery_t* nursery);
+
 /* ---- surroundings ---- */
 
 /* Makes the threads that pthread_create makes with these attributes bound (1), or not (0): bound ones have a kernel thread each.

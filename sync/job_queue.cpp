@@ -51,6 +51,7 @@ struct JobQueueInside {
   JobFiber* need_scout(bool& make);
   int send_scout(JobFiber* found, bool make);
   bool preempted_ones() const;
+  static int run(JobQueue& queue, Task& t, void* (*function)(void*), void* argument);
   static int wait(Task& t, void** result, uint64_t timeout_ns, uint32_t interrupts);
   void run_fiber(JobFiber& me);
   void check_fork();
@@ -63,6 +64,7 @@ std::atomic<unsigned> forks{0};
 constinit thread_local JobFiber* tls_job __attribute__((tls_model("initial-exec"))) = nullptr;
 
 constexpr int kLooks = 16;        // fibers with a task that a scout looks at
+constexpr uint64_t kPatienceNs = 100'000'000;
 constexpr unsigned kResetting = ~0u;  // JobQueueInside::fork
 
 class Locked {
@@ -181,6 +183,7 @@ int JobQueueInside::send_scout(JobFiber* found, bool make) {
 // A fiber of the ring, from its birth or from when it was woken as a scout.
 void JobQueueInside::run_fiber(JobFiber& me) {
   bool patient = true;  // as a scout, to let those go on first that were preempted
+  uint64_t since = 0;   // it does
   for (;;) {
     Task* begun = nullptr;
     JobFiber* woken = nullptr;
@@ -225,12 +228,17 @@ void JobQueueInside::run_fiber(JobFiber& me) {
       const void* key = &begun->state_;
       if (begun->state_.exchange(Task::kDone, std::memory_order_acq_rel) & Task::kWaited) unpark_all(key);
       patient = true;
+      since = 0;
     } else if (rests) {
       wait_until_woken(me);
       if (!me.scout) return;  // the queue ends
       patient = true;
+      since = 0;
     } else {
-      patient = fiberthread::yield();  // if nobody else could run here, there is nothing better to do than to begin a task
+      // If nobody else could run here, there is nothing better to do than to begin a task; and those that are preempted all the
+      // time may be spinning, for what has not begun.
+      if (since == 0) since = now_ns();
+      patient = fiberthread::yield() && now_ns() - since < kPatienceNs;
     }
   }
 }
@@ -298,14 +306,18 @@ JobQueue& JobQueue::common() {
   return *reinterpret_cast<JobQueue*>(memory);
 }
 
-int JobQueue::run(Task& t) {
-  auto* q = JobQueueInside::of(*this);
+int JobQueue::run(Task& t) { return JobQueueInside::run(*this, t, t.function_, t.argument_); }
+
+int JobQueueInside::run(JobQueue& queue, Task& t, void* (*function)(void*), void* argument) {
+  auto* q = of(queue);
   JobFiber* woken;
   bool make = false;
   {
     Locked l(q);
     uint32_t s = t.state_.load(std::memory_order_relaxed) & 3;
     if (s == Task::kQueued || s == Task::kRunning) return EBUSY;
+    t.function_ = function;
+    t.argument_ = argument;
     t.fiber_ = nullptr;
     t.state_.store(Task::kQueued, std::memory_order_relaxed);
     q->push(t);
@@ -313,7 +325,7 @@ int JobQueue::run(Task& t) {
   }
   int e = q->send_scout(woken, make);
   if (e == 0) return 0;
-  return withdraw(t) ? EAGAIN : 0;
+  return queue.withdraw(t) ? EAGAIN : 0;
 }
 
 bool JobQueue::withdraw(Task& t) {
@@ -472,3 +484,31 @@ void JobQueue::invoke_all(void (*const* functions)(void*), void* const* argument
 }
 
 }  // namespace fiberthread
+
+using namespace fiberthread;
+
+static_assert(sizeof(Task) <= sizeof(fiberthread_task_t) && alignof(Task) <= alignof(fiberthread_task_t));
+
+namespace {
+// All zero is an idle one.
+Task& in(fiberthread_task_t* task) { return *reinterpret_cast<Task*>(task); }
+}  // namespace
+
+extern "C" {
+
+FIBERTHREAD_API int fiberthread_task_run(fiberthread_task_t* task, void* (*function)(void*), void* argument) {
+  return JobQueueInside::run(JobQueue::common(), in(task), function, argument);
+}
+FIBERTHREAD_API int fiberthread_task_wait(fiberthread_task_t* task, void** result, uint64_t timeout_ns) {
+  return JobQueue::common().wait(in(task), result, timeout_ns);
+}
+FIBERTHREAD_API int fiberthread_task_withdraw(fiberthread_task_t* task) { return JobQueue::common().withdraw(in(task)); }
+FIBERTHREAD_API int fiberthread_task_yield(void) { return JobQueue::yield(); }
+FIBERTHREAD_API void fiberthread_parallel_for(size_t begin, size_t end, size_t grain, void (*body)(void*, size_t, size_t), void* context) {
+  JobQueue::common().parallel_for(begin, end, grain, body, context);
+}
+FIBERTHREAD_API void fiberthread_parallel_invoke(void (*const* functions)(void*), void* const* arguments, size_t n) {
+  JobQueue::common().invoke_all(functions, arguments, n);
+}
+
+}  // extern "C"

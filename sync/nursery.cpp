@@ -236,3 +236,29 @@ int Nursery::error() const { return __atomic_load_n(&NurseryInside::of(*this)->e
 size_t Nursery::children() const { return NurseryInside::of(*this)->alive.load(std::memory_order_relaxed); }
 
 }  // namespace fiberthread
+
+using namespace fiberthread;
+
+static_assert(sizeof(Nursery) <= sizeof(fiberthread_nursery_t) && alignof(Nursery) <= alignof(fiberthread_nursery_t));
+
+namespace {
+Nursery& in(fiberthread_nursery_t* n) { return *reinterpret_cast<Nursery*>(n); }
+}  // namespace
+
+extern "C" {
+
+FIBERTHREAD_API void fiberthread_nursery_init(fiberthread_nursery_t* n, fiberthread_nursery_t* parent) {
+  new (n) Nursery(parent ? &in(parent) : nullptr);
+}
+FIBERTHREAD_API int fiberthread_nursery_spawn(fiberthread_nursery_t* n, const fiberthread_options_t* options, int (*function)(void*), void* argument) {
+  return in(n).spawn([function, argument] { return function(argument); }, options);
+}
+FIBERTHREAD_API int fiberthread_nursery_wait(fiberthread_nursery_t* n) { return in(n).wait(); }
+FIBERTHREAD_API void fiberthread_nursery_cancel(fiberthread_nursery_t* n, int error) { in(n).cancel(error); }
+FIBERTHREAD_API int fiberthread_nursery_end(fiberthread_nursery_t* n) {
+  int e = in(n).wait();
+  in(n).~Nursery();
+  return e;
+}
+
+}  // extern "C"

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -441,6 +442,30 @@ Test(cord, ends_when_its_last_fiber_has) {
     o.cord = nullptr;
     cr_assert_eq(fiberthread_cord_join(c, FIBERTHREAD_FOREVER), 0);
   });
+}
+
+// What only the kernel knows of a thread is the cord's, all of it.
+Test(cord, has_one_affinity) {
+  Cord cord("affinity");
+  cpu_set_t all, one;
+  sched_getaffinity(0, sizeof all, &all);
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &all)) cpu++;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  cord.spawn([&] {
+    cr_assert_eq(pthread_setaffinity_np(pthread_self(), sizeof one, &one), 0);
+    Fiber other = cord.spawn([&] {
+      cpu_set_t mine;
+      cr_assert_eq(pthread_getaffinity_np(pthread_self(), sizeof mine, &mine), 0);
+      cr_assert(CPU_EQUAL(&mine, &one));
+    });
+    cr_assert_eq(other.error(), 0);
+    cr_assert_eq(other.join(), 0);
+    Fiber elsewhere = Fiber::spawn([&] { cr_assert_null(fiberthread_cord_self()); });
+    cr_assert_eq(elsewhere.join(), 0);
+  }).join();
+  cr_assert_eq(cord.join(), 0);
 }
 
 Test(cord, options_that_exclude_each_other) {

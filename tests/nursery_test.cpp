@@ -13,7 +13,7 @@
 
 #include "sched/chaos.h"
 #include "sched/worker.h"
-#include "sync/fiber_futex.h"
+#include "sync/channel.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;
@@ -269,6 +269,64 @@ Test(nursery, options) {
   o.name = "a name that is too long";
   cr_assert_eq(n.spawn([] {}, &o), ERANGE);
   cr_assert_eq(n.wait(), 0);
+}
+
+// Cancelled at any moment of a rendezvous, a child has either sent its value, and somebody has it, or has it still.
+void rendezvous(uint64_t seed) {
+  chaos_seed = seed;
+  for (size_t room : {0, 3})
+    for (uint32_t round = 0; round < 150; round++) {
+      std::atomic<long> sent{0}, received{0}, ended{0};
+      auto [tx, rx] = Channel<int>::make(room);
+      {
+        Nursery n;
+        for (int i = 0; i < 3; i++) {
+          n.spawn([&, tx = tx] {
+            int e;
+            while ((e = tx.send(1)) == 0) sent++;
+            cr_assert_eq(e, ECANCELED);
+            ended++;
+            return e;
+          });
+          n.spawn([&, rx = rx, i] {
+            int v, e;
+            while ((e = i ? rx.receive(v) : rx.receive_for(v, 50'000)) == 0 || e == ETIMEDOUT) {
+              received += e == 0;
+              if (fiberthread_cancelled()) break;  // what need not wait is not ended
+            }
+            ended++;
+            return ECANCELED;
+          });
+        }
+        fiberthread_sleep(round * 1000);
+        n.cancel();
+      }
+      cr_assert_eq(ended, 6);
+      cr_assert_eq(sent, received + static_cast<long>(rx.size()));
+    }
+}
+Test(nursery, a_rendezvous_is_cancelled_before_it_or_not_at_all, .timeout = 240) { rendezvous(0), rendezvous(9); }
+
+Test(nursery, the_c_names) {
+  as_both([] {
+    fiberthread_nursery_t n, nested;
+    fiberthread_nursery_init(&n, nullptr);
+    fiberthread_nursery_init(&nested, &n);
+    std::atomic<int> ran{0};
+    auto count = [](void* p) -> int {
+      ++*static_cast<std::atomic<int>*>(p);
+      return 0;
+    };
+    for (int i = 0; i < 5; i++) cr_assert_eq(fiberthread_nursery_spawn(&n, nullptr, count, &ran), 0);
+    cr_assert_eq(fiberthread_nursery_wait(&n), 0);
+    cr_assert_eq(ran, 5);
+    fiberthread_nursery_spawn(&nested, nullptr, [](void*) -> int { return sleeps_long(); }, nullptr);
+    fiberthread_nursery_cancel(&n, 8);
+    cr_assert_eq(fiberthread_nursery_spawn(&n, nullptr, count, &ran), ECANCELED);
+    cr_assert_eq(fiberthread_nursery_end(&nested), ECANCELED);
+    cr_assert_eq(fiberthread_nursery_end(&n), 8);
+    cr_assert_eq(ran, 5);
+  });
 }
 
 // A nursery that lives long does not collect the children that have ended.
