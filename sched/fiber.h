@@ -119,6 +119,8 @@ struct alignas(64) FiberRecord {
   Worker* leaves_with = nullptr;
   uint32_t leaves_tid = 0;
 
+  bool calling = false;                  // it is in sched_call(): its waits there do not end a call of itself
+
   // The fiber API's (shim/fiber_api.cpp, sync/cancel_token.h).
   uint32_t serial = 0;                   // tells the fibers apart that have had this record, one after the other
   std::atomic<uint32_t> woken{0};        // serial + 1: it has a wake-up that no yield has taken yet

@@ -511,6 +511,7 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
   f->kernel = false;
   f->blocked = 0;
   f->clock_seen = 0;
+  f->calling = false;
   f->fresh.store(0, std::memory_order_relaxed);
   f->cancelled = f->end_held = false;
   f->end_reasons = 0;
@@ -555,6 +556,7 @@ int sched_call(FiberRecord* f, uint32_t mask) {
   CallWait wait{me};
   f->called_by.store(&wait, std::memory_order_relaxed);  // published with f
   me->queued++;
+  me->calling = true;
   ParkReason reason{"call", f, f};
   if (f->kernel) {
     f->fresh.store(0, std::memory_order_release);
@@ -578,6 +580,7 @@ int sched_call(FiberRecord* f, uint32_t mask) {
       park_if(&wait.over, 0, reason);
     }
   }
+  me->calling = false;
   me->queued--;
   return interrupted ? ECANCELED : 0;
 }

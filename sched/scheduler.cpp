@@ -322,6 +322,7 @@ FiberRecord* take_caller(FiberRecord* me) {
 }  // namespace
 
 void release_caller(FiberRecord* me) {
+  if (me->calling) return;
   Busy busy;
   if (FiberRecord* caller = take_caller(me)) enqueue_woken(caller);
 }
@@ -334,8 +335,7 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
   w->post = post;
   w->previous = me;
   if (__builtin_expect(watching.load(std::memory_order_relaxed), 0)) watch_leaves(w, me, why_leaves(post));
-  // A call within a call does not end the outer one.
-  if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0) && !first && post != post_preempt) first = take_caller(me);
+  if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0) && !me->calling && post != post_preempt) first = take_caller(me);
   if (__builtin_expect(first != nullptr, 0) && (!w->slot || w->bound) && first->bound.load(std::memory_order_relaxed) != w) {
     enqueue_woken(first);
     first = nullptr;

@@ -62,6 +62,14 @@ bool ended_by_cancel(FiberRecord* me) { return me->interrupts.load(std::memory_o
 
 // ---- on NPTL ----
 
+// libc's calls may set errno on their way. A thread that has ended has no name any more (ENOENT).
+template <class Call>
+int on_nptl(Call call) {
+  int saved = errno, e = call();
+  errno = saved;
+  return e;
+}
+
 void* run_nptl(void* p) {
   auto* f = static_cast<FiberRecord*>(p);
   kernel_record_enter(f);
@@ -116,7 +124,7 @@ int make_nptl(const fiberthread_options_t& o, void* (*start)(void*), FiberRecord
   f->fresh.store(kFresh, std::memory_order_relaxed);
   f->valid.store(true, std::memory_order_release);
   pthread_t thread;
-  int e = REAL(pthread_create)(&thread, &attr, run_nptl, f);
+  int e = on_nptl([&] { return REAL(pthread_create)(&thread, &attr, run_nptl, f); });
   pthread_attr_destroy(&attr);
   if (e) {
     f->fresh.store(0, std::memory_order_relaxed);
@@ -143,7 +151,7 @@ int make(const fiberthread_options_t* options, void* (*start)(void*), FiberRecor
   FiberRecord* f;
   if (!thread_start_scheduler()) {
     if (int e = make_nptl(o, start, &f)) return e;
-    if (o.name) REAL(pthread_setname_np)(reinterpret_cast<pthread_t>(f->tcb), o.name);
+    if (o.name) on_nptl([&] { return REAL(pthread_setname_np)(reinterpret_cast<pthread_t>(f->tcb), o.name); });
   } else {
     if (int e = thread_make(o.attr, o.stack_size, &f)) return e;
     f->start = start;
@@ -210,7 +218,7 @@ int yield_until(uint64_t deadline, const char* what) {
   if (in_cord_callback()) return EPERM;
   if (deadline == 0) yield();
   int e = wait_for_wakeup(me, deadline, what);
-  // A caller runs on at the first yield, even if there was nothing to wait for.
+  // Its caller runs on at the first yield, even if there was nothing to wait for.
   if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0)) yield();
   return e;
 }
@@ -356,7 +364,10 @@ FIBERTHREAD_EXPORT int fiberthread_set_name(fiberthread_t fiber, const char* nam
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
   if (strlen(name) >= sizeof f->name) return ERANGE;
-  if (f->kernel) return REAL(pthread_setname_np)(reinterpret_cast<pthread_t>(f->tcb), name);
+  if (f->kernel) {
+    int e = on_nptl([&] { return REAL(pthread_setname_np)(reinterpret_cast<pthread_t>(f->tcb), name); });
+    return e == ENOENT ? ESRCH : e;
+  }
   set_name(f, name);
   return 0;
 }
@@ -366,7 +377,8 @@ FIBERTHREAD_EXPORT int fiberthread_get_name(fiberthread_t fiber, char* name, siz
   if (!is_still(f, fiber)) return ESRCH;
   char known[sizeof f->name];
   if (f->kernel) {
-    if (int e = REAL(pthread_getname_np)(reinterpret_cast<pthread_t>(f->tcb), known, sizeof known)) return e;
+    int e = on_nptl([&] { return REAL(pthread_getname_np)(reinterpret_cast<pthread_t>(f->tcb), known, sizeof known); });
+    if (e) return e == ENOENT ? ESRCH : e;
   } else if (has_name(f)) {
     memcpy(known, f->name, sizeof known);
   } else {
