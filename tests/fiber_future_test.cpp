@@ -256,6 +256,7 @@ Test(fiber_future, used_again_and_again, .timeout = 240) {
   }
 }
 
+#ifdef __x86_64__  // elsewhere the emulator's own threads count as foreign ones, who might wake somebody
 // Who waits for what nobody can set any more is in the report of the deadlock.
 Test(fiber_future, deadlock_names_futures) {
   int end[2];
@@ -264,6 +265,7 @@ Test(fiber_future, deadlock_names_futures) {
   if (child == 0) {
     signal(SIGABRT, SIG_DFL);
     dup2(end[1], 2);
+    alarm(100);
     options.deadlock = DeadlockPolicy::Abort;
     FiberFuture f, g, h;
     FiberSequencer s;
@@ -291,6 +293,7 @@ Test(fiber_future, deadlock_names_futures) {
   for (const char* what : {"future 0x", "futures 0x", "sequencer 0x", "fair mutex 0x"})
     cr_assert(said.find(what) != std::string::npos, "%s is not in: %s", what, said.c_str());
 }
+#endif
 
 // Each is destroyed by its consumer as soon as it is known to be set: however that came to be known.
 void consumed_in_each_way(int workers, uint64_t seed) {

@@ -31,6 +31,7 @@ void caught(const char* type, const char* what, F wrong) {
   pid_t child = fork();
   if (child == 0) {
     signal(SIGABRT, SIG_DFL);
+    alarm(100);
     dup2(end[1], 2);
     wrong();
     _exit(0);
