@@ -566,6 +566,8 @@ int sched_call(FiberRecord* f, uint32_t mask) {
   } else {
     Busy busy;
     count(me->worker->spawned);
+    FIBERTHREAD_PROBE2("spawn", f, f->start);
+    if (watched(kWatchStats | kWatchTrace)) watch_spawned(f);
     f->state.store(State::Queued, std::memory_order_release);
     me->reason = reason;
     park_for(me, f);
@@ -824,6 +826,8 @@ void sched_after_fork_child() {
   me->kernel = true;
   me->worker = nullptr;
   me->bound.store(nullptr);
+  me->called_by.store(nullptr);  // its caller is the parent's
+  me->calling = false;
   me->state.store(State::Running);
   me->pending_unpark.store(0);
   me->cpu_seen.store(0);

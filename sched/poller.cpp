@@ -107,13 +107,27 @@ uint32_t asked_again(int fd) {
   return raw_syscall(SYS_fstat, fd, arg(&s)) == 0 && S_ISFIFO(s.st_mode) ? 0 : ~0u;
 }
 
+// What of poll()'s words epoll is asked for.
+uint32_t watched(uint32_t events) {
+  uint32_t w = 0;
+  if (events & (EPOLLIN | EPOLLRDNORM | EPOLLRDHUP)) w |= EPOLLIN | EPOLLRDHUP;
+  if (events & (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)) w |= EPOLLOUT;
+  if (events & (EPOLLPRI | EPOLLRDBAND)) w |= EPOLLPRI;
+  return w ? w : EPOLLRDHUP;  // errors and hang-ups only
+}
+
 // Under the lock: from now on epoll reports `events`, besides what it did.
 bool watch(Descriptor* d, int fd, uint32_t events) {
   if (!(events & (~d->registered | d->again))) return true;
   int ep = open_epoll();
   if (ep < 0) return false;
   if (!d->registered) d->again = asked_again(fd);
-  events |= d->registered;
+  if (d->again == ~0u) {
+    // Only what somebody waits for now: what is ready all the time would be told of again and again.
+    for (PollItem* i = d->first.load(std::memory_order_relaxed); i; i = i->next) events |= watched(i->events);
+  } else {
+    events |= d->registered;
+  }
   // What is asked for at each wait need not be told of in between: a program's own epoll would wake us for all that comes to it.
   uint32_t how = d->again == ~0u ? uint32_t{EPOLLONESHOT} : uint32_t{EPOLLET};
   epoll_event e{events | how, {.u64 = (d->seen.load(std::memory_order_relaxed) & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(fd)}};
@@ -124,15 +138,6 @@ bool watch(Descriptor* d, int fd, uint32_t events) {
   else if (r == -EEXIST) r = raw_syscall(SYS_epoll_ctl, ep, EPOLL_CTL_MOD, fd, arg(&e));
   d->registered = r == 0 ? events : 0;
   return r == 0;
-}
-
-// What of poll()'s words epoll is asked for.
-uint32_t watched(uint32_t events) {
-  uint32_t w = 0;
-  if (events & (EPOLLIN | EPOLLRDNORM | EPOLLRDHUP)) w |= EPOLLIN | EPOLLRDHUP;
-  if (events & (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)) w |= EPOLLOUT;
-  if (events & (EPOLLPRI | EPOLLRDBAND)) w |= EPOLLPRI;
-  return w ? w : EPOLLRDHUP;  // errors and hang-ups only
 }
 
 // ---- the waits of a descriptor, under its lock ----
@@ -189,7 +194,7 @@ bool happened(Descriptor* d, uint32_t events, bool also_shared) {
 void arm_again(Descriptor* d, int fd, uint32_t events) {
   if (d->again != ~0u) return;
   for (PollItem* i = d->first.load(std::memory_order_relaxed); i; i = i->next)
-    if (watched(i->events) & ~events) {
+    if (!(watched(i->events) & events)) {
       watch(d, fd, watched(i->events));
       return;
     }

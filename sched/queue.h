@@ -41,7 +41,9 @@ class LocalQueue {
   void keep_order() { in_order_.store(tail_.load(std::memory_order_relaxed), std::memory_order_relaxed); }
   // Some of that is left. For others a hint.
   bool keeps_order() const {
-    return static_cast<int32_t>(in_order_.load(std::memory_order_relaxed) - position(head_.load(std::memory_order_relaxed))) > 0;
+    // An old mark may be ahead again, once positions have wrapped.
+    uint32_t left = in_order_.load(std::memory_order_relaxed) - position(head_.load(std::memory_order_relaxed));
+    return left != 0 && left <= size();
   }
 
   // The newest. Producer only.

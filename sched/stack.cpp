@@ -742,6 +742,7 @@ void block_reset_after_fork(FiberRecord* survivor) {
         if (e.unborn == all || !f->block) continue;
         f->state.store(State::Done, std::memory_order_relaxed);
         f->bound.store(nullptr, std::memory_order_relaxed);  // its worker is the parent's
+        f->valid.store(false, std::memory_order_relaxed);
         f->join_lock.reset();
         f->tcb = nullptr;
       }

@@ -42,6 +42,9 @@ constexpr int kMostAtDisk = 64;
 constexpr uint64_t kTurn = 100'000'000;  // ns
 std::atomic<int> at_disk{0};
 std::atomic<uint32_t> waiting{0};
+// The caller's. Who is unwound out of his call (a handler that jumps, asynchronous cancellation) keeps it for the next one, or until
+// he ends.
+thread_local constinit bool has_turn __attribute__((tls_model("initial-exec"))) = false;
 
 bool try_disk() {
   int n = at_disk.load(std::memory_order_relaxed);
@@ -59,23 +62,33 @@ std::atomic<uint32_t> slow_calls{0};
 
 bool take_disk_turn() {
   if (!has_slot_to_give()) return false;
-  if (try_disk()) return true;
-  uint64_t deadline = (now_ns() + kTurn) & ~kFollowsRealtime;
-  // Sequentially consistent, and so is the look at the number: who leaves counts himself out, and then looks here.
-  waiting.fetch_add(1, std::memory_order_seq_cst);
+  if (has_turn) return true;  // of a call that a handler has left, or has interrupted
+  uint64_t deadline = 0;
   for (;;) {
+    Busy busy;  // handlers run when it is in no queue, and nothing is counted that is not noted
+    if (try_disk()) {
+      has_turn = true;
+      break;
+    }
+    if (!deadline) deadline = (now_ns() + kTurn) & ~kFollowsRealtime;
+    if (now_ns() >= deadline) {
+      at_disk.fetch_add(1, std::memory_order_relaxed);
+      has_turn = true;
+      break;
+    }
+    // Sequentially consistent, and so is the look at the number: who leaves counts himself out, and then looks here.
+    waiting.fetch_add(1, std::memory_order_seq_cst);
     Waiter w;
-    park(&at_disk, w, [] { return at_disk.load(std::memory_order_seq_cst) >= kMostAtDisk; }, {"disk"}, deadline);
-    if (try_disk()) break;
-    if (now_ns() < deadline) continue;
-    at_disk.fetch_add(1, std::memory_order_relaxed);
-    break;
+    park(&at_disk, w, [] { return at_disk.load(std::memory_order_seq_cst) >= kMostAtDisk; }, {"disk"}, deadline, kInterruptSignal);
+    waiting.fetch_sub(1, std::memory_order_relaxed);
   }
-  waiting.fetch_sub(1, std::memory_order_relaxed);
   return true;
 }
 
 void leave_disk() {
+  if (!has_turn) return;  // a handler's call has given it back
+  Busy busy;
+  has_turn = false;
   at_disk.fetch_sub(1, std::memory_order_seq_cst);
   if (waiting.load(std::memory_order_seq_cst)) unpark_waiters(&at_disk, 1);
 }
@@ -88,6 +101,7 @@ void note_file_time(uint64_t begun) {
 }
 
 void blocking_reset_after_fork() {
+  has_turn = false;
   at_disk.store(0, std::memory_order_relaxed);
   waiting.store(0, std::memory_order_relaxed);
 }

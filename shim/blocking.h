@@ -12,9 +12,9 @@ bool has_slot_to_give();
 
 // Makes a call that waits for a disk. No fiber's progress can be needed to end that (files that the process serves to itself aside,
 // for which the wait for a turn is a short one), so there are not more kernel threads in such calls than serve a disk. The call is
-// none that unwinds: it would keep its turn.
+// one that unwinds keeps its turn for its next call.
 bool take_disk_turn();  // false: without
-void leave_disk();
+void leave_disk();      // a thread that ends, or jumps out of the call, does it too
 template <class Call>
 long wait_for_disk(Call call) {
   if (!take_disk_turn()) return call();

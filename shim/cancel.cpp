@@ -153,6 +153,7 @@ void foreign_poked(void* context) {
   void* tcb = reinterpret_cast<void*>(pthread_self());
   uint32_t handling = __atomic_load_n(tcb_cancelhandling(tcb), __ATOMIC_SEQ_CST);
   if (!(handling & kLibcCanceled) || handling & kLibcExiting || !type_field.is_set(tcb) || state_field.is_set(tcb) || tls_busy) return;
+  if (tls_current && tls_current->queued) return;  // others may find its stack
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&static_cast<ucontext_t*>(context)->uc_sigmask), 0, 8);
   if (FiberRecord* me = tls_current) cancel_begin_exit(me);
   REAL(pthread_exit)(PTHREAD_CANCELED);

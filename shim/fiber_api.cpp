@@ -432,10 +432,13 @@ FIBERTHREAD_EXPORT int fiberthread_wakeup(fiberthread_t fiber) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
   if (f == tls_current || f->fresh.load(std::memory_order_relaxed) || f->done.load(std::memory_order_relaxed)) return 0;
-  // Of this very fiber: should it end just now, the next one to have its record takes no notice.
-  uint32_t mark = static_cast<uint32_t>(f->serial) + 1;
-  if (handle_of(f) != fiber) return 0;
-  if (f->woken.exchange(mark, std::memory_order_seq_cst) != mark) unpark_in_order(f);
+  // Of this very fiber: should it end just now, the next one to have its record takes no notice; and a wake-up of that one must not
+  // be written over: so the serial is looked at after `seen`.
+  uint32_t mark = static_cast<uint32_t>(f->serial) + 1, seen = f->woken.load(std::memory_order_acquire);
+  do {
+    if (handle_of(f) != fiber) return 0;
+  } while (!f->woken.compare_exchange_weak(seen, mark, std::memory_order_seq_cst, std::memory_order_acquire));
+  if (seen != mark) unpark_in_order(f);
   return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 
+#include "sched/cord.h"
 #include "sched/tcb.h"
 #include "sched/worker.h"
 #include "shim/real.h"
@@ -36,6 +37,7 @@ bool has_own_thread(FiberRecord* me) {
 
 bool get_own_thread(FiberRecord* me) {
   if (has_own_thread(me)) return true;
+  if (cord_of(me)) return false;  // that one is its cord's: others with the same tid would be taken for it
   if (me->is_main) sched_bind_to_initial();
   // With another tid it could not give up what it got with the one that it has.
   if (never || sched_bind(me) != 0) {

@@ -64,6 +64,7 @@ void install(int sig, const Action& a) {
     k.sa_sigaction = on_signal;
     k.sa_mask = as_set(~uint64_t{0});  // ours is not interrupted; what the program's blocks is set when that runs
     k.sa_flags = (a.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)) | SA_SIGINFO | SA_ONSTACK;
+    if (!handled(a)) k.sa_flags |= SA_RESTART;  // a dump ends no call
   } else {
     k.sa_handler = reinterpret_cast<sighandler_t>(a.handler);
     k.sa_flags = a.flags & (SA_NOCLDSTOP | SA_NOCLDWAIT);

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <setjmp.h>
 
+#include "shim/blocking.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/signal_frame.h"
@@ -157,6 +158,7 @@ FIBERTHREAD_EXPORT int sigpending(sigset_t* set) noexcept {
 // The jump restores a mask in the kernel; ours must follow.
 namespace {
 void restore_saved_mask(const struct __jmp_buf_tag* env) {
+  leave_disk();  // it may jump out of a call for a disk
   if (FiberRecord* me = env->__mask_was_saved ? ours() : nullptr) change_mask(me, words(reinterpret_cast<const sigset_t&>(env->__saved_mask)) & ~kNeverBlocked);
 }
 }  // namespace

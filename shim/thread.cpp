@@ -15,6 +15,7 @@
 #include "sched/stack.h"
 #include "sched/tcb.h"
 #include "sched/worker.h"
+#include "shim/blocking.h"
 #include "shim/cancel.h"
 #include "shim/clock.h"
 #include "shim/export.h"
@@ -39,6 +40,7 @@ namespace {
 
 // All but leaving the stack.
 void end_raw(FiberRecord* me) {
+  leave_disk();
   robust_mutexes_owner_died(me);
   clear_named_word();
   signal_thread_ends(me);

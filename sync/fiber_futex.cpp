@@ -51,7 +51,18 @@ bool FiberFutex::waiters() const {
   return q.first();
 }
 
-void FiberFutex::wake_all() { unpark_all(this); }
+void FiberFutex::post_slow() {
+  WakeList list;
+  {
+    LockedQueue q(this);
+    while (Waiter* first = q.first()) list.add(q, *first);
+    // Counting is the last touch, under the lock: from then on we may be gone, and another with its own waiters in our place.
+    uint64_t w = word_.load(std::memory_order_relaxed);
+    while (!word_.compare_exchange_weak(w, (w & ~kHasWaiters) + kOne, std::memory_order_release, std::memory_order_relaxed)) {
+    }
+  }
+  list.wake_all();
+}
 
 void FiberFutex::postOne() {
   uint64_t w = word_.load(std::memory_order_relaxed);

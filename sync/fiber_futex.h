@@ -43,9 +43,9 @@ class FiberFutex {
 #ifdef FIBERTHREAD_DEBUG_CHECKS
     if (w == kDestroyedWord) report_misuse("FiberFutex", this, "is posted after it was destroyed");
 #endif
-    while (!word_.compare_exchange_weak(w, (w & ~kHasWaiters) + kOne, std::memory_order_release, std::memory_order_relaxed)) {
-    }
-    if (w & kHasWaiters) wake_all();
+    while (!(w & kHasWaiters))
+      if (word_.compare_exchange_weak(w, w + kOne, std::memory_order_release, std::memory_order_relaxed)) return;
+    post_slow();
   }
   // Counts one up and wakes the waiter that came first among those whose token has been reached.
   FIBERTHREAD_API void postOne();
@@ -60,7 +60,7 @@ class FiberFutex {
     return w >> 1 >= token;
   }
   FIBERTHREAD_API int wait_slow(uint64_t token, uint64_t deadline_ns);
-  FIBERTHREAD_API void wake_all();
+  FIBERTHREAD_API void post_slow();
   FIBERTHREAD_API bool waiters() const;
 
   std::atomic<uint64_t> word_{0};

@@ -51,6 +51,7 @@ struct JobQueueInside {
   JobFiber* need_scout(bool& make);
   int send_scout(JobFiber* found, bool make);
   bool preempted_ones() const;
+  static void settle(Task& t, uint32_t to);
   static int run(JobQueue& queue, Task& t, void* (*function)(void*), void* argument);
   static int wait(Task& t, void** result, uint64_t timeout_ns, uint32_t interrupts);
   void run_fiber(JobFiber& me);
@@ -63,6 +64,7 @@ namespace {
 std::atomic<unsigned> forks{0};
 constinit thread_local JobFiber* tls_job __attribute__((tls_model("initial-exec"))) = nullptr;
 
+JobFiber* const kWithdrawn = reinterpret_cast<JobFiber*>(8);  // Task::fiber_
 constexpr int kLooks = 16;        // fibers with a task that a scout looks at
 constexpr uint64_t kPatienceNs = 100'000'000;
 constexpr unsigned kResetting = ~0u;  // JobQueueInside::fork
@@ -180,6 +182,20 @@ int JobQueueInside::send_scout(JobFiber* found, bool make) {
   return e;
 }
 
+// The last touch of the task. Who waits is taken out before: afterwards another object may be there, with its own waiters.
+void JobQueueInside::settle(Task& t, uint32_t to) {
+  uint32_t s = t.state_.load(std::memory_order_relaxed);
+  while (!(s & Task::kWaited))
+    if (t.state_.compare_exchange_weak(s, to, std::memory_order_acq_rel, std::memory_order_relaxed)) return;
+  WakeList list;
+  {
+    LockedQueue q(&t.state_);
+    while (Waiter* w = q.first()) list.add(q, *w);
+    t.state_.store(to, std::memory_order_release);  // nobody else changes it any more: the bit is set, and the task is ours
+  }
+  list.wake_all();
+}
+
 // A fiber of the ring, from its birth or from when it was woken as a scout.
 void JobQueueInside::run_fiber(JobFiber& me) {
   bool patient = true;  // as a scout, to let those go on first that were preempted
@@ -224,9 +240,7 @@ void JobQueueInside::run_fiber(JobFiber& me) {
     if (ends) return;
     if (begun) {
       begun->result_ = begun->function_(begun->argument_);
-      // After this it may be gone; the address is only a key.
-      const void* key = &begun->state_;
-      if (begun->state_.exchange(Task::kDone, std::memory_order_acq_rel) & Task::kWaited) unpark_all(key);
+      settle(*begun, Task::kDone);
       patient = true;
       since = 0;
     } else if (rests) {
@@ -330,14 +344,13 @@ int JobQueueInside::run(JobQueue& queue, Task& t, void* (*function)(void*), void
 
 bool JobQueue::withdraw(Task& t) {
   auto* q = JobQueueInside::of(*this);
-  uint32_t before;
   {
     Locked l(q);
     if ((t.state_.load(std::memory_order_relaxed) & 3) != Task::kQueued || t.fiber_) return false;
-    q->remove(t);
-    before = t.state_.exchange(Task::kIdle, std::memory_order_relaxed);
+    q->remove(t);  // from here on it is ours alone: it stays Queued, which run() and we ourselves, called again, must not take for
+    t.fiber_ = kWithdrawn;
   }
-  if (before & Task::kWaited) unpark_all(&t.state_);
+  JobQueueInside::settle(t, Task::kIdle);
   return true;
 }
 
@@ -477,6 +490,8 @@ void JobQueueInside::call_all(JobQueue& queue, const JobQueue::Call& mine, const
 void JobQueue::call_all(const Call& mine, const Call* others, size_t n) { JobQueueInside::call_all(*this, mine, others, n); }
 
 void JobQueue::invoke_all(void (*const* functions)(void*), void* const* arguments, size_t n) {
+  constexpr size_t kMost = 256;  // on the stack at once; nobody was promised that all run side by side
+  for (; n > kMost; n -= kMost, functions += kMost, arguments += kMost) invoke_all(functions, arguments, kMost);
   if (n == 0) return;
   auto* calls = static_cast<Call*>(__builtin_alloca(n * sizeof(Call)));
   for (size_t i = 0; i < n; i++) calls[i] = {functions[i], arguments[i]};

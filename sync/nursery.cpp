@@ -172,7 +172,10 @@ int Nursery::start(Child* c, const fiberthread_options_t* options) {
   NurseryInside* n = NurseryInside::of(*this);
   n->join_ended();
   c->nursery = this;
-  int e = options && options->detached ? EINVAL : fiberthread_new(&c->fiber, options, NurseryInside::child_main);
+  int detached = PTHREAD_CREATE_JOINABLE;
+  if (options && options->attr) pthread_attr_getdetachstate(options->attr, &detached);
+  bool joinable = !(options && options->detached) && detached == PTHREAD_CREATE_JOINABLE;
+  int e = joinable ? fiberthread_new(&c->fiber, options, NurseryInside::child_main) : EINVAL;
   if (e == 0) {
     Locked l(n->mutex);
     if (!n->cancelled) {

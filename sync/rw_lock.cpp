@@ -66,8 +66,8 @@ void RwLock::unlock_slow(uint64_t mine) {
     LockedQueue q(this);
     uint64_t w = word_.load(std::memory_order_relaxed);
     check(w >= mine && !(mine == kWriter && !(w & kWriter)), "RwLock", this, "is unlocked but was not locked");
-    // Readers may have come while we waited for the lock.
-    while ((w & ~kWaiting) != mine)
+    // Readers may have come while we waited for the lock; and if a wait that was given up has taken the bit away, they still come.
+    while (w != (mine | kWaiting))
       if (word_.compare_exchange_weak(w, w - mine, std::memory_order_release, std::memory_order_relaxed)) return;
     // From here on it is ours alone: who comes waits for the lock of the queue. Acquire: other readers' releases are passed on.
     std::atomic_thread_fence(std::memory_order_acquire);
