@@ -12,7 +12,7 @@ bool has_slot_to_give();
 
 // Makes a call that waits for a disk. No fiber's progress can be needed to end that (files that the process serves to itself aside,
 // for which the wait for a turn is a short one), so there are not more kernel threads in such calls than serve a disk. The call is
-// one that unwinds keeps its turn for its next call.
+// one that may unwind: the turn then stays for the next one.
 bool take_disk_turn();  // false: without
 void leave_disk();      // a thread that ends, or jumps out of the call, does it too
 template <class Call>
