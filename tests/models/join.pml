@@ -1,6 +1,6 @@
 // Join, detach and the end of a thread: its block goes back exactly once, by whoever comes last, and no join waits for ever.
 //
-// Mirrors sched_join() and post_exit() of sched/, and of shim/thread.cpp thread_exit_raw(), become_joiner(), join() and
+// Mirrors sched_join(), joiner_to_run() and post_exit() of sched/, and of shim/thread.cpp thread_exit_raw(), become_joiner(), join() and
 // pthread_detach(). `f` ends; a thread joins it (plainly, with a deadline, or with a cancellation on its way) and then ends,
 // too: its record comes back as another thread, which waits for a flag of its own while the late unpark for the join may
 // still come. A third thread does nothing, detaches `f`, or joins it as well.
@@ -13,11 +13,13 @@
 // fails: -DBROKEN_CLEAR
 // fails: -DBROKEN_LOCK
 // fails: -DBROKEN_VALID
+// fails: -DBROKEN_EARLY
 // Mutations. BROKEN_CLEAR: sched_join() forgets the latch, though registered already: a cancellation is lost. BROKEN_LOCK:
 // the joiner does not wait for the ending side to be out of the lock. BROKEN_VALID: post_exit() leaves the handle of a
-// thread valid that was detached on its way there.
+// thread valid that was detached on its way there. BROKEN_EARLY: who ends wakes no joiner if it has chosen one to run next, though
+// another may have come since.
 
-mtype = { Unborn, Running, Parked };
+mtype = { Unborn, Running, Parked, Chosen };  // Chosen: queued, to run when who ends is off its stack
 mtype = { Plain, Timed, Cancelled, Detaches, Joins, Idles };
 
 // The records of two that join; the first comes back as another thread.
@@ -44,11 +46,11 @@ inline unpark(who) {
      atomic {
        if
        :: state[who] == Parked -> state[who] = Running
-       :: state[who] == Running -> latch[who] = 1
+       :: state[who] == Running || state[who] == Chosen -> latch[who] = 1
        :: else
        fi
      }
-  :: seen == Running ->
+  :: seen == Running || seen == Chosen ->
      latch[who] = 1;
      atomic {
        if
@@ -86,7 +88,7 @@ inline block_put() {
 
 proctype ending() {
   mtype seen;
-  byte j;
+  byte j, early;
   bit d;
   !after || gone[0];
   // thread_exit_raw()
@@ -97,6 +99,17 @@ proctype ending() {
     :: else
     fi
   }
+  // joiner_to_run(), which may as well choose nobody
+  if
+  :: early = joiner;
+     atomic {
+       if
+       :: early && state[early - 1] == Parked -> state[early - 1] = Chosen
+       :: else -> early = 0
+       fi
+     }
+  :: true
+  fi;
   off_stack = 1;
   // post_exit()
   atomic { !lock -> lock = 1; inside = 1 }
@@ -112,12 +125,25 @@ proctype ending() {
   }
   atomic { lock = 0; inside = 0 }
   if
-  :: j -> unpark(j - 1)
+#ifdef BROKEN_EARLY
+  :: j && early
+#else
+  :: j && j == early
+#endif
+  :: j && !early -> unpark(j - 1)
+#ifndef BROKEN_EARLY
+  :: j && early && j != early -> unpark(j - 1)
+#endif
   :: else ->
      if
      :: d -> block_put()
      :: else
      fi
+  fi;
+  // The one chosen goes on.
+  if
+  :: early -> state[early - 1] = Running
+  :: else
   fi
 }
 
