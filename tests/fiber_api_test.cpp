@@ -1174,6 +1174,26 @@ Test(fiber_api, foreign_threads_use_all_of_it) {
     });
 }
 
+// The child has the fiber that forked, and not who called it.
+Test(fiber_api, a_called_fiber_forks) {
+  static bool in_child = false;
+  Fiber f = Fiber::create([] {
+    pid_t pid = fork();
+    if (pid == 0) {
+      in_child = true;
+      Fiber::spawn([] {}).join();
+      Fiber::sleep(50 * kMs);
+      _exit(0);
+    }
+    int status = -1;
+    waitpid(pid, &status, 0);
+    cr_assert_eq(status, 0);
+  });
+  cr_assert_eq(f.call(), 0);
+  if (in_child) _exit(3);
+  cr_assert_eq(f.join(), 0);
+}
+
 Test(fiber_api, in_the_child_of_a_fork) {
   std::atomic<bool> go{false};
   Fiber other = Fiber::spawn([&] {

@@ -400,4 +400,18 @@ Test(nursery, stress_on_1_worker, .timeout = 240) { stress(1, 0), stress(1, 3); 
 Test(nursery, stress_on_2_workers, .timeout = 240) { stress(2, 0), stress(2, 4); }
 Test(nursery, stress_on_16_workers, .timeout = 240) { stress(16, 0), stress(16, 5); }
 
+Test(nursery, takes_no_detached_ones) {
+  pthread_attr_t a;
+  pthread_attr_init(&a);
+  pthread_attr_setdetachstate(&a, PTHREAD_CREATE_DETACHED);
+  fiberthread_options_t detached{}, by_attr{};
+  detached.detached = true;
+  by_attr.attr = &a;
+  Nursery n;
+  cr_assert_eq(n.spawn([] { return 0; }, &detached), EINVAL);
+  cr_assert_eq(n.spawn([] { return 0; }, &by_attr), EINVAL);
+  cr_assert_eq(n.wait(), 0);
+  pthread_attr_destroy(&a);
+}
+
 }  // namespace
