@@ -611,12 +611,13 @@ Test(fiber_api, reschedule_goes_behind_those_that_are_ready) {
   std::vector<Fiber> fibers;
   Fiber::spawn([&] {
     Fiber::sleep(kMs);
-    for (int i = 0; i < 5; i++) fibers.push_back(Fiber::spawn([&, i] { order.push_back(i); }));
+    // Few enough that sysmon leaves them in this queue.
+    for (int i = 0; i < 3; i++) fibers.push_back(Fiber::spawn([&, i] { order.push_back(i); }));
     Fiber::reschedule();
     order.push_back(99);
   }).join();
   for (Fiber& f : fibers) f.join();
-  cr_assert(order == (std::vector<int>{0, 1, 2, 3, 4, 99}));
+  cr_assert(order == (std::vector<int>{0, 1, 2, 99}));
 }
 
 // ---- cancelling ----
