@@ -12,10 +12,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kWaiters = 20, kYields = 5 };
+enum { kWaiters = 20, kYields = 5, kHogs = 8 };
 static sem_t go;
 static int gate[2];
-static atomic_int stop;
+static atomic_int turns;
 
 static void* waits(void* p) {
   pthread_setname_np(pthread_self(), "waiter");
@@ -25,17 +25,15 @@ static void* waits(void* p) {
   return p;
 }
 
-// Computes until another has had a turn: on one worker that takes preemption.
+// Computes until all of its kind have had a turn: more than there may be slots on one worker, so that takes preemption.
 static void* computes(void* p) {
   pthread_setname_np(pthread_self(), "hog \"1\\");
-  while (!stop) {
+  turns++;
+  while (turns < kHogs) {
   }
   return p;
 }
-static void* stops(void* p) {
-  stop = 1;
-  return p;
-}
+static void* nothing(void* p) { return p; }
 
 // Sleeps in the kernel in a way that the library does not know beforehand.
 static void* blocks(void* p) {
@@ -49,26 +47,23 @@ static void* blocks(void* p) {
 }
 
 static void all(void) {
-  pthread_t t[kWaiters], hog, stopper, blocker;
+  pthread_t t[kWaiters], hog[kHogs], other, blocker;
   sem_init(&go, 0, 0);
   for (int i = 0; i < kWaiters; i++) assert(!pthread_create(&t[i], NULL, waits, NULL));
   struct timespec a_while = {0, 20000000};
   nanosleep(&a_while, NULL);  // all wait now
   for (int i = 0; i < kWaiters; i++) sem_post(&go);
   for (int i = 0; i < kWaiters; i++) pthread_join(t[i], NULL);
-  stop = 0;
-  pthread_create(&hog, NULL, computes, NULL);
-  nanosleep(&a_while, NULL);
-  pthread_create(&stopper, NULL, stops, NULL);
-  pthread_join(hog, NULL);
-  pthread_join(stopper, NULL);
+  turns = 0;
+  for (int i = 0; i < kHogs; i++) assert(!pthread_create(&hog[i], NULL, computes, NULL));
+  for (int i = 0; i < kHogs; i++) pthread_join(hog[i], NULL);
   pthread_create(&blocker, NULL, blocks, NULL);
   nanosleep(&a_while, NULL);
   // Somebody has to want the slot.
   for (int i = 0; i < 100; i++) {
     nanosleep(&(struct timespec){0, 1000000}, NULL);
-    pthread_create(&stopper, NULL, stops, NULL);
-    pthread_join(stopper, NULL);
+    pthread_create(&other, NULL, nothing, NULL);
+    pthread_join(other, NULL);
   }
   pthread_join(blocker, NULL);
 }
