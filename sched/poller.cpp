@@ -346,11 +346,19 @@ void poll_closed_range(unsigned first, unsigned last) { each_known(first, last, 
 // ---- our own descriptors ----
 
 namespace {
-constexpr int kHigh = 512;
-std::atomic<std::atomic<int>*> own[12];  // where their numbers are
+std::atomic<std::atomic<int>*> own[32];  // where their numbers are
+std::atomic<int> lowest_own{0x7fffffff};  // none of them has ever been below
+
+void keep(std::atomic<int>& in, int fd) {
+  int lowest = lowest_own.load(std::memory_order_relaxed);
+  while (fd < lowest && !lowest_own.compare_exchange_weak(lowest, fd, std::memory_order_relaxed)) {
+  }
+  in.store(fd, std::memory_order_release);
+}
 }  // namespace
 
 bool poll_own(int fd) {
+  if (fd < lowest_own.load(std::memory_order_relaxed)) return false;
   for (auto& o : own) {
     auto* where = o.load(std::memory_order_acquire);
     if (where && where->load(std::memory_order_relaxed) == fd) return fd >= 0 && !another_process();
@@ -371,13 +379,13 @@ int poll_next_own(int fd) {
 void poll_take(long fd, std::atomic<int>& to) {
   if (fd < 0) return;
   know_process();
-  long high = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kHigh);
+  long high = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kPollHigh);
   if (high >= 0) raw_syscall(SYS_close, fd);
   for (auto& o : own) {
     std::atomic<int>* none = nullptr;
     if (o.load(std::memory_order_relaxed) == &to || o.compare_exchange_strong(none, &to, std::memory_order_acq_rel)) break;
   }
-  to.store(static_cast<int>(high >= 0 ? high : fd), std::memory_order_release);
+  keep(to, static_cast<int>(high >= 0 ? high : fd));
 }
 
 void poll_give_back(std::atomic<int>& mine) {
@@ -390,8 +398,8 @@ void poll_make_way(int fd) {
     auto* where = o.load(std::memory_order_acquire);
     if (!where || where->load(std::memory_order_relaxed) != fd || another_process()) continue;
     long to = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, fd + 1);
-    if (to < 0) to = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kHigh);
-    if (to >= 0) where->store(static_cast<int>(to), std::memory_order_release);
+    if (to < 0) to = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kPollHigh);
+    if (to >= 0) keep(*where, static_cast<int>(to));
   }
 }
 

@@ -94,6 +94,7 @@ void poll_closing_range(unsigned first, unsigned last);
 void poll_closed_range(unsigned first, unsigned last);
 
 // The library's own descriptors. Programs that close what they do not know must not close these.
+constexpr int kPollHigh = 512;  // they stand from here on, where the limit allows it
 bool poll_own(int fd);
 int poll_next_own(int fd);  // the first of them from fd on; -1: none
 // Makes `fd` one of them, if it is one at all, and moves it out of the way of the numbers that programs expect. `*to` is its

@@ -58,33 +58,47 @@ std::atomic<int> proc_task{-1};         // /proc/self/task, opened before a chro
 std::atomic<int> clock_timer{-1};       // a timerfd that is readable once CLOCK_REALTIME was set
 std::atomic<bool> clock_watched{false};
 
-// The start of a file of /proc/self/task/THREAD; false if it cannot be read.
-bool read_proc(int thread, const char* file, char* text, size_t size) {
-  if (proc_task < 0) return false;
+// /proc/self/task/THREAD/syscall of those asked about last, kept open: to open a file takes the lowest free number for an instant, and
+// the program may be about to get that number from an open of its own.
+struct ThreadFile {
+  std::atomic<int> fd{-1};
+  int thread = 0;
+} thread_files[16];
+uint32_t oldest_file = 0;
+
+// Bytes read; 0 if that file cannot be.
+long read_anew(ThreadFile& f, const char* file, char* text, size_t size) {
   char path[32], digits[12];
   int n = 0;
-  for (int t = thread; t; t /= 10) digits[n++] = static_cast<char>('0' + t % 10);
+  for (int t = f.thread; t; t /= 10) digits[n++] = static_cast<char>('0' + t % 10);
   char* p = path;
   while (n) *p++ = digits[--n];
   strcpy(p, file);
-  long fd = raw_syscall(SYS_openat, proc_task, arg(path), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  long got = raw_syscall(SYS_read, fd, arg(text), static_cast<long>(size - 1));
-  raw_syscall(SYS_close, fd);
-  if (got <= 0) return false;
-  text[got] = 0;
-  return true;
+  poll_give_back(f.fd);
+  poll_take(raw_syscall(SYS_openat, proc_task, arg(path), O_RDONLY | O_CLOEXEC), f.fd);
+  long got = raw_syscall(SYS_pread64, f.fd, arg(text), static_cast<long>(size), 0);
+  if (f.fd < kPollHigh) poll_give_back(f.fd);  // a low limit: that number is rather the program's
+  return got > 0 ? got : 0;
 }
 
 // Asleep in the kernel, as /proc tells; true also when /proc says nothing (two equal CPU clocks must do then).
 bool asleep_by_proc(int thread) {
+  if (proc_task < 0) return true;
+  ThreadFile* f = nullptr;
+  for (auto& known : thread_files)
+    if (known.thread == thread) f = &known;
+  if (!f) f = &thread_files[oldest_file++ % (sizeof thread_files / sizeof *thread_files)];
   char text[128];
-  // "running" also when it only lacks a CPU.
-  if (read_proc(thread, "/syscall", text, sizeof text)) return text[0] != 'r';
-  // A process that has changed its ids may no longer read that of itself. "tid (name) R …", where names may hold brackets.
-  if (!read_proc(thread, "/stat", text, sizeof text)) return true;
+  long n = f->thread == thread && f->fd >= 0 ? raw_syscall(SYS_pread64, f->fd, arg(text), sizeof text - 1, 0) : 0;
+  f->thread = thread;
+  // The number may have been another thread's before. A process that has changed its ids may no longer read the first.
+  if (n <= 0) n = read_anew(*f, "/syscall", text, sizeof text - 1);
+  if (n <= 0) n = read_anew(*f, "/stat", text, sizeof text - 1);
+  if (n <= 0) return true;
+  text[n] = 0;
+  // "running", also when it only lacks a CPU; or "tid (name) R …", where names may hold brackets.
   const char* end = strrchr(text, ')');
-  return !end || end[1] != ' ' || end[2] != 'R';
+  return end ? end[1] != ' ' || end[2] != 'R' : text[0] != 'r';
 }
 
 void try_take(Worker* w, uint32_t heartbeat) {
@@ -292,7 +306,11 @@ void sysmon_reset() {
   mask_done.store(0);
   called.store(0);
   dumper_reset();
-  poll_give_back(proc_task);  // it is the parent's
+  poll_give_back(proc_task);  // it is the parent's, as its threads are
+  for (auto& f : thread_files) {
+    poll_give_back(f.fd);
+    f.thread = 0;
+  }
 }
 
 void sysmon_prepare() {
