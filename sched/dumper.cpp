@@ -31,13 +31,13 @@ bool by_request = false;               // sysmon's
 
 // A dumper has two processes. The first shares our memory, waits for the second, and gives no signal at its end, so the program's own
 // waits do not see it; that would be lost had it become another program. The second does.
-struct Start {
+constinit struct Start {
   char path[kMostPath];
   char pid[24], fiber[24], most[24];
   const char* argv[12];
   volatile int dumper;
   std::atomic<uint32_t> go;  // futex: who starts it is ready to be looked at
-} start;
+} start{};
 alignas(16) char stack[16 * 1024];
 
 void put_number(char* to, uint64_t n) {

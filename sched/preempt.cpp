@@ -61,7 +61,7 @@ enum class Code { Free, Reluctant, Never };
 
 // Read in the handler, rewritten after dlopen: odd while being written.
 std::atomic<uint32_t> ranges_version{0};
-Ranges ranges;
+constinit Ranges ranges{};
 SpinLock ranges_lock;
 unsigned long long ranges_generation;  // the loader's count of changes they were made from
 

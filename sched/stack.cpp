@@ -57,9 +57,9 @@ struct Class {
   uint32_t first[kLists] = {kNone, kNone, kNone}, last[kLists] = {kNone, kNone, kNone};
 };
 
-Class classes[kMaxClasses];
+constinit Class classes[kMaxClasses];
 }  // namespace
-Chunk chunks[kMaxChunks];
+constinit Chunk chunks[kMaxChunks]{};
 namespace {
 SpinLock chunk_lock;  // after Class::lock
 std::atomic<uint32_t> next_id{1u << 22};

@@ -184,7 +184,7 @@ const char* read_descriptors() {
 
 constexpr size_t kModelStack = 256 * 1024 + 0x5000;  // an odd size, so that its value is found nowhere by chance
 constexpr size_t kSearch = 512;                      // bytes around the list head that may hold its lock
-struct Experiment {
+constinit struct Experiment {
   void (*main)();
   char* stack;
   std::atomic<uint32_t> step{0};  // 1: model looked at; 2: go on as sysmon; 3: end
@@ -192,7 +192,7 @@ struct Experiment {
   struct kernel_sigaction* original;
   int during[kSearch / sizeof(int)];
   std::atomic<bool> seen{false};
-} experiment;
+} experiment{};
 
 struct kernel_sigaction {
   void (*handler)(int, siginfo_t*, void*);

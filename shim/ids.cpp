@@ -38,7 +38,7 @@ struct Order {
   std::atomic<bool> failed;
 };
 constexpr size_t kMaxThreads = 1 << 20;
-Order order;
+constinit Order order{};
 // Of zeros, and never destroyed: threads may change ids until the process is gone.
 alignas(FiberMutex) constinit unsigned char ids_mutex_memory[sizeof(FiberMutex)] = {};
 FiberMutex& ids_mutex = reinterpret_cast<FiberMutex&>(ids_mutex_memory);
