@@ -115,7 +115,7 @@ void hide_dump(int sig, struct sigaction* k) {
   k->sa_handler = SIG_DFL;
 }
 
-void take_over(int sig) {
+void take_over(int sig) {  // Locked
   struct sigaction k;
   if (REAL(sigaction)(sig, nullptr, &k) != 0) return;
   Action a;
@@ -123,7 +123,6 @@ void take_over(int sig) {
   a.handler = k.sa_flags & SA_SIGINFO ? reinterpret_cast<void*>(k.sa_sigaction) : reinterpret_cast<void*>(k.sa_handler);
   a.mask = words(k.sa_mask);
   a.flags = k.sa_flags;
-  Locked locked;
   set_action(sig, a);
   if (handled(a) || sig == SIGSEGV || sig == options.dump_signal) install(sig, a);
 }
@@ -161,8 +160,11 @@ void signal_init() {
   socket_init();
   fd_init();
   frames_init();
-  for (int sig = 1; sig <= kSignals; sig++)
-    if (!(bit(sig) & kNeverBlocked)) take_over(sig);
+  {
+    Locked locked;
+    for (int sig = 1; sig <= kSignals; sig++)
+      if (!(bit(sig) & kNeverBlocked)) take_over(sig);
+  }
   cancel_init();
   sysmon_hook = on_sysmon;
   taken_over.store(true, std::memory_order_release);
