@@ -126,10 +126,10 @@ void dismiss(Worker* w) {
   get_up(w);
 }
 
-void measure_cycles() {
+// From a look at both clocks at the beginning of the start, which takes long enough to tell.
+void measure_cycles(uint64_t from_cycles, uint64_t from_ns) {
   uint64_t c = cycles(), t = now_ns();
-  while (now_ns() - t < 20'000) cpu_relax();
-  cycles_per_us = (cycles() - c) * 1000 / (now_ns() - t);
+  cycles_per_us = t > from_ns ? (c - from_cycles) * 1000 / (t - from_ns) : 0;
   if (!cycles_per_us) cycles_per_us = 1;
 }
 
@@ -379,7 +379,7 @@ bool sched_start() {
   Busy busy;
   if (p == Phase::Off && phase.compare_exchange_strong(p, Phase::Starting, std::memory_order_acq_rel)) {
     const char* why = nullptr;
-    uint64_t old;
+    uint64_t from_cycles = cycles(), from_ns = now_ns(), old;
     sched_block_signals(&old);
     bool ok = false;
     // The kernel wants to know who uses the cheap form of membarrier (sysmon.cpp). Before the second thread exists, as
@@ -395,7 +395,7 @@ bool sched_start() {
       ok = tcb_init(sysmon_main, &why);
     }
     if (ok) {
-      measure_cycles();
+      measure_cycles(from_cycles, from_ns);
       dumper_find();
       stack_look_at_objects();
       preempt_init();

@@ -174,8 +174,11 @@ uint32_t area_size(uint32_t components) {
 bool look_at_processor() {
   unsigned a, b, c, d;
   constexpr unsigned kOsxsave = 1u << 27, kXsavec = 2, kXgetbv1 = 4, kAligned = 2;
-  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & kOsxsave)) return false;
-  if (!__get_cpuid_count(13, 1, &a, &b, &c, &d) || !(a & kXsavec) || !(a & kXgetbv1)) return false;
+  if (__get_cpuid_max(0, nullptr) < 13) return false;  // asked once: under a hypervisor each of these takes microseconds
+  __cpuid(1, a, b, c, d);
+  if (!(c & kOsxsave)) return false;
+  __cpuid_count(13, 1, a, b, c, d);
+  if (!(a & kXsavec) || !(a & kXgetbv1)) return false;
   unsigned low, high;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   uint64_t xcr0 = low | uint64_t{high} << 32;
@@ -183,7 +186,8 @@ bool look_at_processor() {
   uint32_t mask = xcr0 & kKnown;
   for (int i = 2; i < 32; i++) {
     if (!(mask >> i & 1)) continue;
-    if (!__get_cpuid_count(13, i, &a, &b, &c, &d) || a == 0) return false;
+    __cpuid_count(13, i, a, b, c, d);
+    if (a == 0) return false;
     component_size[i] = a;
     component_aligned[i] = c & kAligned;
   }

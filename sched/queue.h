@@ -21,7 +21,7 @@ class LocalQueue {
   bool push(FiberRecord* f) {
     uint32_t t = tail_.load(std::memory_order_relaxed);
     if (t - position(head_.load(std::memory_order_acquire)) >= kSize) return false;
-    ring_[t % kSize].store(f, std::memory_order_relaxed);
+    entry(t).store(f, std::memory_order_relaxed);
     tail_.store(t + 1, std::memory_order_release);  // publishes the entry
     return true;
   }
@@ -31,7 +31,7 @@ class LocalQueue {
     uint64_t h = head_.load(std::memory_order_acquire);
     for (;;) {
       if (static_cast<int32_t>(tail_.load(std::memory_order_acquire) - position(h)) <= 0) return nullptr;
-      FiberRecord* f = ring_[position(h) % kSize].load(std::memory_order_relaxed);
+      FiberRecord* f = entry(position(h)).load(std::memory_order_relaxed);
       // If the entry was overwritten, head has changed and the CAS fails.
       if (head_.compare_exchange_weak(h, advanced(h, 1), std::memory_order_acq_rel, std::memory_order_acquire)) return f;
     }
@@ -52,7 +52,7 @@ class LocalQueue {
     uint32_t t = tail_.load(std::memory_order_relaxed);
     if (t == in_order_.load(std::memory_order_relaxed)) return pop();
     while (static_cast<int32_t>(t - position(h)) > 0) {
-      FiberRecord* f = ring_[(t - 1) % kSize].load(std::memory_order_relaxed);
+      FiberRecord* f = entry(t - 1).load(std::memory_order_relaxed);
       tail_.store(t - 1, std::memory_order_relaxed);  // published by the CAS
       if (head_.compare_exchange_strong(h, h + kVersion, std::memory_order_acq_rel, std::memory_order_acquire)) return f;
       tail_.store(t, std::memory_order_release);  // a thief came; it may have that one
@@ -71,9 +71,9 @@ class LocalQueue {
       uint32_t tt = to.tail_.load(std::memory_order_relaxed);
       uint32_t room = kSize - (tt - position(to.head_.load(std::memory_order_acquire)));
       if (static_cast<uint32_t>(n) > room + 1) n = static_cast<int32_t>(room + 1);
-      FiberRecord* first = ring_[position(h) % kSize].load(std::memory_order_relaxed);
+      FiberRecord* first = entry(position(h)).load(std::memory_order_relaxed);
       for (int32_t i = 1; i < n; i++)
-        to.ring_[(tt + i - 1) % kSize].store(ring_[(position(h) + i) % kSize].load(std::memory_order_relaxed), std::memory_order_relaxed);
+        to.entry(tt + i - 1).store(entry(position(h) + i).load(std::memory_order_relaxed), std::memory_order_relaxed);
       if (!head_.compare_exchange_strong(h, advanced(h, static_cast<uint32_t>(n)), std::memory_order_acq_rel, std::memory_order_relaxed))
         continue;
       to.tail_.store(tt + n - 1, std::memory_order_release);
@@ -100,7 +100,9 @@ class LocalQueue {
   alignas(64) std::atomic<uint64_t> head_{0};  // version << 32 | position
   alignas(64) std::atomic<uint32_t> tail_{0};
   std::atomic<uint32_t> in_order_{0};  // the tail is not lowered below it; written by the producer
-  alignas(64) std::atomic<FiberRecord*> ring_[kSize] = {};
+  // Left as the memory is: to write it all took 128 page faults for each slot.
+  alignas(64) FiberRecord* ring_[kSize];
+  std::atomic_ref<FiberRecord*> entry(uint32_t position) { return std::atomic_ref(ring_[position % kSize]); }
 };
 
 // Many producers, one consumer at a time: whoever gets the try-lock, so that a thief can empty it behind a CPU hog.
