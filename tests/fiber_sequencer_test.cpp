@@ -509,9 +509,9 @@ Test(fiber_event, wakes_all_even_if_reset_at_once) {
 }
 
 // Producers and a consumer that agree by events: none is missed, under chaos.
-Test(fiber_event, chaos, .timeout = 240) {
-  use_chaos(2, 4);
-  constexpr int kRounds = 1000;
+void agree(unsigned workers, uint64_t seed) {
+  use_chaos(workers, seed);
+  constexpr int kRounds = 700;
   for (bool kernel : {false, true}) {
     FiberEvent full, empty;
     int value = 0;
@@ -534,5 +534,8 @@ Test(fiber_event, chaos, .timeout = 240) {
     }
   }
 }
+Test(fiber_event, chaos_1_worker, .timeout = 240) { agree(1, 3); }
+Test(fiber_event, chaos_2_workers, .timeout = 240) { agree(2, 4); }
+Test(fiber_event, chaos_16_workers, .timeout = 240) { agree(16, 5); }
 
 }  // namespace
