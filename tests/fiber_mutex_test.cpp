@@ -65,6 +65,7 @@ Test(fiber_mutex, excludes_fibers_and_kernel_threads, .timeout = 240) { excludes
 void stress(unsigned workers, uint64_t seed) {
   use_chaos(workers, seed);
   excludes(12, 6, 600 * times());
+  counted(long{12} * 600 * times(), "locks of mutexes");
 }
 Test(fiber_mutex, chaos_1_worker, .timeout = 240) { stress(1, 1); }
 Test(fiber_mutex, chaos_2_workers, .timeout = 240) { stress(2, 2); }

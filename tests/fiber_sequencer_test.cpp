@@ -375,13 +375,14 @@ void everybody_is_woken(uint32_t workers, uint64_t seed) {
   constexpr uint64_t kPosters = 4;
   const uint64_t kEach = 1500 * static_cast<uint64_t>(times()), kAll = kPosters * kEach;
   FiberSequencer s;
-  std::atomic<long> given_up{0};
+  std::atomic<long> given_up{0}, waits{0};
   Threads t;
   for (int u = 0; u < 12; u++) {
     auto body = [&, u] {
       Random random{static_cast<uint64_t>(u)};
       Pieces<Future> pieces;
       for (uint64_t token = 0; token < kAll;) {
+        waits++;
         token += 1 + random(60);
         if (token > kAll) token = kAll;
         switch (random(3)) {
@@ -417,6 +418,7 @@ void everybody_is_woken(uint32_t workers, uint64_t seed) {
   t.join();
   cr_assert_eq(s.get(), kAll);
   cr_assert(given_up > 0);
+  counted(static_cast<long>(kAll) + waits, "counts and waits of sequencers");
 }
 
 Test(fiber_sequencer, chaos_1_worker, .timeout = 240) { everybody_is_woken(1, 1); }
