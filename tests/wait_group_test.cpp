@@ -261,6 +261,40 @@ Test(barrier, who_gives_up_has_not_arrived) {
   cr_assert_eq(b.wait(phase), 0);  // it is over
 }
 
+// However near its timeout was, who waits for the last phase touches nothing after it: the first to return destroys it.
+Test(barrier, may_go_when_a_wait_has_returned, .timeout = 120) {
+  constexpr int kThreads = 4;
+  const int kRounds = chaos_rounds(3000);
+  union Place {
+    Place() {}
+    ~Place() {}
+    Barrier b;
+  };
+  Pieces<Place> pieces;
+  Place* place = nullptr;
+  std::atomic<int> destroyed{0};
+  Rounds rounds(kThreads);
+  Threads t;
+  for (int i = 0; i < kThreads; i++) {
+    auto body = [&, i] {
+      Random random{static_cast<uint64_t>(i)};
+      for (int r = 1; r <= kRounds; r++) {
+        if (i == 0) new (&(place = pieces.make())->b) Barrier(kThreads);
+        rounds.meet();
+        Barrier& b = place->b;
+        while (int e = b.arrive_and_wait_for(random(15'000))) cr_assert_eq(e, ETIMEDOUT);
+        int before = r - 1;
+        if (destroyed.compare_exchange_strong(before, r)) {
+          b.~Barrier();
+          pieces.destroy(place);
+        }
+        rounds.meet();
+      }
+    };
+    i % 2 ? t.kernel(body) : t.fiber(body);
+  }
+}
+
 // Timeouts come at every point of a phase; all the same each phase has all.
 Test(barrier, giving_up_loses_no_phase, .timeout = 120) {
   constexpr int kThreads = 6;
