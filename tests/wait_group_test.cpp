@@ -144,8 +144,7 @@ Test(latch, counts_down_once) {
 
 // Each opens just when the last one comes, however those wait; who has waited destroys it.
 Test(latch, nobody_is_left_behind, .timeout = 120) {
-  constexpr int kThreads = 8;
-  const int kRounds = chaos_rounds(1500);
+  constexpr int kThreads = 8, kRounds = 150;
   Latch* latch = nullptr;
   std::atomic<int> came{0}, left{0};
   std::atomic<long> cancelled{0};
@@ -263,8 +262,7 @@ Test(barrier, who_gives_up_has_not_arrived) {
 
 // However near its timeout was, who waits for the last phase touches nothing after it: the first to return destroys it.
 Test(barrier, may_go_when_a_wait_has_returned, .timeout = 120) {
-  constexpr int kThreads = 4;
-  const int kRounds = chaos_rounds(3000);
+  constexpr int kThreads = 4, kRounds = 300;
   union Place {
     Place() {}
     ~Place() {}
