@@ -802,6 +802,8 @@ void sched_after_fork_child() {
     foreign_free = f;
   }
   slots_reset();
+  for (Worker* w = all_workers(); w; w = w->all_next)
+    if (w->cord) w->cord->lock.reset();
   worker_list.store(nullptr);
   left_lock.reset();
   left_workers = nullptr;

@@ -115,7 +115,10 @@ int copy_attr(pthread_attr_t* to, const pthread_attr_t* from, size_t stack_size)
 
 int make_nptl(const fiberthread_options_t& o, void* (*start)(void*), FiberRecord** made) {
   pthread_attr_t attr;
-  if (int e = copy_attr(&attr, o.attr, o.stack_size)) return e;
+  if (int e = copy_attr(&attr, o.attr, o.stack_size)) {
+    pthread_attr_destroy(&attr);  // it may have a set of CPUs
+    return e;
+  }
   int state = PTHREAD_CREATE_JOINABLE;
   if (o.attr) pthread_attr_getdetachstate(o.attr, &state);
   FiberRecord* f = kernel_record_get();

@@ -29,9 +29,15 @@ struct Frame {
 thread_local constinit Frame* frames = nullptr;
 
 void settle(std::atomic<uint32_t>& word, uint32_t value) {
-  // Release: who finds it done sees what the initialiser did.
-  word.store(value, std::memory_order_release);
-  unpark_all(&word);
+  WakeList list;
+  {
+    LockedQueue q(&word);
+    while (Waiter* w = q.first()) list.add(q, *w);
+    // Release: who finds it done sees what the initialiser did. Under the lock, the last touch: from then on somebody else may be there,
+    // with waiters of his own, whom we must not wake.
+    word.store(value, std::memory_order_release);
+  }
+  list.wake_all();
 }
 
 [[gnu::noinline]] void run_or_wait(std::atomic<uint32_t>& word, void (*fn)()) {

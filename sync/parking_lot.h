@@ -104,9 +104,10 @@ WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline_ns = kNev
 
 // The loop of each wait, for whoever queues waiters of his own as well: until `signaled` is set, which is the last that who takes the
 // waiter out does with it. withdraw() takes it out unless somebody did so before. FiberRecord::queued was counted up when it was queued.
-template <class Withdraw>
+// woken() does what is to be done before the stack may be unwound again.
+template <class Withdraw, class OnWoken>
 WakeReason wait_signaled(FiberRecord* me, std::atomic<uint32_t>& signaled, const ParkReason& reason, uint64_t deadline, uint32_t mask,
-                         Withdraw withdraw) {
+                         Withdraw withdraw, OnWoken woken) {
   bool late = passed(me, deadline);
   // Acquire: what the waker did before is seen.
   while (!signaled.load(std::memory_order_acquire)) {
@@ -128,10 +129,16 @@ WakeReason wait_signaled(FiberRecord* me, std::atomic<uint32_t>& signaled, const
     }
     late = !park_if(&signaled, 0, reason, deadline);
   }
+  woken();
   me->queued--;
   if (__builtin_expect(me->interrupts.load(std::memory_order_relaxed) & kInterruptCancel, 0) && cancel_due && cancel_due(me))
     me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);  // it was put off
   return WakeReason::Woken;
+}
+template <class Withdraw>
+WakeReason wait_signaled(FiberRecord* me, std::atomic<uint32_t>& signaled, const ParkReason& reason, uint64_t deadline, uint32_t mask,
+                         Withdraw withdraw) {
+  return wait_signaled(me, signaled, reason, deadline, mask, withdraw, [] {});
 }
 
 // The usual wait: locks the queue of `address`, runs validate(), queues `w` if that returns true, unlocks, runs

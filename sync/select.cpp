@@ -139,7 +139,7 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
     leave();
     return true;
   };
-  switch (wait_signaled(wait.fiber, wait.signaled, {"select", &wait}, plain_deadline(deadline), kInterruptEnd, withdraw)) {
+  switch (wait_signaled(wait.fiber, wait.signaled, {"select", &wait}, plain_deadline(deadline), kInterruptEnd, withdraw, leave)) {
     case WakeReason::Woken:
       break;
     case WakeReason::TimedOut:
@@ -147,7 +147,6 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
     default:
       return {-1, ECANCELED};
   }
-  leave();  // at once: nobody unwinds us before
   i = wait.selected.load(std::memory_order_relaxed);
   return happened(i, wait.error);
 }

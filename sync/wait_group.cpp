@@ -69,7 +69,8 @@ Barrier::~Barrier() {
   word_.store(kDestroyed, std::memory_order_relaxed);
 }
 
-Barrier::Phase Barrier::arrive(bool drops) {
+// If others are still to come, `waiter` is queued in the same step: afterwards the phase may end, and the barrier be gone, at any time.
+Barrier::Phase Barrier::arrive(bool drops, Waiter* waiter) {
   uint64_t w;
   {
     LockedQueue q(this);
@@ -78,6 +79,7 @@ Barrier::Phase Barrier::arrive(bool drops) {
     check(static_cast<uint32_t>(w) > 0, "Barrier", this, "has more arrivals than it was made for");
     if (drops) expected_--;
     word_.store(w - 1, std::memory_order_relaxed);
+    if (waiter && static_cast<uint32_t>(w) != 1) q.add(*waiter);
   }
   auto phase = static_cast<Phase>(w >> 32);
   if (static_cast<uint32_t>(w) != 1) return phase;
@@ -94,9 +96,9 @@ Barrier::Phase Barrier::arrive(bool drops) {
   return phase;
 }
 
-Barrier::Phase Barrier::arrive() { return arrive(false); }
+Barrier::Phase Barrier::arrive() { return arrive(false, nullptr); }
 
-void Barrier::arrive_and_drop() { arrive(true); }
+void Barrier::arrive_and_drop() { arrive(true, nullptr); }
 
 int Barrier::wait_until(Phase phase, uint64_t deadline_ns) {
   Waiter w;
@@ -107,20 +109,27 @@ int Barrier::wait_until(Phase phase, uint64_t deadline_ns) {
 }
 
 int Barrier::arrive_and_wait_until(uint64_t deadline_ns) {
-  Phase phase = arrive(false);
-  int e = wait_until(phase, deadline_ns);
-  if (!e) return 0;
-  {
-    LockedQueue q(this);
-    uint64_t w = word_.load(std::memory_order_relaxed);
-    if (w >> 32 == phase && static_cast<uint32_t>(w) > 0) {
-      word_.store(w + 1, std::memory_order_relaxed);
-      return e;
-    }
-  }
-  // Too late: all have arrived, with us.
   Waiter w;
-  return park_error(this, w, [&] { return word_.load(std::memory_order_acquire) >> 32 == phase; }, {"Barrier", this}, kForever, 0);
+  arrive(false, &w);
+  if (!w.address) return 0;  // as the last one
+  auto withdraw = [&] {
+    LockedQueue q(this);
+    // Whoever ends the phase takes all out before his last touch: so while we are queued, the barrier is there.
+    if (!w.bucket.load(std::memory_order_relaxed)) return false;
+    uint64_t now = word_.load(std::memory_order_relaxed);
+    if (static_cast<uint32_t>(now) == 0) return false;  // too late: all have arrived, with us
+    word_.store(now + 1, std::memory_order_relaxed);
+    q.remove(w);
+    return true;
+  };
+  switch (wait_signaled(w.fiber, w.signaled, {"Barrier", this}, plain_deadline(deadline_ns), kInterruptEnd, withdraw)) {
+    case WakeReason::TimedOut:
+      return ETIMEDOUT;
+    case WakeReason::Interrupted:
+      return ECANCELED;
+    default:
+      return 0;
+  }
 }
 
 }  // namespace fiberthread

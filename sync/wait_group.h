@@ -8,6 +8,8 @@
 
 namespace fiberthread {
 
+struct Waiter;
+
 // Counts what is still to be done; may be used again. Cost: add() and done() are one compare-and-swap, and wait() one load, if nobody
 // must wait. All members: fibers, bound fibers and foreign threads; only wait…() park. Zero-filled memory is an empty group. It may be
 // destroyed once a wait() that the last done() ended has returned, even if that done() has not.
@@ -59,8 +61,8 @@ class Latch {
 };
 
 // Lets `n` on when all have arrived, phase after phase. The names are those of std::barrier. All members: fibers, bound fibers and foreign
-// threads; wait…() and arrive_and_wait…() park. It may be destroyed once all have returned from the last phase's wait, or by one
-// that has, if the others do not use it any more.
+// threads; wait…() and arrive_and_wait…() park. It may be destroyed once all have returned from the last phase's wait, or by the first
+// that has, if all came by arrive_and_wait…().
 class Barrier {
  public:
   using Phase = uint32_t;
@@ -85,7 +87,7 @@ class Barrier {
   int arrive_and_wait_for(uint64_t timeout_ns) { return arrive_and_wait_until(deadline_after(timeout_ns)); }
 
  private:
-  Phase arrive(bool drops);
+  Phase arrive(bool drops, Waiter* waiter);
 
   // {phase: 32, still to arrive: 32}. All changes, and expected_, are under the lock of the queue.
   std::atomic<uint64_t> word_;

@@ -179,7 +179,7 @@ void excludes(uint32_t workers, uint64_t seed) {
     int references = 8;
     long n = 0;
   };
-  long taken = 0;
+  long taken = 0, all = 0;
   Pieces<Object> pieces;
   for (int round = 0; round < 12 * times(); round++) {
     Object* o = pieces.make();
@@ -229,8 +229,10 @@ void excludes(uint32_t workers, uint64_t seed) {
     t.join();
     cr_assert_eq(counted, locked);
     taken += given_up;
+    all += locked + given_up;
   }
   cr_assert(taken > 0);
+  counted(all, "locks of fair mutexes");
 }
 
 Test(fair_fiber_mutex, chaos_1_worker, .timeout = 240) { excludes(1, 1); }

@@ -6,9 +6,11 @@
 #include <errno.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "sync/semaphore.h"
 #include "tests/sync_threads.h"
@@ -112,38 +114,150 @@ Test(fiber_futex, ping_pong) {
   }
 }
 
-// All posts are counted and every count is seen, some of the waits timing out meanwhile.
-Test(fiber_futex, no_post_is_missed, .timeout = 240) {
-  constexpr uint64_t kPosters = 6, kEach = 10000;
+Test(fiber_futex, cancelled_waits_end_and_take_no_wake_up) {
+  for (size_t kind = 0; kind < 3; kind++) {
+    FiberFutex f;
+    FiberRecord* waits = nullptr;
+    std::atomic<int> woken{0};
+    Threads first, others;
+    first.any(kind, [&] {
+      waits = self();
+      cr_assert_eq(f.wait(1), ECANCELED);
+      cr_assert_eq(f.waitWithTimeout(1, 100'000 * kMs), ECANCELED);  // it stays cancelled
+      f.post();
+      cr_assert_eq(f.wait(1), 0);  // reached: it need not wait
+      forget_cancel();
+    });
+    until_queued(&f, 1);
+    for (int i = 0; i < 2; i++) {
+      others.any(kind + 1, [&] {
+        cr_assert_eq(f.wait(2), 0);
+        woken++;
+      });
+      until_queued(&f, static_cast<size_t>(i) + 2);
+    }
+    interrupt(waits, kInterruptEnd);
+    first.join();
+    until_queued(&f, 2);  // they have looked and wait again
+    cr_assert(f.get() == 1 && woken == 0);
+    f.postOne();
+    while (woken != 1) yield();
+    cr_assert_eq(queued(&f), 1u);
+    f.postOne();
+  }
+}
+
+// All posts are counted and every count is seen, some of the waits timing out or being cancelled meanwhile.
+void counts(uint64_t posters, uint64_t each, size_t waiters, size_t kernel) {
+  const uint64_t all = posters * each + 1;
   FiberFutex f;
-  Threads t;
-  for (int i = 0; i < 16; i++) {
+  std::vector<std::atomic<FiberRecord*>> users(waiters);
+  std::atomic<long> cancelled{0};
+  Threads t, p;
+  for (size_t i = 0; i < waiters; i++) {
     auto body = [&, i] {
-      Random random{static_cast<uint64_t>(i)};
-      for (uint64_t token = 0; token < kPosters * kEach;) {
-        token += 1 + random(100);
-        if (token > kPosters * kEach) token = kPosters * kEach;
-        if (random(2)) {
-          cr_assert_eq(f.wait(token), 0);
-        } else {
-          while (f.waitWithTimeout(token, random(100'000)) == ETIMEDOUT) {}
-        }
-        cr_assert(f.get() >= token);
+      users[i] = self();
+      Random random{i};
+      for (uint64_t token = 0; token < all;) {
+        token = std::min(token + 1 + random(100), all);
+        uint64_t before;
+        int e;
+        do {
+          before = f.get();
+          e = random(2) ? f.wait(token) : f.waitWithTimeout(token, random(100'000));
+          if (e == ECANCELED) {
+            cancelled++;
+            forget_cancel();
+          }
+        } while (e == ECANCELED || e == ETIMEDOUT);
+        cr_assert_eq(e, 0);
+        cr_assert(f.get() >= token && before <= f.get());
       }
     };
-    i < 3 ? t.kernel(body) : t.fiber(body);
+    i < kernel ? t.kernel(body) : t.fiber(body);
   }
-  for (uint64_t i = 0; i < kPosters; i++)
-    t.fiber([&, i] {
-      for (uint64_t r = 0; r < kEach; r++) {
-        f.post();
+  for (auto& u : users)
+    while (!u) yield();
+  for (uint64_t i = 0; i < posters; i++) {
+    auto body = [&, i] {
+      Random random{100 + i};
+      for (uint64_t r = 0; r < each; r++) {
+        random(4) ? f.post() : f.postOne();
+        if (random(64) == 0) interrupt(users[random(static_cast<uint32_t>(waiters))], kInterruptEnd);
         if ((r + i) % 32 == 0) yield();
       }
-    });
+    };
+    i < posters * kernel / waiters ? p.kernel(body) : p.fiber(body);
+  }
+  p.join();
+  cr_assert_eq(f.get(), all - 1);
+  f.post();  // they may all go only now: who cancels them has ended
   t.join();
-  cr_assert_eq(f.get(), kPosters * kEach);
+  cr_assert_eq(f.get(), all);
+  cr_assert_eq(queued(&f), 0u);
+  cr_assert_gt(cancelled, 0);
+}
+Test(fiber_futex, no_post_is_missed, .timeout = 240) { counts(6, 10000, 16, 3); }
+
+// One of two who wait is cancelled just when postOne() comes: it wakes the other, or the cancelled one counts as woken.
+void cancelled_beside_a_post(int rounds_wanted) {
+  FiberFutex f;
+  std::atomic<FiberRecord*> waits{nullptr};
+  std::atomic<int> result{-1};
+  std::atomic<int> woken{0}, go{0};
+  Rounds rounds(4);
+  Threads t;
+  for (size_t who = 0; who < 4; who++) {
+    auto body = [&, who] {
+      Random random{who};
+      if (who == 0) waits = self();
+      for (int r = 1; r <= rounds_wanted; r++) {
+        rounds.meet();
+        const uint64_t token = f.get() + 1;
+        rounds.meet();
+        auto delay = [&] {
+          while (go != r) yield();
+          for (uint32_t n = random(400); n; n--) asm volatile("");
+        };
+        if (who == 0) {
+          result = f.wait(token);
+        } else if (who == 1) {
+          cr_assert_eq(f.wait(token), 0);
+          woken = r;
+        } else if (who == 2) {
+          delay();
+          f.postOne();
+        } else {
+          until_queued(&f, 2);
+          go = r;
+          delay();
+          interrupt(waits, kInterruptEnd);
+          while (result < 0) yield();
+          cr_assert(result == 0 || result == ECANCELED);
+          if (result == 0) f.postOne();
+          while (woken != r) yield();
+          result = -1;
+        }
+        rounds.meet();
+        if (who == 0) forget_cancel();
+      }
+    };
+    who % 2 ? t.kernel(body) : t.fiber(body);
+  }
+  t.join();
   cr_assert_eq(queued(&f), 0u);
 }
+
+// With half of the users kernel threads that are none of ours.
+void stress(unsigned workers, uint64_t seed) {
+  use_chaos(workers, seed);
+  counts(4, 400 * static_cast<uint64_t>(times()), 8, 4);
+  cancelled_beside_a_post(300);
+  counted(4 * 400L * times() + 5 * 300L, "posts and waits of futexes");
+}
+Test(fiber_futex, chaos_1_worker, .timeout = 240) { stress(1, 1); }
+Test(fiber_futex, chaos_2_workers, .timeout = 240) { stress(2, 2); }
+Test(fiber_futex, chaos_16_workers, .timeout = 240) { stress(16, 3); }
 
 // A post that is not enough comes just when somebody has made up his mind to wait; the one that is enough must still wake him.
 Test(fiber_futex, posts_one_after_the_other_are_not_lost, .timeout = 240) {

@@ -409,6 +409,7 @@ void consumed_in_each_way(int workers, uint64_t seed) {
   t.join();
   cr_assert_eq(consumed, long{kPairs} * kRounds * kMany);
   cr_assert(given_up > 0 && cancelled > 0);
+  counted(consumed, "futures");
 }
 
 Test(fiber_future, chaos_1_worker, .timeout = 240) { consumed_in_each_way(1, 1); }

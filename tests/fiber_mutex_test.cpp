@@ -29,14 +29,13 @@ Test(fiber_mutex, zeros_are_an_unlocked_mutex) {
   for (unsigned char c : memory) cr_assert_eq(c, 0);
 }
 
-Test(fiber_mutex, excludes_fibers_and_kernel_threads, .timeout = 240) {
-  constexpr int kThreads = 20, kRounds = 20000;
+void excludes(int threads, int kernel, int count) {
   FiberMutex m;
   long n = 0;
   Threads t;
   auto body = [&](int i) {
     Random random{static_cast<uint64_t>(i)};
-    for (int r = 0; r < kRounds; r++) {
+    for (int r = 0; r < count; r++) {
       switch (random(8)) {
         case 0:
           while (!m.try_lock()) yield();
@@ -54,13 +53,23 @@ Test(fiber_mutex, excludes_fibers_and_kernel_threads, .timeout = 240) {
       m.unlock();
     }
   };
-  for (int i = 0; i < 4; i++) t.kernel([&, i] { body(i); });
-  for (int i = 4; i < kThreads; i++) t.fiber([&, i] { body(i); });
+  for (int i = 0; i < threads; i++) i < kernel ? t.kernel([&, i] { body(i); }) : t.fiber([&, i] { body(i); });
   t.join();
-  cr_assert_eq(n, long{kThreads} * kRounds);
+  cr_assert_eq(n, long{threads} * count);
   cr_assert_null(m.owner());
   cr_assert_eq(queued(&m), 0u);
 }
+Test(fiber_mutex, excludes_fibers_and_kernel_threads, .timeout = 240) { excludes(20, 4, 20000); }
+
+// With half of the users kernel threads that are none of ours.
+void stress(unsigned workers, uint64_t seed) {
+  use_chaos(workers, seed);
+  excludes(12, 6, 600 * times());
+  counted(long{12} * 600 * times(), "locks of mutexes");
+}
+Test(fiber_mutex, chaos_1_worker, .timeout = 240) { stress(1, 1); }
+Test(fiber_mutex, chaos_2_workers, .timeout = 240) { stress(2, 2); }
+Test(fiber_mutex, chaos_16_workers, .timeout = 240) { stress(16, 3); }
 
 // It becomes free, and another's, just when somebody has made up his mind to wait.
 Test(fiber_mutex, waiter_that_comes_as_it_changes_hands_is_not_lost, .timeout = 240) {

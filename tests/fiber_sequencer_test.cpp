@@ -375,13 +375,14 @@ void everybody_is_woken(uint32_t workers, uint64_t seed) {
   constexpr uint64_t kPosters = 4;
   const uint64_t kEach = 1500 * static_cast<uint64_t>(times()), kAll = kPosters * kEach;
   FiberSequencer s;
-  std::atomic<long> given_up{0};
+  std::atomic<long> given_up{0}, waits{0};
   Threads t;
   for (int u = 0; u < 12; u++) {
     auto body = [&, u] {
       Random random{static_cast<uint64_t>(u)};
       Pieces<Future> pieces;
       for (uint64_t token = 0; token < kAll;) {
+        waits++;
         token += 1 + random(60);
         if (token > kAll) token = kAll;
         switch (random(3)) {
@@ -417,6 +418,7 @@ void everybody_is_woken(uint32_t workers, uint64_t seed) {
   t.join();
   cr_assert_eq(s.get(), kAll);
   cr_assert(given_up > 0);
+  counted(static_cast<long>(kAll) + waits, "counts and waits of sequencers");
 }
 
 Test(fiber_sequencer, chaos_1_worker, .timeout = 240) { everybody_is_woken(1, 1); }
@@ -509,9 +511,9 @@ Test(fiber_event, wakes_all_even_if_reset_at_once) {
 }
 
 // Producers and a consumer that agree by events: none is missed, under chaos.
-Test(fiber_event, chaos, .timeout = 240) {
-  use_chaos(2, 4);
-  constexpr int kRounds = 1000;
+void agree(unsigned workers, uint64_t seed) {
+  use_chaos(workers, seed);
+  constexpr int kRounds = 700;
   for (bool kernel : {false, true}) {
     FiberEvent full, empty;
     int value = 0;
@@ -534,5 +536,8 @@ Test(fiber_event, chaos, .timeout = 240) {
     }
   }
 }
+Test(fiber_event, chaos_1_worker, .timeout = 240) { agree(1, 3); }
+Test(fiber_event, chaos_2_workers, .timeout = 240) { agree(2, 4); }
+Test(fiber_event, chaos_16_workers, .timeout = 240) { agree(16, 5); }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // For the tests of sync: fibers, and kernel threads that are none, running lambdas.
 #pragma once
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #ifdef __SANITIZE_ADDRESS__
@@ -145,13 +146,19 @@ inline int chaos_rounds(int n) {
 inline void use_chaos(uint32_t workers, uint64_t seed) {
   fiberthread::options.workers = workers;
   fiberthread::options.preempt_us = 150;
-  fiberthread::chaos_seed = seed;
+  const char* n = getenv("SOAK_SEED");
+  fiberthread::chaos_seed = seed + (n ? strtoull(n, nullptr, 10) : 0);
 }
 
 // TEST_TIMES=n: so many times as many rounds as usual, for long runs with a sanitizer.
 inline int times() {
   const char* n = getenv("TEST_TIMES");
   return n ? atoi(n) : 1;
+}
+
+// For tests/address_soak, which adds up what many runs have done.
+inline void counted(long n, const char* what) {
+  if (getenv("TEST_TIMES")) fprintf(stderr, "counted: %ld %s\n", n, what);
 }
 
 // Whoever has been cancelled stays so; tests go on.

@@ -142,6 +142,56 @@ Test(latch, counts_down_once) {
   cr_assert_eq(l.wait_until(0), 0);
 }
 
+// Each opens just when the last one comes, however those wait; who has waited destroys it.
+Test(latch, nobody_is_left_behind, .timeout = 120) {
+  constexpr int kThreads = 8, kRounds = 150;
+  Latch* latch = nullptr;
+  std::atomic<int> came{0}, left{0};
+  std::atomic<long> cancelled{0};
+  std::atomic<FiberRecord*> users[kThreads] = {};
+  Rounds rounds(kThreads);
+  Threads t;
+  for (int i = 0; i < kThreads; i++) {
+    auto body = [&, i] {
+      Random random{static_cast<uint64_t>(i)};
+      users[i] = self();
+      for (int r = 0; r < kRounds; r++) {
+        if (i == 0) {
+          latch = new Latch(kThreads);
+          came = left = 0;
+        }
+        rounds.meet();
+        for (uint32_t delay = random(300); delay; delay--) asm volatile("");
+        came++;
+        int e = ETIMEDOUT;
+        if (random(2)) e = latch->arrive_and_wait();
+        else latch->count_down();
+        if (random(8) == 0) interrupt(users[random(kThreads)], kInterruptEnd);
+        while (e) {
+          cr_assert(e == ECANCELED || e == ETIMEDOUT);
+          if (e == ECANCELED) {
+            cancelled++;
+            forget_cancel();
+          }
+          e = random(2) ? latch->wait() : latch->wait_for(random(30'000));
+        }
+        cr_assert_eq(came, kThreads);
+        cr_assert(latch->try_wait());
+        if (++left == kThreads) {
+          latch->~Latch();
+          memset(static_cast<void*>(latch), 0x5a, sizeof *latch);
+          operator delete(latch);
+        }
+        rounds.meet();
+        forget_cancel();
+      }
+    };
+    i % 2 ? t.kernel(body) : t.fiber(body);
+  }
+  t.join();
+  cr_assert_gt(cancelled, 0);
+}
+
 Test(barrier, lets_all_on_together_phase_after_phase, .timeout = 120) {
   constexpr int kThreads = 8;
   const int kPhases = chaos_rounds(400);
@@ -208,6 +258,39 @@ Test(barrier, who_gives_up_has_not_arrived) {
   t.fiber([&] { cr_assert_eq(b.arrive_and_wait(), 0); });
   cr_assert_eq(b.wait(phase), 0);
   cr_assert_eq(b.wait(phase), 0);  // it is over
+}
+
+// However near its timeout was, who waits for the last phase touches nothing after it: the first to return destroys it.
+Test(barrier, may_go_when_a_wait_has_returned, .timeout = 120) {
+  constexpr int kThreads = 4, kRounds = 300;
+  union Place {
+    Place() {}
+    ~Place() {}
+    Barrier b;
+  };
+  Pieces<Place> pieces;
+  Place* place = nullptr;
+  std::atomic<int> destroyed{0};
+  Rounds rounds(kThreads);
+  Threads t;
+  for (int i = 0; i < kThreads; i++) {
+    auto body = [&, i] {
+      Random random{static_cast<uint64_t>(i)};
+      for (int r = 1; r <= kRounds; r++) {
+        if (i == 0) new (&(place = pieces.make())->b) Barrier(kThreads);
+        rounds.meet();
+        Barrier& b = place->b;
+        while (int e = b.arrive_and_wait_for(random(15'000))) cr_assert_eq(e, ETIMEDOUT);
+        int before = r - 1;
+        if (destroyed.compare_exchange_strong(before, r)) {
+          b.~Barrier();
+          pieces.destroy(place);
+        }
+        rounds.meet();
+      }
+    };
+    i % 2 ? t.kernel(body) : t.fiber(body);
+  }
 }
 
 // Timeouts come at every point of a phase; all the same each phase has all.
