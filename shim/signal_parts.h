@@ -99,7 +99,7 @@ struct ThreadSignals {
 inline ThreadSignals& state_of(FiberRecord* f) { return shim_share<ThreadSignals, 0, 96>(f); }
 
 extern PendingQueue process_queue;  // for the process, when no thread takes them
-extern Pending* free_pending;
+void forget_pending();  // in the child of a fork
 
 // The first signal that is in `wanted`, taken out.
 bool take_any(FiberRecord* me, uint64_t wanted, siginfo_t* out);

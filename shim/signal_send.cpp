@@ -1,6 +1,7 @@
 // Signals that are pending, whose they are, and how those are told; the calls that send them.
 #include <errno.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "sched/stack.h"
@@ -13,9 +14,23 @@ namespace fiberthread {
 namespace signals {
 
 PendingQueue process_queue;
-Pending* free_pending = nullptr;
 
 namespace {
+
+Pending* free_pending = nullptr;
+std::atomic<uint64_t> pending_count{0};  // written under the lock
+
+void put_pending(Pending* p) {  // Locked
+  p->next = free_pending;
+  free_pending = p;
+  pending_count.store(pending_count.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+}
+
+// As in the kernel, which counts its own: what real-time signals of threads need room for.
+bool room_for_pending() {
+  uint64_t limit[2];
+  return raw_syscall(SYS_prlimit64, 0, RLIMIT_SIGPENDING, 0, arg(limit)) != 0 || pending_count.load(std::memory_order_relaxed) < limit[0];
+}
 
 Pending* new_pending() {  // Locked
   if (!free_pending) {
@@ -30,6 +45,7 @@ Pending* new_pending() {  // Locked
   }
   Pending* p = free_pending;
   free_pending = p->next;
+  pending_count.store(pending_count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   return p;
 }
 
@@ -66,8 +82,7 @@ bool take(PendingQueue& q, uint64_t wanted, siginfo_t* out) {
     if (!(bit(sig) & wanted)) continue;
     *out = found->info;
     *p = found->next;
-    found->next = free_pending;
-    free_pending = found;
+    put_pending(found);
     bool more = false;
     for (Pending* r = q.first; r; r = r->next) more |= r->info.si_signo == sig;
     if (!more) q.bits.fetch_and(~bit(sig), std::memory_order_relaxed);
@@ -81,6 +96,8 @@ bool alive(FiberRecord* f) {
 }
 
 }  // namespace
+
+void forget_pending() { pending_count.store(0); }
 
 bool take_any(FiberRecord* me, uint64_t wanted, siginfo_t* out) {
   return take(state_of(me).queue, wanted, out) || take(process_queue, wanted, out);
@@ -206,9 +223,12 @@ void signal_thread_ends(FiberRecord* me) {
     Locked locked;
     for (Pending* p = s.queue.first; p;) {
       Pending* next = p->next;
-      Pending*& to = p->for_process ? homeless : free_pending;
-      p->next = to;
-      to = p;
+      if (p->for_process) {
+        p->next = homeless;
+        homeless = p;
+      } else {
+        put_pending(p);
+      }
       p = next;
     }
     s.queue.first = nullptr;
@@ -223,8 +243,7 @@ void signal_thread_ends(FiberRecord* me) {
       else wake_waiter(p->info.si_signo, false);
     }
     Locked locked;
-    p->next = free_pending;
-    free_pending = p;
+    put_pending(p);
   }
 }
 
@@ -254,6 +273,7 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
       return 0;
     }
   }
+  if (sig >= 32 && !room_for_pending()) return EAGAIN;
   if (to == tls_current) {
     Busy busy;
     record(to, info, false);
@@ -318,6 +338,7 @@ FIBERTHREAD_EXPORT int pthread_kill(pthread_t t, int sig) noexcept {
 FIBERTHREAD_EXPORT int pthread_sigqueue(pthread_t t, int sig, const union sigval value) noexcept {
   FiberRecord* f = sched_started() ? fiber_of(t) : nullptr;
   if (!f) return sched_started() && stale_handle(t) ? ESRCH : REAL(pthread_sigqueue)(t, sig, value);
+  if (f->done.load(std::memory_order_acquire)) return ESRCH;  // unlike pthread_kill()
   siginfo_t info;
   memset(&info, 0, sizeof info);
   info.si_code = SI_QUEUE;
