@@ -91,6 +91,17 @@ bool take(PendingQueue& q, uint64_t wanted, siginfo_t* out) {
   return false;
 }
 
+// What nobody has any more, in order.
+void give_all(Pending* p, bool by_sysmon) {
+  while (p) {
+    Pending* next = p->next;
+    give(pick_target(nullptr, p->info.si_signo), p->info, by_sysmon);
+    Locked locked;
+    put_pending(p);
+    p = next;
+  }
+}
+
 bool alive(FiberRecord* f) {
   return f->valid.load(std::memory_order_acquire) && !f->done.load(std::memory_order_relaxed) && !state_of(f).ended;
 }
@@ -138,7 +149,10 @@ bool record(FiberRecord*& f, const siginfo_t& info, bool for_process) {
   PendingQueue& q = f ? state_of(f).queue : process_queue;
   // Those before it that nobody took go to the same fiber, or they would come after it.
   if (f && for_process && process_queue.bits.load(std::memory_order_relaxed) & bit(info.si_signo)) move(process_queue, q, info.si_signo);
-  if (info.si_signo < SIGRTMIN && q.bits.load(std::memory_order_relaxed) & bit(info.si_signo)) return false;
+  // What was sent to the thread and what was sent to the process are counted apart, as in the kernel.
+  if (info.si_signo < SIGRTMIN && q.bits.load(std::memory_order_relaxed) & bit(info.si_signo))
+    for (Pending* p = q.first; p; p = p->next)
+      if (p->info.si_signo == info.si_signo && p->for_process == for_process) return false;
   Pending* p = new_pending();
   if (!p) return false;
   p->info = info;
@@ -209,6 +223,51 @@ void forget_tellings() {
   }
 }
 
+namespace {
+void make_known(FiberRecord* to, int sig, bool by_sysmon) {
+  // Looked at again: somebody may have unblocked it meanwhile.
+  if (!to) to = pick_target(nullptr, sig);
+  if (!to) {
+    wake_waiter(sig, by_sysmon);
+    return;
+  }
+  if (by_sysmon) tell_by_sysmon(to, sig);
+  else tell(to, sig);
+  give_away(to, bit(sig), by_sysmon);  // or have blocked it
+}
+}  // namespace
+
+void give(FiberRecord* to, const siginfo_t& info, bool by_sysmon) {
+  if (record(to, info, true)) make_known(to, info.si_signo, by_sysmon);
+}
+
+void give_away(FiberRecord* f, uint64_t blocked, bool by_sysmon) {
+  PendingQueue& q = state_of(f).queue;
+  blocked &= mask_of(f);
+  uint64_t nobodys = process_queue.bits.load(std::memory_order_seq_cst) & blocked;
+  if (__builtin_expect(!(q.bits.load(std::memory_order_seq_cst) & blocked) && !nobodys, 1)) return;
+  Pending *given = nullptr, **end = &given;
+  {
+    Locked locked;
+    uint64_t left = 0;
+    for (Pending** p = &q.first; *p;) {
+      Pending* one = *p;
+      if (one->for_process && blocked & bit(one->info.si_signo)) {
+        *p = one->next;
+        one->next = nullptr;
+        *end = one;
+        end = &one->next;
+      } else {
+        left |= bit(one->info.si_signo);
+        p = &one->next;
+      }
+    }
+    q.bits.store(left, std::memory_order_relaxed);
+  }
+  give_all(given, by_sysmon);
+  for (; nobodys; nobodys &= nobodys - 1) make_known(nullptr, __builtin_ctzll(nobodys) + 1, by_sysmon);
+}
+
 }  // namespace signals
 
 using namespace signals;
@@ -218,14 +277,15 @@ void signal_thread_ends(FiberRecord* me) {
   ThreadSignals& s = state_of(me);
   s.ended.exchange(true, std::memory_order_seq_cst);
   if (s.arriving.load(std::memory_order_seq_cst) == 0) return;  // the usual end, without a system call
-  Pending* homeless = nullptr;
+  Pending *homeless = nullptr, **end = &homeless;
   {
     Locked locked;
     for (Pending* p = s.queue.first; p;) {
       Pending* next = p->next;
       if (p->for_process) {
-        p->next = homeless;
-        homeless = p;
+        p->next = nullptr;
+        *end = p;
+        end = &p->next;
       } else {
         put_pending(p);
       }
@@ -234,17 +294,7 @@ void signal_thread_ends(FiberRecord* me) {
     s.queue.first = nullptr;
     s.queue.bits.store(0, std::memory_order_relaxed);
   }
-  while (homeless) {
-    Pending* p = homeless;
-    homeless = p->next;
-    FiberRecord* to = pick_target(nullptr, p->info.si_signo);
-    if (record(to, p->info, true)) {
-      if (to) tell(to, p->info.si_signo);
-      else wake_waiter(p->info.si_signo, false);
-    }
-    Locked locked;
-    put_pending(p);
-  }
+  give_all(homeless, false);
 }
 
 int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
@@ -374,10 +424,8 @@ bool sent_to_ourselves(pid_t pid, int sig, int code, sigval value) {
   info.si_uid = getuid();
   if (code == SI_QUEUE) info.si_value = value;
   Busy busy;
-  if (!record(to, info, true)) return true;
-  if (to == me) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
-  else if (to) tell(to, sig);
-  else wake_waiter(sig, false);
+  if (to != me) give(to, info, false);
+  else if (record(to, info, true)) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
   return true;
 }
 }  // namespace
