@@ -372,10 +372,10 @@ bool sched_count_end() {
 bool sched_started() { return phase.load(std::memory_order_acquire) == Phase::On; }
 
 bool sched_start() {
-  FiberRecord* me = self();
   Phase p = phase.load(std::memory_order_acquire);
+  if (p == Phase::Impossible) return false;  // before self(), which may need memory
+  FiberRecord* me = self();
   if (__builtin_expect(p == Phase::On && !(me->is_main && me->kernel), 1)) return true;
-  if (p == Phase::Impossible) return false;
   Busy busy;
   if (p == Phase::Off && phase.compare_exchange_strong(p, Phase::Starting, std::memory_order_acq_rel)) {
     const char* why = nullptr;

@@ -21,6 +21,7 @@
 #include "shim/signal.h"
 #include "shim/time.h"
 #include "shim/user_memory.h"
+#include "shim/user_memory.h"
 
 namespace fiberthread {
 namespace {
@@ -127,8 +128,10 @@ FIBERTHREAD_EXPORT __attribute__((weak)) int clock_gettime(clockid_t clock, time
   FiberRecord* f = owner_of_clock(clock);
   if (!f) return REAL(clock_gettime)(clock, t);
   uint64_t ns = cpu_time_of(f);
-  *t = {static_cast<time_t>(ns / kNsPerSec), static_cast<long>(ns % kNsPerSec)};
-  return 0;
+  timespec time{static_cast<time_t>(ns / kNsPerSec), static_cast<long>(ns % kNsPerSec)};
+  if (copy_user(t, &time)) return 0;  // which the kernel would write
+  errno = EFAULT;
+  return -1;
 }
 
 FIBERTHREAD_EXPORT int clock_getres(clockid_t clock, timespec* t) noexcept {

@@ -183,6 +183,7 @@ void signal_after_fork_child() {
   // Nothing is pending in a child.
   process_queue.bits.store(0);
   process_queue.first = nullptr;
+  forget_pending();
   ThreadSignals& s = state_of(tls_current);
   s.queue.bits.store(0);
   s.queue.first = nullptr;

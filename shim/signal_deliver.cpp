@@ -111,8 +111,10 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
   if (!other && !me->kernel) other = stack_of_kernel_thread(me, a, sp);
   context->uc_stack = show_alternate();
   set_words(context->uc_sigmask, back);
-  set_mask_of(me, mask_during(mask_of(me), a, sig));
+  uint64_t before = mask_of(me), during = mask_during(before, a, sig);
+  set_mask_of(me, during);
   sched_apply_mask();
+  give_away(me, during & ~before);
   // What this one does not block comes first, as if it had interrupted it at once.
   run_pending(me);
   if (other) {
@@ -138,6 +140,7 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
   set_mask_of(me, after);
   sched_apply_mask();
   follow_main(me, after);
+  give_away(me, after & ~during);
   if (!me->kernel) set_alternate(context->uc_stack, sp);
   errno = error;
   return a.flags & SA_RESTART ? Ran::Restarts : Ran::Interrupts;
@@ -261,13 +264,12 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
       if (watched(kWatchSignal)) debug_line("signal", me, "gets at once ", static_cast<uint64_t>(sig));
       if (stack_of_kernel_thread(me, action_of(sig), stack_pointer(in.uc))) return true;
       enter(in, sig, got);
+    } else if (!to || (to != me && !timed)) {
+      if (watched(kWatchSignal)) debug_line("signal", to, "is to get, of the process's, ", static_cast<uint64_t>(sig));
+      give(to, got, idle_context);
     } else {
       if (watched(kWatchSignal)) debug_line("signal", to, "is to get later ", static_cast<uint64_t>(sig));
       if (!record(to, got, !timed && !sent_to_thread(got))) return false;
-      if (!to) {
-        wake_waiter(sig, idle_context);
-        return false;
-      }
       if (timed && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return false;
       if (to == me) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
       else if (idle_context) tell_by_sysmon(to, sig);
@@ -281,6 +283,7 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
     if (watched(kWatchSignal)) debug_line("signal", me, "gets one that was kept: ", static_cast<uint64_t>(got.si_signo));
     enter(in, got.si_signo, got);
   }
+  give_away(me, mask_of(me) & ~words(in.uc->uc_sigmask));  // of what the handlers block
   return false;
 }
 
@@ -363,9 +366,11 @@ extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fi
   uint32_t busy;
   frame_leaving(me, f, &busy);
   uint64_t mask = words(uc->uc_sigmask) & ~kNeverBlocked;
+  uint64_t blocked = mask & ~mask_of(me);
   set_mask_of(me, mask);
   sched_apply_mask();
   follow_main(me, mask);
+  give_away(me, blocked);
   if (busy == 0) {
     if (me->interrupts.load(std::memory_order_relaxed) & kInterruptSignal) {
       me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);

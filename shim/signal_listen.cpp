@@ -43,10 +43,7 @@ void hand_out(const siginfo_t& info) {
     return;
   }
   if (gone) return;
-  FiberRecord* to = pick_target(nullptr, sig);
-  if (!record(to, info, true)) return;
-  if (to) tell(to, sig);
-  else wake_waiter(sig, false);
+  give(pick_target(nullptr, sig), info, false);
 }
 
 // Whatever has become of the descriptor meanwhile: programs close those that they do not know.

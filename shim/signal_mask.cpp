@@ -46,6 +46,7 @@ void change_mask(FiberRecord* me, uint64_t mask) {
       Busy busy;
       set_mask_of(me, mask);
       sched_apply_mask();
+      give_away(me, mask & ~before);
     }
     follow_main(me, mask);
     if (me == main_fiber) blocked_by_main(mask & ~before);

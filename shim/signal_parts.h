@@ -99,7 +99,7 @@ struct ThreadSignals {
 inline ThreadSignals& state_of(FiberRecord* f) { return shim_share<ThreadSignals, 0, 96>(f); }
 
 extern PendingQueue process_queue;  // for the process, when no thread takes them
-extern Pending* free_pending;
+void forget_pending();  // in the child of a fork
 
 // The first signal that is in `wanted`, taken out.
 bool take_any(FiberRecord* me, uint64_t wanted, siginfo_t* out);
@@ -125,6 +125,11 @@ void tell(FiberRecord* f, int sig);
 void tell_by_sysmon(FiberRecord* f, int sig);
 void on_sysmon();
 void forget_tellings();  // in the child of a fork
+// Records one that was sent to the process, for `to`, or for nobody if that is null, and makes it known.
+void give(FiberRecord* to, const siginfo_t& info, bool by_sysmon);
+// After `f` has `blocked` these: what it was to get of what was sent to the process goes to who has it unblocked, or waits for it. As in
+// the kernel, which records such for nobody until somebody takes it.
+void give_away(FiberRecord* f, uint64_t blocked, bool by_sysmon = false);
 
 // ---- signals that only parked fibers take (signal_listen.cpp) ----
 

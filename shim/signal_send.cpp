@@ -1,6 +1,7 @@
 // Signals that are pending, whose they are, and how those are told; the calls that send them.
 #include <errno.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "sched/stack.h"
@@ -13,9 +14,23 @@ namespace fiberthread {
 namespace signals {
 
 PendingQueue process_queue;
-Pending* free_pending = nullptr;
 
 namespace {
+
+Pending* free_pending = nullptr;
+std::atomic<uint64_t> pending_count{0};  // written under the lock
+
+void put_pending(Pending* p) {  // Locked
+  p->next = free_pending;
+  free_pending = p;
+  pending_count.store(pending_count.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+}
+
+// As in the kernel, which counts its own: what real-time signals of threads need room for.
+bool room_for_pending() {
+  uint64_t limit[2];
+  return raw_syscall(SYS_prlimit64, 0, RLIMIT_SIGPENDING, 0, arg(limit)) != 0 || pending_count.load(std::memory_order_relaxed) < limit[0];
+}
 
 Pending* new_pending() {  // Locked
   if (!free_pending) {
@@ -30,6 +45,7 @@ Pending* new_pending() {  // Locked
   }
   Pending* p = free_pending;
   free_pending = p->next;
+  pending_count.store(pending_count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   return p;
 }
 
@@ -66,8 +82,7 @@ bool take(PendingQueue& q, uint64_t wanted, siginfo_t* out) {
     if (!(bit(sig) & wanted)) continue;
     *out = found->info;
     *p = found->next;
-    found->next = free_pending;
-    free_pending = found;
+    put_pending(found);
     bool more = false;
     for (Pending* r = q.first; r; r = r->next) more |= r->info.si_signo == sig;
     if (!more) q.bits.fetch_and(~bit(sig), std::memory_order_relaxed);
@@ -76,11 +91,24 @@ bool take(PendingQueue& q, uint64_t wanted, siginfo_t* out) {
   return false;
 }
 
+// What nobody has any more, in order.
+void give_all(Pending* p, bool by_sysmon) {
+  while (p) {
+    Pending* next = p->next;
+    give(pick_target(nullptr, p->info.si_signo), p->info, by_sysmon);
+    Locked locked;
+    put_pending(p);
+    p = next;
+  }
+}
+
 bool alive(FiberRecord* f) {
   return f->valid.load(std::memory_order_acquire) && !f->done.load(std::memory_order_relaxed) && !state_of(f).ended;
 }
 
 }  // namespace
+
+void forget_pending() { pending_count.store(0); }
 
 bool take_any(FiberRecord* me, uint64_t wanted, siginfo_t* out) {
   return take(state_of(me).queue, wanted, out) || take(process_queue, wanted, out);
@@ -121,7 +149,10 @@ bool record(FiberRecord*& f, const siginfo_t& info, bool for_process) {
   PendingQueue& q = f ? state_of(f).queue : process_queue;
   // Those before it that nobody took go to the same fiber, or they would come after it.
   if (f && for_process && process_queue.bits.load(std::memory_order_relaxed) & bit(info.si_signo)) move(process_queue, q, info.si_signo);
-  if (info.si_signo < SIGRTMIN && q.bits.load(std::memory_order_relaxed) & bit(info.si_signo)) return false;
+  // What was sent to the thread and what was sent to the process are counted apart, as in the kernel.
+  if (info.si_signo < SIGRTMIN && q.bits.load(std::memory_order_relaxed) & bit(info.si_signo))
+    for (Pending* p = q.first; p; p = p->next)
+      if (p->info.si_signo == info.si_signo && p->for_process == for_process) return false;
   Pending* p = new_pending();
   if (!p) return false;
   p->info = info;
@@ -192,6 +223,51 @@ void forget_tellings() {
   }
 }
 
+namespace {
+void make_known(FiberRecord* to, int sig, bool by_sysmon) {
+  // Looked at again: somebody may have unblocked it meanwhile.
+  if (!to) to = pick_target(nullptr, sig);
+  if (!to) {
+    wake_waiter(sig, by_sysmon);
+    return;
+  }
+  if (by_sysmon) tell_by_sysmon(to, sig);
+  else tell(to, sig);
+  give_away(to, bit(sig), by_sysmon);  // or have blocked it
+}
+}  // namespace
+
+void give(FiberRecord* to, const siginfo_t& info, bool by_sysmon) {
+  if (record(to, info, true)) make_known(to, info.si_signo, by_sysmon);
+}
+
+void give_away(FiberRecord* f, uint64_t blocked, bool by_sysmon) {
+  PendingQueue& q = state_of(f).queue;
+  blocked &= mask_of(f);
+  uint64_t nobodys = process_queue.bits.load(std::memory_order_seq_cst) & blocked;
+  if (__builtin_expect(!(q.bits.load(std::memory_order_seq_cst) & blocked) && !nobodys, 1)) return;
+  Pending *given = nullptr, **end = &given;
+  {
+    Locked locked;
+    uint64_t left = 0;
+    for (Pending** p = &q.first; *p;) {
+      Pending* one = *p;
+      if (one->for_process && blocked & bit(one->info.si_signo)) {
+        *p = one->next;
+        one->next = nullptr;
+        *end = one;
+        end = &one->next;
+      } else {
+        left |= bit(one->info.si_signo);
+        p = &one->next;
+      }
+    }
+    q.bits.store(left, std::memory_order_relaxed);
+  }
+  give_all(given, by_sysmon);
+  for (; nobodys; nobodys &= nobodys - 1) make_known(nullptr, __builtin_ctzll(nobodys) + 1, by_sysmon);
+}
+
 }  // namespace signals
 
 using namespace signals;
@@ -201,31 +277,24 @@ void signal_thread_ends(FiberRecord* me) {
   ThreadSignals& s = state_of(me);
   s.ended.exchange(true, std::memory_order_seq_cst);
   if (s.arriving.load(std::memory_order_seq_cst) == 0) return;  // the usual end, without a system call
-  Pending* homeless = nullptr;
+  Pending *homeless = nullptr, **end = &homeless;
   {
     Locked locked;
     for (Pending* p = s.queue.first; p;) {
       Pending* next = p->next;
-      Pending*& to = p->for_process ? homeless : free_pending;
-      p->next = to;
-      to = p;
+      if (p->for_process) {
+        p->next = nullptr;
+        *end = p;
+        end = &p->next;
+      } else {
+        put_pending(p);
+      }
       p = next;
     }
     s.queue.first = nullptr;
     s.queue.bits.store(0, std::memory_order_relaxed);
   }
-  while (homeless) {
-    Pending* p = homeless;
-    homeless = p->next;
-    FiberRecord* to = pick_target(nullptr, p->info.si_signo);
-    if (record(to, p->info, true)) {
-      if (to) tell(to, p->info.si_signo);
-      else wake_waiter(p->info.si_signo, false);
-    }
-    Locked locked;
-    p->next = free_pending;
-    free_pending = p;
-  }
+  give_all(homeless, false);
 }
 
 int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
@@ -254,6 +323,7 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
       return 0;
     }
   }
+  if (sig >= 32 && !room_for_pending()) return EAGAIN;
   if (to == tls_current) {
     Busy busy;
     record(to, info, false);
@@ -318,6 +388,7 @@ FIBERTHREAD_EXPORT int pthread_kill(pthread_t t, int sig) noexcept {
 FIBERTHREAD_EXPORT int pthread_sigqueue(pthread_t t, int sig, const union sigval value) noexcept {
   FiberRecord* f = sched_started() ? fiber_of(t) : nullptr;
   if (!f) return sched_started() && stale_handle(t) ? ESRCH : REAL(pthread_sigqueue)(t, sig, value);
+  if (f->done.load(std::memory_order_acquire)) return ESRCH;  // unlike pthread_kill()
   siginfo_t info;
   memset(&info, 0, sizeof info);
   info.si_code = SI_QUEUE;
@@ -353,10 +424,8 @@ bool sent_to_ourselves(pid_t pid, int sig, int code, sigval value) {
   info.si_uid = getuid();
   if (code == SI_QUEUE) info.si_value = value;
   Busy busy;
-  if (!record(to, info, true)) return true;
-  if (to == me) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
-  else if (to) tell(to, sig);
-  else wake_waiter(sig, false);
+  if (to != me) give(to, info, false);
+  else if (record(to, info, true)) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
   return true;
 }
 }  // namespace

@@ -53,6 +53,7 @@ uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask, bool parks) {
   uint64_t old = mask_of(me);
   begin_busy();
   set_mask_of(me, mask & ~kNeverBlocked);
+  give_away(me, mask & ~old);
   if (!parks || !(old & ~mask)) return old;
   sched_apply_mask();  // what the kernel keeps for us comes now, and is recorded
   unblocked_beside_main(mask);
@@ -67,9 +68,11 @@ void signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted) {
   // As in the kernel: what only the other mask lets in runs if it has ended the call, and else waits on.
   while (interrupted && !ran && take_any(me, ~mask_of(me), &info)) ran = run_as_call(me, &info, old) != Ran::No;
   if (!ran) {
+    uint64_t blocked = old & ~mask_of(me);
     set_mask_of(me, old);
     // The kernel is back at the old mask by itself, or what ran as a default action has set the other one.
     sched_apply_mask();
+    give_away(me, blocked);
   }
   end_busy();
   run_unblocked(me);
@@ -101,6 +104,7 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
   begin_busy();
   set_mask_of(me, mask);
   sched_apply_mask();  // what the kernel keeps for us comes now, and is recorded
+  give_away(me, mask & ~old);
   unblocked_beside_main(mask);
   bool ran = false;
   while (!ran) {
@@ -117,6 +121,7 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
   if (!ran) {
     set_mask_of(me, old);
     sched_apply_mask();
+    give_away(me, old & ~mask);
   }
   end_busy();
   test_cancel();

@@ -396,8 +396,9 @@ FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noe
   pthread_attr_setdetachstate(attr, f->detached ? PTHREAD_CREATE_DETACHED : PTHREAD_CREATE_JOINABLE);
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
-  if (pthread_getaffinity_np(t, sizeof cpus, &cpus) == 0) pthread_attr_setaffinity_np(attr, sizeof cpus, &cpus);
-  return 0;
+  int e = pthread_getaffinity_np(t, sizeof cpus, &cpus) == 0 ? pthread_attr_setaffinity_np(attr, sizeof cpus, &cpus) : 0;
+  if (e) pthread_attr_destroy(attr);
+  return e;
 }
 
 FIBERTHREAD_EXPORT int pthread_setname_np(pthread_t t, const char* name) noexcept {
@@ -405,6 +406,7 @@ FIBERTHREAD_EXPORT int pthread_setname_np(pthread_t t, const char* name) noexcep
   if (!f && stale_handle(t)) return ESRCH;
   if (!f || !sched_started() || f->kernel) return REAL(pthread_setname_np)(t, name);
   if (strlen(name) >= sizeof f->name) return ERANGE;
+  if (f->done.load(std::memory_order_acquire)) return ENOENT;  // as libc finds no such file
   set_name(f, name);
   return 0;
 }
@@ -414,6 +416,7 @@ FIBERTHREAD_EXPORT int pthread_getname_np(pthread_t t, char* buf, size_t size) n
   if (!f && stale_handle(t)) return ESRCH;
   if (!f || !sched_started() || f->kernel) return REAL(pthread_getname_np)(t, buf, size);
   if (size < sizeof f->name) return ERANGE;
+  if (f->done.load(std::memory_order_acquire)) return ENOENT;
   if (has_name(f)) strcpy(buf, f->name);
   else raw_syscall(SYS_prctl, PR_GET_NAME, fiberthread::arg(buf));  // of the process, as a new thread inherits it
   return 0;

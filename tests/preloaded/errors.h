@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <threads.h>
 #include <time.h>
 #include <unistd.h>
@@ -106,6 +107,23 @@ static void helper_start(struct helper* h, void (*first)(void*), void (*last)(vo
 static void helper_end(struct helper* h) {
   sem_post(&h->go);
   assert(pthread_join(h->thread, NULL) == 0);
+}
+
+// In a process of its own, for what it leaves behind; with a thread made before, so that there has been one.
+static void in_child(void (*f)(void)) {
+  fflush(stdout);
+  pid_t pid = fork();
+  if (pid == 0) {
+    alarm(60);
+    elsewhere((void* (*)(void*))abs, NULL);
+    f();
+    fflush(stdout);
+    _exit(0);
+  }
+  int status;
+  while (waitpid(pid, &status, 0) != pid) {
+  }
+  if (status) printf("ended with %#x\n", status);
 }
 
 static void cases(void);

@@ -39,6 +39,13 @@ static void threads(void) {
   C11("detached", thrd_join, t, &r);
   C11("detached", thrd_detach, t);
   sem_post(go);
+  pthread_attr_t before, large;
+  pthread_getattr_default_np(&before);
+  pthread_attr_init(&large);
+  pthread_attr_setstacksize(&large, (size_t)1 << 46);
+  pthread_setattr_default_np(&large);
+  C11("stack too large", thrd_create, &t, nothing, NULL);
+  pthread_setattr_default_np(&before);
   pthread_attr_t a;
   int detached;
   pthread_getattr_np(pthread_self(), &a);
@@ -66,6 +73,13 @@ static void mutexes(void) {
     for (size_t k = 0; k < MOMENTS; k++)
       if (C11(format("mine, %s", moments[k].name), mtx_timedlock, &m, moments[k].t) == thrd_success) mtx_unlock(&m);
     other_tries();
+    if (recursive) {
+      unsigned* count = &((pthread_mutex_t*)&m)->__data.__count;
+      *count = UINT_MAX;
+      C11("as often as possible", mtx_lock, &m);
+      C11("as often as possible", mtx_trylock, &m);
+      *count = 1;
+    }
     C11("mine", mtx_unlock, &m);
     if (recursive) C11("free", mtx_unlock, &m);
     C11("free", mtx_lock, &m);

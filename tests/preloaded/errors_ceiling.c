@@ -22,6 +22,7 @@ static void ceilings(const char* who) {
       if (e) continue;
       sched_getparam(0, &p);
       printf("priority %d\n", p.sched_priority);
+      if (type == PTHREAD_MUTEX_ERRORCHECK) CASE(format("%s, mine", s), pthread_mutex_setprioceiling, &m, some[i], &old);
       CASE(s, pthread_mutex_unlock, &m);
       sched_getparam(0, &p);
       printf("priority %d\n", p.sched_priority);

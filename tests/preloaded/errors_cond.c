@@ -18,6 +18,18 @@ static void* lock_and_die(void* p) {
   pthread_cond_signal(&c);
   return p;
 }
+static void* lock_and_keep(void* p) {
+  assert(pthread_mutex_lock(&m) == 0);
+  return p;
+}
+static void* lock_die_and_spoil(void* p) {
+  elsewhere(lock_and_keep, NULL);
+  int r = pthread_mutex_lock(&m);
+  assert(r == EOWNERDEAD);
+  pthread_mutex_unlock(&m);
+  pthread_cond_signal(&c);
+  return p;
+}
 static pthread_t background(void* (*f)(void*)) {
   pthread_t t;
   assert(pthread_create(&t, NULL, f, NULL) == 0);
@@ -81,17 +93,32 @@ static void objects(int shared, int clock) {
   CASE(kind, pthread_cond_destroy, &c);
 }
 
+static int wait_until_signalled(int how) {
+  const struct timespec never = {4000000000, 0};
+  return how == 0 ? CASE("owner died", pthread_cond_wait, &c, &m)
+       : how == 1 ? CASE("owner died", pthread_cond_timedwait, &c, &m, &never)
+                  : CASE("owner died", pthread_cond_clockwait, &c, &m, CLOCK_MONOTONIC, &never);
+}
 // Who held the mutex meanwhile has ended with it.
 static void owner_dies(void) {
   pthread_cond_init(&c, NULL);
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < 3; i++) {
     init_mutex(PTHREAD_MUTEX_ERRORCHECK, 1);
     take(NULL);
     pthread_t t = background(lock_and_die);
-    int r = i ? CASE("owner died", pthread_cond_timedwait, &c, &m, &(struct timespec){4000000000, 0}) : CASE("owner died", pthread_cond_wait, &c, &m);
+    int r = wait_until_signalled(i);
     pthread_join(t, NULL);
     if (r == EOWNERDEAD) CASE("inconsistent", pthread_mutex_consistent, &m);
     CASE("mine", pthread_mutex_unlock, &m);
+    pthread_mutex_destroy(&m);
+  }
+  // And the next one gave it up as it was.
+  for (int i = 0; i < 3; i++) {
+    init_mutex(PTHREAD_MUTEX_ERRORCHECK, 1);
+    take(NULL);
+    pthread_t t = background(lock_die_and_spoil);
+    wait_until_signalled(i);
+    pthread_join(t, NULL);
     pthread_mutex_destroy(&m);
   }
   CASE("", pthread_cond_destroy, &c);

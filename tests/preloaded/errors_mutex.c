@@ -79,6 +79,7 @@ static void kind(int type, int protocol, int robust, int shared) {
     CASE(in("as often as possible"), pthread_mutex_lock, m);
     CASE(in("as often as possible"), pthread_mutex_trylock, m);
     CASE(in("as often as possible"), pthread_mutex_timedlock, m, &past);
+    CASE(in("as often as possible"), pthread_mutex_clocklock, m, CLOCK_MONOTONIC, &past);
     mutex.__data.__count = 1;
   } else {
     CASE(in("mine"), pthread_mutex_trylock, m);
@@ -100,11 +101,12 @@ static void kind(int type, int protocol, int robust, int shared) {
 
   // Its owner has ended.
   if (robust) {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
       elsewhere(lock_and_die, m);
       if (i == 0) CASE(in("owner died"), pthread_mutex_lock, m);
       if (i == 1) CASE(in("owner died"), pthread_mutex_trylock, m);
       if (i == 2) CASE(in("owner died"), pthread_mutex_timedlock, m, &past);
+      if (i == 3) CASE(in("owner died"), pthread_mutex_clocklock, m, CLOCK_MONOTONIC, &past);
       CASE(in("owner died"), pthread_mutex_consistent, m);
       CASE(in("consistent"), pthread_mutex_consistent, m);
       CASE(in("consistent"), pthread_mutex_unlock, m);
@@ -114,6 +116,7 @@ static void kind(int type, int protocol, int robust, int shared) {
     CASE(in("inconsistent"), pthread_mutex_unlock, m);
     CASE(in("not recoverable"), pthread_mutex_lock, m);
     CASE(in("not recoverable"), pthread_mutex_timedlock, m, &past);
+    CASE(in("not recoverable"), pthread_mutex_clocklock, m, CLOCK_REALTIME, &past);
     CASE(in("not recoverable"), pthread_mutex_consistent, m);
     CASE(in("not recoverable"), pthread_mutex_trylock, m);  // last: NPTL's leaves it locked
   }

@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 #include <grp.h>
+#include <linux/capability.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -12,24 +14,13 @@
 extern int __sched_setscheduler(int, int, const struct sched_param*), __sched_getscheduler(int), __sched_getparam(int, struct sched_param*);
 extern int __sched_get_priority_max(int), __sched_get_priority_min(int);
 extern pid_t _Fork(void), __vfork(void);
+extern int __ppoll_chk(struct pollfd*, nfds_t, const struct timespec*, const sigset_t*, size_t);
+extern int capset(void*, void*);
 
+static int nothing(void* p) { return 0; }
+static char child_stack[65536];
 static char theirs[64];  // a semaphore that is root's
 
-static void in_child(void (*f)(void)) {
-  fflush(stdout);
-  pid_t pid = fork();
-  if (pid == 0) {
-    alarm(60);
-    elsewhere((void* (*)(void*))abs, NULL);
-    f();
-    fflush(stdout);
-    _exit(0);
-  }
-  int status;
-  while (waitpid(pid, &status, 0) != pid) {
-  }
-  if (status) printf("ended with %#x\n", status);
-}
 static void* on_thread(void* p) {
   ((void (*)(void))p)();
   return p;
@@ -79,6 +70,24 @@ static void rights(void) {
   FAILS("-5", nice, -5);
   show("sem_open", "root's", sem_open(theirs, 0) == SEM_FAILED ? errno : 0);
   FAILS("root's", sem_unlink, theirs);
+  FAILS("a file system of its own", unshare, CLONE_NEWNS);
+  FAILS("a file system of its own", clone, nothing, child_stack + sizeof child_stack, CLONE_NEWNS | SIGCHLD, NULL);
+  int names = open("/proc/self/ns/uts", O_RDONLY);
+  FAILS("the same names", setns, names, CLONE_NEWUTS);
+  close(names);
+  struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  struct __user_cap_data_struct all_of_them[2] = {{~0u, ~0u, 0}, {~0u, ~0u, 0}};
+  FAILS("all", capset, &header, all_of_them);
+  FAILS("root's process", ptrace, PTRACE_ATTACH, 1, NULL, NULL);
+}
+// Who was real time before he became another user.
+static void raised(void) {
+  struct rlimit none = {0, 0};
+  setrlimit(RLIMIT_RTPRIO, &none);
+  struct sched_param p = {1};
+  CASE("1", pthread_setschedparam, pthread_self(), SCHED_FIFO, &p);
+  if (setresuid(65534, 65534, 65534) != 0) puts("no other user");
+  CASE("5, of another user", pthread_setschedprio, pthread_self(), 5);
 }
 static void other_user(void) {
   if (setgroups(0, NULL) != 0 || setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) puts("no other user");
@@ -89,8 +98,6 @@ static void other_user(void) {
   elsewhere(on_thread, rights);
 }
 
-static int nothing(void* p) { return 0; }
-static char child_stack[65536];
 static void no_processes(void) {
   struct rlimit l = {0, 0};
   setresuid(65534, 65534, 65534);
@@ -112,9 +119,23 @@ static void no_signals(void) {
   sigemptyset(&set);
   sigaddset(&set, SIGRTMIN);
   pthread_sigmask(SIG_BLOCK, &set, NULL);
+  sigset_t usr1;
+  sigemptyset(&usr1);
+  sigaddset(&usr1, SIGUSR1);
+  pthread_sigmask(SIG_BLOCK, &usr1, NULL);
   setrlimit(RLIMIT_SIGPENDING, &l);
   timer_t t;
   FAILS("no pending signals", timer_create, CLOCK_MONOTONIC, NULL, &t);
+  FAILS("no pending signals", sigqueue, getpid(), SIGRTMIN, (union sigval){0});
+  CASE("no pending signals", pthread_sigqueue, pthread_self(), SIGRTMIN, (union sigval){0});
+  CASE("no pending signals", pthread_kill, pthread_self(), SIGRTMIN);
+  FAILS("no pending signals", tgkill, getpid(), gettid(), SIGRTMIN);
+  FAILS("no pending signals, SIGUSR1", sigqueue, getpid(), SIGUSR1, (union sigval){0});
+  CASE("no pending signals, SIGUSR1", pthread_sigqueue, pthread_self(), SIGUSR1, (union sigval){0});
+  siginfo_t info;
+  struct timespec zero = {0, 0};
+  FAILS("nothing came", sigtimedwait, &set, &info, &zero);
+  show_value("sigtimedwait", "but SIGUSR1", sigtimedwait(&usr1, &info, &zero));
 }
 static void no_descriptors(void) {
   struct rlimit l = {3, 3};
@@ -125,10 +146,17 @@ static void no_descriptors(void) {
 }
 
 static void long_names(void) {
-  static char name[400] = "/";
-  memset(name + 1, 'x', 300);
-  show("sem_open", "300 characters", sem_open(name, O_CREAT, 0600, 1) == SEM_FAILED ? errno : 0);
-  FAILS("300 characters", sem_unlink, name);
+  static const int lengths[] = {250, 251, 252, 253, 254, 255, 256, 300};
+  for (int i = 0; i < 8; i++) {
+    static char name[400];
+    memset(name, 0, sizeof name);
+    memset(name, 'x', lengths[i]);
+    name[0] = '/';
+    const char* state = format("%d characters", lengths[i]);
+    show("sem_open", format("%s, absent", state), sem_open(name, 0) == SEM_FAILED ? errno : 0);
+    show("sem_open", state, sem_open(name, O_CREAT, 0600, 1) == SEM_FAILED ? errno : 0);
+    FAILS(state, sem_unlink, name);
+  }
 }
 
 static void bad_memory(void) {
@@ -143,14 +171,32 @@ static void bad_memory(void) {
   FAILS("bad memory", ppoll, bad, 1, &zero, NULL);
   FAILS("bad memory", sched_getaffinity, 0, sizeof set, bad);
   CASE("bad memory", pthread_setaffinity_np, pthread_self(), sizeof set, bad);
+  CASE("bad memory", pthread_getaffinity_np, pthread_self(), sizeof set, bad);
+  // Of other clocks the time is written without the kernel.
+  clockid_t own;
+  pthread_getcpuclockid(pthread_self(), &own);
+  FAILS("the process's, bad memory", clock_gettime, CLOCK_PROCESS_CPUTIME_ID, bad);
+  FAILS("the thread's, bad memory", clock_gettime, CLOCK_THREAD_CPUTIME_ID, bad);
+  FAILS("own, bad memory", clock_gettime, own, bad);
+  FAILS("the process's, bad memory", clock_getres, CLOCK_PROCESS_CPUTIME_ID, bad);
+  FAILS("the thread's, bad memory", clock_getres, CLOCK_THREAD_CPUTIME_ID, bad);
+  FAILS("own, bad memory", clock_getres, own, bad);
+  FAILS("bad memory", __ppoll_chk, bad, 1, &zero, NULL, 8);
+  FAILS("bad time", __ppoll_chk, NULL, 0, &bad_high, NULL, 0);
   FAILS("bad memory", sched_getparam, 0, bad);
   FAILS("bad memory", sched_rr_get_interval, 0, bad);
   FAILS("bad memory", prctl, PR_SET_NAME, bad);
   FAILS("9999", prctl, 9999, 0, 0, 0, 0);
   FAILS("bad memory", setgroups, 1, bad);
   FAILS("a million", setgroups, 1000000, bad);
-  extern int capset(void*, void*);
   FAILS("bad memory", capset, bad, bad);
+  struct __user_cap_header_struct header = {0x12345678, 0};
+  struct __user_cap_data_struct data[2] = {};
+  FAILS("no such version", capset, &header, data);
+  int names = open("/proc/self/ns/uts", O_RDONLY);
+  FAILS("of another kind", setns, names, CLONE_NEWNET);
+  close(names);
+  FAILS("itself", ptrace, PTRACE_ATTACH, getpid(), NULL, NULL);
   FAILS("1", unshare, 1);
   FAILS("-1", setns, -1, 0);
   FAILS("nobody", ptrace, PTRACE_PEEKDATA, 0x3fffffff, NULL, NULL);
@@ -184,13 +230,9 @@ static void bad_memory(void) {
 
 // The names that old programs and libraries call, and none can be linked with any more.
 static void* old(const char* name) {
-#if defined(__x86_64__)
-  void* f = dlvsym(RTLD_DEFAULT, name, "GLIBC_2.2.5");
-#else
-  void* f = dlvsym(RTLD_DEFAULT, name, "GLIBC_2.17");
-#endif
-  if (!f) f = dlvsym(RTLD_DEFAULT, name, "GLIBC_2.4");
-  if (!f) f = dlvsym(RTLD_DEFAULT, name, "GLIBC_2.3.4");
+  void* f = dlsym(RTLD_DEFAULT, name);  // the library's own have no version, and libc's are found with theirs only
+  static const char* const versions[] = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.4", "GLIBC_2.3.4"};
+  for (int i = 0; !f && i < 4; i++) f = dlvsym(RTLD_DEFAULT, name, versions[i]);
   assert(f);
   return f;
 }
@@ -244,6 +286,17 @@ static void old_names(void) {
   CASE("written by us", __pthread_rwlock_rdlock, &l);
   CASE("written by us", __pthread_rwlock_wrlock, &l);
   CASE("written", __pthread_rwlock_unlock, &l);
+  // As in errors_rwlock.c.
+  pthread_rwlock_rdlock(&l);
+  pthread_rwlock_unlock(&l);
+  unsigned *word = (unsigned*)&l, free_word = *word, most = (1u << 28) - 1;
+  pthread_rwlock_rdlock(&l);
+  unsigned one = *word - free_word;
+  *word += one * (most - 1);
+  CASE("most readers", __pthread_rwlock_rdlock, &l);
+  CASE("most readers", __pthread_rwlock_tryrdlock, &l);
+  *word -= one * (most - 1);
+  CASE("read", __pthread_rwlock_unlock, &l);
   pthread_attr_t detached;
   pthread_attr_init(&detached);
   pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
@@ -260,6 +313,7 @@ static void cases(void) {
   in_child(other_user);
   in_child(no_processes);
   in_child(no_signals);
+  in_child(raised);
   in_child(no_descriptors);
   sem_close(s);
   sem_unlink(theirs);

@@ -98,6 +98,7 @@ static void kind(int type, int shared) {
   CASE(in("most readers"), pthread_rwlock_rdlock, l);
   CASE(in("most readers"), pthread_rwlock_tryrdlock, l);
   CASE(in("most readers"), pthread_rwlock_timedrdlock, l, &past);
+  CASE(in("most readers"), pthread_rwlock_clockrdlock, l, CLOCK_MONOTONIC, &past);
   CASE(in("most readers"), pthread_rwlock_trywrlock, l);
   CASE(in("most readers"), pthread_rwlock_unlock, l);
   CASE(in("one less"), pthread_rwlock_rdlock, l);

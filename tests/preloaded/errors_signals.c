@@ -1,10 +1,12 @@
 // Signals: every call that sets, masks, sends and waits for them.
 #include "errors.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 
 extern sighandler_t bsd_signal(int, sighandler_t), __sysv_signal(int, sighandler_t);
 extern int __xpg_sigpause(int);
+extern int __ppoll_chk(struct pollfd*, nfds_t, const struct timespec*, const sigset_t*, size_t);
 extern int mask_pause(int) __asm__("sigpause");  // which headers redirect
 
 static void nothing(int sig) {}
@@ -44,6 +46,7 @@ static void interrupted(void) {
   FAILS("a signal", nanosleep, &hour, &left);
   CASE("a signal", clock_nanosleep, CLOCK_MONOTONIC, 0, &hour, &left);
   FAILS("a signal", ppoll, NULL, 0, &hour, NULL);
+  FAILS("a signal", __ppoll_chk, NULL, 0, &hour, NULL, 0);
   FAILS("a signal", pselect, 0, NULL, NULL, NULL, &hour, NULL);
   FAILS("a signal", epoll_pwait, epoll, &event, 1, -1, NULL);
   FAILS("a signal", epoll_pwait2, epoll, &event, 1, &hour, NULL);

@@ -131,7 +131,28 @@ static void ended_threads(void) {
   CASE("ended", pthread_kill, t, SIGUSR1);
   CASE("ended", pthread_cancel, t);
   CASE("ended", pthread_getcpuclockid, t, &clock);
+  CASE("ended", pthread_sigqueue, t, SIGUSR1, (union sigval){0});
+  int policy;
+  struct sched_param p = {0};
+  CASE("ended", pthread_getschedparam, t, &policy, &p);
+  CASE("ended", pthread_setschedparam, t, SCHED_OTHER, &p);
+  CASE("ended", pthread_setschedprio, t, 0);
+  char name[16];
+  CASE("ended", pthread_setname_np, t, "a name");
+  CASE("ended", pthread_getname_np, t, name, sizeof name);
   CASE("ended", pthread_join, t, NULL);
+  // What POSIX leaves open: libc's memory of it is there as long as its stack is kept for the next thread, as this one is.
+  cpu_set_t set;
+  memset(&set, 255, sizeof set);
+  CASE("joined", pthread_join, t, NULL);
+  CASE("joined", pthread_timedjoin_np, t, NULL, &past);
+  CASE("joined", pthread_clockjoin_np, t, NULL, CLOCK_MONOTONIC, &past);
+  CASE("joined", pthread_detach, t);
+  CASE("joined", pthread_getcpuclockid, t, &clock);
+  CASE("joined", pthread_sigqueue, t, SIGUSR1, (union sigval){0});
+  CASE("joined", pthread_getaffinity_np, t, sizeof set, &set);
+  CASE("joined", pthread_setaffinity_np, t, sizeof set, &set);
+  CASE("joined", pthread_setschedparam, t, SCHED_OTHER, &p);
 }
 
 static void signals(void) {

@@ -21,10 +21,13 @@ def output(*command, env=None):
 table = {}
 differing = set()
 reason = ""
+explained = set()
 for line in open(f"{top}/shim/names.txt"):
     line = line.strip()
     if line.startswith("#") or not line:
         reason = "" if not line or line.startswith("# ----") else line
+        if m := re.match(r"# \((\w+) (\w+)\) \w", line):
+            explained.add(m.groups())
         continue
     name, what, *errors = line.split()
     if name in table:
@@ -41,6 +44,10 @@ for line in open(f"{top}/shim/names.txt"):
         differing.add(name)
         errors = errors[:-1]
     table[name] = (what, errors)
+
+bracketed = {(n, e.strip("()")) for n, (_, errors) in table.items() for e in errors if e[0] == "("}
+for name, error in sorted(bracketed ^ explained):
+    bad.append(f"{name}: ({error}) " + ("has no reason" if (name, error) in bracketed else "has a reason, but is not in the table in brackets"))
 
 # libc's names, whatever their versions; GLIBC_PRIVATE is for libc itself.
 library = os.environ["LIBRARY"]
@@ -97,6 +104,6 @@ for name in sorted(told ^ differing):
     bad.append(f"{name} is {'not ' if name in told else ''}marked as differing, and {'' if name in told else 'not '}in the manual's list")
 
 listed = sum(len(errors) for _, errors in table.values())
-print(f"{len(table)} names, {listed} documented errors, {len(cases)} cases of {len({c[0] for c in cases})} functions")
+print(f"{len(table)} names, {listed} documented errors, {len(bracketed)} of them never given, {len(cases)} cases of {len({c[0] for c in cases})} functions")
 print("\n".join(bad))
 sys.exit(bool(bad))
