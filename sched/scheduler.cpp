@@ -52,7 +52,9 @@ constexpr uint32_t kMostMoved = 32;    // from a local queue that is too long, a
 constexpr uint32_t kStealAgeUs = 5;    // how long `next` belongs to its slot alone
 constexpr uint32_t kSpinUs = 20;       // how long a worker searches before it sleeps
 constexpr uint32_t kAttendedUs = 100;  // so long after it got events, a worker is expected to look for more
-constexpr uint32_t kTurnUs = 200;      // how long a fiber that finds data every time runs before it lets others
+constexpr uint32_t kTurnUs = 200;      // how long a fiber that finds data every time runs before it gives way
+constexpr uint32_t kLongTurnUs = 1000; // the same while so many wait that none finds its data in the cache when its turn comes
+constexpr uint32_t kCrowd = 32;
 constexpr uint32_t kHabit = 8;         // blocking calls that cost a slot before the fiber becomes bound
 
 // ---- queues ----
@@ -1065,14 +1067,17 @@ void end_turn() {
   if (w->bound) return;
   uint32_t run = w->heartbeat.load(std::memory_order_relaxed);
   uint64_t now = cycles();
-  bool first = w->turn != run;
-  if (!first && static_cast<int64_t>(now - w->turn_began) < static_cast<int64_t>(kTurnUs * cycles_per_us)) return;
-  w->turn = run;
-  w->turn_began = now;
-  if (first) return;
+  if (w->turn != run) {
+    w->turn = run;
+    w->turn_began = now;
+    return;
+  }
+  auto over = [&](uint32_t us) { return static_cast<int64_t>(now - w->turn_began) >= static_cast<int64_t>(us * cycles_per_us); };
+  if (!over(kTurnUs)) return;
   {
     Entry entry(w);
-    if (!w->slot) return;
+    if (!w->slot || (w->slot->local.size() > kCrowd && !over(kLongTurnUs))) return;
+    w->turn_began = now;
     look_at_poller(w);
     if (!slot_has_work(w->slot) && global_queue.empty()) return;
   }
