@@ -74,6 +74,7 @@ struct alignas(64) FiberRecord {
   std::atomic<uint32_t> preempted{0};    // times in a row, without parking in between
   std::atomic<uint32_t> in_place{0};     // times in a row, where it was stopped the time before
   uintptr_t stopped_pc = 0, stopped_sp = 0;
+  uint32_t calls = 0;                    // of take_turns()
 
   // Identity.
   bool kernel = false;                   // a kernel thread, not scheduled by us
@@ -223,6 +224,14 @@ bool keeps_others_waiting();
 // Lets others run. A fiber goes to the end of the queue, and learns whether others were there to run instead; a kernel thread calls
 // the kernel's sched_yield.
 bool yield();
+
+// At the beginning of each call that waits for data. Who finds some every time never waits, is stopped at the kernel's ticks only, and
+// nobody looks at the poller meanwhile but sysmon: so once it has run for a while it looks for the others, and gives way to them.
+void end_turn();
+inline void take_turns() {
+  FiberRecord* me = tls_current;
+  if (__builtin_expect(me && !(++me->calls % 8), 0)) end_turn();
+}
 
 // Around a call that is `likely` to sleep in the kernel. If others wait, they have the slot at once, and not when sysmon has
 // found out. May be left by unwinding, without its end. Not under Busy. Such calls again and again bind the fiber to its kernel

@@ -52,6 +52,9 @@ constexpr uint32_t kMostMoved = 32;    // from a local queue that is too long, a
 constexpr uint32_t kStealAgeUs = 5;    // how long `next` belongs to its slot alone
 constexpr uint32_t kSpinUs = 20;       // how long a worker searches before it sleeps
 constexpr uint32_t kAttendedUs = 100;  // so long after it got events, a worker is expected to look for more
+constexpr uint32_t kTurnUs = 200;      // how long a fiber that finds data every time runs before it gives way
+constexpr uint32_t kLongTurnUs = 1000; // the same while so many wait that none finds its data in the cache when its turn comes
+constexpr uint32_t kCrowd = 32;
 constexpr uint32_t kHabit = 8;         // blocking calls that cost a slot before the fiber becomes bound
 
 // ---- queues ----
@@ -229,7 +232,7 @@ FiberRecord* pick_of_cord(Worker* w) {
   return c->ready.pop();
 }
 
-// A quick look, on the fiber's stack or the worker's. After a preemption those that others have woken come first, then the
+// A quick look, on the fiber's stack or the worker's. After a preemption, or a turn, those that others have woken come first, then the
 // global queue and the slot's own in turn: either may be all hogs, each of which takes a tick.
 //
 // Who waits in a join waits for what it has made, and that for what it makes in turn: the newest first is the order of nested
@@ -293,10 +296,14 @@ void run_post(Worker* w) {
 
 void post_park(Worker*, FiberRecord*);
 void post_yield(Worker*, FiberRecord*);
+void post_turn(Worker*, FiberRecord*);
 void post_preempt(Worker*, FiberRecord*);
 
+// It would have gone on, if there were nobody else.
+bool gives_way(void (*post)(Worker*, FiberRecord*)) { return post == post_preempt || post == post_turn; }
+
 Leave why_leaves(void (*post)(Worker*, FiberRecord*)) {
-  return post == post_park ? Leave::Park : post == post_yield ? Leave::Yield : post == post_preempt ? Leave::Preempt : Leave::Done;
+  return post == post_park ? Leave::Park : post == post_yield || post == post_turn ? Leave::Yield : post == post_preempt ? Leave::Preempt : Leave::Done;
 }
 
 }  // namespace
@@ -335,12 +342,12 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
   w->post = post;
   w->previous = me;
   if (__builtin_expect(watching.load(std::memory_order_relaxed), 0)) watch_leaves(w, me, why_leaves(post));
-  if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0) && !me->calling && post != post_preempt) first = take_caller(me);
+  if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0) && !me->calling && !gives_way(post)) first = take_caller(me);
   if (__builtin_expect(first != nullptr, 0) && (!w->slot || w->bound) && first->bound.load(std::memory_order_relaxed) != w) {
     enqueue_woken(first);
     first = nullptr;
   }
-  FiberRecord* next = first ? first : pick(w, post == post_preempt);
+  FiberRecord* next = first ? first : pick(w, gives_way(post));
   if (!next && w->slot && look_at_poller(w)) next = pick(w);
   while (next && handed_to_bound(next, w)) next = pick(w);
   if (next) {
@@ -387,6 +394,8 @@ void post_yield(Worker* w, FiberRecord* f) {
   entry_fence();
   sysmon_poke();
 }
+
+void post_turn(Worker* w, FiberRecord* f) { post_yield(w, f); }
 
 void post_preempt(Worker* w, FiberRecord* f) {
   f->state.store(State::Queued, std::memory_order_release);
@@ -1048,6 +1057,33 @@ bool yield() {
   if (me->called_by.load(std::memory_order_relaxed)) release_caller(me);  // of a kernel thread, or a bound fiber
   raw_syscall(SYS_sched_yield);
   return false;
+}
+
+void end_turn() {
+  if (tls_busy || !may_park()) return;
+  FiberRecord* me = tls_current;
+  Busy busy;
+  Worker* w = me->worker;
+  if (w->bound) return;
+  uint32_t run = w->heartbeat.load(std::memory_order_relaxed);
+  uint64_t now = cycles();
+  if (w->turn != run) {
+    w->turn = run;
+    w->turn_began = now;
+    return;
+  }
+  auto over = [&](uint32_t us) { return static_cast<int64_t>(now - w->turn_began) >= static_cast<int64_t>(us * cycles_per_us); };
+  if (!over(kTurnUs)) return;
+  {
+    Entry entry(w);
+    if (!w->slot || (w->slot->local.size() > kCrowd && !over(kLongTurnUs))) return;
+    w->turn_began = now;
+    look_at_poller(w);
+    if (!slot_has_work(w->slot) && global_queue.empty()) return;
+  }
+  me->preempted.store(0, std::memory_order_relaxed);  // no hog
+  w->depth_first = false;
+  suspend(me, post_turn);
 }
 
 namespace {

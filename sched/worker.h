@@ -45,6 +45,9 @@ struct alignas(64) Worker {
   std::atomic<uint32_t> heartbeat{0};  // switches made; wraps
   uint32_t tick = 0;                   // looks for work
   uint32_t next_streak = 0;            // fibers run from `next` in a row
+  // When the turn of the fiber that runs began, as end_turn() first saw it, at that heartbeat.
+  uint32_t turn = 0;
+  uint64_t turn_began = 0;
   bool depth_first = false;            // the last that waited here was in a join: what was queued last comes first
   std::atomic<bool> oldest_due{false}; // sysmon's: once, the oldest comes first all the same
   uint64_t kernel_mask = 0;            // signal mask of the kernel thread

@@ -180,6 +180,7 @@ void socket_init() {
 using namespace fiberthread;
 
 FIBERTHREAD_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* from, socklen_t* size) {
+  take_turns();
   PollNotes* notes = notes_for(fd, flags);
   if (!notes) return REAL(recvfrom)(fd, buf, n, flags, from, size);
   if (flags & MSG_WAITALL && !(flags & MSG_PEEK) && !from && n && is_stream(fd, notes)) {  // only so do we learn of descriptors on the way
@@ -202,7 +203,10 @@ FIBERTHREAD_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sock
 }
 
 FIBERTHREAD_EXPORT ssize_t recv(int fd, void* buf, size_t n, int flags) {
-  if (!notes_for(fd, flags)) return REAL(recv)(fd, buf, n, flags);
+  if (!notes_for(fd, flags)) {
+    take_turns();
+    return REAL(recv)(fd, buf, n, flags);
+  }
   return recvfrom(fd, buf, n, flags, nullptr, nullptr);
 }
 extern "C" ssize_t __recv_chk(int fd, void* buf, size_t n, size_t size, int flags);
@@ -215,6 +219,7 @@ FIBERTHREAD_EXPORT ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t ro
 }
 
 FIBERTHREAD_EXPORT ssize_t recvmsg(int fd, msghdr* m, int flags) {
+  take_turns();
   PollNotes* notes = notes_for(fd, flags);
   return notes ? with_errno(receive_message(fd, notes, m, flags)) : REAL(recvmsg)(fd, m, flags);
 }
