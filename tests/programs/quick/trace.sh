@@ -51,13 +51,16 @@ for i, e in enumerate(events):
 assert set(of_fiber) <= set(lives), set(of_fiber) - set(lives)
 waits = collections.Counter()
 for fiber, its in lives.items():
-    depth = 0
+    open_now = []
     its.sort()
     for at, _, ph, name in its:
-        depth += 1 if ph == "b" else -1
-        assert 0 <= depth <= 2, ("life and one wait is all", fiber, at)
-        if ph == "b" and depth == 2: waits[name] += 1
-    assert depth == 0, (fiber, its[-4:])
+        if ph == "b":
+            open_now.append(name)
+            if len(open_now) == 2: waits[name] += 1
+        else:
+            assert open_now and open_now.pop() == name, ("another ends than has begun", fiber, at, name)
+        assert len(open_now) <= 2, ("life and one wait is all", fiber, at)
+    assert not open_now, (fiber, its[-4:])
 
 # Against the counts that the library keeps anyway.
 s = json.load(open(stats))["fiberthread"]
