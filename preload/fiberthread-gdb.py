@@ -12,6 +12,7 @@ program go on, end that.
 The data are found by the library's own table of them (preload/debug_layout.cpp), so no debug information of it is needed.
 """
 
+import itertools
 import re
 import struct
 
@@ -107,9 +108,9 @@ class Fiber:
     def registers(self):
         """Those that were saved when it left its thread, by their names in gdb."""
         l = self.layout
-        saved = {n[6:]: number(self.sp + at) for n, at in l.numbers.items() if n.startswith("frame.") and n not in ("frame.pc", "frame.size")}
-        saved["pc"] = number(self.sp + l["frame.pc"])
-        saved["sp"] = self.sp + l["frame.size"]
+        frame = read(self.sp, l["frame.size"])
+        saved = {n[6:]: int.from_bytes(frame[at:at + 8], "little") for n, at in l.numbers.items() if n.startswith("frame.") and n != "frame.size"}
+        saved["sp"] = self.sp + len(frame)
         return saved
 
     def wait(self, by_record):
@@ -244,6 +245,7 @@ class Unwinder(gdb.unwinder.Unwinder):
     def __init__(self):
         super().__init__("fiberthread")
         self.view = None  # (fiber, thread, its pc, its sp, the saved registers)
+        self.types = {}   # of registers
 
     def suspend(self):
         view, self.view = self.view, None
@@ -256,7 +258,13 @@ class Unwinder(gdb.unwinder.Unwinder):
             fiber.thread.switch()
             return
         frame = gdb.newest_frame()
-        self.view = (fiber, gdb.selected_thread(), frame.pc(), int(frame.read_register("sp")), fiber.registers())
+        names = {"pc": "rip", "sp": "rsp"} if frame.architecture().name().startswith("i386") else {}
+        saved = [(names.get(n, n), value) for n, value in fiber.registers().items()]
+        for name, _ in saved:
+            if name not in self.types:
+                self.types[name] = frame.read_register(name).type
+        self.view = (fiber, gdb.selected_thread(), frame.pc(), int(frame.read_register("sp")),
+                     [(name, gdb.Value(value).cast(self.types[name])) for name, value in saved])
         gdb.invalidate_cached_frames()
         frame = self.first_frame()
         if not frame:
@@ -287,12 +295,11 @@ class Unwinder(gdb.unwinder.Unwinder):
         if not self.active():
             return None
         fiber, _, pc, sp, registers = self.view
-        if int(pending.read_register("pc")) != pc or int(pending.read_register("sp")) != sp:
+        if pending.read_register("sp") != sp or pending.read_register("pc") != pc:
             return None
         info = pending.create_unwind_info(self.FrameId(gdb.Value(fiber.sp), gdb.Value(pc)))
-        for name, value in registers.items():
-            name = {"pc": "rip", "sp": "rsp"}.get(name, name) if "rbx" in registers else name
-            info.add_saved_register(name, gdb.Value(value).cast(pending.read_register(name).type))
+        for name, value in registers:
+            info.add_saved_register(name, value)
         return info
 
 
@@ -306,19 +313,20 @@ class HideThread:
         gdb.frame_filters[self.name] = self
 
     def filter(self, frames):
-        first = Unwinder.the.first_frame() if Unwinder.the.active() else None
-        for f in frames:
-            if not first or f.inferior_frame().level() >= first.level():
-                yield f
+        if Unwinder.the.active():
+            level = Unwinder.the.first_frame().level()
+            frames = itertools.dropwhile(lambda f: f.inferior_frame().level() < level, frames)
+        return frames
 
 
 def run_in(fiber, command):
-    """In `fiber`; then all is as before."""
+    """In `fiber`; then all is as before. What it printed."""
     unwinder = Unwinder.the
     before, view = gdb.selected_thread(), unwinder.view
     try:
         unwinder.look_at(fiber)
-        gdb.execute(command)
+        # At once, as "thread apply" does it: gdb writes each word by itself, which is a third of the time.
+        return gdb.execute(command, to_string=True)
     finally:
         unwinder.suspend()
         if before and before.is_valid():
@@ -368,7 +376,7 @@ ID is a number or a name as in "info fibers", or "main". With a command, run tha
             return
         f = find(fibers, wanted)
         if command.strip():
-            run_in(f, command)
+            print(run_in(f, command), end="")
             return
         Unwinder.the.look_at(f)
         print(f"{f.title()}: {f.describe(by_record)}")
@@ -394,11 +402,11 @@ class FiberApply(gdb.Command):
         if not chosen or not words:
             raise gdb.GdbError("usage: fiber apply all|ID... COMMAND")
         for f in chosen:
-            print(f"\n{f.title()}: {f.describe(by_record)}")
             try:
-                run_in(f, " ".join(words))
+                said = run_in(f, " ".join(words))
             except gdb.error as e:
-                print(e)
+                said = f"{e}\n"
+            print(f"\n{f.title()}: {f.describe(by_record)}\n{said}", end="")
 
 
 def forget(_):

@@ -65,7 +65,7 @@ Sample take(const Target& target, size_t most) {
     else s.idle++;
   }
   std::map<uint64_t, std::string> names;  // of reasons, by their strings' addresses
-  auto later = [](const FiberSeen& a, const FiberSeen& b) { return a.since < b.since; };
+  auto later = [](const FiberSeen& a, const FiberSeen& b) { return a.since != b.since ? a.since < b.since : a.id < b.id; };
   target.each_fiber([&](const FiberSeen& f) {
     s.states[static_cast<int>(f.state)]++;
     if (f.state != State::Parked) return;

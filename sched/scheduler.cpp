@@ -351,10 +351,7 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
   if (!next && w->slot && look_at_poller(w)) next = pick(w);
   while (next && handed_to_bound(next, w)) next = pick(w);
   if (next) {
-    if (w->timer_added) {
-      sysmon_watch_timers();
-      if (watched(kWatchTrace)) watch_begins(w);  // watch_leaves() has set timer_added for it
-    }
+    if (w->timer_added) sysmon_watch_timers();
     w->timer_added = false;
     prepare_run(w, next);
     switch_context(&me->context, &next->context);

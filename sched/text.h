@@ -34,13 +34,23 @@ class Text {
     else digits[--i] = static_cast<char>('0' + n);
     return put(digits + i, sizeof digits - i);
   }
+  // The same, of N bytes of which `n` count; all are copied where there is room.
+  template <size_t N>
+  Text& put_padded(const char (&s)[N], size_t n) {
+    if (__builtin_expect(N > room(), 0)) return put(s, n);
+    __builtin_memcpy(at_, s, N);
+    at_ += n;
+    return *this;
+  }
   Text& operator<<(const void* p) {
     auto n = reinterpret_cast<uintptr_t>(p);
-    *this << "0x";
-    int shift = 60;
-    while (shift && n >> shift == 0) shift -= 4;
-    for (; shift >= 0; shift -= 4) put("0123456789abcdef"[n >> shift & 15]);
-    return *this;
+    char digits[18];
+    size_t i = sizeof digits;
+    do digits[--i] = "0123456789abcdef"[n & 15];
+    while (n >>= 4);
+    digits[--i] = 'x';
+    digits[--i] = '0';
+    return put(digits + i, sizeof digits - i);
   }
   // n / 1000 with its three decimals: ns as µs.
   Text& thousandths(uint64_t n) {

@@ -17,20 +17,6 @@
 
 namespace fiberthread {
 
-struct TraceBuffer {
-  static constexpr uint32_t kRecords = 4096;
-  static constexpr size_t kText = 64 * 1024;
-  std::atomic<uint32_t> in_use{0};  // its owner is in it
-  uint32_t track = 0;
-  uint32_t n = 0;
-  int tid = 0;
-  bool bound = false, named = false;
-  uint64_t written_at = 0;          // cycles()
-  TraceBuffer* next = nullptr;
-  TraceRecord records[kRecords];
-  char text[kText];
-};
-
 namespace {
 
 constexpr uint32_t kOthersTrack = 100'000;         // sysmon's, and that of threads which are no workers
@@ -88,69 +74,70 @@ void write_text(Text& out) {
 
 // ---- text ----
 
-Text& begin(Text& out, const char* kind, uint32_t track, uint64_t at) {
-  out << ",\n{\"ph\":\"" << kind << "\",\"pid\":" << static_cast<uint64_t>(pid) << ",\"tid\":" << uint64_t{track} << ",\"ts\":";
-  return out.thousandths(at);
+void take_name(TraceRecord& r, const FiberRecord* f) {
+  if (f && *f->name) memcpy(r.name, f->name, sizeof r.name);
+  else memcpy(r.name, f && f->is_main ? "main\0" : "fiber", 6);
 }
 
-void name_track(Text& out, uint32_t track, const char* name, uint32_t tid) {
-  out << ",\n{\"ph\":\"M\",\"pid\":" << static_cast<uint64_t>(pid) << ",\"tid\":" << uint64_t{track}
-      << ",\"name\":\"thread_name\",\"args\":{\"name\":\"" << name;
-  if (track != kOthersTrack) out << " " << uint64_t{track} << " (thread " << uint64_t{tid} << ")";
-  out << "\"}},\n{\"ph\":\"M\",\"pid\":" << static_cast<uint64_t>(pid) << ",\"tid\":" << uint64_t{track}
-      << ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":" << uint64_t{track} << "}}";
+// Each byte counts here: what a trace costs is to make this text, and to write it.
+#define BEGIN(out, kind, b) (out << ",\n{\"ph\":\"" kind "\"").put_padded((b).place, (b).place_size)
+#define AT(out, kind, b, at) (BEGIN(out, kind, b) << ",\"ts\":").thousandths(at)
+// A fiber's life, and its waits within, are asynchronous events with its id: a track of its own. Viewers want the same name in an
+// event's beginning and its end; those of fibers change.
+#define LIFE(out, kind, b, at, fiber) AT(out, kind, b, at) << ",\"cat\":\"fiber\",\"id\":" << uint64_t{fiber} << ",\"name\":\""
+const char* life_of(uint32_t fiber) { return fiber == main_fiber->id ? "main" : "fiber"; }
+
+void name_track(Text& out, const TraceBuffer& b) {
+  BEGIN(out, "M", b) << ",\"name\":\"thread_name\",\"args\":{\"name\":\"";
+  if (&b == others) out << "others (sysmon)";
+  else (b.bound ? out << "bound worker " : out << "worker ") << uint64_t{b.track} << " (thread " << static_cast<uint64_t>(b.tid) << ")";
+  out << "\"}}";
+  BEGIN(out, "M", b) << ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":" << uint64_t{b.track} << "}}";
 }
 
-// A fiber's life, and its waits within, are asynchronous events with its id: a track of its own.
-Text& life(Text& out, const char* kind, uint32_t track, uint64_t at, uint32_t fiber) {
-  return begin(out, kind, track, at) << ",\"cat\":\"fiber\",\"id\":" << uint64_t{fiber};
-}
-
-void put_record(Text& out, const TraceRecord& r, uint32_t track) {
+void put_record(Text& out, const TraceRecord& r, const TraceBuffer& b) {
   uint64_t at = ns_of(r.at);
   auto name = [&] { out.quoted(r.name, sizeof r.name); };
   switch (r.kind) {
     case TraceRecord::Born:
-      life(out, "b", track, at, r.fiber) << ",\"name\":\"";
-      name();
-      out << "\",\"args\":{\"fiber\":" << uint64_t{r.fiber} << ",\"made by\":" << uint64_t{r.other} << ",\"start\":\"" << r.object << "\"}}";
-      begin(out, "i", track, at) << ",\"s\":\"t\",\"cat\":\"spawn\",\"name\":\"spawn\",\"args\":{\"fiber\":" << uint64_t{r.fiber} << "}}";
+      LIFE(out, "b", b, at, r.fiber) << life_of(r.fiber) << "\",\"args\":{\"fiber\":" << uint64_t{r.fiber} << ",\"made by\":" << uint64_t{r.other} << ",\"start\":\"" << r.object << "\"}}";
+      AT(out, "i", b, at) << ",\"s\":\"t\",\"cat\":\"spawn\",\"name\":\"spawn\",\"args\":{\"fiber\":" << uint64_t{r.fiber} << "}}";
       return;
     case TraceRecord::Ran: {
       uint64_t until = ns_of(r.until);
-      if (r.waited) life(out, "e", track, at, r.fiber) << ",\"name\":\"wait\"}";
-      begin(out, "X", track, at) << ",\"dur\":";
+      if (r.waited) LIFE(out, "e", b, at, r.fiber) << r.waited << "\"}";
+      AT(out, "X", b, at) << ",\"dur\":";
       out.thousandths(until - at) << ",\"cat\":\"run\",\"name\":\"";
       name();
       out << "\",\"args\":{\"fiber\":" << uint64_t{r.fiber} << ",\"then\":\"";
       switch (r.leave) {
-        case Leave::Park: out << "parks: " << r.what << "\",\"object\":\"" << r.object << "\"}}"; break;
+        case Leave::Park: out << "parks: " << r.what << "\"}}"; break;
         case Leave::Yield: out << "yields\"}}"; break;
         case Leave::Preempt: out << "is preempted\"}}"; break;
         case Leave::Done: out << "ends\"}}"; break;
         case Leave::Not: out << "goes on\"}}"; break;
       }
       if (r.leave == Leave::Park)
-        life(out, "b", track, until, r.fiber) << ",\"name\":\"" << r.what << "\",\"args\":{\"object\":\"" << r.object << "\"}}";
+        LIFE(out, "b", b, until, r.fiber) << r.what << "\",\"args\":{\"object\":\"" << r.object << "\"}}";
       if (r.leave == Leave::Preempt)
-        begin(out, "i", track, until) << ",\"s\":\"t\",\"cat\":\"preempt\",\"name\":\"preempt\",\"args\":{\"fiber\":" << uint64_t{r.fiber} << "}}";
+        AT(out, "i", b, until) << ",\"s\":\"t\",\"cat\":\"preempt\",\"name\":\"preempt\",\"args\":{\"fiber\":" << uint64_t{r.fiber} << "}}";
       if (r.leave == Leave::Done) {
-        life(out, "e", track, until, r.fiber) << ",\"name\":\"";
+        LIFE(out, "e", b, until, r.fiber) << life_of(r.fiber) << "\",\"args\":{\"name\":\"";
         name();
-        out << "\"}";
+        out << "\"}}";
       }
       return;
     }
     case TraceRecord::Stolen:
-      begin(out, "i", track, at) << ",\"s\":\"t\",\"cat\":\"steal\",\"name\":\"steal\",\"args\":{\"fiber\":" << uint64_t{r.fiber}
+      AT(out, "i", b, at) << ",\"s\":\"t\",\"cat\":\"steal\",\"name\":\"steal\",\"args\":{\"fiber\":" << uint64_t{r.fiber}
                                  << ",\"from slot\":" << uint64_t{r.other} << "}}";
       return;
     case TraceRecord::HandedOver:
-      begin(out, "i", track, at) << ",\"s\":\"t\",\"cat\":\"hand-over\",\"name\":\"hand-over\",\"args\":{\"fiber\":" << uint64_t{r.fiber}
+      AT(out, "i", b, at) << ",\"s\":\"t\",\"cat\":\"hand-over\",\"name\":\"hand-over\",\"args\":{\"fiber\":" << uint64_t{r.fiber}
                                  << ",\"worker\":" << uint64_t{r.other} << "}}";
       return;
     case TraceRecord::Blocked:
-      begin(out, "X", track, at) << ",\"dur\":";
+      AT(out, "X", b, at) << ",\"dur\":";
       out.thousandths(ns_of(r.until) - at) << ",\"cat\":\"blocked\",\"name\":\"blocked in the kernel\",\"args\":{\"fiber\":" << uint64_t{r.fiber} << "}}";
       return;
   }
@@ -160,10 +147,10 @@ void put_record(Text& out, const TraceRecord& r, uint32_t track) {
 void write_buffer(TraceBuffer* b) {
   measure_scale();
   Text out(b->text, sizeof b->text);
-  if (!b->named) name_track(out, b->track, b == others ? "others (sysmon)" : b->bound ? "bound worker" : "worker", static_cast<uint32_t>(b->tid));
+  if (!b->named) name_track(out, *b);
   b->named = true;
   for (uint32_t i = 0; i < b->n; i++) {
-    put_record(out, b->records[i], b->track);
+    put_record(out, b->records[i], *b);
     if (out.room() < kLongestEvent) write_text(out);
   }
   write_text(out);
@@ -178,6 +165,9 @@ TraceBuffer* make_buffer(uint32_t track) {
   auto* b = reinterpret_cast<TraceBuffer*>(mem);
   b->track = track;
   b->written_at = cycles();
+  Text place(b->place, sizeof b->place);
+  place << ",\"pid\":" << static_cast<uint64_t>(pid) << ",\"tid\":" << uint64_t{track};
+  b->place_size = static_cast<uint8_t>(place.size());
   TraceBuffer* head = buffers.load(std::memory_order_relaxed);
   do b->next = head;
   while (!buffers.compare_exchange_weak(head, b, std::memory_order_release, std::memory_order_relaxed));
@@ -220,24 +210,37 @@ TraceBuffer* trace_make_buffer(int tid, bool bound) {
   return b;
 }
 
-uint32_t trace_track(const TraceBuffer* b) { return b->track; }
+uint64_t ran_since(const Watched& of, const FiberRecord* f, uint64_t now) {
+  uint64_t began = of.began > f->traced_at ? of.began : f->traced_at;
+  return began && began < now ? began : now;
+}
 
-void trace_put(TraceBuffer* b, const TraceRecord& r) {
-  bool shared = !b;
-  if (shared) {
-    others_lock.lock();
-    b = others;
-  }
-  b->in_use.store(1, std::memory_order_relaxed);
+namespace {
+TraceBuffer* lock_others() {
+  others_lock.lock();
+  return others;
+}
+}  // namespace
+
+TraceEvent::TraceEvent(TraceBuffer* b, TraceRecord::Kind kind, const FiberRecord* f)
+    : b_(b ? b : lock_others()), shared_(!b), r_(b_->records[b_->n]) {
+  b_->in_use.store(1, std::memory_order_relaxed);
   // The membarrier in trace_end() is the other half.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (__builtin_expect(no_membarrier, 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
+  r_.kind = kind;
+  r_.fiber = f ? f->id : 0;
+  take_name(r_, f);
+}
+
+TraceEvent::~TraceEvent() {
+  // Else the record is not there, and the next one in its place.
   if (over.load(std::memory_order_relaxed) == kOn) {
-    b->records[b->n++] = r;
-    if (b->n == TraceBuffer::kRecords || cycles() - b->written_at > kWriteEveryUs * cycles_per_us) write_buffer(b);
+    uint64_t at = r_.kind == TraceRecord::Ran ? r_.until : r_.at;
+    if (++b_->n == TraceBuffer::kRecords || at - b_->written_at > kWriteEveryUs * cycles_per_us) write_buffer(b_);
   }
-  b->in_use.store(0, std::memory_order_release);
-  if (shared) others_lock.unlock();
+  b_->in_use.store(0, std::memory_order_release);
+  if (shared_) others_lock.unlock();
 }
 
 void trace_to(const char* name) {
@@ -256,7 +259,7 @@ void trace_start() {
     Line() << "no trace: " << path << " cannot be written (error " << static_cast<uint64_t>(fd < 0 ? -fd : ENOMEM) << ")";
     return;
   }
-  main_fiber->traced_wait = false;  // of the parent's trace
+  main_fiber->traced_wait = nullptr;  // of the parent's trace
   zero_cycles = cycles();
   zero_ns = now_ns();
   scale.store(0, std::memory_order_relaxed);
@@ -267,7 +270,7 @@ void trace_start() {
   Text out(line, sizeof line);
   out << "[\n{\"ph\":\"M\",\"pid\":" << static_cast<uint64_t>(pid) << ",\"name\":\"process_name\",\"args\":{\"name\":\"";
   out.quoted(program, sizeof program) << "\"}}";
-  life(out, "b", kOthersTrack, zero_ns, main_fiber->id) << ",\"name\":\"main\"}";
+  LIFE(out, "b", *others, zero_ns, main_fiber->id) << "main\"}";
   over.store(kOn, std::memory_order_relaxed);
   write_text(out);
 }
@@ -296,18 +299,19 @@ void trace_end() {
     Watched* of = __atomic_load_n(&w->watch, __ATOMIC_ACQUIRE);
     FiberRecord* f = w->running.load(std::memory_order_relaxed);
     if (!of || !of->buffer || !f || of->began > now) continue;
-    TraceRecord r{TraceRecord::Ran};
-    r.at = of->began;
+    TraceRecord r{};
+    r.kind = TraceRecord::Ran;
+    r.at = ran_since(*of, f, now);
     r.until = now;
     r.leave = Leave::Not;
     r.fiber = f->id;
     r.waited = f->traced_wait;
-    memcpy(r.name, *f->name ? f->name : f->is_main ? "main" : "fiber", *f->name ? sizeof r.name : 6);
-    put_record(out, r, of->buffer->track);
+    take_name(r, f);
+    put_record(out, r, *of->buffer);
     if (uint64_t taken = w->taken_at.load(std::memory_order_relaxed); taken && taken < now) {
       r.kind = TraceRecord::Blocked;
       r.at = taken > r.at ? taken : r.at;
-      put_record(out, r, of->buffer->track);
+      put_record(out, r, *of->buffer);
     }
     if (out.room() < kLongestEvent) write_text(out);
   }
@@ -316,8 +320,8 @@ void trace_end() {
     auto& text = *static_cast<Text*>(p);
     if (s == State::Done || s == State::Created) return true;
     uint64_t at = ns_of(cycles());
-    if (f->traced_wait && s != State::Running) life(text, "e", kOthersTrack, at, f->id) << ",\"name\":\"wait\"}";
-    life(text, "e", kOthersTrack, at, f->id) << ",\"name\":\"goes on\"}";
+    if (f->traced_wait && s != State::Running) LIFE(text, "e", *others, at, f->id) << f->traced_wait << "\"}";
+    LIFE(text, "e", *others, at, f->id) << life_of(f->id) << "\",\"args\":{\"then\":\"goes on\"}}";
     if (text.room() < kLongestEvent) write_text(text);
     return true;
   };

@@ -35,18 +35,21 @@ void count_reason(Watched& of, const char* what) {
   __atomic_store_n(&r->count, r->count + 1, __ATOMIC_RELAXED);
 }
 
-void take_name(TraceRecord& r, const FiberRecord* f) {
-  r.fiber = f->id;
-  if (*f->name) memcpy(r.name, f->name, sizeof r.name);
-  else memcpy(r.name, f->is_main ? "main" : "fiber", 6);
-}
-
-// Of what happens now, on the caller's track.
-void put(TraceRecord& r) {
+// The caller's buffer, if it has one; null: that of all others.
+bool own_buffer(TraceBuffer*& b) {
   Worker* w = this_worker();
   Watched* of = w ? watched_of(w) : nullptr;
-  if (w && (!of || !of->buffer)) return;
-  trace_put(of ? of->buffer : nullptr, r);
+  b = of ? of->buffer : nullptr;
+  return !w || b;
+}
+
+// f, which w runs, was in the kernel and w without a slot, if it was.
+void came_back(Worker* w, const FiberRecord* f, const Watched& of, uint64_t now) {
+  if (!w->taken_at.load(std::memory_order_relaxed)) return;
+  uint64_t taken = w->taken_at.exchange(0, std::memory_order_relaxed), from = ran_since(of, f, now);
+  TraceEvent e(of.buffer, TraceRecord::Blocked, f);
+  e->at = taken > from ? taken : from;
+  e->until = now;
 }
 
 }  // namespace
@@ -63,20 +66,19 @@ void watch_leaves(Worker* w, FiberRecord* f, Leave why) {
   if (!of) return;
   if (bits & kWatchStats && why == Leave::Park) count_reason(*of, f->reason.what);
   if (!(bits & kWatchTrace) || !of->buffer) return;
-  watch_came_back(w);
-  TraceRecord r{TraceRecord::Ran};
-  take_name(r, f);
-  r.leave = why;
-  r.waited = f->traced_wait;
-  r.until = cycles();
-  r.at = of->began ? of->began : r.until;
+  uint64_t now = cycles();
+  came_back(w, f, *of, now);
+  TraceEvent e(of->buffer, TraceRecord::Ran, f);
+  e->leave = why;
+  e->waited = f->traced_wait;
+  e->at = ran_since(*of, f, now);
+  e->until = now;
   if (why == Leave::Park) {
-    r.what = f->reason.what;
-    r.object = f->reason.object;
+    e->what = f->reason.what;
+    e->object = f->reason.object;
   }
-  f->traced_wait = why == Leave::Park;
-  w->timer_added = true;  // for watch_begins(), at the cost of a needless look
-  trace_put(of->buffer, r);
+  f->traced_wait = why == Leave::Park ? f->reason.what : nullptr;
+  f->traced_at = of->began = now;
 }
 
 void watch_begins(Worker* w) {
@@ -92,48 +94,44 @@ void watch_spawned(FiberRecord* f) {
     }
   }
   if (!watched(kWatchTrace)) return;
-  f->traced_wait = false;
-  TraceRecord r{TraceRecord::Born};
-  take_name(r, f);
-  r.at = cycles();
-  r.object = reinterpret_cast<const void*>(f->start);
-  if (FiberRecord* me = tls_current) r.other = me->id;
-  put(r);
+  f->traced_wait = nullptr;
+  f->traced_at = cycles();
+  TraceBuffer* b;
+  if (!own_buffer(b)) return;
+  TraceEvent e(b, TraceRecord::Born, f);
+  e->at = f->traced_at;
+  e->object = reinterpret_cast<const void*>(f->start);
+  FiberRecord* me = tls_current;
+  e->other = me ? me->id : 0;
 }
 
 void watch_stolen(Worker* w, FiberRecord* f, uint32_t from_slot) {
   Watched* of = watched_of(w);
   if (!of || !of->buffer) return;
-  TraceRecord r{TraceRecord::Stolen};
-  take_name(r, f);
-  r.at = cycles();
-  r.other = from_slot;
-  trace_put(of->buffer, r);
+  TraceEvent e(of->buffer, TraceRecord::Stolen, f);
+  e->at = cycles();
+  e->other = from_slot;
 }
 
 void watch_handed_over(Worker* w) {
   FiberRecord* f = w->running.load(std::memory_order_relaxed);
   if (watched(kWatchSysmon)) debug_line("sysmon", f, "sleeps in the kernel: its worker's slot goes to another");
   if (!watched(kWatchTrace)) return;
-  TraceRecord r{TraceRecord::HandedOver};
-  r.at = cycles();
-  if (f) take_name(r, f);
-  if (Watched* of = __atomic_load_n(&w->watch, __ATOMIC_ACQUIRE); of && of->buffer) r.other = trace_track(of->buffer);
-  w->taken_at.store(r.at, std::memory_order_relaxed);
-  put(r);
+  uint64_t now = cycles();
+  w->taken_at.store(now, std::memory_order_relaxed);
+  TraceBuffer* b;
+  if (!own_buffer(b)) return;
+  TraceEvent e(b, TraceRecord::HandedOver, f);
+  e->at = now;
+  Watched* of = __atomic_load_n(&w->watch, __ATOMIC_ACQUIRE);
+  e->other = of && of->buffer ? of->buffer->track : 0;
 }
 
 void watch_came_back(Worker* w) {
-  if (!w->taken_at.load(std::memory_order_relaxed)) return;
-  uint64_t at = w->taken_at.exchange(0, std::memory_order_relaxed);
   FiberRecord* f = w->running.load(std::memory_order_relaxed);
   Watched* of = watched_of(w);
-  if (!f || !of || !of->buffer) return;
-  TraceRecord r{TraceRecord::Blocked};
-  take_name(r, f);
-  r.at = at > of->began ? at : of->began;
-  r.until = cycles();
-  trace_put(of->buffer, r);
+  if (f && of && of->buffer) came_back(w, f, *of, cycles());
+  else w->taken_at.store(0, std::memory_order_relaxed);
 }
 
 namespace {

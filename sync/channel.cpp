@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "sched/chaos.h"
+#include "sched/watch.h"
 #include "sync/channel_core.h"
 #include "sync/checks.h"
 #include "sync/parking_lot.h"
@@ -305,6 +306,7 @@ int wait_for(ChannelCore& channel, bool sends, void* value, uint64_t deadline) {
     woken.wake_all();
     if (e != EAGAIN || !deadline) return e;
   }
+  if (watched(kWatchChannel)) debug_line("channel", wait.fiber, sends ? "waits to send to" : "waits to receive from", "", &channel);
   auto withdraw = [&] {
     if (!wait.decide(ChannelWait::kGaveUp)) return false;
     Busy busy;
@@ -313,15 +315,14 @@ int wait_for(ChannelCore& channel, bool sends, void* value, uint64_t deadline) {
     channel.dequeue(one);
     return true;
   };
-  switch (wait_signaled(wait.fiber, wait.signaled, {sends ? "channel (send)" : "channel (receive)", &channel}, plain_deadline(deadline),
-                        kInterruptEnd, withdraw)) {
-    case WakeReason::Woken:
-      return wait.error;
-    case WakeReason::TimedOut:
-      return ETIMEDOUT;
-    default:
-      return ECANCELED;
-  }
+  WakeReason why = wait_signaled(wait.fiber, wait.signaled, {sends ? "channel (send)" : "channel (receive)", &channel}, plain_deadline(deadline),
+                                 kInterruptEnd, withdraw);
+  int e = why == WakeReason::Woken ? wait.error : why == WakeReason::TimedOut ? ETIMEDOUT : ECANCELED;
+  if (watched(kWatchChannel))
+    debug_line("channel", wait.fiber, sends ? "waited to send, and " : "waited to receive, and ",
+               e == EPIPE ? "found closed" : e == ETIMEDOUT ? "gave up" : e == ECANCELED ? "was cancelled at" : sends ? "sent to" : "received from",
+               &channel);
+  return e;
 }
 
 }  // namespace
@@ -349,6 +350,7 @@ int channel_receive(ChannelCore* c, void* value, uint64_t deadline_ns) {
 }
 
 void channel_close(ChannelCore* c) {
+  if (watched(kWatchChannel)) debug_line("channel", tls_current, "closes", "", c);
   Busy busy;
   Woken woken;
   {

@@ -3,6 +3,7 @@
 // channel stays as it is from when a case is queued there (channel_core.h), there is one moment at which none of them could.
 #include "sched/arch.h"
 #include "sched/chaos.h"
+#include "sched/watch.h"
 #include "sync/channel_core.h"
 #include "sync/parking_lot.h"
 #include "sync/times.h"
@@ -88,6 +89,7 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
     return -1;
   };
   auto happened = [&](int32_t i, int error) -> Selected {
+    if (watched(kWatchSelect)) debug_line("select", wait.fiber, error ? "finds closed: case " : "takes case ", static_cast<uint64_t>(i));
     Inside::finish(*cases[i], error);
     return {i, error};
   };
@@ -126,6 +128,7 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
   }
   if (i >= 0) return happened(i, e);
 
+  if (watched(kWatchSelect)) debug_line("select", wait.fiber, "waits; cases: ", uint64_t{n});
   auto leave = [&] {
     Busy busy;
     ordered.each([](SelectCase& c) {
@@ -139,13 +142,11 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
     leave();
     return true;
   };
-  switch (wait_signaled(wait.fiber, wait.signaled, {"select", &wait}, plain_deadline(deadline), kInterruptEnd, withdraw, leave)) {
-    case WakeReason::Woken:
-      break;
-    case WakeReason::TimedOut:
-      return {-1, ETIMEDOUT};
-    default:
-      return {-1, ECANCELED};
+  WakeReason why = wait_signaled(wait.fiber, wait.signaled, {"select", &wait}, plain_deadline(deadline), kInterruptEnd, withdraw, leave);
+  if (why != WakeReason::Woken) {
+    bool late = why == WakeReason::TimedOut;
+    if (watched(kWatchSelect)) debug_line("select", wait.fiber, late ? "has waited long enough" : "was cancelled");
+    return {-1, late ? ETIMEDOUT : ECANCELED};
   }
   i = wait.selected.load(std::memory_order_relaxed);
   return happened(i, wait.error);

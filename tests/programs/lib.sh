@@ -45,6 +45,34 @@ compare() {
     made_fibers "$fibers"
   done
 }
+# begin WORKERS COMMAND…: starts it preloaded in $TMP and waits until it has said "ready". It is $pid, and lasts until `end WHAT`.
+begin() {
+  [ -p "$TMP/in" ] || mkfifo "$TMP/in"
+  (cd "$TMP" && ulimit -c unlimited 2>/dev/null
+    exec env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS="$1" "${@:2}") <"$TMP/in" >"$TMP/out" &
+  pid=$!
+  exec 9>"$TMP/in"
+  for ((i = 0; i < 600; i++)); do
+    grep -q ready "$TMP/out" && return
+    sleep 0.05
+  done
+  fail "$2 is not ready"
+}
+end() {
+  exec 9>&-
+  wait $pid || fail "$*: status $?"
+}
+# Where the system writes cores into the directory: ends it by one, which is $core.
+makes_cores() {
+  [ "$(cat /proc/sys/kernel/core_pattern)" = core ] && [ "$(ulimit -Hc)" = unlimited ]
+}
+end_by_core() {
+  kill -ABRT $pid
+  wait $pid 2>/dev/null
+  exec 9>&-
+  core=$(ls "$TMP"/core* | head -n 1)
+  [ -s "$core" ] || fail "no core"
+}
 # A file of real text and binaries, $1 MB.
 corpus() {
   find /usr/lib /usr/share /usr/bin -xdev -type f -readable -size +4k 2>/dev/null | LC_ALL=C sort | head -n 4000 | tr '\n' '\0' |

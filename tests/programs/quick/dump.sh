@@ -27,15 +27,8 @@ check() {
   has "^    #[0-9]* 0x[0-9a-f]* main at .*inside\.c:$(line 'while (read(0')" "$2"
 }
 
-mkfifo "$TMP/in"
 for workers in 1 2 16; do
-  (cd "$TMP" && ulimit -c unlimited && exec env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS=$workers "$program" $waiters) <"$TMP/in" >"$TMP/out" &
-  pid=$!
-  exec 9>"$TMP/in"
-  for ((i = 0; i < 600; i++)); do
-    grep -q ready "$TMP/out" && break
-    sleep 0.05
-  done
+  begin $workers "$program" $waiters
   $dump $pid >"$TMP/dump" 2>"$TMP/err" || fail "$workers workers: status $?: $(cat "$TMP/err")"
   check "$TMP/dump" "process on $workers workers"
   [ "$($dump --no-stacks $pid | grep -c '^fiber')" = $((waiters + 4)) ] || fail "$workers workers: a second dump"
@@ -43,18 +36,13 @@ for workers in 1 2 16; do
   [ "$($dump --fiber $pid $pid | grep -c '^fiber ')" = 1 ] || fail "--fiber"
   kill -0 $pid || fail "$workers workers: it has ended"
   # In a core too, where cores are made.
-  if [ $workers = 2 ] && [ "$(cat /proc/sys/kernel/core_pattern)" = core ]; then
-    kill -ABRT $pid
-    wait $pid 2>/dev/null
-    core=$(ls "$TMP"/core* | head -n 1)
-    [ -s "$core" ] || fail "no core"
+  if [ $workers = 2 ] && makes_cores; then
+    end_by_core
     $dump "$core" >"$TMP/dump" 2>"$TMP/err" || fail "core: status $?: $(cat "$TMP/err")"
     check "$TMP/dump" core
     rm -f "$core"
-    exec 9>&-
   else
-    exec 9>&-
-    wait $pid || fail "$workers workers: it ended with $?"
+    end "$workers workers"
   fi
 done
 

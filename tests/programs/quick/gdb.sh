@@ -13,22 +13,6 @@ debug() { timeout -k 5 100 gdb -nx -batch -iex 'set debuginfod enabled off' -iex
 has() { grep -qE -- "$1" "$TMP/log" || fail "$2: no \"$1\" in $(head -c 3000 "$TMP/log")"; }
 count() { grep -cE -- "$1" "$TMP/log"; }
 
-mkfifo "$TMP/in"
-begin() { # WORKERS PROGRAM ARGUMENT…
-  (cd "$TMP" && ulimit -c unlimited && exec env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS="$1" "${@:2}") <"$TMP/in" >"$TMP/out" &
-  pid=$!
-  exec 9>"$TMP/in"
-  for ((i = 0; i < 600; i++)); do
-    grep -q ready "$TMP/out" && return
-    sleep 0.05
-  done
-  fail "$2 is not ready"
-}
-end() {
-  exec 9>&-
-  wait $pid || fail "$*: status $? after gdb"
-}
-
 check_c() { # WHAT
   [ "$(count '^  fiber [0-9]+, started at <waiter>: waits for cond 0x[0-9a-f]+ <never> \(')" = 20 ] || fail "$1: the waiters: $(cat "$TMP/log")"
   has "^  fiber [0-9]+ 'locker', started at <locker>: waits for mutex 0x[0-9a-f]+ <lock_a> held by fiber [0-9]+ \(main\)" "$1"
@@ -49,6 +33,23 @@ check_c() { # WHAT
 commands=(-ex "source $script" -ex 'info fibers' -ex 'fiber apply all bt' -ex 'echo mark\040' -ex 'fiber locker'
   -ex 'python f = gdb.selected_frame()' -ex 'python while f.name() != "locker": f = f.older()' -ex 'python f.select()' -ex 'echo mark\040up\040' -ex 'frame'
   -ex 'echo mark\040one\040' -ex 'fiber computer info symbol &turns' -ex 'fiber')
+# A core of N threads that wait D calls deep.
+many() {
+  makes_cores || return 0
+  ulimit -S -s 256
+  begin 2 "$TMP/inside_cxx" $1 $2
+  end_by_core
+  debug "$TMP/inside_cxx" "$core" -ex "source $script" -ex 'fiber apply all bt' >"$TMP/log"
+  rm -f "$core"
+  [ "$(count '^fiber [0-9]+: waits for cond 0x')" = $1 ] || fail "many: $(count '^fiber') fibers"
+  [ "$(count '^#[0-9]+ .*Guarded::wait\(int, int\) \(this=.*, n=7, depth=')" = $(($1 * ($2 + 1))) ] || fail "many: the frames: $(tail -n 40 "$TMP/log")"
+  [ "$(count '^#[0-9]+ .*std::thread::_State_impl<.*_M_run')" = $1 ] || fail "many: not all stacks go to their start: $(tail -n 40 "$TMP/log")"
+}
+if [ "${1:-}" = many ]; then
+  many 10000 12
+  exit 0
+fi
+
 for workers in 1 4; do
   begin $workers "$TMP/inside" 20
   # Without the script first: the one that computes runs on a thread, and its stack ends where its fiber began.
@@ -58,13 +59,11 @@ for workers in 1 4; do
   grep -qE 'corrupt|previous frame|Backtrace limit' "$TMP/log" && fail "plain gdb: $(cat "$TMP/log")"
   debug -p $pid "${commands[@]}" >"$TMP/log"
   check_c "live, $workers workers"
-  if [ $workers = 4 ] && [ "$(cat /proc/sys/kernel/core_pattern)" = core ]; then
-    kill -ABRT $pid
-    wait $pid 2>/dev/null
-    exec 9>&-
-    debug "$TMP/inside" "$(ls "$TMP"/core* | head -n 1)" "${commands[@]}" >"$TMP/log"
+  if [ $workers = 4 ] && makes_cores; then
+    end_by_core
+    debug "$TMP/inside" "$core" "${commands[@]}" >"$TMP/log"
     check_c core
-    rm -f "$TMP"/core*
+    rm -f "$core"
   else
     end "live, $workers workers"
   fi
@@ -78,9 +77,10 @@ has 'exited normally' "run"
 
 begin 2 "$TMP/inside_cxx"
 debug -p $pid -ex "source $script" -ex 'fiber apply all bt' >"$TMP/log"
-has "Guarded::wait\(int\) \(this=.*, n=7\) at .*inside_cxx\.cpp" C++
+has "Guarded::wait\(int, int\) \(this=.*, n=7, depth=0\) at .*inside_cxx\.cpp" C++
 has "^#[0-9]+ .*std::thread::_State_impl<.*_M_run" C++
 end C++
+many 500 12
 
 if command -v rustc >/dev/null; then
   cat >"$TMP/inside.rs" <<'R'

@@ -28,21 +28,6 @@ int main() {
 }
 C
 gcc -O1 -w -pthread -o "$TMP/pairs" "$TMP/pairs.c" || fail "gcc failed"
-mkfifo "$TMP/in"
-begin() { # WORKERS PROGRAM ARGUMENT…
-  env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS="$1" "${@:2}" <"$TMP/in" >"$TMP/out" &
-  pid=$!
-  exec 9>"$TMP/in"
-  for ((i = 0; i < 600; i++)); do
-    grep -q ready "$TMP/out" && return
-    sleep 0.05
-  done
-  fail "$2 is not ready"
-}
-end() {
-  exec 9>&-
-  wait $pid || fail "$*: status $?"
-}
 has() { grep -qE -- "$1" "$TMP/top" || fail "no \"$1\" in $(cat "$TMP/top")"; }
 
 begin 2 "$TMP/inside" 100

@@ -1,7 +1,7 @@
 #!/bin/bash
 # packages: gcc python3 binutils
 # The trace says what a known program did: the JSON, its tracks, how slices nest, and all counts against the statistics. And the
-# probes, and FIBERTHREAD_DEBUG.
+# probes, and all words of FIBERTHREAD_DEBUG.
 . "$(dirname "$0")/../lib.sh"
 src=$(dirname "$0")/../src
 gcc -O2 -w -pthread -o "$TMP/traced" "$src/traced.c" || fail "gcc failed"
@@ -51,13 +51,16 @@ for i, e in enumerate(events):
 assert set(of_fiber) <= set(lives), set(of_fiber) - set(lives)
 waits = collections.Counter()
 for fiber, its in lives.items():
-    depth = 0
+    open_now = []
     its.sort()
     for at, _, ph, name in its:
-        depth += 1 if ph == "b" else -1
-        assert 0 <= depth <= 2, ("life and one wait is all", fiber, at)
-        if ph == "b" and depth == 2: waits[name] += 1
-    assert depth == 0, (fiber, its[-4:])
+        if ph == "b":
+            open_now.append(name)
+            if len(open_now) == 2: waits[name] += 1
+        else:
+            assert open_now and open_now.pop() == name, ("another ends than has begun", fiber, at, name)
+        assert len(open_now) <= 2, ("life and one wait is all", fiber, at)
+    assert not open_now, (fiber, its[-4:])
 
 # Against the counts that the library keeps anyway.
 s = json.load(open(stats))["fiberthread"]
@@ -132,4 +135,36 @@ for word in 'join:waits for the end of' 'join:has ended' wake:'is woken' park:'p
   [ "$(grep -vc "^fiberthread: ${word%%:*}: " err)" = 0 ] || fail "debug $word says more: $(grep -v "${word%%:*}: " err | head)"
 done
 grep -q 'sysmon: .*sleeps in the kernel' err || fail "debug sysmon: $(head err)"
+cat >kills.c <<'C'
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+static volatile int got;
+static void handler(int sig) { got++; }
+static void* waits(void* p) {
+  while (!got) usleep(1000);
+  return p;
+}
+int main() {
+  pthread_t t;
+  signal(SIGUSR1, handler);
+  pthread_create(&t, NULL, waits, NULL);
+  usleep(1000);
+  pthread_kill(t, SIGUSR1);
+  pthread_join(t, NULL);
+  raise(SIGUSR1);
+  return got != 2;
+}
+C
+gcc -w -pthread -o kills kills.c || fail "gcc failed"
+env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEBUG=signal FIBERTHREAD_WORKERS=1 ./kills 2>err || fail "debug signal: status $?"
+grep -q '^fiberthread: signal: fiber [0-9]* gets .*10$' err || fail "debug signal: $(head err)"
+# Of the fiber API: a pipeline with channels that have room for one, whose stages close what they send to, and a select at its end.
+for word in 'channel:waits to send to 0x' 'channel:waited to send, and sent to 0x' 'channel:waits to receive from 0x' \
+  'channel:waited to receive, and received from 0x' 'channel:closes 0x' \
+  'select:waits; cases: 2' 'select:takes case 0' 'select:takes case 1' 'select:finds closed: case [01]'; do
+  env FIBERTHREAD_DEBUG=${word%%:*} FIBERTHREAD_WORKERS=1 "$BUILD/bench/example_pipeline" 100 2 1 >out 2>err || fail "debug $word: status $?"
+  grep -q "^fiberthread: ${word%%:*}: .*${word#*:}" err || fail "debug $word: $(head err)"
+  [ "$(head -n 1 out)" = "primes: 25, sum 1060" ] || fail "debug $word: $(cat out)"
+done
 exit 0
