@@ -278,6 +278,10 @@ class Unwinder(gdb.unwinder.Unwinder):
         frame = gdb.newest_frame()
         while frame and frame.type() == gdb.INLINE_FRAME:
             frame = frame.older()
+        if frame and not frame.older() and frame.name() == "main" and not gdb.parameter("backtrace past-main"):
+            # Where a backtrace ends by default. What lies below it now is the fiber's.
+            gdb.set_parameter("backtrace past-main", True)
+            return Unwinder.first_frame()
         return frame and frame.older()
 
     def active(self):

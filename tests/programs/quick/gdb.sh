@@ -50,6 +50,11 @@ if [ "${1:-}" = many ]; then
   exit 0
 fi
 
+# Stopped in main, where a backtrace ends by default.
+gcc -O1 -g -w -pthread -o "$TMP/stops_in_main" "$here/../src/stops_in_main.c" || fail "gcc failed"
+debug -ex "set environment LD_PRELOAD $LIBRARY" -ex 'set startup-with-shell off' -ex run -ex "source $script" -ex 'fiber apply all bt' "$TMP/stops_in_main" >"$TMP/log"
+has '^#[0-9]+ .* waits \(p=0x0\) at .*stops_in_main\.c:' "stopped in main"
+
 for workers in 1 4; do
   begin $workers "$TMP/inside" 20
   # Without the script first: the one that computes runs on a thread, and its stack ends where its fiber began.

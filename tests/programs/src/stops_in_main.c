@@ -1,0 +1,22 @@
+// Stops for a debugger in main itself, while another thread waits.
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static void* waits(void* p) {
+  pthread_mutex_lock(&mutex);
+  return p;
+}
+int main(void) {
+  pthread_t t;
+  pthread_mutex_lock(&mutex);
+  pthread_create(&t, NULL, waits, NULL);
+  usleep(50000);
+#if defined(__x86_64__)
+  __asm__ volatile("int3");
+#else
+  __builtin_trap();
+#endif
+  return 0;
+}
