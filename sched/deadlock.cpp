@@ -40,6 +40,7 @@ constexpr const char* kByFibers[] = {"mutex", "cond", "semaphore", "rwlock (read
                                       "job queue", "nursery", "future", "futures", "sequencer", "fair mutex"};
 
 WaitLook* looks = nullptr;
+DeadlockPart* parts = nullptr;
 int reported_in = 0;  // the process: the child of a fork may report its own
 
 // ---- the check ----
@@ -261,6 +262,8 @@ void report(uint32_t workers, uint64_t parked) {
   out.flush();
   if (watched(kWatchInbox)) debug_queues();
   if (!dumper_start(0, kMostFibers) || !dumper_wait()) list_fibers(out, 0, kMostFibers);
+  for (DeadlockPart* p = parts; p; p = p->next) p->tell(out);
+  out.flush();
   uint32_t cycles_found = 0, steps = 0;
   each_fiber([&](const FiberRecord* f) {
     if (!is_parked(f)) return true;
@@ -294,6 +297,11 @@ void report_fibers(uint64_t only, uint64_t most) {
 void deadlock_look_by(WaitLook& look) {
   look.next = looks;
   looks = &look;
+}
+
+void deadlock_tell_by(DeadlockPart& part) {
+  part.next = parts;
+  parts = &part;
 }
 
 bool deadlock_check() {

@@ -18,4 +18,12 @@ struct WaitLook {
 };
 void deadlock_look_by(WaitLook& look);
 
+// What else the report tells, of objects of a layer above. Called and registered as above.
+class Output;
+struct DeadlockPart {
+  void (*tell)(Output& out);
+  DeadlockPart* next = nullptr;
+};
+void deadlock_tell_by(DeadlockPart& part);
+
 }  // namespace fiberthread

@@ -15,6 +15,7 @@
 #include "shim/real.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
+#include "sync/channel_core.h"
 #include "sync/job_queue.h"
 #include "sync/parking_lot.h"
 
@@ -47,6 +48,7 @@ void in_child() {
   uint64_t mask = me->sigmask;
   parking_lot_reset_after_fork();
   job_queues_after_fork();
+  ChannelCore::reset_after_fork();
   signal_after_fork_child();
   connect_reset_after_fork();
   blocking_reset_after_fork();

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 
 #include "sched/chaos.h"
+#include "sched/deadlock.h"
+#include "sched/report.h"
 #include "sched/watch.h"
 #include "sync/channel_core.h"
 #include "sync/checks.h"
@@ -12,6 +14,17 @@
 namespace fiberthread {
 
 bool channel_lock_free = true;
+
+namespace {
+
+// All channels, for the report of a deadlock. Nothing else is taken under the lock.
+constinit SpinLock all_lock;
+constinit ChannelCore* all = nullptr;
+
+DeadlockPart channels_part{ChannelCore::tell_all};
+[[gnu::constructor]] void register_part() { deadlock_tell_by(channels_part); }
+
+}  // namespace
 
 void Woken::wake_all() {
   for (ChannelWait* w = first_; w;) {
@@ -39,6 +52,29 @@ void CaseList::remove(SelectCase& c) {
   c.queued_ = false;
 }
 
+size_t CaseList::size() const {
+  size_t n = 0;
+  for (SelectCase* c = first_; c; c = c->next_) n++;
+  return n;
+}
+
+// ---- all of them ----
+
+void ChannelCore::tell_all(Output& out) {
+  constexpr size_t kMost = 100;
+  SpinGuard g(all_lock);  // nobody runs: nobody has it
+  size_t n = 0;
+  for (bool awaited : {true, false})
+    for (ChannelCore* c = all; c; c = c->next_) {
+      size_t senders = c->senders_.size(), receivers = c->receivers_.size();
+      if (awaited != (senders || receivers)) continue;
+      if (n++ >= kMost) continue;
+      out.begin() << "channel " << static_cast<const void*>(c) << ": capacity " << c->capacity_ << ", " << c->size()
+                  << (c->is_closed() ? " in it, closed, " : " in it, ") << senders << " waiting to send, " << receivers << " to receive\n";
+    }
+  if (n > kMost) out.begin() << "… and " << n - kMost << " more channels\n";
+}
+
 // ---- the ring ----
 
 ChannelCore* ChannelCore::make(size_t capacity, size_t value_size, void (*drop)(void*)) {
@@ -63,6 +99,12 @@ ChannelCore* ChannelCore::make(size_t capacity, size_t value_size, void (*drop)(
   c->drop_ = drop;
   c->cells_ = reinterpret_cast<unsigned char*>(c + 1);
   for (size_t i = 0; i < cells; i++) c->cell(i).turn.store(i, std::memory_order_relaxed);
+  Busy busy;
+  SpinGuard g(all_lock);
+  c->next_ = all;
+  c->link_ = &all;
+  if (all) all->link_ = &c->next_;
+  all = c;
   return c;
 }
 
@@ -138,6 +180,13 @@ bool ChannelCore::push(const void* value) {
   }
   fill(position(t), value);
   return true;
+}
+
+// Another may have been at the list: then those that it had are told of no more. They may be freed all the same.
+void ChannelCore::reset_after_fork() {
+  if (all_lock.try_lock()) return all_lock.unlock();
+  all_lock.reset();
+  all = nullptr;
 }
 
 // ---- under the lock ----
@@ -279,6 +328,12 @@ void ChannelCore::release(bool sender) {
   if (sides_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   check(receivers_.empty() && senders_.empty(), "Channel", this, "is destroyed while somebody waits");
   if (kDebugChecks) value_size_ = kDestroyed;
+  {
+    Busy busy;
+    SpinGuard g(all_lock);
+    *link_ = next_;
+    if (next_) next_->link_ = link_;
+  }
   free(this);
 }
 

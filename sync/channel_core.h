@@ -28,6 +28,8 @@
 
 namespace fiberthread {
 
+class Output;
+
 // FIBERTHREAD_CHANNEL_LOCKFREE. Read when a channel is made.
 extern bool channel_lock_free;
 
@@ -66,6 +68,7 @@ class CaseList {
  public:
   bool empty() const { return !first_; }
   SelectCase* first() const { return first_; }
+  size_t size() const;
   void push_back(SelectCase& c);
   void remove(SelectCase& c);
 
@@ -93,6 +96,8 @@ struct SelectInside {
 class ChannelCore {
  public:
   static ChannelCore* make(size_t capacity, size_t value_size, void (*drop)(void*));
+  static void tell_all(Output& out);  // for the report of a deadlock
+  static void reset_after_fork();
 
   // Without the lock. False: not like this. Busy.
   bool send_fast(const void* value);
@@ -148,6 +153,9 @@ class ChannelCore {
   std::atomic<size_t> senders_held_{1}, receivers_held_{1};
   std::atomic<uint32_t> sides_{2};
   bool exact_;  // the ring has no more cells than the capacity
+  // Among all channels.
+  ChannelCore* next_;
+  ChannelCore** link_;
 };
 
 inline int SelectInside::attempt(SelectCase& c, Woken& woken) { return c.channel_->try_case(c.sends_, c.value_, woken); }

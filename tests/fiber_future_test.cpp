@@ -14,6 +14,7 @@
 
 #include "sync/fair_fiber_mutex.h"
 #include "sync/fiber_sequencer.h"
+#include "sync/channel.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;
@@ -279,6 +280,16 @@ Test(fiber_future, deadlock_names_futures) {
     });
     t.fiber([&] { s.wait(1); });
     t.fiber([&] { m.lock(); });
+    auto empty = Channel<int>::make(3), full = Channel<int>::make(2), none = Channel<int>::make(0);
+    full.sender.send(1);
+    full.sender.send(2);
+    none.sender.close();
+    for (int i = 0; i < 2; i++) t.fiber([&] { empty.receiver.receive(); });
+    t.fiber([&] { full.sender.send(3); });
+    t.fiber([&] {
+      int v;
+      select(ReceiveCase(empty.receiver, v), SendCase(full.sender, 4));
+    });
     t.join();
     _exit(0);
   }
@@ -294,7 +305,9 @@ Test(fiber_future, deadlock_names_futures) {
   int status = 0;
   cr_assert_eq(waitpid(child, &status, 0), child);
   cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "status %d: %s", status, said.c_str());
-  for (const char* what : {"future 0x", "futures 0x", "sequencer 0x", "fair mutex 0x"})
+  for (const char* what : {"future 0x", "futures 0x", "sequencer 0x", "fair mutex 0x", ": capacity 3, 0 in it, 0 waiting to send, 3 to receive\n",
+                           ": capacity 2, 2 in it, 2 waiting to send, 0 to receive\n",
+                           ": capacity 0, 0 in it, closed, 0 waiting to send, 0 to receive\n"})
     cr_assert(said.find(what) != std::string::npos, "%s is not in: %s", what, said.c_str());
 }
 #endif
