@@ -141,8 +141,10 @@ int cancel_foreign(pthread_t t) {
   find_fields();
   __atomic_fetch_or(tcb_cancelhandling(tcb), kLibcCanceled, __ATOMIC_SEQ_CST);
   if (FiberRecord* f = tcb_fiber(tcb)) {
-    state_of(f).requested.store(true, std::memory_order_seq_cst);
-    interrupt(f, kInterruptCancel);
+    Cancellation& s = state_of(f);
+    s.requested.store(true, std::memory_order_seq_cst);
+    // As for a fiber: should it be Busy when the signal comes, it looks afterwards.
+    interrupt(f, kInterruptCancel | (s.asynchronous.load(std::memory_order_seq_cst) ? uint32_t{kInterruptSignal} : 0));
   }
   if (type_field.is_set(tcb) && !state_field.is_set(tcb)) raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), tid, kPreemptSignal);
   return 0;
@@ -192,7 +194,7 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
     return 0;
   }
   // The signal bit brings it to where asynchronous cancellation is looked for, should it not be running.
-  interrupt(f, kInterruptCancel | (s.asynchronous.load(std::memory_order_relaxed) ? uint32_t{kInterruptSignal} : 0));
+  interrupt(f, kInterruptCancel | (s.asynchronous.load(std::memory_order_seq_cst) ? uint32_t{kInterruptSignal} : 0));
   // With cancellation off, the signal would only end calls that no handler lets go on, like poll(). Who turns it on looks at
   // the request afterwards.
   if (!f->kernel && !s.disabled.load(std::memory_order_seq_cst) && f->state.load(std::memory_order_seq_cst) == State::Running) {
@@ -213,8 +215,9 @@ FIBERTHREAD_EXPORT int pthread_setcancelstate(int state, int* old) {
 
 FIBERTHREAD_EXPORT int pthread_setcanceltype(int type, int* old) {
   int e = REAL(pthread_setcanceltype)(type, old);
-  if (e == 0 && tls_current) {
-    state_of(tls_current).asynchronous.store(type == PTHREAD_CANCEL_ASYNCHRONOUS, std::memory_order_relaxed);
+  if (FiberRecord* me = sched_started() ? self() : tls_current; e == 0 && me) {
+    // Then looked for a request, as who requests looks at it afterwards.
+    state_of(me).asynchronous.exchange(type == PTHREAD_CANCEL_ASYNCHRONOUS, std::memory_order_seq_cst);
     cancel_if_asynchronous();
   }
   return e;

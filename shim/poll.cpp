@@ -151,6 +151,16 @@ long wait_parked(Items& items, uint64_t deadline, const uint64_t* mask, Ask ask,
   return r;
 }
 
+// A call that does not wait, and has found nothing: what is pending and the mask lets in ends it all the same. (Not so epoll_pwait.)
+long let_in(const uint64_t* mask) {
+  if (!mask) return 0;
+  FiberRecord* me = self();
+  uint64_t old = signal_begin_mask(me, *mask, true);
+  bool any = signal_is_pending(me);
+  signal_end_mask(me, old, any);
+  return any ? -EINTR : 0;
+}
+
 // How a call with a mask is served.
 enum class How { Parked, Kernel, Libc };
 How how(const sigset_t* set, uint64_t& mask) {
@@ -171,7 +181,8 @@ long poll_parked(pollfd* fds, nfds_t n, uint64_t deadline, const uint64_t* mask)
   if (deadline == 0 || n > 1024) {  // so many may be more than there can be
     test_cancel();
     long r = ask();
-    if (r != 0 || deadline == 0) return r;
+    if (r != 0) return r;
+    if (deadline == 0) return let_in(mask);
   }
   if (!items.reserve(n)) return kInKernel;
   for (nfds_t done = 0; done < n;) {
@@ -224,6 +235,7 @@ long select_parked(int n, fd_set* const user[3], uint64_t deadline, const uint64
   if (deadline == 0) {
     test_cancel();
     r = ask();
+    if (r == 0) r = let_in(mask);
   } else {
     Items items;
     size_t count = 0;

@@ -102,6 +102,9 @@ void LockedQueue::add(Waiter& w) {
 void LockedQueue::remove(Waiter& w) { queue_remove(bucket_, w); }
 
 void WakeList::wake_all() {
+  if (!first_) return;
+  Busy leave;
+  tls_busy = tls_busy - 1;  // of append()
   for (Waiter* w = first_; w;) {
     // After the mark the waiter may be gone at once.
     Waiter* next = w->next;

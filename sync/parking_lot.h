@@ -74,7 +74,8 @@ class LockedQueue {
   Bucket& bucket_;
 };
 
-// Waiters taken out, to be woken once the lock is released, in order.
+// Waiters taken out, to be woken once the lock is released, in order. From the first one on the caller is Busy: a handler that jumps out
+// of it, or a cancellation, would leave them waiting for ever.
 class WakeList {
  public:
   void add(LockedQueue& q, Waiter& w) {
@@ -85,10 +86,10 @@ class WakeList {
     w.next = nullptr;
     *tail_ = &w;
     tail_ = &w.next;
-    n_++;
+    if (n_++ == 0) tls_busy = tls_busy + 1;
   }
   size_t size() const { return n_; }
-  void wake_all();  // without the lock
+  void wake_all();  // without the lock; once
 
  private:
   Waiter* first_ = nullptr;

@@ -312,7 +312,8 @@ static void ends(void) {
 
 // Others cancel them, wherever they wait.
 static pthread_t victim;
-static sem_t never, there;
+static sem_t never, there, fed;
+static atomic_int eaten;
 static atomic_int told_to_go;
 static void waits_to_be_cancelled(union sigval v) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -342,14 +343,26 @@ static void waits_to_be_cancelled(union sigval v) {
       break;
     case 6:
       for (;;) atomic_load(&told_to_go);
+    case 7:
+      pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+      for (int n;;)
+        if (sem_getvalue(&fed, &n) == 0 && n == 0) sem_post(&fed);  // which wakes somebody, and is no cancellation point
   }
   printf("not here\n");
   pthread_cleanup_pop(0);
 }
+static void* eats(void* p) {
+  while (!eaten) sem_wait(&fed);
+  return p;
+}
 static void cancelled_by_others(void) {
   sem_init(&never, 0, 0);
   sem_init(&there, 0, 0);
-  for (int how = 0; how < 7; how++) {
+  sem_init(&fed, 0, 0);
+  pthread_t eater;
+  pthread_create(&eater, NULL, eats, NULL);
+  for (int round = 0; round < 47; round++) {
+    int how = round < 7 ? round : 7;
     timer_t t;
     struct sigevent e = {};
     e.sigev_notify = SIGEV_THREAD;
@@ -362,13 +375,16 @@ static void cancelled_by_others(void) {
     timer_settime(t, 0, &soon, NULL);
     while (sem_wait(&there) != 0) {
     }
-    usleep(2000);
+    usleep(how < 7 ? 2000 : 100 + round * 7);
     int r = pthread_cancel(victim);
     told_to_go = 1;
     for (int i = 0; i < 10000 && destroyed == before; i++) usleep(1000);
     printf("a helper is cancelled, %d: %d, cleaned %d, destroyed %d\n", how, r, cleaned - clean, destroyed - before);
     timer_delete(t);
   }
+  eaten = 1;
+  sem_post(&fed);
+  pthread_join(eater, NULL);
 }
 
 // Its handlers run where it was interrupted, unless they ask for the other stack that it has.
