@@ -36,7 +36,7 @@ namespace {
 // A look costs what a switch of kernel threads costs. A worker that falls asleep is found within a tick, and loses its slot
 // if it is still asleep a little later.
 constexpr uint64_t kTick = 900'000;     // ns between looks while there is work
-constexpr uint32_t kCalmLooks = 16;     // looks that found nothing to do, after which they are half as many
+constexpr uint32_t kCalmLooks = 64;     // looks that found nothing to do, after which they are half as many
 constexpr uint64_t kSecondLook = 100'000;
 constexpr uint64_t kOffCpu = 50'000;    // of a tick: so long a worker may lack the CPU unsuspected
 constexpr uint64_t kHotTick = 50'000;   // while something waits that an idle worker could run
