@@ -15,6 +15,7 @@
 #include "sched/tcb.h"
 #include "sched/worker.h"
 #include "shim/export.h"
+#include "shim/libgomp.h"
 #include "shim/real.h"
 
 namespace fiberthread {
@@ -26,6 +27,7 @@ void look_again() {
   int error = errno;
   stack_look_at_objects();
   preempt_look_at_objects();
+  libgomp_look();
   static std::atomic<bool> all_bound{false};
   if (__builtin_expect(tcb_go_is_loaded(), 0) && !all_bound.exchange(true, std::memory_order_relaxed)) {
     // Those that there are may call into it too.

@@ -28,6 +28,7 @@
 #include "shim/clock.h"
 #include "shim/export.h"
 #include "shim/fork.h"
+#include "shim/libgomp.h"
 #include "shim/own_thread.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
@@ -551,6 +552,14 @@ void clear_named_word() {
   raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);  // as the kernel does, for those who wait as for a shared one
 }
 
+long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f) {
+  FiberRecord* me = tls_current;
+  bool fiber = me && sched_started() && !me->kernel;
+  // Futexes are one and the same for all threads of the process.
+  bool ours = (fiber || (nr == SYS_futex && sched_started())) && !(nr != SYS_futex && in_vfork_child());
+  return ours ? in_fiber(nr, a, b, c, d, e, f) : raw_syscall(nr, a, b, c, d, e, f);
+}
+
 }  // namespace fiberthread
 
 using namespace fiberthread;
@@ -561,11 +570,7 @@ FIBERTHREAD_EXPORT long syscall(long nr, ...) noexcept {
   long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long);
   long d = va_arg(list, long), e = va_arg(list, long), f = va_arg(list, long);
   va_end(list);
-  FiberRecord* me = tls_current;
-  bool fiber = me && sched_started() && !me->kernel;
-  // Futexes are one and the same for all threads of the process.
-  bool ours = (fiber || (nr == SYS_futex && sched_started())) && !(nr != SYS_futex && in_vfork_child());
-  long r = ours ? in_fiber(nr, a, b, c, d, e, f) : raw_syscall(nr, a, b, c, d, e, f);
+  long r = syscall_of_fiber(nr, a, b, c, d, e, f);
   if (r >= 0 || r < -4095) return r;
   errno = static_cast<int>(-r);
   return -1;

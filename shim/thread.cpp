@@ -19,6 +19,7 @@
 #include "shim/cancel.h"
 #include "shim/clock.h"
 #include "shim/export.h"
+#include "shim/libgomp.h"
 #include "shim/mutex.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
@@ -209,6 +210,7 @@ bool start_scheduler() {
     if (tls_current == main_fiber && !main_fiber->block) redirect_end_of_main();
     shared_scheduler_started();
     signal_scheduler_started();
+    libgomp_look();
   }
   return true;
 }

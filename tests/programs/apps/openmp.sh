@@ -33,7 +33,7 @@ int main(void) {
 }
 C
 gcc -O2 -fopenmp -o "$TMP/omp" "$TMP/omp.c" || fail "gcc failed"
-for n in 2 4 8; do
+for n in 2 4 8 32; do
   export OMP_NUM_THREADS=$n
   compare $((n - 1)) "$TMP/omp"
 done
