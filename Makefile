@@ -1,5 +1,7 @@
 # make, make deps, make demo, make test, make apps, make soak, make bench, make install, make clean.
 # Variants, each in a build directory of its own: DEBUG=1, SANITIZE=address|undefined (unit tests only), CROSS=aarch64.
+# Other defaults: DEFINES='-DFIBERTHREAD_DEFAULT_WORKERS=4 -DFIBERTHREAD_DEFAULT_STACK_SIZE=262144 -DFIBERTHREAD_QUEUE_SIZE=4096' with a
+# BUILD=directory of its own.
 
 # Those that it calls itself get their share by the job server.
 ifeq ($(MAKELEVEL),0)
@@ -24,7 +26,7 @@ CC := $(TOOL)gcc
 AR := $(TOOL)ar
 
 # -g in every build: a report from the field needs names.
-OPTIMIZE := $(if $(DEBUG),-O1 -DFIBERTHREAD_DEBUG_CHECKS,-O2)
+OPTIMIZE := $(if $(DEBUG),-O1 -DFIBERTHREAD_DEBUG_CHECKS,-O2) $(DEFINES)
 WARN := -Wall -Wextra
 LIBFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics \
 	-fvisibility=hidden -ftls-model=initial-exec -fasynchronous-unwind-tables $(if $(SANITIZE),-fsanitize=$(SANITIZE))

@@ -15,7 +15,12 @@ namespace fiberthread {
 // version sees the new tail.
 class LocalQueue {
  public:
+#ifdef FIBERTHREAD_QUEUE_SIZE  // see Makefile
+  static constexpr uint32_t kSize = FIBERTHREAD_QUEUE_SIZE;
+  static_assert(kSize >= 2 && (kSize & (kSize - 1)) == 0, "FIBERTHREAD_QUEUE_SIZE is a power of two");  // positions wrap
+#else
   static constexpr uint32_t kSize = 65536;
+#endif
 
   // Producer only. False when full.
   bool push(FiberRecord* f) {

@@ -121,13 +121,21 @@ enum class SpawnPolicy { Adaptive, RoundRobin, Local };
 enum class DeadlockPolicy { Report, Abort, Off };
 enum class Report : uint8_t { None, Text, Json };  // of the statistics, at the end
 
+// What a build may set otherwise (see Makefile); variables and options come before these.
+#ifndef FIBERTHREAD_DEFAULT_WORKERS
+#define FIBERTHREAD_DEFAULT_WORKERS 0
+#endif
+#ifndef FIBERTHREAD_DEFAULT_STACK_SIZE
+#define FIBERTHREAD_DEFAULT_STACK_SIZE 0
+#endif
+
 struct Options {
-  uint32_t workers = 0;  // 0: as many as CPUs
+  uint32_t workers = FIBERTHREAD_DEFAULT_WORKERS;  // 0: as many as CPUs
   SpawnPolicy spawn = SpawnPolicy::Adaptive;
   DeadlockPolicy deadlock = DeadlockPolicy::Report;
   uint32_t preempt_us = 0;  // test aid, 0: at the kernel's tick
   int dump_signal = 0;      // 0: none
-  uint64_t stack_size = 0;  // 0: what libc says
+  uint64_t stack_size = FIBERTHREAD_DEFAULT_STACK_SIZE;  // 0: what libc says
   Report statistics = Report::None;
   bool preempt = true, verbose = false, force_nptl = false, fail_self_check = false;
 };
