@@ -1,14 +1,27 @@
 // What the patched instructions of libgomp call; see libgomp.cpp. As a system call instruction it changes rax, rcx and r11 only.
 // libgomp uses none of the vector registers but xmm, and its callers expect it to change all of them.
+//
+// To an unwinder the stub is no frame: it goes on in libgomp, as if that had called here with its red zone in between. Where, the stub's
+// last jump says: 17 bytes after the return address, and the distance 13 bytes after it.
+        .macro cfi_return_address
+        .cfi_escape 0x16, 16, 24                            // rip is the value of, with the CFA pushed:
+        .cfi_escape 0x08, 136, 0x1c, 0x06                   // const1u 136, minus, deref: the return address
+        .cfi_escape 0x12, 0x23, 13, 0x94, 4                 // dup, plus_uconst 13, deref_size 4
+        .cfi_escape 0x0c, 0, 0, 0, 0x80, 0x27               // with its sign: xor 2^31,
+        .cfi_escape 0x0c, 0, 0, 0, 0x80, 0x1c               // minus 2^31
+        .cfi_escape 0x22, 0x23, 17                          // plus, plus_uconst 17
+        .endm
         .text
         .globl fiberthread_libgomp_call
         .hidden fiberthread_libgomp_call
         .type fiberthread_libgomp_call, @function
 fiberthread_libgomp_call:
         .cfi_startproc
+        .cfi_def_cfa_offset 8 + 128
+        cfi_return_address
         push %rbp
-        .cfi_def_cfa_offset 16
-        .cfi_offset %rbp, -16
+        .cfi_def_cfa_offset 16 + 128
+        .cfi_offset %rbp, -(16 + 128)
         mov %rsp, %rbp
         .cfi_def_cfa_register %rbp
         push %rdi
@@ -39,7 +52,7 @@ fiberthread_libgomp_call:
         pop %rsi
         pop %rdi
         pop %rbp
-        .cfi_def_cfa %rsp, 8
+        .cfi_def_cfa %rsp, 8 + 128
         ret
         .cfi_endproc
         .size fiberthread_libgomp_call, . - fiberthread_libgomp_call

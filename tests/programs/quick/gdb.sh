@@ -54,6 +54,12 @@ fi
 gcc -O1 -g -w -pthread -o "$TMP/stops_in_main" "$here/../src/stops_in_main.c" || fail "gcc failed"
 debug -ex "set environment LD_PRELOAD $LIBRARY" -ex 'set startup-with-shell off' -ex run -ex "source $script" -ex 'fiber apply all bt' "$TMP/stops_in_main" >"$TMP/log"
 has '^#[0-9]+ .* waits \(p=0x0\) at .*stops_in_main\.c:' "stopped in main"
+# Through the stubs that stand for libgomp's system calls.
+if [ "$(uname -m)" = x86_64 ]; then
+  gcc -O1 -g -w -fopenmp -o "$TMP/openmp_waits" "$here/../src/openmp_waits.c" || fail "gcc failed"
+  debug -ex "set environment LD_PRELOAD $LIBRARY" -ex 'set startup-with-shell off' -ex run -ex "source $script" -ex 'fiber apply all bt' "$TMP/openmp_waits" >"$TMP/log"
+  [ "$(count '^#[0-9]+ .* waits_for_lock \(\) at .*openmp_waits\.c:')" = 2 ] || fail "OpenMP: $(cat "$TMP/log")"
+fi
 
 for workers in 1 4; do
   begin $workers "$TMP/inside" 20
