@@ -139,8 +139,11 @@ void shared_robust_owner_died(FiberRecord* me) {
   if (me->kernel) return;  // the kernel will see to it
   release_all(static_cast<RobustList*>(own_robust_list(me)), me->id, 0, nullptr);
   auto* head = static_cast<RobustList*>(tcb_robust_list(me->tcb));
-  if (!head) return;
   Worker* own = has_own_thread(me) ? registered : nullptr;
+  // The library's own TLS is not set back with the block, and the worker may be another's when the next fiber has this one.
+  registered = nullptr;
+  never = false;
+  if (!head) return;
   if (head->first != reinterpret_cast<uintptr_t>(head) || head->pending) {
     RobustList* rest = own ? reinterpret_cast<RobustList*>(own->robust_list) : nullptr;
     if (rest) *rest = {reinterpret_cast<uintptr_t>(rest), head->offset, 0};

@@ -502,6 +502,48 @@ Test(cord, fork_leaves_it_to_the_parent) {
 }
 #endif
 
+// The kernel and other processes know a process-shared mutex's owner by the kernel thread, which a cord's fibers have in common.
+Test(cord, shared_and_robust_mutexes_are_a_fibers_and_not_the_cords) {
+  for (int type : {PTHREAD_MUTEX_NORMAL, PTHREAD_MUTEX_ERRORCHECK, PTHREAD_MUTEX_RECURSIVE})
+    for (bool robust : {false, true})
+      for (int protocol : {PTHREAD_PRIO_NONE, PTHREAD_PRIO_INHERIT}) {
+        pthread_mutexattr_t a;
+        pthread_mutexattr_init(&a);
+        pthread_mutexattr_settype(&a, type);
+        pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+        pthread_mutexattr_setprotocol(&a, protocol);
+        if (robust) pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
+        pthread_mutex_t m;
+        cr_assert_eq(pthread_mutex_init(&m, &a), 0);
+        pthread_mutexattr_destroy(&a);
+        Cord cord("shared");
+        std::atomic<int> step{0};
+        std::vector<Fiber> fibers;
+        fibers.push_back(cord.spawn([&] {
+          cr_assert_eq(pthread_mutex_lock(&m), 0);
+          step = 1;
+          while (step < 2) Fiber::sleep(kMs);
+          cr_assert_eq(pthread_mutex_unlock(&m), 0);
+          if (robust) cr_assert_eq(pthread_mutex_lock(&m), 0);  // and ends with it
+        }));
+        fibers.push_back(cord.spawn([&] {
+          while (step < 1) Fiber::sleep(kMs);
+          cr_assert_eq(pthread_mutex_trylock(&m), EBUSY);
+          if (type != PTHREAD_MUTEX_NORMAL || robust) cr_assert_eq(pthread_mutex_unlock(&m), EPERM);
+          step = 2;
+        }));
+        join_all(fibers);
+        fibers.push_back(Fiber::spawn([&] {  // it gets a kernel thread of its own
+          cr_assert_eq(pthread_mutex_lock(&m), robust ? EOWNERDEAD : 0);
+          if (robust) pthread_mutex_consistent(&m);
+          cr_assert_eq(pthread_mutex_unlock(&m), 0);
+        }));
+        join_all(fibers);
+        cr_assert_eq(pthread_mutex_destroy(&m), 0);
+        cr_assert_eq(cord.join(), 0);
+      }
+}
+
 // Cords, fibers and kernel threads that send to, call and spawn in each other's.
 void stress(unsigned workers, uint64_t seed) {
   options.workers = workers;

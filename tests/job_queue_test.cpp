@@ -18,6 +18,7 @@
 #include "sched/worker.h"
 #include "sync/fiber_futex.h"
 #include "sync/fiberthread.h"
+#include "sync/semaphore.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;
@@ -346,6 +347,32 @@ Test(job_queue, the_c_names) {
     fiberthread_parallel_invoke(add, arguments, 2);
     cr_assert_eq(sum, 4953);
   });
+}
+
+// A task that was waited for may go: what its end still has to do wakes nobody who waits for another object there.
+Test(job_queue, a_tasks_place_may_be_used_again) {
+  alignas(8) static unsigned char memory[sizeof(Task)];
+  static std::atomic<int> go;
+  JobQueue q;
+  int spurious = 0;
+  for (size_t i = 0; i < 600; i++) {
+    go = 0;
+    auto* t = new (memory) Task(
+        [](void*) -> void* {
+          while (!go) yield();
+          return nullptr;
+        },
+        nullptr);
+    cr_assert_eq(q.run(*t), 0);
+    q.wait(*t, nullptr, 1000);  // leaves the bit behind
+    go = 1;
+    while (q.wait(*t, nullptr, 1) != 0) {
+    }
+    auto* s = new (memory + i * 8 % sizeof(Task)) Semaphore(0);
+    spurious += s->acquire_for(20'000) == 0;
+    s->~Semaphore();
+  }
+  cr_assert_eq(spurious, 0);
 }
 
 // Tasks that wait for tasks that come after them, deeper than there are workers or kept fibers.
