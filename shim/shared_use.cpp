@@ -79,7 +79,10 @@ void owner_died(uintptr_t entry, long offset, uint32_t tid, uint32_t other_tid, 
       owner = now & FUTEX_TID_MASK;
       continue;
     }
-    if (now & FUTEX_WAITERS) raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);
+    if (now & FUTEX_WAITERS) {
+      raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);
+      pi_owner_died(word);
+    }
     return;
   }
 }

@@ -88,6 +88,82 @@ long futex_wake_here(const uint32_t* word, int n, uint32_t bits) {
   return static_cast<long>(list.size());
 }
 
+// Locks whose word names their owner, which the kernel could not find: among the threads of this process they are ours, first come first
+// served, without inheritance. Their waiters have no tag.
+bool lives(uint32_t tid) {
+  FiberRecord* f = fiber_of_tid(static_cast<int>(tid));
+  if (f) return !f->done.load(std::memory_order_acquire);
+  return raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), tid, 0) == 0;
+}
+
+long pi_lock(uint32_t* word, clockid_t clock, const timespec* user_t, bool waits) {
+  timespec copy;
+  if (user_t && !copy_user(&copy, user_t)) return -EFAULT;
+  const timespec* t = user_t ? &copy : nullptr;
+  if (t && (!valid(*t) || t->tv_sec < 0)) return -EINVAL;
+  FiberRecord* me = self();
+  for (;;) {
+    uint32_t now;
+    if (fiberthread_user_load(word, &now) != 0) return -EFAULT;
+    uint32_t owner = now & FUTEX_TID_MASK;
+    if (owner == me->id) return -EDEADLK;
+    if (owner == 0) {  // the other bits stay: that the last one died, and that somebody waits
+      if (__atomic_compare_exchange_n(word, &now, now | me->id, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return 0;
+      continue;
+    }
+    uint32_t again;
+    if (!lives(owner)) {  // or has given it up before it ended
+      if (fiberthread_user_load(word, &again) == 0 && again != now) continue;
+      return -ESRCH;
+    }
+    if (!waits) return -EAGAIN;
+    uint32_t expected = now | FUTEX_WAITERS;
+    if (now != expected && !__atomic_compare_exchange_n(word, &now, expected, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
+    Waiter w;
+    auto still = [&] { return fiberthread_user_load(word, &now) == 0 && now == expected; };
+    WakeReason r = park(word, w, still, {"futex (PI)", word}, deadline_from(clock, t));
+    if (r == WakeReason::Woken && w.token) return 0;  // handed over
+    if (r == WakeReason::TimedOut && reached(clock, t)) return -ETIMEDOUT;
+  }
+}
+
+long pi_unlock(uint32_t* word) {
+  FiberRecord* me = self();
+  uint32_t now;
+  if (fiberthread_user_load(word, &now) != 0) return -EFAULT;
+  if ((now & FUTEX_TID_MASK) != me->id) return -EPERM;
+  WakeList list;
+  {
+    LockedQueue q(word);
+    Waiter *first = nullptr, *second = nullptr;
+    for (Waiter* w = q.first(); w && !second; w = w->next)
+      if (!w->tag) (first ? second : first) = w;
+    // Release. Who has set the bit meanwhile looks at the word again before he waits.
+    __atomic_store_n(word, first ? first->fiber->id | (second ? FUTEX_WAITERS : 0) : 0, __ATOMIC_RELEASE);
+    if (first) {
+      first->token = 1;
+      list.add(q, *first);
+    }
+  }
+  list.wake_all();
+  return 0;
+}
+
+}  // namespace
+
+void pi_owner_died(const uint32_t* word) {
+  WakeList list;
+  {
+    LockedQueue q(word);
+    Waiter* w = q.first();
+    while (w && w->tag) w = w->next;
+    if (w) list.add(q, *w);
+  }
+  list.wake_all();
+}
+
+namespace {
+
 // The kernel's call. Who may be cancelled anywhere makes it in libc, where it can be stopped.
 long plain_call(long nr, long a, long b, long c, long d, long e, long f) {
   if (__builtin_expect(!cancel_is_asynchronous(self()), 1)) return raw_syscall(nr, a, b, c, d, e, f);
@@ -116,7 +192,8 @@ long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* w
   bool real_time = op & FUTEX_CLOCK_REALTIME;
   uint32_t bits = command == FUTEX_WAIT_BITSET || command == FUTEX_WAKE_BITSET ? value3 : kAll;
   if (bits == 0) return -EINVAL;
-  if (real_time && command != FUTEX_WAIT_BITSET) return kernel();  // no such call
+  constexpr int kLockPi2 = 13;
+  if (real_time && command != FUTEX_WAIT_BITSET && command != kLockPi2) return kernel();  // no such call
   // Kernel threads may wait by system calls that we do not see.
   auto wake_more = [&](long woken) {
     if (woken >= static_cast<int>(value)) return woken;
@@ -148,6 +225,14 @@ long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* w
       if (r < 0) return r;
       return r + futex_wake_here(word, static_cast<int>(value), kAll) + futex_wake_here(word2, static_cast<int>(fourth), kAll);
     }
+    case FUTEX_LOCK_PI:
+      return pi_lock(word, CLOCK_REALTIME, t, true);
+    case kLockPi2:
+      return pi_lock(word, real_time ? CLOCK_REALTIME : CLOCK_MONOTONIC, t, true);
+    case FUTEX_TRYLOCK_PI:
+      return pi_lock(word, CLOCK_REALTIME, nullptr, false);
+    case FUTEX_UNLOCK_PI:
+      return pi_unlock(word);
     default:
       return kernel();
   }

@@ -1,0 +1,120 @@
+// FUTEX_LOCK_PI and its kin by syscall(), as a lock of the program's own uses them: exclusion, what each call answers, owners that die.
+#define _GNU_SOURCE
+#include <assert.h>
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { kLockPi2 = 13 };
+static atomic_uint word;
+static long futex(int op, const struct timespec* t) { return syscall(SYS_futex, &word, op | FUTEX_PRIVATE_FLAG, 0, t, NULL, 0) == -1 ? errno : 0; }
+static int lock(void) {
+  unsigned free_word = 0;
+  return atomic_compare_exchange_strong(&word, &free_word, (unsigned)gettid()) ? 0 : futex(FUTEX_LOCK_PI, NULL);
+}
+static int unlock(void) {
+  unsigned mine = gettid();
+  return atomic_compare_exchange_strong(&word, &mine, 0) ? 0 : futex(FUTEX_UNLOCK_PI, NULL);
+}
+static void show(const char* what, int e) { printf("%s: %s\n", what, e ? strerrorname_np(e) : "0"); }
+
+static long counter;
+static atomic_int inside;
+static void* count(void* p) {
+  for (int i = 0; i < 1500; i++) {
+    struct timespec t;
+    int e;
+    if (i % 10 == 3) {  // gives up now and then
+      clock_gettime(CLOCK_REALTIME, &t);
+      while ((e = futex(FUTEX_LOCK_PI, &t)) == ETIMEDOUT)
+        if ((t.tv_nsec += 50000) >= 1000000000) t.tv_nsec = 0, t.tv_sec++;
+    } else if (i % 10 == 7) {
+      while ((e = futex(FUTEX_TRYLOCK_PI, NULL)) == EAGAIN) sched_yield();
+    } else {
+      e = lock();
+    }
+    if (e) show("count", e);
+    assert(e == 0 && ++inside == 1);
+    long was = counter;
+    if (i % 40 == 0) usleep(50);
+    else if (i % 16 == 0) sched_yield();
+    counter = was + 1;
+    assert(--inside == 0 && unlock() == 0);
+  }
+  return p;
+}
+
+static void* from_another(void* p) {
+  struct timespec past = {1, 0}, soon, bad = {0, 1000000000};
+  show("trylock, another's", futex(FUTEX_TRYLOCK_PI, NULL));
+  show("lock, passed", futex(FUTEX_LOCK_PI, &past));
+  show("lock, tv_nsec 1e9", futex(FUTEX_LOCK_PI, &bad));
+  clock_gettime(CLOCK_MONOTONIC, &soon);
+  if ((soon.tv_nsec += 3000000) >= 1000000000) soon.tv_nsec -= 1000000000, soon.tv_sec++;
+  show("lock, soon", futex(kLockPi2, &soon));
+  show("unlock, another's", futex(FUTEX_UNLOCK_PI, NULL));
+  return p;
+}
+static void* says_tid(void* p) {
+  *(unsigned*)p = gettid();
+  return p;
+}
+
+// The kernel's list, of one entry.
+static struct {
+  struct robust_list_head head;
+  struct robust_list entry;
+} list;
+static atomic_int has_it, waits;
+static void* dies(void* p) {
+  list.head.list.next = (void*)((char*)&list.entry + 1);  // the lowest bit: with inheritance
+  list.head.futex_offset = (char*)&word - (char*)&list.entry;
+  list.entry.next = &list.head.list;
+  syscall(SYS_set_robust_list, &list.head, sizeof list.head);
+  assert(lock() == 0);
+  has_it = 1;
+  while (!(word & FUTEX_WAITERS)) sched_yield();
+  usleep(3000);
+  return p;
+}
+
+int main() {
+  pthread_t t[8];
+  show("free", lock());
+  pthread_create(&t[0], NULL, from_another, NULL);
+  pthread_join(t[0], NULL);
+  show("lock, mine", futex(FUTEX_LOCK_PI, NULL));
+  show("trylock, mine", futex(FUTEX_TRYLOCK_PI, NULL));
+  show("unlock, mine", futex(FUTEX_UNLOCK_PI, NULL));
+  show("unlock, free", futex(FUTEX_UNLOCK_PI, NULL));
+  show("trylock, free", futex(FUTEX_TRYLOCK_PI, NULL));
+  printf("mine %d\n", word == gettid());
+  show("unlock", unlock());
+  unsigned gone = 0;
+  pthread_create(&t[0], NULL, says_tid, &gone);
+  pthread_join(t[0], NULL);
+  word = gone;
+  show("lock, of who has ended", futex(FUTEX_LOCK_PI, NULL));
+  word = 0;
+
+  for (int i = 0; i < 8; i++) pthread_create(&t[i], NULL, count, NULL);
+  for (int i = 0; i < 8; i++) pthread_join(t[i], NULL);
+  printf("counted %ld, free %d\n", counter, (word & FUTEX_TID_MASK) == 0);
+
+  word = 0;
+  pthread_create(&t[0], NULL, dies, NULL);
+  while (!has_it) sched_yield();
+  show("lock, its owner dies", futex(FUTEX_LOCK_PI, NULL));
+  printf("died %d, mine %d\n", (word & FUTEX_OWNER_DIED) != 0, (word & FUTEX_TID_MASK) == gettid());
+  pthread_join(t[0], NULL);
+  show("unlock", futex(FUTEX_UNLOCK_PI, NULL));
+  return 0;
+}
