@@ -233,9 +233,15 @@ void look_at_program(const std::string& name, int depth = 0) {
     if (from == std::string::npos || depth > 3) return fatal("format", "it is neither an ELF file nor a script");
     std::string interpreter = first.substr(from, to == std::string::npos ? to : to - from);
     good("a script, run by its interpreter");
-    if (interpreter.size() > 4 && !interpreter.compare(interpreter.size() - 4, 4, "/env") && to != std::string::npos)
-      if (size_t word = first.find_first_not_of(" \t", to); word != std::string::npos)
-        interpreter = first.substr(word, first.find_first_of(" \t", word) - word);
+    bool env = interpreter.size() > 4 && !interpreter.compare(interpreter.size() - 4, 4, "/env");
+    // What env starts, after options of its own (-S) and variables.
+    while (env && to != std::string::npos && (from = first.find_first_not_of(" \t", to)) != std::string::npos) {
+      to = first.find_first_of(" \t", from);
+      std::string word = first.substr(from, to == std::string::npos ? to : to - from);
+      if (word[0] == '-' || word.find('=') != std::string::npos) continue;
+      interpreter = word;
+      break;
+    }
     return look_at_program(interpreter, depth + 1);
   }
   if (std::string why = why_nothing_is_preloaded(path); !why.empty()) return fatal("preloading", why);

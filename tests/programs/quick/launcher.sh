@@ -76,6 +76,8 @@ gives 0 'no fibers: it is linked statically' --verbose "$TMP/static" 10
 printf '#!/usr/bin/env bash\ntrue\n' >"$TMP/script"
 chmod +x "$TMP/script"
 gives 0 'bash' doctor "$TMP/script"
+printf '#!/usr/bin/env -S A=1 bash -e\ntrue\n' >"$TMP/script"
+gives 0 'interpreter: /' doctor "$TMP/script"
 printf 'void __tsan_init(void) {}\nint main() { return 0; }\n' >"$TMP/tsan.c"
 gcc -rdynamic -o "$TMP/tsan" "$TMP/tsan.c" && gives 1 ThreadSanitizer doctor "$TMP/tsan"
 printf '#define _GNU_SOURCE\n#include <pthread.h>\nint main() { cpu_set_t s; CPU_ZERO(&s); CPU_SET(0, &s); return pthread_setaffinity_np(pthread_self(), sizeof s, &s) * 0; }\n' >"$TMP/affinity.c"
