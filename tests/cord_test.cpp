@@ -502,6 +502,7 @@ Test(cord, fork_leaves_it_to_the_parent) {
 }
 #endif
 
+#if defined(__x86_64__)  // the emulator has no robust mutexes
 // The kernel and other processes know a process-shared mutex's owner by the kernel thread, which a cord's fibers have in common.
 Test(cord, shared_and_robust_mutexes_are_a_fibers_and_not_the_cords) {
   for (int type : {PTHREAD_MUTEX_NORMAL, PTHREAD_MUTEX_ERRORCHECK, PTHREAD_MUTEX_RECURSIVE})
@@ -543,6 +544,7 @@ Test(cord, shared_and_robust_mutexes_are_a_fibers_and_not_the_cords) {
         cr_assert_eq(cord.join(), 0);
       }
 }
+#endif
 
 // Cords, fibers and kernel threads that send to, call and spawn in each other's.
 void stress(unsigned workers, uint64_t seed) {
