@@ -727,10 +727,6 @@ Slot** all_slots(uint32_t* count) {
 
 bool poll_watched() { return poll_watcher.load(std::memory_order_relaxed); }
 
-bool poll_neglected() {
-  return static_cast<int64_t>(cycles() - harvested_at.load(std::memory_order_relaxed)) > static_cast<int64_t>(1000 * cycles_per_us);
-}
-
 void poll_get_watcher() {
   if (attended_without(nullptr)) return;
   SpinGuard guard(idle_lock);

@@ -36,7 +36,6 @@ namespace {
 // A look costs what a switch of kernel threads costs. A worker that falls asleep is found within a tick, and loses its slot
 // if it is still asleep a little later.
 constexpr uint64_t kTick = 900'000;     // ns between looks while there is work
-constexpr uint32_t kCalmLooks = 64;     // looks that found nothing to do, after which they are half as many
 constexpr uint64_t kSecondLook = 100'000;
 constexpr uint64_t kOffCpu = 50'000;    // of a tick: so long a worker may lack the CPU unsuspected
 constexpr uint64_t kHotTick = 50'000;   // while something waits that an idle worker could run
@@ -325,7 +324,7 @@ void sysmon_main() {
   raw_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1);
   uint64_t wake = kWake;
   raw_syscall(SYS_rt_sigprocmask, SIG_BLOCK, arg(&wake), 0, 8);
-  uint32_t quiet = 0, calm = 0;
+  uint32_t quiet = 0;
   for (;;) {
     adopt_mask();
     if (called.load(std::memory_order_relaxed) && called.exchange(0, std::memory_order_acq_rel) && sysmon_hook) sysmon_hook();
@@ -333,7 +332,7 @@ void sysmon_main() {
     recent_ns.store(now, std::memory_order_relaxed);
     run_timers(now);
     if (poll_active() && !poll_watched()) {
-      if (poll_look() && poll_neglected()) calm = 0;
+      poll_look();
       poll_get_watcher();
     }
     Look look{work_queued()};
@@ -349,12 +348,11 @@ void sysmon_main() {
     }
     bool dumps = dump_attend();
     quiet = look.progress || queued || dumps ? 0 : quiet + 1;
-    calm = look.suspects || growth.full_looks ? 0 : calm + 1;
 
     bool on_poller = false;
     uint32_t in_poll = clock_watched.load(std::memory_order_acquire) ? kInPoll : 0;
     uint64_t timer = next_timer();
-    uint64_t until = now + (queued && idle_slots() ? kHotTick : look.suspects ? kSecondLook : calm >= kCalmLooks ? 2 * kTick : kTick);
+    uint64_t until = now + (queued && idle_slots() ? kHotTick : look.suspects ? kSecondLook : kTick);
     if (quiet >= kLinger) {
       growth.settle();
       until = timer;

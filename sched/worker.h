@@ -262,7 +262,6 @@ Worker* all_workers();
 // The poller's watcher (poller.h): is there one; get one, if a worker is idle and nobody attends to the poller anyway; and let
 // it get up again, after another has got the event that was to end its sleep.
 bool poll_watched();
-bool poll_neglected();  // for more than a millisecond, no worker has got events
 void poll_get_watcher();
 void poll_wake_again();
 bool work_queued();
