@@ -238,6 +238,11 @@ void look_at_program(const std::string& name, int depth = 0) {
     while (env && to != std::string::npos && (from = first.find_first_not_of(" \t", to)) != std::string::npos) {
       to = first.find_first_of(" \t", from);
       std::string word = first.substr(from, to == std::string::npos ? to : to - from);
+      if (word.size() > 2 && !word.compare(0, 2, "-S")) word.erase(0, 2);  // attached
+      if (word == "-u" || word == "-C" || word == "--unset" || word == "--chdir") {  // and its argument
+        if (to != std::string::npos && (from = first.find_first_not_of(" \t", to)) != std::string::npos) to = first.find_first_of(" \t", from);
+        continue;
+      }
       if (word[0] == '-' || word.find('=') != std::string::npos) continue;
       interpreter = word;
       break;

@@ -246,9 +246,13 @@ class Unwinder(gdb.unwinder.Unwinder):
         super().__init__("fiberthread")
         self.view = None  # (fiber, thread, its pc, its sp, the saved registers)
         self.types = {}   # of registers
+        self.past_main = False  # set by us
 
     def suspend(self):
         view, self.view = self.view, None
+        if self.past_main:
+            self.past_main = False
+            gdb.set_parameter("backtrace past-main", False)
         gdb.invalidate_cached_frames()
         return view
 
@@ -281,6 +285,7 @@ class Unwinder(gdb.unwinder.Unwinder):
         if frame and not frame.older() and frame.name() == "main" and not gdb.parameter("backtrace past-main"):
             # Where a backtrace ends by default. What lies below it now is the fiber's.
             gdb.set_parameter("backtrace past-main", True)
+            Unwinder.the.past_main = True
             return Unwinder.first_frame()
         return frame and frame.older()
 

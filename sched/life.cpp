@@ -767,6 +767,8 @@ FiberRecord* kernel_record_get() {
   return f;
 }
 
+void (*kernel_record_hook)(FiberRecord*) = nullptr;
+
 void kernel_record_enter(FiberRecord* f) {
   tls_busy = tls_busy + 1;
   f->tcb = reinterpret_cast<void*>(pthread_self());
@@ -774,6 +776,7 @@ void kernel_record_enter(FiberRecord* f) {
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&f->sigmask), 8);
   f->valid.store(true, std::memory_order_release);
   tls_current = f;
+  if (kernel_record_hook) kernel_record_hook(f);
   __cxa_thread_atexit_impl(forget_foreign, f, &__dso_handle);
   tls_busy = tls_busy - 1;
 }
@@ -803,7 +806,8 @@ void sched_after_fork_child() {
   }
   slots_reset();
   for (Worker* w = all_workers(); w; w = w->all_next)
-    if (w->cord) w->cord->lock.reset();
+    // That of one whose scheduler has ended may be freed already.
+    if (FiberRecord* f = w->bound; w->cord && f && f->state.load() != State::Done) w->cord->lock.reset();
   worker_list.store(nullptr);
   left_lock.reset();
   left_workers = nullptr;

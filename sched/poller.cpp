@@ -222,6 +222,7 @@ PollNotes* poll_notes(int fd) {
 PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t interrupt_mask) {
   FiberRecord* me = self();
   Busy busy;
+  if (me->kernel) return PollEnd::Refused;  // a handler has forked since the caller looked, and this is the child
   clear_pending_unpark(me);
   PollGroup group{me};
   PollEnd end = PollEnd::Ready;

@@ -78,10 +78,24 @@ bool libc_unwinds(FiberRecord* me) { return __atomic_load_n(tcb_cancelhandling(m
 }  // namespace
 
 namespace {
+// A kernel thread has got its record: what was asked before is in libc's place.
+void adopt(FiberRecord* f) {
+  Cancellation& s = state_of(f);
+  if (state_field.is_set(f->tcb)) s.disabled.store(true, std::memory_order_relaxed);
+  if (type_field.is_set(f->tcb)) s.asynchronous.store(true, std::memory_order_relaxed);
+  // With that in cancel_foreign(): it finds the record, or we its bit.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!(__atomic_load_n(tcb_cancelhandling(f->tcb), __ATOMIC_RELAXED) & kLibcCanceled)) return;
+  s.requested.store(true, std::memory_order_relaxed);
+  f->interrupts.fetch_or(kInterruptCancel, std::memory_order_seq_cst);
+}
+
 bool asynchronous_and_pending(FiberRecord* me) { return state_of(me).asynchronous.load(std::memory_order_relaxed) && cancel_pending(me); }
 }  // namespace
 
 void cancel_init() {
+  find_fields();
+  kernel_record_hook = adopt;
   (void)REAL(syscall);  // handlers may call it
   cancel_due = asynchronous_and_pending;
   cancel_now = cancel_self;
@@ -140,6 +154,7 @@ int cancel_foreign(pthread_t t) {
   if (tid <= 0) return 0;  // it has ended
   find_fields();
   __atomic_fetch_or(tcb_cancelhandling(tcb), kLibcCanceled, __ATOMIC_SEQ_CST);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   if (FiberRecord* f = tcb_fiber(tcb)) {
     Cancellation& s = state_of(f);
     s.requested.store(true, std::memory_order_seq_cst);
@@ -206,8 +221,8 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
 
 FIBERTHREAD_EXPORT int pthread_setcancelstate(int state, int* old) {
   int e = REAL(pthread_setcancelstate)(state, old);
-  if (e == 0 && tls_current) {
-    state_of(tls_current).disabled.exchange(state == PTHREAD_CANCEL_DISABLE, std::memory_order_seq_cst);
+  if (FiberRecord* me = sched_started() ? self() : tls_current; e == 0 && me) {
+    state_of(me).disabled.exchange(state == PTHREAD_CANCEL_DISABLE, std::memory_order_seq_cst);
     cancel_if_asynchronous();
   }
   return e;

@@ -112,10 +112,13 @@ bool find_in_own_path(link_map* map, const char* file, char (&out)[PATH_MAX]) {
   return false;
 }
 
+std::atomic<int> opening{0};
+
 template <class Open>
 void* open_for(const char* file, int flags, const void* caller, Open open) {
   flags &= ~RTLD_DEEPBIND;
   tcb_modules_change();
+  opening.fetch_add(1, std::memory_order_seq_cst);
   void* handle = nullptr;
   char path[PATH_MAX];
   if (file && *file == '$' && expand_origin(file, caller, path)) {
@@ -129,10 +132,13 @@ void* open_for(const char* file, int flags, const void* caller, Open open) {
     handle = open(file, flags);
   }
   look_again();
+  opening.fetch_sub(1, std::memory_order_seq_cst);
   return handle;
 }
 
 }  // namespace
+
+bool dl_is_opening() { return opening.load(std::memory_order_relaxed) != 0; }
 }  // namespace fiberthread
 
 using namespace fiberthread;

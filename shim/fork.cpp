@@ -12,6 +12,7 @@
 #include "shim/export.h"
 #include "shim/ids.h"
 #include "shim/io.h"
+#include "shim/libgomp.h"
 #include "shim/real.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
@@ -50,6 +51,7 @@ void in_child() {
   job_queues_after_fork();
   ChannelCore::reset_after_fork();
   signal_after_fork_child();
+  libgomp_after_fork_child();
   connect_reset_after_fork();
   blocking_reset_after_fork();
   ids_reset_after_fork();

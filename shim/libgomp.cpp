@@ -140,6 +140,8 @@ void libgomp_look() {
   busy.clear(std::memory_order_release);
 }
 
+void libgomp_after_fork_child() { busy.clear(std::memory_order_relaxed); }
+
 }  // namespace fiberthread
 
 extern "C" long fiberthread_libgomp_syscall(long a, long b, long c, long d, long e, long f, long nr) {
@@ -149,5 +151,6 @@ extern "C" long fiberthread_libgomp_syscall(long a, long b, long c, long d, long
 #else
 
 void fiberthread::libgomp_look() {}
+void fiberthread::libgomp_after_fork_child() {}
 
 #endif

@@ -3,9 +3,13 @@
 
 namespace fiberthread {
 
-// Makes its threads wait as fibers, if it is there. Called when nobody can be inside it: before the second thread exists, and after a
-// dlopen, by whoever that was.
+// Makes its threads wait as fibers, if it is there. Called when nobody can be inside it: before the second thread exists, after a
+// dlopen, and before a thread that is made during one: constructors may run OpenMP.
 void libgomp_look();
+void libgomp_after_fork_child();
+
+// Somebody is in dlopen (dl.cpp): what it has loaded may make threads already, by its constructors.
+bool dl_is_opening();
 
 // A system call as syscall() understands it, answered as the kernel does (syscall.cpp).
 long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f);

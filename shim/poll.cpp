@@ -156,9 +156,7 @@ long let_in(const uint64_t* mask) {
   if (!mask) return 0;
   FiberRecord* me = self();
   uint64_t old = signal_begin_mask(me, *mask, true);
-  bool any = signal_is_pending(me);
-  signal_end_mask(me, old, any);
-  return any ? -EINTR : 0;
+  return signal_end_mask(me, old, signal_is_pending(me)) ? -EINTR : 0;
 }
 
 // How a call with a mask is served.

@@ -228,6 +228,9 @@ FIBERTHREAD_EXPORT int sigaction(int sig, const struct sigaction* act, struct si
       install(sig, wanted);
     }
   }
+  // What is ignored is not pending either, blocked or not (POSIX, 2.4.3). The kernel sees to its own.
+  auto is = [&](sighandler_t h) { return act && wanted.handler == reinterpret_cast<void*>(h); };
+  if (is(SIG_IGN) || (is(SIG_DFL) && bit(sig) & kIgnoredByDefault)) drop_pending(sig);
   if (old) {
     memset(old, 0, sizeof *old);
     if (before.flags & SA_SIGINFO) old->sa_sigaction = reinterpret_cast<void (*)(int, siginfo_t*, void*)>(before.handler);

@@ -18,7 +18,6 @@ namespace signals {
 namespace {
 
 constexpr uint64_t kFaults = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS);
-constexpr uint64_t kIgnoredByDefault = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
 
 }  // namespace
 
@@ -244,6 +243,7 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
   FiberRecord* me = in.fiber;
   if (bit(sig) & kFaults && info->si_code > 0) return fault(in, sig, info);
   bool ending = me && frame_ending(in.uc);
+  uint64_t before = words(in.uc->uc_sigmask);  // entering a handler changes it
   bool idle_context = in.busy > 0 || !me || ending;  // nothing of the program may run, no lock may be taken
   if (!sched_started() || (me && me->kernel && !idle_context && sent_to_thread(*info))) {
     if (!me || !idle_context) return true;
@@ -283,7 +283,7 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
     if (watched(kWatchSignal)) debug_line("signal", me, "gets one that was kept: ", static_cast<uint64_t>(got.si_signo));
     enter(in, got.si_signo, got);
   }
-  give_away(me, mask_of(me) & ~words(in.uc->uc_sigmask));  // of what the handlers block
+  give_away(me, mask_of(me) & ~before);  // of what the handlers block
   return false;
 }
 

@@ -77,6 +77,8 @@ sighandler_t set_handler(int sig, sighandler_t handler, int flags);
 
 // ---- pending signals (signal_send.cpp) ----
 
+constexpr uint64_t kIgnoredByDefault = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
+
 struct Pending {
   Pending* next;
   siginfo_t info;
@@ -98,6 +100,7 @@ struct ThreadSignals {
 };
 inline ThreadSignals& state_of(FiberRecord* f) { return shim_share<ThreadSignals, 0, 96>(f); }
 
+void drop_pending(int sig);  // everybody's
 extern PendingQueue process_queue;  // for the process, when no thread takes them
 void forget_pending();  // in the child of a fork
 

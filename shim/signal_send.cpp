@@ -268,6 +268,32 @@ void give_away(FiberRecord* f, uint64_t blocked, bool by_sysmon) {
   for (; nobodys; nobodys &= nobodys - 1) make_known(nullptr, __builtin_ctzll(nobodys) + 1, by_sysmon);
 }
 
+void drop_pending(int sig) {
+  static constexpr auto drop = [](PendingQueue& q, int sig) {
+    if (!(q.bits.load(std::memory_order_seq_cst) & bit(sig))) return;
+    Busy busy;
+    Locked locked;
+    for (Pending** p = &q.first; *p;) {
+      Pending* one = *p;
+      if (one->info.si_signo != sig) {
+        p = &one->next;
+        continue;
+      }
+      *p = one->next;
+      put_pending(one);
+    }
+    q.bits.fetch_and(~bit(sig), std::memory_order_relaxed);
+  };
+  auto visit = [](FiberRecord* f, void* data) {
+    drop(state_of(f).queue, *static_cast<int*>(data));
+    return true;
+  };
+  drop(process_queue, sig);
+  visit(main_fiber, &sig);
+  block_each(visit, &sig);
+  kernel_record_each(visit, &sig);
+}
+
 }  // namespace signals
 
 using namespace signals;

@@ -61,7 +61,7 @@ uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask, bool parks) {
   return old;
 }
 
-void signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted) {
+bool signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   siginfo_t info;
   bool ran = false;
@@ -76,6 +76,7 @@ void signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted) {
   }
   end_busy();
   run_unblocked(me);
+  return ran;
 }
 
 bool signal_mask_is_ours() { return ours(); }

@@ -102,6 +102,8 @@ long pi_lock(uint32_t* word, clockid_t clock, const timespec* user_t, bool waits
   const timespec* t = user_t ? &copy : nullptr;
   if (t && (!valid(*t) || t->tv_sec < 0)) return -EINVAL;
   FiberRecord* me = self();
+  constexpr uint64_t kLook = 100'000'000;  // ns: an owner without a robust list ends unheard
+  bool waited = false;
   for (;;) {
     uint32_t now;
     if (fiberthread_user_load(word, &now) != 0) return -EFAULT;
@@ -114,16 +116,22 @@ long pi_lock(uint32_t* word, clockid_t clock, const timespec* user_t, bool waits
     uint32_t again;
     if (!lives(owner)) {  // or has given it up before it ended
       if (fiberthread_user_load(word, &again) == 0 && again != now) continue;
-      return -ESRCH;
+      if (!waited) return -ESRCH;
+      // Who waits when the owner ends gets the lock.
+      uint32_t mine = me->id | FUTEX_OWNER_DIED | (now & FUTEX_WAITERS);
+      if (__atomic_compare_exchange_n(word, &now, mine, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return 0;
+      continue;
     }
     if (!waits) return -EAGAIN;
     uint32_t expected = now | FUTEX_WAITERS;
     if (now != expected && !__atomic_compare_exchange_n(word, &now, expected, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
     Waiter w;
     auto still = [&] { return fiberthread_user_load(word, &now) == 0 && now == expected; };
-    WakeReason r = park(word, w, still, {"futex (PI)", word}, deadline_from(clock, t));
+    uint64_t look = (now_ns() + kLook) & ~kFollowsRealtime, deadline = deadline_from(clock, t);
+    WakeReason r = park(word, w, still, {"futex (PI)", word}, deadline < look ? deadline : look);
     if (r == WakeReason::Woken && w.token) return 0;  // handed over
-    if (r == WakeReason::TimedOut && reached(clock, t)) return -ETIMEDOUT;
+    if (r == WakeReason::TimedOut && t && reached(clock, t)) return -ETIMEDOUT;
+    waited |= r != WakeReason::Invalid;
   }
 }
 

@@ -305,6 +305,7 @@ extern "C" void fiberthread_main_landed() {
 
 FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* attr, void* (*start)(void*), void* arg) noexcept {
   if (!start_scheduler()) return REAL(pthread_create)(thread, attr, start, arg);
+  if (__builtin_expect(dl_is_opening(), 0)) libgomp_look();
   FiberRecord* f;
   if (int e = make(attr, 0, &f)) return e;
   f->start = start;

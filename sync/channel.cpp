@@ -20,6 +20,7 @@ namespace {
 // All channels, for the report of a deadlock. Nothing else is taken under the lock.
 constinit SpinLock all_lock;
 constinit ChannelCore* all = nullptr;
+constinit unsigned forks = 0;  // that this process is away from the first: those made before are in no list
 
 DeadlockPart channels_part{ChannelCore::tell_all};
 [[gnu::constructor]] void register_part() { deadlock_tell_by(channels_part); }
@@ -101,6 +102,7 @@ ChannelCore* ChannelCore::make(size_t capacity, size_t value_size, void (*drop)(
   for (size_t i = 0; i < cells; i++) c->cell(i).turn.store(i, std::memory_order_relaxed);
   Busy busy;
   SpinGuard g(all_lock);
+  c->made_in_ = forks;
   c->next_ = all;
   c->link_ = &all;
   if (all) all->link_ = &c->next_;
@@ -182,11 +184,12 @@ bool ChannelCore::push(const void* value) {
   return true;
 }
 
-// Another may have been at the list: then those that it had are told of no more. They may be freed all the same.
+// Others may have been at the list while its pages were copied, one after the other: nothing in it can be relied on, whether the lock
+// is free or not. So those that it had are told of no more. They may be freed all the same.
 void ChannelCore::reset_after_fork() {
-  if (all_lock.try_lock()) return all_lock.unlock();
   all_lock.reset();
   all = nullptr;
+  forks++;
 }
 
 // ---- under the lock ----
@@ -331,8 +334,10 @@ void ChannelCore::release(bool sender) {
   {
     Busy busy;
     SpinGuard g(all_lock);
-    *link_ = next_;
-    if (next_) next_->link_ = link_;
+    if (made_in_ == forks) {
+      *link_ = next_;
+      if (next_) next_->link_ = link_;
+    }
   }
   free(this);
 }

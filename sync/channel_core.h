@@ -156,6 +156,7 @@ class ChannelCore {
   // Among all channels.
   ChannelCore* next_;
   ChannelCore** link_;
+  unsigned made_in_;  // how many forks away from the first process
 };
 
 inline int SelectInside::attempt(SelectCase& c, Woken& woken) { return c.channel_->try_case(c.sends_, c.value_, woken); }

@@ -47,7 +47,7 @@ static void shares(int n, double time) {
     while (seconds_on(CLOCK_PROCESS_CPUTIME_ID) < begin + until && seconds_on(CLOCK_MONOTONIC) < last) nanosleep(&(struct timespec){0, 50000000}, NULL);
     long total = 0;
     for (int i = 0; i < n; i++) total += atomic_load(&counters[i].n);
-    bad = 0;
+    bad = !total;
     for (int i = 0; i < n; i++) {
       share[i] = (double)atomic_load(&counters[i].n) * n / total;
       bad += share[i] < 1 / most || share[i] > most;

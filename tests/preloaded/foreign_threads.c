@@ -160,6 +160,7 @@ static void on_aio(union sigval v) {
 
 static void aios(void) {
   int fd = open("aio-file", O_RDWR | O_CREAT | O_TRUNC, 0600);
+  unlink("aio-file");
   static char data[4][4096];
   struct aiocb cb[4];
   memset(cb, 0, sizeof cb);

@@ -86,6 +86,14 @@ static void* dies(void* p) {
   return p;
 }
 
+// Its robust list does not have the word.
+static void* ends(void* p) {
+  lock();
+  has_it = 2;
+  nanosleep(&(struct timespec){0, 30000000}, NULL);
+  return p;
+}
+
 int main() {
   pthread_t t[8];
   show("free", lock());
@@ -113,6 +121,14 @@ int main() {
   pthread_create(&t[0], NULL, dies, NULL);
   while (!has_it) sched_yield();
   show("lock, its owner dies", futex(FUTEX_LOCK_PI, NULL));
+  printf("died %d, mine %d\n", (word & FUTEX_OWNER_DIED) != 0, (word & FUTEX_TID_MASK) == gettid());
+  pthread_join(t[0], NULL);
+  show("unlock", futex(FUTEX_UNLOCK_PI, NULL));
+
+  word = 0;
+  pthread_create(&t[0], NULL, ends, NULL);
+  while (has_it != 2) sched_yield();
+  show("lock, its owner ends", futex(FUTEX_LOCK_PI, NULL));
   printf("died %d, mine %d\n", (word & FUTEX_OWNER_DIED) != 0, (word & FUTEX_TID_MASK) == gettid());
   pthread_join(t[0], NULL);
   show("unlock", futex(FUTEX_UNLOCK_PI, NULL));

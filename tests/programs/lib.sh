@@ -48,6 +48,7 @@ compare() {
 # begin WORKERS COMMAND…: starts it preloaded in $TMP and waits until it has said "ready". It is $pid, and lasts until `end WHAT`.
 begin() {
   [ -p "$TMP/in" ] || mkfifo "$TMP/in"
+  : >"$TMP/out"  # that of the last one says ready
   (cd "$TMP" && ulimit -c unlimited 2>/dev/null
     exec env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS="$1" "${@:2}") <"$TMP/in" >"$TMP/out" &
   pid=$!

@@ -59,8 +59,11 @@ int main(int argc, char** argv) {
   return 0;
 }
 C
+# Its team sleeps in libgomp when dlopen returns.
+echo 'void work(void); __attribute__((constructor)) static void first(void) { work(); }' >"$TMP/constructor.c"
 echo 'void work(void); int main(void) { work(); return 0; }' >"$TMP/main.c"
 gcc -O2 -fopenmp -o "$TMP/omp" "$TMP/main.c" "$TMP/work.c" && gcc -O2 -fopenmp -shared -fPIC -o "$TMP/plugin.so" "$TMP/work.c" &&
+  gcc -O2 -fopenmp -shared -fPIC -o "$TMP/constructor.so" "$TMP/work.c" "$TMP/constructor.c" &&
   gcc -O2 -pthread -o "$TMP/host" "$TMP/host.c" || fail "gcc failed"
 # One of the places that only old kernels come to is gone.
 library="$(ldd "$TMP/omp" | awk '/libgomp/ {print $3}')"
@@ -83,5 +86,8 @@ for workers in 1 2 16; do
       *) [ "${parks:-0}" -ge 100 ] || fail "$command: $(cat "$TMP/err")" ;;
     esac
   done
+  got="$(timeout 60 env FIBERTHREAD_WORKERS=$workers LD_PRELOAD="$LIBRARY" "$TMP/host" "$TMP/constructor.so")" || fail "a constructor: status $?"
+  [ "$got" = "$expected
+$expected" ] || fail "a constructor with $workers workers: $got"
 done
 exit 0

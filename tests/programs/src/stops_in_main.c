@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static volatile int about_to_wait;
 static void* waits(void* p) {
+  about_to_wait = 1;
   pthread_mutex_lock(&mutex);
   return p;
 }
@@ -12,6 +14,7 @@ int main(void) {
   pthread_t t;
   pthread_mutex_lock(&mutex);
   pthread_create(&t, NULL, waits, NULL);
+  while (!about_to_wait) usleep(1000);
   usleep(50000);
 #if defined(__x86_64__)
   __asm__ volatile("int3");
