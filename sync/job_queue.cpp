@@ -38,6 +38,8 @@ struct JobQueueInside {
   unsigned idle_count = 0;
   std::atomic<unsigned> fork{0};    // `forks` when it was last used: what is older is the parent's
   std::atomic<uint32_t> fibers{0};  // and one about to be made
+  uint32_t looking = 0;             // of these, those that will look for a task again
+  bool making = false;              // the scout is one about to be made, for which there may be no memory
   Task* first = nullptr;
   Task* last = nullptr;
   JobFiber* idle = nullptr;
@@ -48,6 +50,7 @@ struct JobQueueInside {
   static void call_all(JobQueue& q, const JobQueue::Call& mine, const JobQueue::Call* others, size_t n);
   void push(Task& t);
   void remove(Task& t);
+  bool holds(const Task& t) const;
   JobFiber* need_scout(bool& make);
   int send_scout(JobFiber* found, bool make);
   bool preempted_ones() const;
@@ -117,6 +120,8 @@ void JobQueueInside::check_fork() {
     scout = false;
     idle_count = 0;
     fibers.store(0, std::memory_order_relaxed);
+    looking = 0;
+    making = false;
     first = last = nullptr;
     idle = busy = nullptr;
     fork.store(now, std::memory_order_release);
@@ -140,6 +145,13 @@ void JobQueueInside::remove(Task& t) {
   else first = t.next_;
 }
 
+// Without a look at the task itself, which may be done and gone.
+bool JobQueueInside::holds(const Task& t) const {
+  for (Task* p = first; p; p = p->next_)
+    if (p == &t) return true;
+  return false;
+}
+
 // If a scout is needed: an idle fiber, that is it now, or `make`: one has to be made. Either goes to send_scout() after the lock.
 JobFiber* JobQueueInside::need_scout(bool& make) {
   if (scout || !first) return nullptr;
@@ -151,7 +163,8 @@ JobFiber* JobQueueInside::need_scout(bool& make) {
     f->scout = true;
     return f;
   }
-  make = true;
+  make = making = true;
+  looking++;
   fibers.fetch_add(1, std::memory_order_relaxed);
   return nullptr;
 }
@@ -174,12 +187,21 @@ int JobQueueInside::send_scout(JobFiber* found, bool make) {
   options.name = "job";
   options.detached = 1;
   fiberthread_t fiber;
-  int e = fiberthread_spawn(&fiber, &options, fiber_main, this);
-  if (e == 0) return 0;
-  Locked l(this);
-  scout = false;
-  fibers.fetch_sub(1, std::memory_order_relaxed);
-  return e;
+  int e = fiberthread_new(&fiber, &options, fiber_main);
+  {
+    Locked l(this);
+    making = false;
+    if (e) {
+      scout = false;
+      looking--;
+      fibers.fetch_sub(1, std::memory_order_relaxed);
+      found = idle ? need_scout(make) : nullptr;  // one that has come to rest meanwhile
+    }
+  }
+  if (e == 0) return fiberthread_start(fiber, this);  // from here on the queue may be gone
+  if (!found) return e;
+  wake(found);
+  return 0;
 }
 
 // The last touch of the task. Who waits is taken out before: afterwards another object may be there, with its own waiters.
@@ -227,6 +249,7 @@ void JobQueueInside::run_fiber(JobFiber& me) {
             scout = me.scout = true;  // after what `woken` does now
           } else if (closing || idle_count >= kept) {
             ends = true;
+            looking--;
           } else {
             rests = true;
             link_in(idle, me);
@@ -324,22 +347,29 @@ int JobQueue::run(Task& t) { return JobQueueInside::run(*this, t, t.function_, t
 
 int JobQueueInside::run(JobQueue& queue, Task& t, void* (*function)(void*), void* argument) {
   auto* q = of(queue);
-  JobFiber* woken;
-  bool make = false;
-  {
-    Locked l(q);
-    uint32_t s = t.state_.load(std::memory_order_relaxed) & 3;
-    if (s == Task::kQueued || s == Task::kRunning) return EBUSY;
-    t.function_ = function;
-    t.argument_ = argument;
-    t.fiber_ = nullptr;
-    t.state_.store(Task::kQueued, std::memory_order_relaxed);
-    q->push(t);
-    woken = q->need_scout(make);
+  for (bool queued = false;; queued = true) {
+    JobFiber* woken;
+    bool make = false, open;
+    {
+      Locked l(q);
+      if (!queued) {
+        uint32_t s = t.state_.load(std::memory_order_relaxed) & 3;
+        if (s == Task::kQueued || s == Task::kRunning) return EBUSY;
+        t.function_ = function;
+        t.argument_ = argument;
+        t.fiber_ = nullptr;
+        t.state_.store(Task::kQueued, std::memory_order_relaxed);
+        q->push(t);
+      } else if (!q->holds(t)) {
+        return 0;
+      }
+      woken = q->need_scout(make);
+      open = !woken && !make && q->making && q->looking == 1;
+    }
+    if (!open) return q->send_scout(woken, make) == 0 || !queue.withdraw(t) ? 0 : EAGAIN;
+    // Another is making the only fiber that there would be. If that fails it is our turn to.
+    fiberthread::yield();
   }
-  int e = q->send_scout(woken, make);
-  if (e == 0) return 0;
-  return queue.withdraw(t) ? EAGAIN : 0;
 }
 
 bool JobQueue::withdraw(Task& t) {

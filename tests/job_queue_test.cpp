@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <sys/resource.h>
+
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -18,6 +20,7 @@
 #include "sched/worker.h"
 #include "sync/fiber_futex.h"
 #include "sync/fiberthread.h"
+#include "sync/fiber.h"
 #include "sync/semaphore.h"
 #include "tests/sync_threads.h"
 
@@ -348,6 +351,62 @@ Test(job_queue, the_c_names) {
     cr_assert_eq(sum, 4953);
   });
 }
+
+#if defined(__x86_64__)
+// Memory for a fiber comes and goes: what was taken is done, and nobody else has to come for that.
+Test(job_queue, without_memory_no_task_is_forgotten, .timeout = 120) {
+  constexpr int kThreads = 3, kRounds = 200;
+  chaos_seed = 5;
+  auto q = std::make_unique<JobQueue>(0);
+  std::atomic<int> done{0}, taken{0}, refused{0};
+  std::vector<Fiber> hoard;
+  Rounds rounds(kThreads + 1);
+  Threads t;
+  for (int i = 0; i < kThreads; i++)
+    t.kernel([&] {
+      (void)self();  // its record takes memory too
+      rounds.meet();
+      for (int r = 0; r < kRounds; r++) {
+        rounds.meet();
+        Task task([](void* p) -> void* { return (*static_cast<std::atomic<int>*>(p))++, nullptr; }, &done);
+        int e = q->run(task);
+        cr_assert(e == 0 || e == EAGAIN);
+        e ? refused++ : taken++;
+        if (e == 0) cr_assert_eq(q->wait(task), 0);
+        rounds.meet();
+      }
+    });
+  rounds.meet();
+  rlimit all{}, little{};
+  getrlimit(RLIMIT_AS, &all);
+  long pages = 0;
+  FILE* f = fopen("/proc/self/statm", "r");
+  cr_assert(fscanf(f, "%ld", &pages) == 1);
+  fclose(f);
+  little = all;
+  little.rlim_cur = static_cast<rlim_t>(pages) * 4096;
+  hoard.reserve(100'000);
+  setrlimit(RLIMIT_AS, &little);
+  auto hoard_all = [&] {
+    while (hoard.size() < hoard.capacity()) {
+      Fiber one = Fiber::create([] {});
+      if (!one) break;
+      hoard.push_back(std::move(one));
+    }
+  };
+  for (int r = 0; r < kRounds; r++) {
+    hoard_all();
+    for (int n = r % 3; n && !hoard.empty(); n--) hoard.pop_back();
+    rounds.meet();
+    rounds.meet();
+  }
+  setrlimit(RLIMIT_AS, &all);
+  t.join();
+  q.reset();
+  cr_assert_eq(done, taken);
+  cr_assert(taken > 0 && refused > 0, "%d taken, %d refused", taken.load(), refused.load());
+}
+#endif
 
 // A task that was waited for may go: what its end still has to do wakes nobody who waits for another object there.
 Test(job_queue, a_tasks_place_may_be_used_again) {

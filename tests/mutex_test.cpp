@@ -249,17 +249,23 @@ Test(condition_variable, wait_gives_the_mutex_up_and_returns_with_it) {
 Test(condition_variable, goes_with_unique_lock) {
   Mutex m;
   ConditionVariable c;
-  bool ready = false;
+  bool waits = false, ready = false;
   Threads t;
   t.fiber([&] {
     Lock l(m);
     cr_assert_eq(c.wait_for(l, 1), ETIMEDOUT);
     cr_assert_eq(c.wait_until(l, 1, [&] { return false; }), ETIMEDOUT);
+    waits = true;  // for a notification only now
     cr_assert_eq(c.wait(l, [&] { return ready; }), 0);
     cr_assert(l.owns_lock());
   });
   t.kernel([&] {
     Lock l(m);
+    while (!waits) {
+      l.unlock();
+      yield();
+      l.lock();
+    }
     ready = true;
     c.notify_all();
   });
