@@ -8,7 +8,7 @@
 namespace fiberthread {
 namespace {
 
-constexpr int kSpins = 16;
+constexpr int kSpins = 6;  // looks while the owner runs
 constexpr uint64_t kPatienceNs = 1'000'000;
 constexpr int kPatienceRaces = 16;
 constexpr uint32_t kWantsHandOver = 1;  // Waiter::tag
@@ -41,8 +41,8 @@ bool FiberMutex::lock_slow(FiberRecord* me, uint64_t deadline, uint64_t token) {
     if (w == kDestroyedWord) report_misuse("FiberMutex", this, "is locked after it was destroyed");
     if (!(w & kHasWaiters)) {
       if (spins < kSpins && races == 0 && !(token & kMore) && runs_elsewhere(reinterpret_cast<FiberRecord*>(w), me)) {
-        spins++;
-        cpu_relax();
+        // Longer each time: every look takes the line from the owner, who is about to write it.
+        for (int i = 1 << spins++; i > 0; i--) cpu_relax();
         continue;
       }
       // Relaxed: the bucket lock orders it against unlock_slow(). From here on the owner stands for all who are queued.
