@@ -10,9 +10,9 @@ rounds=${ROUNDS:-1}
 results() { sed -nE 's/ run completed in .*//; s/^.*(fail:|skipped|[^ ]*successful)/\1/p' | sed 's/\[[0-9]*\]//' | LC_ALL=C sort -u; }
 cd "$TMP" || exit 1
 for stressor in pthread mutex sem futex fork vfork clone signal sigq sigrt sigsuspend sigfd sigsegv switch; do
-  # With few of them it may have ended before its threads are made, which it takes for a lack of resources.
+  # It may have done its number before its threads are made, and takes that for a lack of resources: so that one ends by time.
   n=$ops
-  [ $stressor = mutex ] && n=$((ops * 1000))
+  [ $stressor = mutex ] && n=$((ops * 100000))
   same_verdicts "$stressor" results stress-ng --$stressor 2 --$stressor-ops $n --timeout "$seconds" --verify --log-brief --temp-path "$TMP"
 done
 echo "$verdicts verdicts, $rounds times"
