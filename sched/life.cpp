@@ -397,6 +397,7 @@ bool sched_start() {
     if (ok) {
       measure_cycles(from_cycles, from_ns);
       dumper_find();
+      tcb_look_at_modules();
       stack_look_at_objects();
       preempt_init();
       cpus = cpu_count();

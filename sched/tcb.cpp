@@ -478,7 +478,12 @@ void each_module(Visit visit) {
   dl_iterate_phdr(look, &visit);
 }
 
-void read_modules() {
+}  // namespace
+
+void tcb_look_at_modules() {
+  if (modules_seen.load(std::memory_order_acquire) == modules_changes.load(std::memory_order_acquire) &&
+      !loading.load(std::memory_order_relaxed))
+    return;
   uint64_t changes = modules_changes.load(std::memory_order_acquire);
   bool whole = true;
   struct Measure {
@@ -531,11 +536,7 @@ void read_modules() {
   if (old) raw_syscall(SYS_munmap, arg(old), static_cast<long>(old->size));
 }
 
-void refresh_modules() {
-  if (modules_seen.load(std::memory_order_acquire) != modules_changes.load(std::memory_order_acquire) ||
-      loading.load(std::memory_order_relaxed))
-    read_modules();
-}
+namespace {
 
 // Not inlined: no address derived from another thread pointer may be known here.
 __attribute__((noinline)) bool works_on(char* pd, char* room, size_t size) {
@@ -683,7 +684,7 @@ void tcb_end(FiberRecord& f) {
     free(p);
   }
   uselocale(LC_GLOBAL_LOCALE);
-  refresh_modules();
+  tcb_look_at_modules();  // a dlopen that is under way may have loaded some
   {
     SpinGuard guard(modules_lock);
     for (unsigned i = 0; modules && i < modules->count; i++) {
@@ -781,7 +782,6 @@ void tcb_first_steps() {
   static std::atomic<bool> taken{false};
   // The first fiber of all is the model, before it ran any code of the program.
   if (taken.exchange(true, std::memory_order_relaxed)) return;
-  refresh_modules();
   if (libc_tls.mem_size == 0 || libc_tls.mem_size > sizeof pristine) return;
   memcpy(pristine, static_cast<char*>(thread_pointer()) + libc_tls.offset, libc_tls.mem_size);
   pristine_known.store(true, std::memory_order_release);

@@ -70,6 +70,9 @@ void tcb_run_key_destructors();
 // Around dlopen and dlclose: the list of modules with TLS changes somewhere between.
 void tcb_modules_change();
 void tcb_modules_changed();
+// Learns which modules there are, if that is not known. By a thread of the program in one of its own calls that take the loader's lock
+// with NPTL too: a worker that held it while the program forks would leave it locked in the child.
+void tcb_look_at_modules();
 
 // True once a loaded object has been found to contain Go's runtime. That makes system calls by itself, blocks signals and sets
 // alternate stacks that way, so each thread that it may run on has to keep its kernel thread. Looks if there may be new objects.

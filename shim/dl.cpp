@@ -25,6 +25,7 @@ void look_again() {
   tcb_modules_changed();
   if (!sched_started()) return;  // who starts it looks
   int error = errno;
+  tcb_look_at_modules();
   stack_look_at_objects();
   preempt_look_at_objects();
   libgomp_look();
