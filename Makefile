@@ -176,7 +176,7 @@ soak:
 	@tests/deps build test
 	@$(MAKE) --no-print-directory all
 	@$(MAKE) --no-print-directory unit
-	@SOAK_SECONDS=$(or $(SECONDS),600) SERVER_SOAK_SECONDS=$(or $(SECONDS),300) CHANNEL_OPERATIONS=$(or $(OPERATIONS),10000000) TEST_TIME_LIMIT=100000 tests/run quick/soak quick/server_soak quick/channels
+	@SOAK_SECONDS=$(or $(SECONDS),600) SOAK_AT_ONCE=1 SERVER_SOAK_SECONDS=$(or $(SECONDS),300) CHANNEL_OPERATIONS=$(or $(OPERATIONS),10000000) TEST_TIME_LIMIT=100000 tests/run quick/soak quick/server_soak quick/channels
 	@$(MAKE) --no-print-directory SANITIZE=address unit
 	@OPERATIONS=$(or $(OPERATIONS),10000000) tests/address_soak
 	@tests/deps apps
