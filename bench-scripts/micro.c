@@ -266,6 +266,40 @@ static void sem_ping_pong(void) {
   measure(sem_batch, 5000);
 }
 
+static long turns_per_us;
+static __attribute__((noinline)) void compute(long us) {
+  for (volatile long i = us * turns_per_us; i > 0; i--) {
+  }
+}
+static void* half(void* p) {
+  for (;;) {
+    sem_wait(&sem_ping);
+    compute(size);
+    sem_post(&sem_pong);
+  }
+  return p;
+}
+static void halves_batch(long n) {
+  for (long i = 0; i < n; i++) {
+    sem_post(&sem_ping);
+    compute(size);
+    sem_wait(&sem_pong);
+  }
+}
+static void halves(void) {
+  turns_per_us = 1000;
+  for (int i = 0; i < 3; i++) {
+    uint64_t start = now_ns();
+    compute(10000);
+    turns_per_us = turns_per_us * 10000000 / (now_ns() - start);
+  }
+  pthread_t t;
+  sem_init(&sem_ping, 0, 0);
+  sem_init(&sem_pong, 0, 0);
+  create(&t, NULL, half, NULL, 0);
+  measure(halves_batch, 10000 / size + 1);
+}
+
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t cond_ping = PTHREAD_COND_INITIALIZER, cond_pong = PTHREAD_COND_INITIALIZER;
 static int partners_turn;
@@ -599,6 +633,7 @@ static const struct {
     {"create", create_many, 500},
     {"sem-ping-pong", sem_ping_pong, 2},
     {"cond-ping-pong", cond_ping_pong, 2},
+    {"halves", halves, 100},
     {"yield", yield, 16},
     {"mutex-uncontended", mutex_uncontended, 1},
     {"mutex", mutex_crowd, 8},

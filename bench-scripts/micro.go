@@ -122,6 +122,41 @@ func semPingPong() {
 	}, 5000)
 }
 
+var turnsPerUs = 1000
+
+//go:noinline
+func compute(us int) int {
+	n := 0
+	for i := us * turnsPerUs; i > 0; i-- {
+		n ^= i * n
+	}
+	return n
+}
+
+var computed int
+
+func halves() {
+	for i := 0; i < 3; i++ {
+		start := time.Now()
+		computed += compute(10000)
+		turnsPerUs = int(int64(turnsPerUs) * 10000000 / time.Since(start).Nanoseconds())
+	}
+	ping, pong := make(chan struct{}), make(chan int)
+	go func() {
+		for {
+			<-ping
+			pong <- compute(size)
+		}
+	}()
+	measure(func(n int) {
+		for i := 0; i < n; i++ {
+			ping <- struct{}{}
+			computed += compute(size)
+			computed += <-pong
+		}
+	}, 10000/size+1)
+}
+
 var mutex sync.Mutex
 
 func condPingPong() {
@@ -329,6 +364,7 @@ var cases = map[string]struct {
 	"create":               {createMany, 500},
 	"sem-ping-pong":        {semPingPong, 2},
 	"cond-ping-pong":       {condPingPong, 2},
+	"halves":               {halves, 100},
 	"yield":                {yield, 16},
 	"mutex-uncontended":    {mutexUncontended, 1},
 	"mutex":                {mutexCrowd, 8},

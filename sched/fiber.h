@@ -75,6 +75,10 @@ struct alignas(64) FiberRecord {
   std::atomic<uint32_t> in_place{0};     // times in a row, where it was stopped the time before
   uintptr_t stopped_pc = 0, stopped_sp = 0;
   uint32_t calls = 0;                    // of take_turns()
+  // Does it go on for long after it woke another? When the wake-up that is being timed was, or 0; how many until the next one that is;
+  // how many times in a row it did, 2 at most.
+  uint64_t woke_at = 0;
+  uint8_t until_timed = 0, went_on = 0;
 
   // Identity.
   bool kernel = false;                   // a kernel thread, not scheduled by us

@@ -512,6 +512,8 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
   f->kernel = false;
   f->blocked = 0;
   f->clock_seen = 0;
+  f->woke_at = 0;
+  f->until_timed = f->went_on = 0;
   f->calling = false;
   f->fresh.store(0, std::memory_order_relaxed);
   f->cancelled = f->end_held = false;

@@ -52,6 +52,8 @@ constexpr uint32_t kMostMoved = 32;    // from a local queue that is too long, a
 constexpr uint32_t kStealAgeUs = 5;    // how long `next` belongs to its slot alone
 constexpr uint32_t kSpinUs = 20;       // how long a worker searches before it sleeps
 constexpr uint32_t kAttendedUs = 100;  // so long after it got events, a worker is expected to look for more
+constexpr uint32_t kGoesOnUs = 15;     // who runs so long after it woke another had better wake a worker for it, if one is idle
+constexpr uint8_t kTimed = 32;         // after so many wake-ups one is timed
 constexpr uint32_t kTurnUs = 200;      // how long a fiber that finds data every time runs before it gives way
 constexpr uint32_t kLongTurnUs = 1000; // the same while so many wait that none finds its data in the cache when its turn comes
 constexpr uint32_t kCrowd = 32;
@@ -131,6 +133,26 @@ void enqueue_local(Worker* w, FiberRecord* f) {
   if (!w || !w->slot || !w->slot->local.push(f)) global_queue.push(f);
 }
 
+// A waker that is about to wait hands over its worker at no cost; one that goes on would keep the other from running elsewhere until sysmon
+// looks. Its own past tells which it is: now and then, the time from a wake-up to its next switch is taken.
+bool goes_on_after(FiberRecord* waker) {
+  if (__builtin_expect(waker->until_timed-- == 0, 0)) {
+    waker->woke_at = cycles();
+    waker->until_timed = kTimed;
+  }
+  return __builtin_expect(waker->went_on == 2, 0);
+}
+
+void time_wake_up(FiberRecord* waker) {
+  bool on = cycles() - waker->woke_at > kGoesOnUs * cycles_per_us;
+  waker->woke_at = 0;
+  if (!on) {
+    waker->went_on = 0;
+  } else if (waker->went_on < 2 && ++waker->went_on == 1) {
+    waker->until_timed = 0;  // this one may have been the kernel's doing: the next tells
+  }
+}
+
 }  // namespace
 
 void get_up(Worker* w) {
@@ -168,12 +190,14 @@ void enqueue_woken(FiberRecord* f) {
     wake_if_needed();
     return;
   }
+  FiberRecord* waker = w->in_sched.load(std::memory_order_relaxed) ? nullptr : tls_current;
   Entry entry(w);
   Slot* s = w->slot;
   if (chaos(2) && enqueue_anywhere(s, f)) return;
-  if (s && !s->next.load(std::memory_order_relaxed) && options.spawn != SpawnPolicy::RoundRobin) {
+  // Whoever woke it will often wait soon, and then it runs here at once.
+  if (s && !s->next.load(std::memory_order_relaxed) && !(waker && goes_on_after(waker) && idle_slots()) && options.spawn != SpawnPolicy::RoundRobin) {
     s->next.store(f, std::memory_order_release);
-    // Whoever woke it will often wait soon, and then it runs here at once. If not, sysmon finds it.
+    // If not, sysmon finds it.
     entry_fence();  // sysmon's membarrier is the other half
     sysmon_poke();
     return;
@@ -341,6 +365,7 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
   if (__builtin_expect(w->revoked.load(std::memory_order_relaxed) != kKept, 0)) Entry::settle(w);
   w->post = post;
   w->previous = me;
+  if (__builtin_expect(me->woke_at != 0, 0)) time_wake_up(me);
   if (__builtin_expect(watching.load(std::memory_order_relaxed), 0)) watch_leaves(w, me, why_leaves(post));
   if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0) && !me->calling && !gives_way(post)) first = take_caller(me);
   if (__builtin_expect(first != nullptr, 0) && (!w->slot || w->bound) && first->bound.load(std::memory_order_relaxed) != w) {
