@@ -4,6 +4,10 @@
 #include "tests/test.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -11,7 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "sched/report.h"
 #include "sync/channel_core.h"
+#include "sync/fiber.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;
@@ -404,6 +410,80 @@ Test(channel, each_sender_s_values_come_in_its_order, .timeout = 120) {
     t.join();
     cr_assert_eq(sum, long{kSenders} * kEach * (kEach + 1) / 2);
   }
+}
+
+void destroy(ChannelCore* c) {
+  channel_release(c, true);
+  channel_release(c, false);
+}
+
+// In the child of a fork: those that there were can go, and new ones can be made, used and told of.
+[[noreturn]] void child_uses_channels(std::initializer_list<ChannelCore*> inherited) {
+  alarm(60);
+  for (ChannelCore* c : inherited) destroy(c);
+  for (size_t capacity : {0, 1, 4}) {
+    auto c = Channel<int>::make(capacity);
+    Fiber f = Fiber::spawn([&] {
+      for (int i = 0; i < 20; i++) c.sender.send(i);
+    });
+    for (int i = 0; i < 20; i++)
+      if (c.receiver.receive() != i) _exit(1);
+    f.join();
+    Output out(open("/dev/null", O_WRONLY | O_CLOEXEC));
+    ChannelCore::tell_all(out);
+  }
+  _exit(0);
+}
+
+void child_ends_well(pid_t child) {
+  int status;
+  cr_assert_eq(waitpid(child, &status, 0), child);
+  cr_assert_eq(status, 0, "status %x", static_cast<unsigned>(status));
+}
+
+// A fork copies page by page while others go on, so it may tear their list. At the worst one of them is not there at all.
+Test(channel, a_child_of_fork_relies_on_no_other_channel) {
+  for (bool kernel : {false, true}) {
+    auto body = [] {
+      ChannelCore* before = channel_make(0, sizeof(int), nullptr);
+      ChannelCore* gone = channel_make(64, 1 << 20, nullptr);  // on pages of its own
+      ChannelCore* after = channel_make(0, sizeof(int), nullptr);
+      void* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(gone) & ~uintptr_t{4095});
+      cr_assert_eq(madvise(page, 4096, MADV_DONTFORK), 0);
+      pid_t child = fork();
+      if (child == 0) child_uses_channels({before, after});
+      child_ends_well(child);
+      for (ChannelCore* c : {before, gone, after}) destroy(c);
+    };
+    Threads t;
+    kernel ? t.kernel(body) : t.fiber(body);
+  }
+}
+
+Test(channel, children_of_forks_while_others_make_and_destroy_them, .timeout = 120) {
+  std::atomic<bool> over{false};
+  auto come_and_go = [&] {
+    ChannelCore* last = channel_make(0, sizeof(int), nullptr);
+    while (!over) {
+      ChannelCore* next = channel_make(0, sizeof(int), nullptr);
+      destroy(last);
+      last = next;
+      yield();
+    }
+    destroy(last);
+  };
+  Threads t;
+  t.fiber(come_and_go);
+  t.fiber(come_and_go);
+  t.kernel(come_and_go);
+  for (int round = 0; round < 20; round++) {
+    ChannelCore* mine = channel_make(0, sizeof(int), nullptr);
+    pid_t child = fork();
+    if (child == 0) child_uses_channels({mine});
+    child_ends_well(child);
+    destroy(mine);
+  }
+  over = true;
 }
 
 }  // namespace

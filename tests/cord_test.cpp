@@ -146,6 +146,7 @@ Test(cord, a_fiber_that_computes_is_not_interrupted) {
 }
 
 Test(cord, ready_fibers_run_in_order) {
+  chaos_seed = 0;  // which likes other orders
   Cord cord("order");
   std::vector<int> order;
   std::vector<Fiber> fibers;

@@ -4,10 +4,14 @@
 #include "tests/test.h"
 
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <sys/resource.h>
 
 #include <atomic>
 #include <cstring>
@@ -126,9 +130,10 @@ Test(job_queue, a_cancelled_waiter_gives_up_and_the_task_goes_on) {
   cr_assert_eq(result, &gate);
 }
 
-// With one worker the order is seen.
+// With one worker, and without chaos, the order is seen.
 Test(job_queue, first_in_first_out_and_a_yield_goes_to_the_end) {
   options.workers = 1;
+  chaos_seed = 0;
   static std::vector<int> order;
   struct Job {
     int n;
@@ -406,6 +411,97 @@ Test(job_queue, without_memory_no_task_is_forgotten, .timeout = 120) {
   cr_assert_eq(done, taken);
   cr_assert(taken > 0 && refused > 0, "%d taken, %d refused", taken.load(), refused.load());
 }
+
+// Each mmap() of the kernel thread that has called enter() fails, after what another thread, in answer(), does first.
+class NoMemory {
+ public:
+  bool enter() {  // false: the kernel cannot
+    sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 1),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    sock_fprog program = {4, code};
+    raw_syscall(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    listener_ = static_cast<int>(raw_syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, arg(&program)));
+    return listener_ >= 0;
+  }
+  template <class F>
+  void answer(const std::atomic<bool>& over, F before) {
+    for (pollfd p{listener_, POLLIN, 0}; !over;) {
+      seccomp_notif asked{};
+      if (raw_syscall(SYS_poll, arg(&p), 1, 20) != 1 || raw_syscall(SYS_ioctl, listener_, SECCOMP_IOCTL_NOTIF_RECV, arg(&asked)) != 0) continue;
+      before();
+      seccomp_notif_resp answer{asked.id, 0, -ENOMEM, 0};
+      raw_syscall(SYS_ioctl, listener_, SECCOMP_IOCTL_NOTIF_SEND, arg(&answer));
+    }
+    raw_syscall(SYS_close, listener_);
+  }
+
+ private:
+  int listener_ = -1;
+};
+
+// A task comes while another makes the first fiber, for which there turns out to be no memory. Either there is no other fiber, or there
+// is one that has come to rest meanwhile.
+void comes_while_the_first_is_made(bool one_rests) {
+  cr_assert_eq(Fiber::spawn([] {}).join(), 0);
+  static FiberRecord* resting = nullptr;
+  static Gate gate;
+  JobQueue q(1);
+  Task before([](void* p) -> void* { return resting = self(), Gate::pass(p); }, &gate);
+  Task makes(twice, number(1)), comes(twice, number(2)), never(twice, nullptr);
+  NoMemory memory;
+  std::atomic<int> entered{0};
+  std::atomic<bool> makes_it{false}, let_come{false}, came{false}, over{false};
+  if (one_rests) {
+    cr_assert_eq(q.run(before), 0);
+    while (gate.inside == 0) yield();
+  }
+  Threads t;
+  t.kernel([&] {
+    std::vector<Fiber> hoard;
+    hoard.reserve(100'000);
+    (void)self();
+    int can = memory.enter() ? 1 : -1;
+    entered = can;
+    while (can == 1 && hoard.size() < hoard.capacity()) {
+      Fiber one = Fiber::create([] {});
+      if (!one) break;
+      hoard.push_back(std::move(one));
+    }
+    makes_it = true;
+    if (can == 1) cr_assert_eq(q.run(makes), one_rests ? 0 : EAGAIN);
+    over = true;
+  });
+  t.kernel([&] {
+    (void)self();
+    while (!let_come && !over) yield();
+    if (let_come) cr_assert_eq(q.run(comes), 0);
+    came = true;
+  });
+  while (!entered) yield();
+  memory.answer(over, [&] {
+    if (!makes_it || let_come) return;
+    if (one_rests) {
+      cr_assert(q.withdraw(makes));
+      gate.open.post();
+      cr_assert_eq(q.wait(before), 0);
+      while (resting->state.load() != State::Parked) yield();
+    }
+    let_come = true;
+    while (q.wait(comes, nullptr, 0) == EINVAL) yield();
+    cr_assert(!q.withdraw(never));  // who has queued it has left the lock
+  });
+  if (entered == 1) {
+    cr_assert(let_come);
+    while (!came) yield();
+    void* result;
+    cr_assert_eq(q.wait(comes, &result, 60'000 * kMs), 0);
+    cr_assert_eq(result, number(4));
+  }
+  t.join();
+  if (entered != 1) cr_skip_test("no seccomp with a listener");
+}
+Test(job_queue, what_comes_while_the_first_fiber_cannot_be_made_is_not_forgotten, .timeout = 120) { comes_while_the_first_is_made(false); }
+Test(job_queue, nor_if_one_has_come_to_rest_meanwhile, .timeout = 120) { comes_while_the_first_is_made(true); }
 #endif
 
 // A task that was waited for may go: what its end still has to do wakes nobody who waits for another object there.
@@ -460,32 +556,36 @@ Test(job_queue, tasks_may_wait_for_later_tasks) {
   cr_assert_eq(result, number(100));
 }
 
-// Jobs that compute for long do not all begin, to share the workers among them.
-Test(job_queue, what_is_preempted_goes_first) {
+// Jobs that compute for long do not all begin, to share the workers among them. Others may be begun where a slow machine tries its
+// patience, but not each time.
+Test(job_queue, what_is_preempted_goes_first, .timeout = 120) {
   options.workers = 1;
   options.preempt_us = 500;
+  chaos_seed = 0;
   static std::atomic<int> begun{0}, most{0}, done{0};
   Threads t;
   t.fiber([] {
     JobQueue q;
-    Task tasks[12];
-    for (auto& task : tasks) {
-      task.set(
-          [](void*) -> void* {
-            begun++;
-            for (uint64_t end = now_ns() + 20 * kMs; now_ns() < end;) {}
-            int open = begun - done++;
-            if (open > most) most = open;
-            return nullptr;
-          },
-          nullptr);
-      q.run(task);
+    for (int tries = 0; tries < 20 && (tries == 0 || most > 7); tries++) {
+      begun = most = done = 0;
+      Task tasks[12];
+      for (auto& task : tasks) {
+        task.set(
+            [](void*) -> void* {
+              begun++;
+              for (uint64_t end = now_ns() + 20 * kMs; now_ns() < end;) {}
+              int open = begun - done++;
+              if (open > most) most = open;
+              return nullptr;
+            },
+            nullptr);
+        q.run(task);
+      }
+      for (auto& task : tasks) q.wait(task);
     }
-    for (auto& task : tasks) q.wait(task);
   });
   t.join();
-  // Others may be begun where a slow machine tries its patience, and with more workers, as chaos likes it.
-  cr_assert(most <= 7 || chaos_seed, "%d of 12 at once", most.load());
+  cr_assert_leq(most, 7, "%d of 12 at once", most.load());
 }
 
 #if defined(__x86_64__)  // the emulator has no preemption
