@@ -109,22 +109,20 @@ long pi_lock(uint32_t* word, clockid_t clock, const timespec* user_t, bool waits
     if (fiberthread_user_load(word, &now) != 0) return -EFAULT;
     uint32_t owner = now & FUTEX_TID_MASK;
     if (owner == me->id) return -EDEADLK;
-    if (owner == 0) {  // the other bits stay: that the last one died, and that somebody waits
-      if (__atomic_compare_exchange_n(word, &now, now | me->id, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return 0;
-      continue;
-    }
-    uint32_t again;
+    uint32_t wanted = owner ? now | FUTEX_WAITERS : now | me->id;  // the other bits stay: that the last one died, and that somebody waits
+    long changed = fiberthread_user_exchange(word, &now, wanted);
+    if (changed < 0) return changed;
+    if (changed == 1) continue;
+    if (owner == 0) return 0;
+    uint32_t expected = wanted;
     if (!lives(owner)) {  // or has given it up before it ended
-      if (fiberthread_user_load(word, &again) == 0 && again != now) continue;
+      if (fiberthread_user_load(word, &now) == 0 && now != expected) continue;
       if (!waited) return -ESRCH;
       // Who waits when the owner ends gets the lock.
-      uint32_t mine = me->id | FUTEX_OWNER_DIED | (now & FUTEX_WAITERS);
-      if (__atomic_compare_exchange_n(word, &now, mine, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return 0;
+      if (fiberthread_user_exchange(word, &now, me->id | FUTEX_OWNER_DIED | FUTEX_WAITERS) == 0) return 0;
       continue;
     }
     if (!waits) return -EAGAIN;
-    uint32_t expected = now | FUTEX_WAITERS;
-    if (now != expected && !__atomic_compare_exchange_n(word, &now, expected, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
     Waiter w;
     auto still = [&] { return fiberthread_user_load(word, &now) == 0 && now == expected; };
     uint64_t look = (now_ns() + kLook) & ~kFollowsRealtime, deadline = deadline_from(clock, t);
@@ -146,8 +144,12 @@ long pi_unlock(uint32_t* word) {
     Waiter *first = nullptr, *second = nullptr;
     for (Waiter* w = q.first(); w && !second; w = w->next)
       if (!w->tag) (first ? second : first) = w;
-    // Release. Who has set the bit meanwhile looks at the word again before he waits.
-    __atomic_store_n(word, first ? first->fiber->id | (second ? FUTEX_WAITERS : 0) : 0, __ATOMIC_RELEASE);
+    // Who has set the bit meanwhile looks at the word again before he waits.
+    uint32_t next = first ? first->fiber->id | (second ? FUTEX_WAITERS : 0) : 0;
+    long changed;
+    do changed = fiberthread_user_exchange(word, &now, next);
+    while (changed == 1);
+    if (changed < 0) return changed;
     if (first) {
       first->token = 1;
       list.add(q, *first);
