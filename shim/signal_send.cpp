@@ -180,7 +180,30 @@ void tell(FiberRecord* f, int sig) {
   info.si_signo = sig;
   info.si_code = SI_QUEUE;
   info.si_value.sival_ptr = &poke_mark;
+  w->poked.fetch_or(bit(sig), std::memory_order_relaxed);  // before: who finds it pending sees this, by the kernel's lock
   raw_syscall(SYS_rt_tgsigqueueinfo, process, w->tid, sig, arg(&info));
+}
+
+// A poke that comes when another fiber runs there, or the one meant has blocked the signal since, stays pending.
+uint64_t pending_in_kernel(FiberRecord* me) {
+  Busy busy;
+  uint64_t pending = 0;
+  raw_syscall(SYS_rt_sigpending, arg(&pending), 8);
+  std::atomic<uint64_t>& poked = me->worker->poked;
+  for (uint64_t doubtful = pending & poked.load(std::memory_order_relaxed); doubtful; doubtful &= doubtful - 1) {
+    uint64_t one = doubtful & -doubtful;
+    poked.fetch_and(~one, std::memory_order_relaxed);  // before the look: who sends another says so again
+    pending &= ~one;
+    // Nobody can say which it is without taking it out.
+    siginfo_t info;
+    timespec at_once{};
+    while (raw_syscall(SYS_rt_sigtimedwait, arg(&one), arg(&info), arg(&at_once), 8) > 0) {
+      if (is_poke(info)) continue;
+      if (sent_to_thread(info)) record(me, info, false);
+      else hand_out(info);
+    }
+  }
+  return pending;
 }
 
 namespace {

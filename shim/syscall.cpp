@@ -426,6 +426,11 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return action_here(static_cast<int>(a), reinterpret_cast<kernel_handler*>(b), reinterpret_cast<kernel_handler*>(c), static_cast<size_t>(d));
     case SYS_rt_sigprocmask:
       return mask_here(static_cast<int>(a), reinterpret_cast<uint64_t*>(b), reinterpret_cast<uint64_t*>(c), static_cast<size_t>(d));
+    case SYS_rt_sigpending: {
+      if (b != 8) return raw_syscall(nr, a, b);
+      uint64_t set = signal_pending_set(me);
+      return copy_user(reinterpret_cast<uint64_t*>(a), &set) ? 0 : -EFAULT;
+    }
     case SYS_sigaltstack:
       return as_kernel(sigaltstack(reinterpret_cast<stack_t*>(a), reinterpret_cast<stack_t*>(b)));
     case SYS_sched_yield:
