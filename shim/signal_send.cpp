@@ -2,10 +2,12 @@
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "sched/stack.h"
 #include "shim/export.h"
+#include "shim/own_thread.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
 #include "shim/signal_frame.h"
@@ -346,6 +348,24 @@ void signal_thread_ends(FiberRecord* me) {
   give_all(homeless, false);
 }
 
+namespace {
+
+std::atomic<uint64_t> signalfd_shows{0};  // what any of the program's signalfds has asked for
+
+// For a signalfd only the kernel can keep what a thread blocks. It does for threads with kernel threads of their own, and who sends to
+// himself gets one.
+bool keep_in_kernel(FiberRecord* to, const siginfo_t& info) {
+  if (to == tls_current && tls_busy == 0) own_kernel_thread();
+  Busy busy;
+  Worker* own = to->bound.load(std::memory_order_acquire);
+  if (!own || own->cord || __atomic_load_n(&to->worker, __ATOMIC_RELAXED) != own || own->bound != to) return false;
+  if (to == tls_current) sched_apply_mask();
+  else if (info.si_code == SI_TKILL) return raw_syscall(SYS_tgkill, process, own->tid, info.si_signo) == 0;
+  return raw_syscall(SYS_rt_tgsigqueueinfo, process, own->tid, info.si_signo, arg(&info)) == 0;
+}
+
+}  // namespace
+
 int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
   if (sig < 0 || sig > kSignals || sig == 32 || sig == 33) return EINVAL;
   if (sig == 0 || to->done.load(std::memory_order_acquire)) return 0;
@@ -373,6 +393,7 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
     }
   }
   if (sig >= 32 && !room_for_pending()) return EAGAIN;
+  if (__builtin_expect(blocked && signalfd_shows.load(std::memory_order_relaxed) & bit(sig), 0) && keep_in_kernel(to, info)) return 0;
   if (to == tls_current) {
     Busy busy;
     record(to, info, false);
@@ -479,7 +500,15 @@ bool sent_to_ourselves(pid_t pid, int sig, int code, sigval value) {
 }
 }  // namespace
 
+FIBERTHREAD_EXPORT int signalfd(int fd, const sigset_t* set, int flags) noexcept {
+  int r = REAL(signalfd)(fd, set, flags);
+  if (r >= 0) signalfd_shows.fetch_or(words(*set), std::memory_order_relaxed);
+  return r;
+}
+
+// A thread's id names its process.
 FIBERTHREAD_EXPORT int kill(pid_t pid, int sig) noexcept {
+  if (pid >= 1 << 22 && ours() && fiber_of_tid(pid)) pid = process;
   if (sent_to_ourselves(pid, sig, SI_USER, {})) return 0;
   return static_cast<int>(with_errno(raw_syscall(SYS_kill, pid, sig)));
 }

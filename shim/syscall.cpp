@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/sendfile.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -431,6 +432,17 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       uint64_t set = signal_pending_set(me);
       return copy_user(reinterpret_cast<uint64_t*>(a), &set) ? 0 : -EFAULT;
     }
+#ifdef SYS_signalfd
+    case SYS_signalfd:
+#endif
+    case SYS_signalfd4: {
+      uint64_t mask;
+      sigset_t set;
+      if (c != sizeof mask) return -EINVAL;
+      if (!copy_user(&mask, reinterpret_cast<uint64_t*>(b))) return -EFAULT;
+      memcpy(&set, &mask, sizeof mask);
+      return as_kernel(signalfd(static_cast<int>(a), &set, nr == SYS_signalfd4 ? static_cast<int>(d) : 0));
+    }
     case SYS_sigaltstack:
       return as_kernel(sigaltstack(reinterpret_cast<stack_t*>(a), reinterpret_cast<stack_t*>(b)));
     case SYS_sched_yield:
@@ -621,8 +633,11 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
 #endif
 #ifdef SYS_arch_prctl
     case SYS_arch_prctl: {
-      constexpr long kSetFs = 0x1002;  // ARCH_SET_FS: the next switch would lose it, and all of libc before
-      return a == kSetFs ? -EPERM : raw_syscall(nr, a, b);
+      constexpr long kSetGs = 0x1001, kSetFs = 0x1002, kSetCpuid = 0x1012;  // ARCH_…
+      if (a == kSetFs) return -EPERM;  // the next switch would lose it, and all of libc before
+      if (a == kSetGs || a == kSetCpuid)
+        if (int error = own_kernel_thread()) return -error;
+      return raw_syscall(nr, a, b);
     }
 #endif
     case SYS_clone: {
@@ -634,6 +649,26 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
     case SYS_clone3:
       return -ENOSYS;  // callers fall back to clone
 #endif
+    // A thread's id names its process here.
+    case SYS_getsid:
+    case SYS_getpgid:
+    case SYS_prlimit64:
+    case SYS_process_vm_readv:
+    case SYS_process_vm_writev:
+    case SYS_move_pages:
+    case SYS_migrate_pages:
+      return plain_call(nr, scheduled_fiber(static_cast<int>(a)) ? raw_syscall(SYS_getpid) : a, b, c, d, e, f);
+    case SYS_ioprio_get:
+    case SYS_ioprio_set: {
+      constexpr long kProcess = 1;  // IOPRIO_WHO_PROCESS, which is a thread
+      FiberRecord* of = a == kProcess ? b ? scheduled_fiber(static_cast<int>(b)) : me : nullptr;
+      if (!of) return plain_call(nr, a, b, c, d, e, f);
+      if (nr == SYS_ioprio_set)
+        if (int error = of == me ? own_kernel_thread() : sched_bind(of)) return -error;
+      Busy busy;
+      Worker* own = of->bound.load(std::memory_order_acquire);
+      return raw_syscall(nr, kProcess, of != me && own ? own->tid : 0, c);
+    }
     default:
       if (call_is_of_thread(nr, b))
         if (int error = own_kernel_thread()) return -error;
