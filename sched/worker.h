@@ -80,6 +80,7 @@ struct alignas(64) Worker {
 
   std::atomic<uint64_t> cpu_mark{0};   // of its CPU clock, see accounting.h
   int32_t tid = 0;
+  std::atomic<uint64_t> poked{0};      // signals that were sent here for our own sake, and may be pending still; see shim/signal_send.cpp
   std::atomic<uint32_t> wake{0};       // futex: 1 = get up
   Worker* idle_next = nullptr;
   bool idle = false;                   // in the idle list; under IdleLock

@@ -1,5 +1,5 @@
 // Calls that change what the kernel keeps for the calling thread alone, and hands on to what that clones: namespaces, file-system
-// ids, capabilities, filters, who traces. The fiber gets a kernel thread of its own before, and those that it makes get theirs.
+// ids, capabilities, filters, who traces, the base of GS. The fiber gets a kernel thread of its own before, and those that it makes get theirs.
 #include "shim/own_thread.h"
 
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "sched/worker.h"
 #include "shim/export.h"
@@ -36,7 +37,9 @@ bool prctl_is_of_thread(int option) {
     case PR_MCE_KILL:
     case PR_SET_NO_NEW_PRIVS:
     case PR_CAP_AMBIENT:
-    case PR_SET_SPECULATION_CTRL: return true;
+    case PR_SET_SPECULATION_CTRL:
+    case PR_SET_SYSCALL_USER_DISPATCH:
+    case PR_SVE_SET_VL: return true;
     default: return false;
   }
 }
@@ -50,7 +53,14 @@ bool call_is_of_thread(long number, long b) {
     case SYS_personality:
     case SYS_ptrace:
     case SYS_set_mempolicy:
-    case SYS_ioprio_set:
+    // A thread may have a keyring, and change which session's it has.
+    case SYS_keyctl:
+    case SYS_add_key:
+    case SYS_request_key:
+#if defined(__x86_64__)
+    case SYS_ioperm:
+    case SYS_iopl:
+#endif
     // By number these are the thread's, by name the process's.
     case SYS_setfsuid:
     case SYS_setfsgid:
@@ -114,3 +124,20 @@ FIBERTHREAD_EXPORT long ptrace(__ptrace_request request, ...) noexcept {
   va_end(list);
   return on_own_thread([&] { return REAL(ptrace)(request, pid, address, data); });
 }
+
+#if defined(__x86_64__)
+// In no header.
+extern "C" int arch_prctl(int, unsigned long) noexcept;
+extern "C" int ioperm(unsigned long, unsigned long, int) noexcept;
+extern "C" int iopl(int) noexcept;
+
+FIBERTHREAD_EXPORT int arch_prctl(int code, unsigned long address) noexcept {
+  return static_cast<int>(syscall(SYS_arch_prctl, code, address));
+}
+FIBERTHREAD_EXPORT int ioperm(unsigned long from, unsigned long n, int on) noexcept {
+  return on_own_thread([&] { return REAL(ioperm)(from, n, on); });
+}
+FIBERTHREAD_EXPORT int iopl(int level) noexcept {
+  return on_own_thread([&] { return REAL(iopl)(level); });
+}
+#endif

@@ -75,7 +75,9 @@ void owner_died(uintptr_t entry, long offset, uint32_t tid, uint32_t other_tid, 
   if (pending && now == 0) raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);  // it may have owed somebody a wake-up
   while (owner != 0 && (owner == tid || owner == other_tid)) {
     uint32_t dead = (now & FUTEX_WAITERS) | FUTEX_OWNER_DIED;
-    if (!__atomic_compare_exchange_n(word, &now, dead, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
+    long changed = fiberthread_user_exchange(word, &now, dead);
+    if (changed < 0) return;
+    if (changed == 1) {
       owner = now & FUTEX_TID_MASK;
       continue;
     }

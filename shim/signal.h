@@ -64,6 +64,8 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* info);
 int thread_kill_tid(int tgid, int tid, int sig, const siginfo_t* info);
 // rt_sigprocmask for the calling thread, as pthread_sigmask. 0 or an errno value.
 int signal_mask_raw(int how, const uint64_t* set, uint64_t* old);
+// As sigpending(), of a fiber.
+uint64_t signal_pending_set(FiberRecord* me);
 
 // True in the child of a vfork that has not exec'ed: our memory is the parent's then, and must not be changed.
 bool in_vfork_child();

@@ -15,6 +15,12 @@
 namespace fiberthread {
 namespace signals {
 
+bool sent_to_thread(const siginfo_t& info) {
+  if (info.si_code == SI_TKILL) return true;
+  // A write to a closed pipe or beyond the size limit concerns the writer; the kernel does not say so.
+  return (info.si_signo == SIGPIPE || info.si_signo == SIGXFSZ) && info.si_code <= 0 && info.si_pid == process;
+}
+
 namespace {
 
 constexpr uint64_t kFaults = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS);
@@ -225,12 +231,6 @@ bool fault(Interrupted& in, int sig, siginfo_t* info) {
   k.sa_handler = SIG_DFL;
   REAL(sigaction)(sig, &k, nullptr);  // it faults again when we return, and that ends the process as it should
   return false;
-}
-
-bool sent_to_thread(const siginfo_t& info) {
-  if (info.si_code == SI_TKILL) return true;
-  // A write to a closed pipe or beyond the size limit concerns the writer; the kernel does not say so.
-  return (info.si_signo == SIGPIPE || info.si_signo == SIGXFSZ) && info.si_code <= 0 && info.si_pid == process;
 }
 
 // Timers of CPU time concern who used it up: the thread that the kernel found running.

@@ -35,6 +35,8 @@ bool wanted(int sig) {
   return waiter_for(sig);
 }
 
+}  // namespace
+
 void hand_out(const siginfo_t& info) {
   int sig = info.si_signo;
   bool gone = false;
@@ -45,6 +47,8 @@ void hand_out(const siginfo_t& info) {
   if (gone) return;
   give(pick_target(nullptr, sig), info, false);
 }
+
+namespace {
 
 // Whatever has become of the descriptor meanwhile: programs close those that they do not know.
 void listen_to(uint64_t set) {

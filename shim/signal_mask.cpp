@@ -89,6 +89,11 @@ int signal_mask_raw(int how, const uint64_t* set, uint64_t* old) {
   return 0;
 }
 
+uint64_t signal_pending_set(FiberRecord* me) {
+  uint64_t kernel = pending_in_kernel(me);  // first: it may hand some out
+  return kernel | ((state_of(me).queue.bits.load() | process_queue.bits.load()) & mask_of(me));
+}
+
 }  // namespace fiberthread
 
 using namespace fiberthread;
@@ -150,10 +155,10 @@ FIBERTHREAD_EXPORT sighandler_t sigset(int sig, sighandler_t handler) noexcept {
 }
 
 FIBERTHREAD_EXPORT int sigpending(sigset_t* set) noexcept {
-  int r = REAL(sigpending)(set);
-  if (FiberRecord* me = ours(); r == 0 && me)
-    *set = as_set(words(*set) | ((state_of(me).queue.bits.load() | process_queue.bits.load()) & mask_of(me)));
-  return r;
+  FiberRecord* me = ours();
+  if (!me) return REAL(sigpending)(set);
+  *set = as_set(signal_pending_set(me));
+  return 0;
 }
 
 // The jump restores a mask in the kernel; ours must follow.

@@ -124,6 +124,8 @@ bool record(FiberRecord*& f, const siginfo_t& info, bool for_process);
 // Of a signal that only means "look at what is pending".
 bool is_poke(const siginfo_t& info);
 void tell(FiberRecord* f, int sig);
+// What the kernel keeps for the caller's kernel thread or for the process, as far as it is blocked, without pokes.
+uint64_t pending_in_kernel(FiberRecord* me);
 // From a handler that may have interrupted the scheduler itself, sysmon has to do it.
 void tell_by_sysmon(FiberRecord* f, int sig);
 void on_sysmon();
@@ -142,6 +144,8 @@ void listen_for(uint64_t bits);
 void unblocked_beside_main(uint64_t mask);
 // The same, when main comes to block these.
 void blocked_by_main(uint64_t mask);
+// Taken out of the kernel: to whom it belongs.
+void hand_out(const siginfo_t& info);
 void forget_listener();  // in the child of a fork
 
 // A fiber in sigwait or its kin. What is sent to the process it finds in process_queue.
@@ -157,6 +161,7 @@ void wake_waiter(int sig, bool by_sysmon);
 
 // ---- running handlers (signal_deliver.cpp) ----
 
+bool sent_to_thread(const siginfo_t& info);
 enum class Ran { No, Restarts, Interrupts };  // by SA_RESTART
 // As a call; Busy, once. The fiber gets the mask `back` afterwards. `context` is what it interrupted; null: this call.
 Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* context = nullptr);

@@ -2,10 +2,12 @@
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "sched/stack.h"
 #include "shim/export.h"
+#include "shim/own_thread.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
 #include "shim/signal_frame.h"
@@ -180,7 +182,30 @@ void tell(FiberRecord* f, int sig) {
   info.si_signo = sig;
   info.si_code = SI_QUEUE;
   info.si_value.sival_ptr = &poke_mark;
+  w->poked.fetch_or(bit(sig), std::memory_order_relaxed);  // before: who finds it pending sees this, by the kernel's lock
   raw_syscall(SYS_rt_tgsigqueueinfo, process, w->tid, sig, arg(&info));
+}
+
+// A poke that comes when another fiber runs there, or the one meant has blocked the signal since, stays pending.
+uint64_t pending_in_kernel(FiberRecord* me) {
+  Busy busy;
+  uint64_t pending = 0;
+  raw_syscall(SYS_rt_sigpending, arg(&pending), 8);
+  std::atomic<uint64_t>& poked = me->worker->poked;
+  for (uint64_t doubtful = pending & poked.load(std::memory_order_relaxed); doubtful; doubtful &= doubtful - 1) {
+    uint64_t one = doubtful & -doubtful;
+    poked.fetch_and(~one, std::memory_order_relaxed);  // before the look: who sends another says so again
+    pending &= ~one;
+    // Nobody can say which it is without taking it out.
+    siginfo_t info;
+    timespec at_once{};
+    while (raw_syscall(SYS_rt_sigtimedwait, arg(&one), arg(&info), arg(&at_once), 8) > 0) {
+      if (is_poke(info)) continue;
+      if (sent_to_thread(info)) record(me, info, false);
+      else hand_out(info);
+    }
+  }
+  return pending;
 }
 
 namespace {
@@ -323,6 +348,24 @@ void signal_thread_ends(FiberRecord* me) {
   give_all(homeless, false);
 }
 
+namespace {
+
+std::atomic<uint64_t> signalfd_shows{0};  // what any of the program's signalfds has asked for
+
+// For a signalfd only the kernel can keep what a thread blocks. It does for threads with kernel threads of their own, and who sends to
+// himself gets one.
+bool keep_in_kernel(FiberRecord* to, const siginfo_t& info) {
+  if (to == tls_current && tls_busy == 0) own_kernel_thread();
+  Busy busy;
+  Worker* own = to->bound.load(std::memory_order_acquire);
+  if (!own || own->cord || __atomic_load_n(&to->worker, __ATOMIC_RELAXED) != own || own->bound != to) return false;
+  if (to == tls_current) sched_apply_mask();
+  else if (info.si_code == SI_TKILL) return raw_syscall(SYS_tgkill, process, own->tid, info.si_signo) == 0;
+  return raw_syscall(SYS_rt_tgsigqueueinfo, process, own->tid, info.si_signo, arg(&info)) == 0;
+}
+
+}  // namespace
+
 int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
   if (sig < 0 || sig > kSignals || sig == 32 || sig == 33) return EINVAL;
   if (sig == 0 || to->done.load(std::memory_order_acquire)) return 0;
@@ -350,6 +393,7 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
     }
   }
   if (sig >= 32 && !room_for_pending()) return EAGAIN;
+  if (__builtin_expect(blocked && signalfd_shows.load(std::memory_order_relaxed) & bit(sig), 0) && keep_in_kernel(to, info)) return 0;
   if (to == tls_current) {
     Busy busy;
     record(to, info, false);
@@ -456,7 +500,15 @@ bool sent_to_ourselves(pid_t pid, int sig, int code, sigval value) {
 }
 }  // namespace
 
+FIBERTHREAD_EXPORT int signalfd(int fd, const sigset_t* set, int flags) noexcept {
+  int r = REAL(signalfd)(fd, set, flags);
+  if (r >= 0) signalfd_shows.fetch_or(words(*set), std::memory_order_relaxed);
+  return r;
+}
+
+// A thread's id names its process.
 FIBERTHREAD_EXPORT int kill(pid_t pid, int sig) noexcept {
+  if (pid >= 1 << 22 && ours() && fiber_of_tid(pid)) pid = process;
   if (sent_to_ourselves(pid, sig, SI_USER, {})) return 0;
   return static_cast<int>(with_errno(raw_syscall(SYS_kill, pid, sig)));
 }

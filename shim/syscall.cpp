@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/sendfile.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -109,22 +110,20 @@ long pi_lock(uint32_t* word, clockid_t clock, const timespec* user_t, bool waits
     if (fiberthread_user_load(word, &now) != 0) return -EFAULT;
     uint32_t owner = now & FUTEX_TID_MASK;
     if (owner == me->id) return -EDEADLK;
-    if (owner == 0) {  // the other bits stay: that the last one died, and that somebody waits
-      if (__atomic_compare_exchange_n(word, &now, now | me->id, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return 0;
-      continue;
-    }
-    uint32_t again;
+    uint32_t wanted = owner ? now | FUTEX_WAITERS : now | me->id;  // the other bits stay: that the last one died, and that somebody waits
+    long changed = fiberthread_user_exchange(word, &now, wanted);
+    if (changed < 0) return changed;
+    if (changed == 1) continue;
+    if (owner == 0) return 0;
+    uint32_t expected = wanted;
     if (!lives(owner)) {  // or has given it up before it ended
-      if (fiberthread_user_load(word, &again) == 0 && again != now) continue;
+      if (fiberthread_user_load(word, &now) == 0 && now != expected) continue;
       if (!waited) return -ESRCH;
       // Who waits when the owner ends gets the lock.
-      uint32_t mine = me->id | FUTEX_OWNER_DIED | (now & FUTEX_WAITERS);
-      if (__atomic_compare_exchange_n(word, &now, mine, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return 0;
+      if (fiberthread_user_exchange(word, &now, me->id | FUTEX_OWNER_DIED | FUTEX_WAITERS) == 0) return 0;
       continue;
     }
     if (!waits) return -EAGAIN;
-    uint32_t expected = now | FUTEX_WAITERS;
-    if (now != expected && !__atomic_compare_exchange_n(word, &now, expected, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
     Waiter w;
     auto still = [&] { return fiberthread_user_load(word, &now) == 0 && now == expected; };
     uint64_t look = (now_ns() + kLook) & ~kFollowsRealtime, deadline = deadline_from(clock, t);
@@ -146,8 +145,12 @@ long pi_unlock(uint32_t* word) {
     Waiter *first = nullptr, *second = nullptr;
     for (Waiter* w = q.first(); w && !second; w = w->next)
       if (!w->tag) (first ? second : first) = w;
-    // Release. Who has set the bit meanwhile looks at the word again before he waits.
-    __atomic_store_n(word, first ? first->fiber->id | (second ? FUTEX_WAITERS : 0) : 0, __ATOMIC_RELEASE);
+    // Who has set the bit meanwhile looks at the word again before he waits.
+    uint32_t next = first ? first->fiber->id | (second ? FUTEX_WAITERS : 0) : 0;
+    long changed;
+    do changed = fiberthread_user_exchange(word, &now, next);
+    while (changed == 1);
+    if (changed < 0) return changed;
     if (first) {
       first->token = 1;
       list.add(q, *first);
@@ -424,6 +427,22 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return action_here(static_cast<int>(a), reinterpret_cast<kernel_handler*>(b), reinterpret_cast<kernel_handler*>(c), static_cast<size_t>(d));
     case SYS_rt_sigprocmask:
       return mask_here(static_cast<int>(a), reinterpret_cast<uint64_t*>(b), reinterpret_cast<uint64_t*>(c), static_cast<size_t>(d));
+    case SYS_rt_sigpending: {
+      if (b != 8) return raw_syscall(nr, a, b);
+      uint64_t set = signal_pending_set(me);
+      return copy_user(reinterpret_cast<uint64_t*>(a), &set) ? 0 : -EFAULT;
+    }
+#ifdef SYS_signalfd
+    case SYS_signalfd:
+#endif
+    case SYS_signalfd4: {
+      uint64_t mask;
+      sigset_t set;
+      if (c != sizeof mask) return -EINVAL;
+      if (!copy_user(&mask, reinterpret_cast<uint64_t*>(b))) return -EFAULT;
+      memcpy(&set, &mask, sizeof mask);
+      return as_kernel(signalfd(static_cast<int>(a), &set, nr == SYS_signalfd4 ? static_cast<int>(d) : 0));
+    }
     case SYS_sigaltstack:
       return as_kernel(sigaltstack(reinterpret_cast<stack_t*>(a), reinterpret_cast<stack_t*>(b)));
     case SYS_sched_yield:
@@ -614,8 +633,11 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
 #endif
 #ifdef SYS_arch_prctl
     case SYS_arch_prctl: {
-      constexpr long kSetFs = 0x1002;  // ARCH_SET_FS: the next switch would lose it, and all of libc before
-      return a == kSetFs ? -EPERM : raw_syscall(nr, a, b);
+      constexpr long kSetGs = 0x1001, kSetFs = 0x1002, kSetCpuid = 0x1012;  // ARCH_…
+      if (a == kSetFs) return -EPERM;  // the next switch would lose it, and all of libc before
+      if (a == kSetGs || a == kSetCpuid)
+        if (int error = own_kernel_thread()) return -error;
+      return raw_syscall(nr, a, b);
     }
 #endif
     case SYS_clone: {
@@ -627,6 +649,26 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
     case SYS_clone3:
       return -ENOSYS;  // callers fall back to clone
 #endif
+    // A thread's id names its process here.
+    case SYS_getsid:
+    case SYS_getpgid:
+    case SYS_prlimit64:
+    case SYS_process_vm_readv:
+    case SYS_process_vm_writev:
+    case SYS_move_pages:
+    case SYS_migrate_pages:
+      return plain_call(nr, scheduled_fiber(static_cast<int>(a)) ? raw_syscall(SYS_getpid) : a, b, c, d, e, f);
+    case SYS_ioprio_get:
+    case SYS_ioprio_set: {
+      constexpr long kProcess = 1;  // IOPRIO_WHO_PROCESS, which is a thread
+      FiberRecord* of = a == kProcess ? b ? scheduled_fiber(static_cast<int>(b)) : me : nullptr;
+      if (!of) return plain_call(nr, a, b, c, d, e, f);
+      if (nr == SYS_ioprio_set)
+        if (int error = of == me ? own_kernel_thread() : sched_bind(of)) return -error;
+      Busy busy;
+      Worker* own = of->bound.load(std::memory_order_acquire);
+      return raw_syscall(nr, kProcess, of != me && own ? own->tid : 0, c);
+    }
     default:
       if (call_is_of_thread(nr, b))
         if (int error = own_kernel_thread()) return -error;

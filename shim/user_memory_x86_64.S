@@ -1,8 +1,9 @@
-// Loads and copies that may fault; see user_memory.h. Leaves without a frame, so a fault can leave them anywhere.
+// Accesses that may fault; see user_memory.h. Leaves without a frame, so a fault can leave them anywhere.
         .text
-        .globl fiberthread_user_load, fiberthread_user_copy, fiberthread_user_end, fiberthread_user_fault
-        .hidden fiberthread_user_load, fiberthread_user_copy, fiberthread_user_end, fiberthread_user_fault
+        .globl fiberthread_user_load, fiberthread_user_exchange, fiberthread_user_copy, fiberthread_user_end, fiberthread_user_fault
+        .hidden fiberthread_user_load, fiberthread_user_exchange, fiberthread_user_copy, fiberthread_user_end, fiberthread_user_fault
         .type fiberthread_user_load, @function
+        .type fiberthread_user_exchange, @function
         .type fiberthread_user_copy, @function
 fiberthread_user_load:
         .cfi_startproc
@@ -13,6 +14,19 @@ fiberthread_user_load:
         ret
         .cfi_endproc
         .size fiberthread_user_load, . - fiberthread_user_load
+fiberthread_user_exchange:
+        .cfi_startproc
+        endbr64
+        mov (%rsi), %eax
+        lock cmpxchg %edx, (%rdi)
+        jne 1f
+        xor %eax, %eax
+        ret
+1:      mov %eax, (%rsi)
+        mov $1, %eax
+        ret
+        .cfi_endproc
+        .size fiberthread_user_exchange, . - fiberthread_user_exchange
 fiberthread_user_copy:
         .cfi_startproc
         endbr64

@@ -24,6 +24,14 @@ void* look(void* p) {
   wrong += fiberthread_user_load(last, &v) != 0 || v != 7;
   wrong += fiberthread_user_load(last + 1, &v) != -EFAULT;
   wrong += fiberthread_user_load(last, reinterpret_cast<uint32_t*>(pages + 4096)) != -EFAULT;
+  uint32_t expected = 7;
+  wrong += fiberthread_user_exchange(last, &expected, 8) != 0 || *last != 8;
+  wrong += fiberthread_user_exchange(last, &expected, 9) != 1 || expected != 8 || *last != 8;
+  wrong += fiberthread_user_exchange(last + 1, &expected, 9) != -EFAULT;
+  mprotect(pages, 4096, PROT_READ);
+  wrong += fiberthread_user_exchange(last, &expected, 9) != -EFAULT || *last != 8;
+  mprotect(pages, 4096, PROT_READ | PROT_WRITE);
+  *last = 7;
   uint64_t pair[2] = {1, 2}, copy[2] = {};
   wrong += !copy_user(&copy, &pair) || copy[0] != 1 || copy[1] != 2;
   wrong += copy_user(&copy, reinterpret_cast<uint64_t(*)[2]>(pages + 4088));

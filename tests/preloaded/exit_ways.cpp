@@ -120,6 +120,115 @@ struct {
     {"SYS_exit of a thread", [] { std::thread t([] { syscall(SYS_exit, 3); }); usleep(5000); tell("still here"); t.join(); tell("joined"); _exit(15); }},
     {"limit of CPU time", [] { rlimit l = {1, 2}; setrlimit(RLIMIT_CPU, &l); others(); for (;;) pause(); }},
     {"pthread_exit in main with others", [] { atexit([] { tell("never"); }); others(); std::thread([] { usleep(3000); _exit(16); }).detach(); pthread_exit(nullptr); }},
+    {"exit in two threads",
+     [] {
+       // The second one ends the process while the first still runs a handler.
+       atexit([] { tell("atexit"); for (;;) pause(); });
+       others();
+       std::thread([] { exit(18); }).detach();
+       std::thread([] { usleep(20000); exit(19); }).join();
+     }},
+    {"_exit beside exit", [] { atexit([] { tell("atexit"); for (;;) pause(); }); std::thread([] { usleep(20000); _exit(20); }).detach(); exit(21); }},
+    {"exit in a handler of exit", [] { atexit([] { tell("first"); }); atexit([] { tell("second"); exit(22); }); others(); as_thread([] { exit(23); }); }},
+    {"exit while streams are locked",
+     [] {
+       std::thread([] { flockfile(stderr), ready++; for (;;) pause(); }).detach();
+       std::thread([] { FILE* f = tmpfile(); fputs("x", f); flockfile(f); ready++; sem_t s; sem_init(&s, 0, 0); sem_wait(&s); }).detach();
+       while (ready < 2) usleep(100);
+       printf("buffered\n");
+       exit(24);
+     }},
+    {"exit waits for a mutex and a condition",
+     [] {
+       static pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
+       static pthread_cond_t c = PTHREAD_COND_INITIALIZER;
+       static int state;
+       std::thread([] {
+         pthread_mutex_lock(&m);
+         ready++;
+         usleep(5000);
+         pthread_mutex_unlock(&m);
+         pthread_mutex_lock(&m);
+         while (state != 1) pthread_cond_wait(&c, &m);
+         state = 2;
+         pthread_cond_broadcast(&c);
+         pthread_mutex_unlock(&m);
+       }).detach();
+       while (ready < 1) usleep(100);
+       atexit([] {
+         pthread_mutex_lock(&m);
+         state = 1;
+         pthread_cond_broadcast(&c);
+         while (state != 2) pthread_cond_wait(&c, &m);
+         pthread_mutex_unlock(&m);
+         tell("met");
+       });
+       exit(25);
+     }},
+    {"static object that threads use",
+     [] {
+       struct Pool {
+         std::atomic<bool> stop{false};
+         std::thread threads[4];
+         Pool() { for (auto& t : threads) t = std::thread([this] { ready++; while (!stop) sched_yield(); ready--; }); }
+         ~Pool() { stop = true; for (auto& t : threads) t.join(); tell(ready == 0 ? "pool ends" : "?"); }
+       };
+       static Pool pool;
+       while (ready < 4) usleep(100);
+       as_thread([] { exit(26); });
+     }},
+    {"exit in a signal handler", [] { atexit([] { tell("atexit"); }); signal(SIGUSR1, [](int) { exit(27); }); others(); std::thread([] { raise(SIGUSR1); }).join(); }},
+    {"exit in a handler of a parked main", [] { atexit([] { tell("atexit"); }); signal(SIGUSR1, [](int) { exit(28); }); std::thread([] { usleep(3000); kill(getpid(), SIGUSR1); for (;;) pause(); }).join(); }},
+    {"exit in a key's destructor",
+     [] {
+       atexit([] { tell("atexit"); });
+       as_thread([] { pthread_key_t k; pthread_key_create(&k, [](void*) { tell("destructor"); exit(29); }); pthread_setspecific(k, "x"); });
+     }},
+    {"exit in a thread_local's destructor", [] { struct Exits { int n = 0; ~Exits() { if (n) tell("destructor"), exit(n); } }; atexit([] { tell("atexit"); }); as_thread([] { static thread_local Exits e; e.n = 30; }); }},
+    {"exit in a cleanup handler of the cancelled", [] { atexit([] { tell("atexit"); }); as_thread([] { pthread_cleanup_push([](void*) { exit(31); }, nullptr); pthread_cancel(pthread_self()); pause(); pthread_cleanup_pop(0); }); }},
+    {"exit in pthread_once", [] { atexit([] { tell("atexit"); }); as_thread([] { static pthread_once_t once = PTHREAD_ONCE_INIT; pthread_once(&once, [] { exit(32); }); }); }},
+    {"key's destructors at exit", [] { pthread_key_t k; pthread_key_create(&k, [](void*) { tell("never"); }); pthread_setspecific(k, "x"); others(); exit(33); }},
+    {"main's key's destructors at pthread_exit", [] { pthread_key_t k; pthread_key_create(&k, [](void*) { tell("destructor"); }); pthread_setspecific(k, "x"); std::thread([] { usleep(3000); tell("last"); }).detach(); pthread_exit(nullptr); }},
+    {"exit after main has gone", [] { atexit([] { tell("atexit"); }); local.name = "local of main"; std::thread([] { usleep(5000); local.name = "local of the thread"; exit(34); }).detach(); pthread_exit(nullptr); }},
+    {"fork at exit",
+     [] {
+       atexit([] {
+         pid_t pid = fork();
+         if (pid == 0) {
+           std::thread([] { tell("thread of the child"); }).join();
+           _exit(0);
+         }
+         int status;
+         waitpid(pid, &status, 0);
+         tell(status == 0 ? "child ended" : "child failed");
+       });
+       others();
+       as_thread([] { exit(35); });
+     }},
+    {"cancellation at exit",
+     [] {
+       // A request for who runs the handlers acts there as anywhere.
+       static pthread_t caller;
+       atexit([] { tell("last handler"); });
+       atexit([] { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr); pthread_cancel(caller); usleep(1000); tell("not cancelled"); });
+       others();
+       as_thread([] { caller = pthread_self(); exit(36); });
+     }},
+    {"pthread_exit in a handler of exit", [] { atexit([] { tell("last handler"); _exit(37); }); atexit([] { tell("ends"); pthread_exit(nullptr); }); as_thread([] { exit(39); }); }},
+    {"quick_exit makes threads", [] { at_quick_exit([] { std::thread([] { tell("thread at quick_exit"); }).join(); }); others(); quick_exit(40); }},
+    {"streams are flushed beside writers",
+     [] {
+       for (int i = 0; i < 3; i++) std::thread([] { FILE* f = fopen("/dev/null", "w"); ready++; for (;;) fputs("text\n", f); }).detach();
+       while (ready < 3) usleep(100);
+       printf("from a buffer\n");
+       exit(41);
+     }},
+    {"exit beside births", [] { for (int i = 0; i < 2; i++) std::thread([] { for (;;) std::thread([] {}).join(); }).detach(); usleep(5000); as_thread([] { exit(42); }); }},
+    {"_exit beside a join", [] { std::thread t([] { usleep(3000); _exit(43); }); t.join(); }},
+    {"SYS_exit of main, exit of another", [] { atexit([] { tell("atexit"); }); std::thread([] { usleep(5000); exit(44); }).detach(); syscall(SYS_exit, 45); }},
+    {"SYS_exit of the last", [] { atexit([] { tell("never"); }); std::thread([] { usleep(5000); syscall(SYS_exit, 46); }).detach(); syscall(SYS_exit, 47); }},
+    {"terminate in a thread", [] { others(); as_thread([] { throw 1; }); }},
+    {"exec while threads run", [] { others(); as_thread([] { execl("/bin/sh", "sh", "-c", "exit 48", nullptr); }); }},
     {"stdin at exit", [] { std::thread([] { char c; fgetc(fdopen(dup(0), "r")); }).detach(); usleep(1000); exit(17); }},
 };
 

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -94,6 +95,77 @@ static void* ends(void* p) {
   return p;
 }
 
+// Words that cannot be written, or are not there.
+static unsigned* page;
+static void answers(const char* what, unsigned value) {
+  static const char* const names[] = {"lock", "trylock", "lock2", "unlock"};
+  static const int calls[] = {FUTEX_LOCK_PI, FUTEX_TRYLOCK_PI, kLockPi2, FUTEX_UNLOCK_PI};
+  for (int protection = 0; protection < 3; protection++)
+    for (int i = 0; i < 4; i++) {
+      mprotect(page, 4096, PROT_READ | PROT_WRITE);
+      *page = value;
+      mprotect(page, 4096, protection == 0 ? PROT_NONE : protection == 1 ? PROT_READ : PROT_READ | PROT_WRITE);
+      struct timespec past = {1, 0};
+      int e = syscall(SYS_futex, page, calls[i] | FUTEX_PRIVATE_FLAG, 0, &past, NULL, 0) == -1 ? errno : 0;
+      printf("%s, %s, %s: %s", what, protection == 0 ? "none" : protection == 1 ? "read" : "write", names[i], e ? strerrorname_np(e) : "0");
+      if (protection) printf(", waiters %d, died %d, mine %d, free %d", *page >> 31, *page >> 30 & 1, (*page & FUTEX_TID_MASK) == (unsigned)gettid(), !(*page & FUTEX_TID_MASK));
+      printf("\n");
+    }
+}
+static unsigned main_tid, gone_tid;
+static void* bad_words(void* p) {
+  page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  answers("free", 0);
+  answers("died", FUTEX_OWNER_DIED);
+  answers("mine", gettid());
+  answers("mine, waiters", gettid() | FUTEX_WAITERS);
+  answers("main's", main_tid);
+  answers("main's, waiters", main_tid | FUTEX_WAITERS);
+  answers("of who has ended", gone_tid);
+  munmap(page, 4096);
+  for (int i = 0; i < 4; i++) {
+    static const int calls[] = {FUTEX_LOCK_PI, FUTEX_TRYLOCK_PI, kLockPi2, FUTEX_UNLOCK_PI};
+    show("not mapped", syscall(SYS_futex, page, calls[i] | FUTEX_PRIVATE_FLAG, 0, NULL, NULL, 0) == -1 ? errno : 0);
+  }
+  return p;
+}
+
+// A lock becomes read-only while somebody waits for it; its owner can release it later.
+static void* waits_for_page(void* p) {
+  waits = 1;
+  int e = syscall(SYS_futex, page, FUTEX_LOCK_PI_PRIVATE, 0, NULL, NULL, 0) == -1 ? errno : 0;
+  show("waited", e);
+  *page = 0;
+  return p;
+}
+static void* becomes_read_only(void* p) {
+  page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  pthread_t t;
+  *page = gettid();
+  pthread_create(&t, NULL, waits_for_page, NULL);
+  while (!(*(volatile unsigned*)page & FUTEX_WAITERS)) sched_yield();
+  usleep(3000);
+  mprotect(page, 4096, PROT_READ);
+  show("unlock, read-only", syscall(SYS_futex, page, FUTEX_UNLOCK_PI_PRIVATE, 0, NULL, NULL, 0) == -1 ? errno : 0);
+  mprotect(page, 4096, PROT_READ | PROT_WRITE);
+  show("unlock", syscall(SYS_futex, page, FUTEX_UNLOCK_PI_PRIVATE, 0, NULL, NULL, 0) == -1 ? errno : 0);
+  pthread_join(t, NULL);
+  return p;
+}
+
+// Its robust list has a word that cannot be written: the list ends there.
+static void* dies_read_only(void* p) {
+  struct { struct robust_list_head head; struct robust_list entry; unsigned word; }* l = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  l->head.list.next = &l->entry;
+  l->head.futex_offset = (char*)&l->word - (char*)&l->entry;
+  l->entry.next = &l->head.list;
+  l->word = gettid();
+  page = &l->word;
+  syscall(SYS_set_robust_list, &l->head, sizeof l->head);
+  mprotect(l, 8192, PROT_READ);
+  return p;
+}
+
 int main() {
   pthread_t t[8];
   show("free", lock());
@@ -110,6 +182,10 @@ int main() {
   pthread_create(&t[0], NULL, says_tid, &gone);
   pthread_join(t[0], NULL);
   word = gone;
+  main_tid = gettid(), gone_tid = gone;
+  void* (*on_pages[])(void*) = {bad_words, becomes_read_only, dies_read_only};
+  for (int i = 0; i < 3; i++) pthread_create(&t[0], NULL, on_pages[i], NULL), pthread_join(t[0], NULL);
+  printf("died read-only %d\n", *page >> 30);
   show("lock, of who has ended", futex(FUTEX_LOCK_PI, NULL));
   word = 0;
 

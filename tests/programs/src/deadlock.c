@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
+#include <link.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -449,8 +450,21 @@ static void* native(void* p) {
   sem_post(&s);
   return NULL;
 }
+// By hand: dlsym() gives the library's.
+static void* in_libc(const char* name) {
+  struct link_map* libc = dlopen("libc.so.6", RTLD_NOW);
+  ElfW(Sym)* symbols = NULL;
+  const char* strings = NULL;
+  for (ElfW(Dyn)* d = libc->l_ld; d->d_tag != DT_NULL; d++) {
+    if (d->d_tag == DT_SYMTAB) symbols = (void*)d->d_un.d_ptr;
+    if (d->d_tag == DT_STRTAB) strings = (void*)d->d_un.d_ptr;
+  }
+  for (ElfW(Sym)* s = symbols; (const char*)s < strings; s++)
+    if (s->st_value && strcmp(strings + s->st_name, name) == 0) return (char*)libc->l_addr + s->st_value;
+  return NULL;
+}
 static void native_thread(void) {
-  int (*create)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) = dlsym(dlopen("libc.so.6", RTLD_NOW), "pthread_create");
+  int (*create)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) = in_libc("pthread_create");
   with_a_waiter();
   pthread_t thread;
   create(&thread, NULL, native, NULL);
