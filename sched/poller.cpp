@@ -82,8 +82,10 @@ Descriptor* make(int fd) {
 uint64_t join(PollSeen seen) { return uint64_t{seen.life} << 32 | seen.events; }
 PollSeen split(uint64_t seen) { return {static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(seen)}; }
 
-// The child of a vfork has descriptors of its own, and our memory.
+// The child of a vfork has descriptors of its own, and our memory. One whose fork we did not see has memory of its own, and our epoll.
 bool another_process() { return static_cast<int>(raw_syscall(SYS_getpid)) != process.load(std::memory_order_relaxed); }
+
+std::atomic<bool> memory_shared{false};
 
 // ---- epoll ----
 
@@ -321,7 +323,8 @@ void poll_closing(int fd) {
   if (!d) return;
   Busy busy;
   SpinGuard guard(d->lock);
-  if (another_process()) return;
+  bool known = d->registered || d->first.load(std::memory_order_relaxed);
+  if ((known || memory_shared.load(std::memory_order_relaxed)) && another_process()) return;
   d->odd.store(false, std::memory_order_relaxed);
   d->seen.store(((d->seen.load(std::memory_order_relaxed) >> 32) + 1) << 32, std::memory_order_release);
   d->notes.kind.store(0, std::memory_order_relaxed);
@@ -334,6 +337,8 @@ void poll_closing(int fd) {
   }
   end_all(d, true);
 }
+
+void poll_memory_shared() { memory_shared.store(true, std::memory_order_relaxed); }
 
 // Waits that began between poll_closing() and the call that closed it are for nobody knows which file: they try again, and
 // whatever is registered is so no more, as far as we are concerned.

@@ -97,6 +97,8 @@ PollNotes* poll_notes(int fd);
 // other is called: somebody may have begun a wait between the two.
 void poll_closing(int fd);
 void poll_closed(int fd);
+// From now on there may be a process with our memory, and descriptors of its own.
+void poll_memory_shared();
 // The same for all numbers from first to last.
 void poll_closing_range(unsigned first, unsigned last);
 void poll_closed_range(unsigned first, unsigned last);
