@@ -1,7 +1,8 @@
 // CPU time of single fibers, which the kernel knows of its threads only.
 //
 // A worker's clock up to Worker::cpu_mark has been given to fibers. From the first use on, each switch gives the rest to the fiber
-// that leaves (kWatchCpu, watch.h); until then nobody pays for that, and the timer's tick does it, for whoever runs then.
+// that leaves (kWatchCpu, watch.h), by the cycle counter if that is little: so the mark may be ahead of the clock for a moment. Until
+// then nobody pays for that, and the timer's tick does it, for whoever runs then.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace fiberthread {
 
-// In scheduler code of w, or with w's signals masked: what it has used belongs to f; null: to nobody.
-void account(Worker* w, FiberRecord* f);
+// In scheduler code of w, or with w's signals masked, or once the tick leaves it alone: what it has used belongs to f; null: to nobody.
+void account(Worker* w, FiberRecord* f, bool exactly = false);
 // In the tick's handler.
 void account_tick();
 

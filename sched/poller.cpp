@@ -30,14 +30,16 @@ namespace {
 // what we believe of it are one. To believe wrongly that a number is not registered does no harm (EEXIST).
 struct alignas(64) Descriptor {
   SpinLock lock;
-  uint32_t again = 0;                  // events that epoll must be asked for anew at each wait: edges may be missing
-  uint32_t registered = 0;             // what epoll reports; 0: not registered
+  uint8_t again = 0;                   // events that epoll must be asked for anew at each wait: edges may be missing
+  std::atomic<bool> odd{false};        // an event of this life was for more than data or room
+  uint16_t registered = 0;             // what epoll reports; 0: not registered
   std::atomic<uint64_t> seen{0};       // life << 32 | events; changed under the lock
   std::atomic<PollItem*> first{nullptr};
   PollItem* last = nullptr;
   PollNotes notes;
 };
 static_assert(sizeof(Descriptor) == 64);
+constexpr uint8_t kAll = 0xff;  // Descriptor::again
 
 constexpr uint32_t kChunk = 1024, kChunks = 16384;
 std::atomic<Descriptor*> table[kChunks];
@@ -77,10 +79,13 @@ Descriptor* make(int fd) {
   return find(fd);
 }
 
+uint64_t join(PollSeen seen) { return uint64_t{seen.life} << 32 | seen.events; }
 PollSeen split(uint64_t seen) { return {static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(seen)}; }
 
-// The child of a vfork has descriptors of its own, and our memory.
+// The child of a vfork has descriptors of its own, and our memory. One whose fork we did not see has memory of its own, and our epoll.
 bool another_process() { return static_cast<int>(raw_syscall(SYS_getpid)) != process.load(std::memory_order_relaxed); }
+
+std::atomic<bool> memory_shared{false};
 
 // ---- epoll ----
 
@@ -99,12 +104,12 @@ int open_epoll() {
 
 // Where an edge may be missing, since a file looks for its readiness only when it is asked: sendto() on a datagram socket of
 // the Unix domain, terminals, devices.
-uint32_t asked_again(int fd) {
+uint8_t asked_again(int fd) {
   int type = 0;
   uint32_t size = sizeof type;
-  if (raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size)) == 0) return type == SOCK_STREAM ? 0u : uint32_t{EPOLLOUT};
+  if (raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size)) == 0) return type == SOCK_STREAM ? 0 : EPOLLOUT;
   struct stat s;
-  return raw_syscall(SYS_fstat, fd, arg(&s)) == 0 && S_ISFIFO(s.st_mode) ? 0 : ~0u;
+  return raw_syscall(SYS_fstat, fd, arg(&s)) == 0 && S_ISFIFO(s.st_mode) ? 0 : kAll;
 }
 
 // What of poll()'s words epoll is asked for.
@@ -118,25 +123,25 @@ uint32_t watched(uint32_t events) {
 
 // Under the lock: from now on epoll reports `events`, besides what it did.
 bool watch(Descriptor* d, int fd, uint32_t events) {
-  if (!(events & (~d->registered | d->again))) return true;
+  if (!(events & (~uint32_t{d->registered} | (d->again == kAll ? ~0u : d->again)))) return true;
   int ep = open_epoll();
   if (ep < 0) return false;
   if (!d->registered) d->again = asked_again(fd);
-  if (d->again == ~0u) {
+  if (d->again == kAll) {
     // Only what somebody waits for now: what is ready all the time would be told of again and again.
     for (PollItem* i = d->first.load(std::memory_order_relaxed); i; i = i->next) events |= watched(i->events);
   } else {
     events |= d->registered;
   }
   // What is asked for at each wait need not be told of in between: a program's own epoll would wake us for all that comes to it.
-  uint32_t how = d->again == ~0u ? uint32_t{EPOLLONESHOT} : uint32_t{EPOLLET};
+  uint32_t how = d->again == kAll ? uint32_t{EPOLLONESHOT} : uint32_t{EPOLLET};
   epoll_event e{events | how, {.u64 = (d->seen.load(std::memory_order_relaxed) & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(fd)}};
   long op = d->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
   long r = raw_syscall(SYS_epoll_ctl, ep, op, fd, arg(&e));
   // Somebody closed a number behind our back, or left it registered.
   if (r == -ENOENT) r = raw_syscall(SYS_epoll_ctl, ep, EPOLL_CTL_ADD, fd, arg(&e));
   else if (r == -EEXIST) r = raw_syscall(SYS_epoll_ctl, ep, EPOLL_CTL_MOD, fd, arg(&e));
-  d->registered = r == 0 ? events : 0;
+  d->registered = static_cast<uint16_t>(r == 0 ? events : 0);
   return r == 0;
 }
 
@@ -192,7 +197,7 @@ bool happened(Descriptor* d, uint32_t events, bool also_shared) {
 // One that is told of once is silent now, though some still wait: for other events, since those that wait for the same are
 // passed on to.
 void arm_again(Descriptor* d, int fd, uint32_t events) {
-  if (d->again != ~0u) return;
+  if (d->again != kAll) return;
   for (PollItem* i = d->first.load(std::memory_order_relaxed); i; i = i->next)
     if (!(watched(i->events) & events)) {
       watch(d, fd, watched(i->events));
@@ -200,7 +205,8 @@ void arm_again(Descriptor* d, int fd, uint32_t events) {
     }
 }
 
-void count_event(Descriptor* d) {
+void count_event(Descriptor* d, uint32_t events) {
+  if (events & ~uint32_t{EPOLLIN | EPOLLOUT}) d->odd.store(true, std::memory_order_relaxed);  // before it is counted
   uint64_t s = d->seen.load(std::memory_order_relaxed);
   d->seen.store((s & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(s + 1), std::memory_order_release);
 }
@@ -294,17 +300,32 @@ void poll_nudge(int fd) {
   if (!d || !d->first.load(std::memory_order_relaxed) || another_process()) return;
   Busy busy;
   SpinGuard guard(d->lock);
-  count_event(d);
+  count_event(d, ~0u);
   end_all(d, false);
+}
+
+void poll_was_empty(int fd, PollSeen seen) {
+  // Never 0, which is none: there are not so many lives.
+  if (Descriptor* d = find(fd)) d->notes.empty.store(~join(seen), std::memory_order_relaxed);
+}
+
+// Acquire: who sees the count sees what kind of event it was. What comes after that is not counted in `seen`.
+bool poll_is_empty(int fd, PollSeen seen) {
+  Descriptor* d = find(fd);
+  return d && d->notes.empty.load(std::memory_order_relaxed) == ~join(seen) && d->seen.load(std::memory_order_acquire) == join(seen) &&
+         !d->odd.load(std::memory_order_relaxed);
 }
 
 // ---- the end of a number's life ----
 
 void poll_closing(int fd) {
   Descriptor* d = find(fd);
-  if (!d || another_process()) return;
+  if (!d) return;
   Busy busy;
   SpinGuard guard(d->lock);
+  bool known = d->registered || d->first.load(std::memory_order_relaxed);
+  if ((known || memory_shared.load(std::memory_order_relaxed)) && another_process()) return;
+  d->odd.store(false, std::memory_order_relaxed);
   d->seen.store(((d->seen.load(std::memory_order_relaxed) >> 32) + 1) << 32, std::memory_order_release);
   d->notes.kind.store(0, std::memory_order_relaxed);
   d->notes.version.store(0, std::memory_order_relaxed);
@@ -317,6 +338,8 @@ void poll_closing(int fd) {
   end_all(d, true);
 }
 
+void poll_memory_shared() { memory_shared.store(true, std::memory_order_relaxed); }
+
 // Waits that began between poll_closing() and the call that closed it are for nobody knows which file: they try again, and
 // whatever is registered is so no more, as far as we are concerned.
 void poll_closed(int fd) {
@@ -326,7 +349,7 @@ void poll_closed(int fd) {
   SpinGuard guard(d->lock);
   if ((!d->registered && !d->first.load(std::memory_order_relaxed)) || another_process()) return;
   d->registered = 0;
-  count_event(d);
+  count_event(d, ~0u);
   end_all(d, false);
 }
 
@@ -421,7 +444,7 @@ bool poll_dispatch(const PollEvents& events) {
     if (!d) continue;
     SpinGuard guard(d->lock);
     if (d->seen.load(std::memory_order_relaxed) >> 32 != e.data.u64 >> 32) continue;  // of an earlier life
-    count_event(d);
+    count_event(d, e.events);
     any |= happened(d, e.events, true);
     arm_again(d, static_cast<int>(e.data.u64), e.events);
   }

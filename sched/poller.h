@@ -77,11 +77,19 @@ struct PollItem {
 // No descriptors at all: a wait for the deadline or an interrupt.
 PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline_ns = kNever, uint32_t interrupt_mask = 0);
 
+// A call that cannot block found nothing to read there: EAGAIN. `seen` is of before it.
+void poll_was_empty(int fd, PollSeen seen);
+// True if that holds: so at `seen`, poll() would not show EPOLLIN, nor an error, and an event will tell of what comes. (Each
+// event of this life has been counted, and was for data or room only. What stays readable otherwise, as queued errors do, has
+// been told of with EPOLLERR.)
+bool poll_is_empty(int fd, PollSeen seen);
+
 // Room for the layer above; the first two are zero at the beginning of each life of the number. Null without room.
 struct PollNotes {
   std::atomic<uint32_t> kind{0};
   std::atomic<uint32_t> version{0};
   std::atomic<uint32_t> receive{0}, send{0}, low_water{0};
+  std::atomic<uint64_t> empty{0};  // the poller's: see poll_was_empty()
 };
 PollNotes* poll_notes(int fd);
 
@@ -89,6 +97,8 @@ PollNotes* poll_notes(int fd);
 // other is called: somebody may have begun a wait between the two.
 void poll_closing(int fd);
 void poll_closed(int fd);
+// From now on there may be a process with our memory, and descriptors of its own.
+void poll_memory_shared();
 // The same for all numbers from first to last.
 void poll_closing_range(unsigned first, unsigned last);
 void poll_closed_range(unsigned first, unsigned last);

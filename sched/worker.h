@@ -79,6 +79,8 @@ struct alignas(64) Worker {
   long sampling_page = 0;
 
   std::atomic<uint64_t> cpu_mark{0};   // of its CPU clock, see accounting.h
+  uint64_t cpu_cycles = 0;             // cycles() then,
+  uint64_t cpu_looked = 0;             // and when that clock was last read
   int32_t tid = 0;
   std::atomic<uint64_t> poked{0};      // signals that were sent here for our own sake, and may be pending still; see shim/signal_send.cpp
   std::atomic<uint32_t> wake{0};       // futex: 1 = get up

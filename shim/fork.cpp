@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <unistd.h>
 
+#include "sched/poller.h"
 #include "sched/stack.h"
 #include "sched/tcb.h"
 #include "sched/worker.h"
@@ -90,6 +91,7 @@ using namespace fiberthread;
 // shall run nothing that was meant for the parent.
 extern "C" __attribute__((visibility("hidden"), used)) void fiberthread_vfork_begin() {
   FiberRecord* me = tls_current;
+  poll_memory_shared();
   if (!sched_started() || !me || me->kernel) return;
   if (tls_vforked == 0) {
     tls_busy = tls_busy + 1;
@@ -115,6 +117,7 @@ FIBERTHREAD_EXPORT int clone(int (*function)(void*), void* stack, int flags, voi
   void* tls = va_arg(list, void*);
   auto* child_tid = va_arg(list, pid_t*);
   va_end(list);
+  if (flags & CLONE_VM) poll_memory_shared();
   if (flags & (CLONE_VM | CLONE_SETTLS) || !function || !stack || !sched_started() || in_vfork_child())
     return REAL(clone)(function, stack, flags, argument, parent_tid, tls, child_tid);
   struct Start {

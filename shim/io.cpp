@@ -375,7 +375,7 @@ FIBERTHREAD_EXPORT ssize_t read(int fd, void* buf, size_t n) {
   PollNotes* notes = n ? notes_to_wait(fd) : nullptr;
   uint32_t kind = notes ? kind_of(fd, notes) & kKindMask : kUnknown;
   if (kind < kPlain) take_turns();
-  if (!notes) return REAL(read)(fd, buf, n);
+  if (!notes) return n ? read_at_once(fd, [&] { return REAL(read)(fd, buf, n); }) : REAL(read)(fd, buf, n);
   if (kind < kPlain) return with_errno(read_here(fd, notes, buf, n));
   return read_plainly(
       fd, kind, [&] { return REAL(read)(fd, buf, n); }, [&] { return raw_syscall(SYS_read, fd, arg(buf), static_cast<long>(n)); });
@@ -400,7 +400,7 @@ FIBERTHREAD_EXPORT ssize_t readv(int fd, const iovec* v, int n) {
   PollNotes* notes = n > 0 ? notes_to_wait(fd) : nullptr;
   uint32_t kind = notes ? kind_of(fd, notes) & kKindMask : kUnknown;
   if (kind < kPlain) take_turns();
-  if (!notes) return REAL(readv)(fd, v, n);
+  if (!notes) return read_at_once(fd, [&] { return REAL(readv)(fd, v, n); });
   if (kind < kPlain) return with_errno(readv_here(fd, notes, v, n));
   return read_plainly(
       fd, kind, [&] { return REAL(readv)(fd, v, n); }, [&] { return raw_syscall(SYS_readv, fd, arg(v), n); });

@@ -45,6 +45,16 @@ inline PollNotes* notes_to_wait(int fd) {
   PollNotes* notes = poll_notes(fd);
   return notes && !(notes->kind.load(std::memory_order_relaxed) & kNonblocking) ? notes : nullptr;
 }
+// A reading call that the program made non-blocking. What it finds empty, the program will often poll() next.
+template <class Call>
+ssize_t read_at_once(int fd, Call call) {
+  if (!may_park()) return call();
+  PollSeen seen = poll_seen(fd);
+  ssize_t r = call();
+  if (r < 0 && errno == EAGAIN && may_park()) poll_was_empty(fd, seen);
+  return r;
+}
+
 // kUnknown no more, unless it is no descriptor.
 uint32_t kind_of(int fd, PollNotes* notes);
 // By poll().

@@ -105,13 +105,20 @@ bool gone(const Items& items) {
   return false;
 }
 
+// A read has just said so, as of many servers before they wait for the next request: the kernel need not.
+bool known_empty(const Items& items) {
+  if (items.size() != 1) return false;
+  const PollItem& i = *items.begin();
+  return i.fd >= 0 && i.events && !(i.events & ~uint32_t{POLLIN | POLLRDNORM}) && poll_is_empty(i.fd, i.seen);
+}
+
 // Under Busy. `ask` answers as the system call does; 0 is: not yet. `closed` answers when a descriptor is gone.
 template <class Ask, class Closed>
 long ask_and_wait(FiberRecord* me, Items& items, uint64_t deadline, Ask ask, Closed closed) {
   for (;;) {
     for (PollItem& i : items)
       if (i.fd >= 0) i.seen = poll_seen(i.fd);
-    long r = ask();
+    long r = known_empty(items) ? 0 : ask();
     PollEnd end = PollEnd::Ready;
     if (r == 0) end = poll_wait_any(items.begin(), items.size(), deadline, kInterruptSignal | wait_interrupts(me));
     if (end == PollEnd::Refused) return kInKernel;

@@ -205,7 +205,8 @@ FIBERTHREAD_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sock
 FIBERTHREAD_EXPORT ssize_t recv(int fd, void* buf, size_t n, int flags) {
   if (!notes_for(fd, flags)) {
     take_turns();
-    return REAL(recv)(fd, buf, n, flags);
+    if (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL) || !n) return REAL(recv)(fd, buf, n, flags);  // those look elsewhere
+    return read_at_once(fd, [&] { return REAL(recv)(fd, buf, n, flags); });
   }
   return recvfrom(fd, buf, n, flags, nullptr, nullptr);
 }

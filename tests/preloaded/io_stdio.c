@@ -1,0 +1,532 @@
+// libc's streams over pipes, FIFOs, sockets and terminals, whose reads and writes nothing intercepts, with everything that may end
+// their waits; FIFOs that are opened; popen.
+#include "waiting.h"
+
+// ---- calls that read ----
+
+static FILE* of(struct job* j) { return (FILE*)j->more; }
+
+static long do_fgets(struct job* j) { return fgets(j->buffer, (int)j->size, of(j)) ? (long)strlen(j->buffer) : -1; }
+static void free_line(void* line) { free(*(char**)line); }
+static long do_getline(struct job* j) {
+  char* line = NULL;
+  size_t room = 0;
+  ssize_t r;
+  int e;
+  pthread_cleanup_push(free_line, &line);
+  r = getline(&line, &room, of(j));
+  if (r >= 0) memcpy(j->buffer, line, (size_t)r + 1);
+  e = errno;
+  pthread_cleanup_pop(1);
+  errno = e;
+  return r;
+}
+static long do_fread(struct job* j) {
+  size_t r = fread(j->buffer, 1, 6, of(j));
+  j->buffer[r] = 0;
+  return r ? (long)r : -1;
+}
+static long do_fgetc(struct job* j) {
+  long n = 0;
+  for (int c; (c = fgetc(of(j))) != EOF;) {
+    j->buffer[n++] = (char)c;
+    if (c == '\n') break;
+  }
+  return n ? n : -1;
+}
+// The first character is looked at and put back.
+static long do_ungetc(struct job* j) {
+  int c = getc(of(j));
+  if (c == EOF) return -1;
+  assert(ungetc(c, of(j)) == c);
+  return do_fgets(j);
+}
+static long do_fscanf(struct job* j) {
+  int n = 0, r = fscanf(of(j), "%200[a-z ]%n", j->buffer, &n);
+  if (r != 1) return -1;
+  int c = fgetc(of(j));
+  return c == EOF ? -1 : n + (c == '\n');
+}
+
+// ---- calls that write ----
+
+static long written(struct job* j, int good) { return good >= 0 && fflush(of(j)) == 0 ? 1 : -1; }
+static long do_fputs(struct job* j) { return written(j, fputs(j->buffer, of(j))); }
+static long do_fprintf(struct job* j) { return written(j, fprintf(of(j), "%s%d", j->buffer, 1)); }
+static long do_fwrite(struct job* j) { return written(j, fwrite(j->buffer, 1, j->size, of(j)) == j->size ? 0 : -1); }
+static long do_putc(struct job* j) {
+  for (size_t k = 0; k < j->size; k++)
+    if (putc(j->buffer[k], of(j)) == EOF) return -1;
+  return written(j, 0);
+}
+static long do_dprintf(struct job* j) { return dprintf(j->fd, "%s", j->buffer) >= 0 ? 1 : -1; }
+
+struct call {
+  const char* name;
+  long (*function)(struct job*);
+};
+static const struct call readers[] = {{"fgets", do_fgets}, {"getline", do_getline}, {"fread", do_fread},
+                                      {"fgetc", do_fgetc}, {"ungetc", do_ungetc}, {"fscanf", do_fscanf}};
+static const struct call writers[] = {{"fputs", do_fputs}, {"fprintf", do_fprintf}, {"fwrite", do_fwrite}, {"putc", do_putc}, {"dprintf", do_dprintf}};
+
+// ---- what happens ----
+
+enum event { READY, COMES, PARTS, CLOSES, CLOSED, PART_CLOSES, EINTR_, RESTARTED, NONBLOCKING, PART_NONBLOCKING, CANCEL, CANCEL_OFF, REPLACED, kEvents };
+static const char* const event_names[] = {"ready", "comes", "comes in parts", "peer closes", "peer has closed", "part, peer closes", "signal", "signal, restarts",
+                                          "non-blocking", "part, non-blocking", "cancel", "cancel disabled", "number replaced"};
+
+static void say(struct ends* e, const char* text) { assert(write(e->b, text, strlen(text)) == (ssize_t)strlen(text)); }
+static void close_peer(struct ends* e) {
+  close(e->b);
+  e->b = -1;
+}
+static const struct call* call_of(const struct item* i) { return i->call; }
+
+struct disabled {
+  struct job j;  // first
+  long (*function)(struct job*);
+};
+static long with_cancel_off(struct job* j) {
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+  return ((struct disabled*)j)->function(j);
+}
+
+static char* state_of(FILE* f, char* at) { return at + sprintf(at, "%s%s", feof(f) ? ", end" : "", ferror(f) ? ", error" : ""); }
+static char* end_of(struct job* j, char* at) {
+  at += end_job(j, at);
+  if (j->result > 0) at += sprintf(at, " \"%.*s\"", (int)strcspn(j->buffer, "\n"), j->buffer);
+  return at;
+}
+// A cancelled thread leaves its stream unlocked.
+static char* and_then(FILE* f, char* at) {
+  char line[256];
+  clearerr(f);
+  if (fgets(line, sizeof line, f)) return at + sprintf(at, ", then \"%.*s\"", (int)strcspn(line, "\n"), line);
+  return at + sprintf(at, ", then nothing");
+}
+// Until the waiter has read all that was there: it waits for more then, or will in a moment.
+static void until_taken(int fd) {
+  for (int n = 1; n; pause_ms(1)) assert(ioctl(fd, FIONREAD, &n) == 0);
+  pause_ms(30);
+}
+
+static void run_reader(const struct item* i, char* out) {
+  struct disabled d = {0};
+  struct job* j = &d.j;
+  char* at = out;
+  struct ends* e = &j->e;
+  *e = open_ends(i->kind, 0);
+  FILE* f = fdopen(e->a, "r");
+  assert(f);
+  j->fd = e->a;
+  j->more = f;
+  j->size = 256;
+  j->buffer = calloc(1, 512);
+  j->call = call_of(i)->function;
+  switch (i->event) {
+    case READY:
+      say(e, "hello\n");
+      start_job(j);
+      break;
+    case COMES:
+      start_job(j);
+      say(e, "hello\n");
+      break;
+    case PARTS:
+      start_job(j);
+      say(e, "he");
+      until_taken(e->a);
+      say(e, "llo\n");
+      break;
+    case CLOSES:
+      start_job(j);
+      close_peer(e);
+      break;
+    case CLOSED:
+      close_peer(e);
+      start_job(j);
+      break;
+    case PART_CLOSES:
+      start_job(j);
+      say(e, "hell");
+      until_taken(e->a);
+      close_peer(e);
+      break;
+    case EINTR_:
+      start_job(j);
+      interrupt_job(j, kInterrupts);
+      break;
+    case RESTARTED:
+      start_job(j);
+      signal_job(j, kRestarts);
+      say(e, "hello\n");
+      break;
+    case NONBLOCKING:
+      set_nonblocking(e->a, 1);
+      start_job(j);
+      break;
+    case PART_NONBLOCKING:
+      set_nonblocking(e->a, 1);
+      say(e, "hell");
+      pause_ms(2);
+      start_job(j);
+      break;
+    case CANCEL:
+      start_job(j);
+      pthread_cancel(j->thread);
+      break;
+    case CANCEL_OFF:
+      d.function = j->call;
+      j->call = with_cancel_off;
+      start_job(j);
+      pthread_cancel(j->thread);
+      pause_ms(2);
+      say(e, "hello\n");
+      break;
+    default: {  // The read goes on with the file that it began with.
+      int none = open("/dev/null", O_RDONLY | O_CLOEXEC);
+      start_job(j);
+      say(e, "he");
+      until_taken(e->a);
+      dup2(none, e->a);
+      close(none);
+      say(e, "llo\n");
+    }
+  }
+  at = end_of(j, at);
+  at = state_of(f, at);
+  if (i->event == NONBLOCKING || i->event == EINTR_ || i->event == CANCEL || i->event == PART_NONBLOCKING) {
+    if (i->kind != PTY) set_nonblocking(e->a, 0);
+    say(e, "again\n");
+    if (i->kind == PTY) set_nonblocking(e->a, 0);
+    at = and_then(f, at);
+  }
+  if (i->event == REPLACED) at = and_then(f, at);
+  fclose(f);
+  e->a = -1;
+  close_ends(e);
+  free(j->buffer);
+}
+
+// ---- writing ----
+
+enum { kPart = 300000 };
+enum written { ROOM, DRAINED, W_CLOSED, W_CLOSES, W_EINTR, W_RESTARTED, W_NONBLOCKING, W_CANCEL, kWritten };
+static const char* const written_names[] = {"room", "drained", "peer has closed", "peer closes", "signal", "signal, restarts", "non-blocking", "cancel"};
+
+static void run_writer(const struct item* i, char* out) {
+  struct job j = {0};
+  struct ends* e = &j.e;
+  *e = open_ends(i->kind, 1);
+  FILE* f = fdopen(e->a, "w");
+  assert(f);
+  j.fd = e->a;
+  j.more = f;
+  j.size = i->event == ROOM || i->event == W_CLOSED || i->event == W_NONBLOCKING ? 100 : kPart;
+  j.buffer = malloc(j.size + 1);
+  memset(j.buffer, 'x', j.size);
+  j.buffer[j.size] = 0;
+  j.call = call_of(i)->function;
+  long got = 0;
+  switch (i->event) {
+    case ROOM: start_job(&j); break;
+    case DRAINED:
+    case W_RESTARTED:
+      start_job(&j);
+      if (i->event == W_RESTARTED) signal_job(&j, kRestarts);
+      while (!j.done) got += drain(e), pause_ms(1);
+      break;
+    case W_CLOSED:
+      close_peer(e);
+      start_job(&j);
+      break;
+    case W_CLOSES:
+      start_job(&j);
+      close_peer(e);
+      break;
+    case W_EINTR:
+      start_job(&j);
+      interrupt_job(&j, kInterrupts);
+      break;
+    case W_NONBLOCKING:
+      fill(e);
+      set_nonblocking(e->a, 1);
+      start_job(&j);
+      break;
+    default:
+      start_job(&j);
+      pthread_cancel(j.thread);
+  }
+  char* at = out;
+  void* r;
+  pthread_join(j.thread, &r);
+  at += sprintf(at, "%s", r == PTHREAD_CANCELED ? "cancelled" : j.result < 0 ? error_name(j.error) : "written");
+  if (j.call != do_dprintf && r != PTHREAD_CANCELED) at = state_of(f, at);
+  if (i->event == ROOM || i->event == DRAINED || i->event == W_RESTARTED) {
+    pause_ms(1);
+    for (int quiet = 0; quiet < 3; pause_ms(2)) {
+      long n = drain(e);
+      got += n;
+      quiet = n ? 0 : quiet + 1;
+    }
+    at += sprintf(at, ", %ld", got);
+  }
+  // What is left in the buffer would wait again.
+  if (e->b >= 0) close_peer(e);
+  fclose(f);
+  e->a = -1;
+  close_ends(e);
+  free(j.buffer);
+}
+
+// The thread that writes gets SIGPIPE, though it is inside libc.
+static __thread int my_pipes;
+static void count_pipe(int sig) { my_pipes++; }
+static long writes_broken(struct job* j) {
+  int before = my_pipes;
+  FILE* f = of(j);
+  long r = fputs("x", f) >= 0 && fflush(f) == 0;
+  int e = errno;
+  j->size = (size_t)(my_pipes - before);
+  errno = e;
+  return r ? 0 : -1;
+}
+static void broken(const struct item* i, char* out) {
+  struct job j = {0};
+  j.e = open_ends(i->kind, 1);
+  FILE* f = fdopen(j.e.a, "w");
+  j.more = f;
+  j.call = writes_broken;
+  close_peer(&j.e);
+  start_job(&j);
+  out += end_job(&j, out);
+  sprintf(out, ", SIGPIPE here %zu", j.size);
+  fclose(f);
+  j.e.a = -1;
+  close_ends(&j.e);
+}
+
+// ---- one stream, several threads ----
+
+static long one_character(struct job* j) { return fgetc(of(j)); }
+static void shared(const struct item* i, char* out) {
+  struct job all[4] = {0};
+  struct ends e = open_ends(i->kind, 0);
+  FILE* f = fdopen(e.a, "r");
+  long sum = 0;
+  for (int k = 0; k < 4; k++) {
+    all[k].call = one_character;
+    all[k].more = f;
+    start_job(&all[k]);  // all but one wait for its lock
+  }
+  say(&e, "\1\2");
+  pause_ms(5);
+  say(&e, "\3\4");
+  for (int k = 0; k < 4; k++) {
+    pthread_join(all[k].thread, NULL);
+    sum += all[k].result;
+  }
+  sprintf(out, "%ld", sum);
+  fclose(f);
+  e.a = -1;
+  close_ends(&e);
+}
+
+// ---- FIFOs ----
+
+struct opening {
+  struct job j;
+  char path[40];
+  const char* mode;
+};
+static long do_fopen(struct job* j) {
+  struct opening* o = (struct opening*)j;
+  FILE* f = fopen(o->path, o->mode);
+  j->more = f;
+  return f ? 0 : -1;
+}
+static void make_fifo(char* path) {
+  strcpy(path, "stdioXXXXXX");
+  assert(mkdtemp(path));
+  strcat(path, "/f");
+  assert(mkfifo(path, 0600) == 0);
+}
+static void drop_fifo(char* path) {
+  unlink(path);
+  *strrchr(path, '/') = 0;
+  rmdir(path);
+}
+
+enum open_event { O_PEER, O_RAW_PEER, O_SIGNAL, O_RESTART, O_CANCEL, O_BOTH, kOpens };
+static const char* const open_names[] = {"fopen comes", "open comes", "signal", "signal, restarts", "cancel", "r+"};
+static void opens(const struct item* i, char* out) {
+  struct opening a = {0}, b = {0};
+  char line[64] = "";
+  int writes = i->kind, e = i->event, fd = -1;
+  make_fifo(a.path);
+  strcpy(b.path, a.path);
+  a.mode = e == O_BOTH ? "r+" : writes ? "w" : "r";
+  b.mode = writes ? "r" : "w";
+  a.j.call = b.j.call = do_fopen;
+  start_job(&a.j);
+  if (e == O_SIGNAL) interrupt_job(&a.j, kInterrupts);
+  if (e == O_CANCEL) pthread_cancel(a.j.thread);
+  if (e == O_RESTART) signal_job(&a.j, kRestarts);
+  if (e == O_PEER || e == O_RESTART) start_job(&b.j);
+  if (e == O_RAW_PEER) fd = open(a.path, writes ? O_RDONLY : O_WRONLY);
+  out += end_job(&a.j, out);
+  if (e == O_PEER || e == O_RESTART) {
+    *out++ = ' ';
+    out += end_job(&b.j, out);
+    FILE *from = writes ? b.j.more : a.j.more, *to = writes ? a.j.more : b.j.more;
+    fputs("through it\n", to);
+    fclose(to);
+    char* got = fgets(line, sizeof line, from);
+    sprintf(out, " %d %d", got && !strcmp(line, "through it\n"), fgets(line, sizeof line, from) == NULL && feof(from));
+    fclose(from);
+  } else {
+    if (a.j.more) fclose((FILE*)a.j.more);
+    if (fd >= 0) sprintf(out, ", %d", fcntl(fd, F_GETFL) & O_NONBLOCK), close(fd);
+  }
+  drop_fifo(a.path);
+}
+
+// More threads in open() than there are workers, and who ends that is one more.
+enum { kFifos = 40 };
+static void crowd(const struct item* i, char* out) {
+  static struct opening o[kFifos];
+  int good = 0;
+  for (int k = 0; k < kFifos; k++) {
+    make_fifo(o[k].path);
+    o[k].mode = "r";
+    o[k].j.call = do_fopen;
+    start_job(&o[k].j);
+  }
+  for (int k = kFifos; k--;) {
+    char line[32] = "", number[32];
+    FILE* f = fopen(o[k].path, "w");
+    fprintf(f, "%d\n", k);
+    fclose(f);
+    pthread_join(o[k].j.thread, NULL);
+    snprintf(number, sizeof number, "%d\n", k);
+    FILE* from = (FILE*)o[k].j.more;
+    good += fgets(line, sizeof line, from) && !strcmp(line, number);
+    fclose(from);
+    drop_fifo(o[k].path);
+  }
+  sprintf(out, "%d", good);
+}
+
+// ---- popen ----
+
+static void pipes_from(const struct item* i, char* out) {
+  char line[64] = "", second[64] = "";
+  FILE* f = popen("echo one; sleep 0.05; echo two; exit 3", "r");
+  assert(f);
+  fgets(line, sizeof line, f);
+  fgets(second, sizeof second, f);
+  int end = fgets(line + 32, 32, f) == NULL && feof(f);
+  int status = pclose(f);
+  sprintf(out, "%.3s %.3s %d, exit %d", line, second, end, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+}
+static void pipes_to(const struct item* i, char* out) {
+  FILE* f = popen("sum=0; while read n; do sum=$((sum + n)); done; exit $sum", "w");
+  assert(f);
+  for (int n = 0; n < 10; n++) {
+    fprintf(f, "%d\n", n);
+    fflush(f);
+    pause_ms(1);
+  }
+  int status = pclose(f);
+  sprintf(out, "exit %d", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+}
+// Its other end has gone.
+static void pipes_to_none(const struct item* i, char* out) {
+  FILE* f = popen("exec <&-; sleep 0.02; exit 5", "w");
+  assert(f);
+  int r;
+  do {
+    pause_ms(1);
+    r = fputs("x\n", f) < 0 || fflush(f) != 0;
+  } while (!r);
+  int e = errno, status = pclose(f);
+  sprintf(out, "%s, exit %d", error_name(e), WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+}
+static long do_pclose(struct job* j) {
+  int s = pclose(of(j));
+  return WIFSIGNALED(s) ? 1000 + WTERMSIG(s) : WEXITSTATUS(s);
+}
+static void killed_child(const struct item* i, char* out) {
+  struct job j = {0};
+  char line[64] = "";
+  FILE* f = popen("exec sh -c 'echo $$; exec sleep 100'", "r");
+  assert(f && fgets(line, sizeof line, f));
+  j.more = f;
+  j.call = do_pclose;
+  start_job(&j);
+  kill(atoi(line), SIGTERM);
+  end_job(&j, out);
+}
+// Of one that is cancelled in a read, the child can still be waited for.
+static void ended_read(const struct item* i, char* out) {
+  struct job j = {0};
+  char line[64] = "";
+  FILE* f = popen("exec sh -c 'echo $$; exec sleep 100'", "r");
+  assert(f && fgets(line, sizeof line, f));
+  j.more = f;
+  j.size = 64;
+  j.buffer = calloc(1, 64);
+  j.call = do_fgets;
+  start_job(&j);
+  if (i->event) interrupt_job(&j, kInterrupts);
+  else pthread_cancel(j.thread);
+  out += end_job(&j, out);
+  kill(atoi(line), SIGTERM);
+  int status = pclose(f);
+  sprintf(out, ", ended by %d", WIFSIGNALED(status) ? WTERMSIG(status) : -1);
+  free(j.buffer);
+}
+
+static int fits(int writes, enum kind k, int e) {
+  if (!writes) return k != PTY || (e != CLOSES && e != CLOSED && e != PART_CLOSES);
+  if (BIT(k) & STREAMS && e == W_CLOSES) return 0;  // a reset to who waits, EPIPE to who comes then
+  // A terminal has no end that is seen while writing; and keeps no more than it likes.
+  return k != PTY || e == ROOM || e == DRAINED || e == W_CANCEL;
+}
+
+int main(int argc, char** argv) {
+  begin(argc, argv);
+  struct sigaction sa = {.sa_handler = count_pipe, .sa_flags = SA_RESTART};
+  sigaction(SIGPIPE, &sa, NULL);
+  for (int k = 0; k < kKinds; k++) {
+    if (!(BIT(k) & BYTES)) continue;
+    for (int n = 0; n < sizeof readers / sizeof *readers; n++)
+      for (int e = 0; e < kEvents; e++)
+        if (fits(0, k, e)) {
+          struct item* i = add_item(run_reader, readers[n].name, kind_names[k], event_names[e]);
+          i->call = &readers[n], i->kind = k, i->event = e;
+        }
+    for (int n = 0; n < sizeof writers / sizeof *writers; n++)
+      for (int e = 0; e < kWritten; e++)
+        // Of a dprintf() that is cancelled, libc keeps a stream on a stack that has gone.
+        if (fits(1, k, e) && (e != W_CANCEL || writers[n].function != do_dprintf)) {
+          struct item* i = add_item(run_writer, writers[n].name, kind_names[k], written_names[e]);
+          i->call = &writers[n], i->kind = k, i->event = e;
+        }
+    add_item(shared, "one stream", kind_names[k], "")->kind = k;
+  }
+  for (int w = 0; w < 2; w++)
+    for (int e = 0; e < kOpens; e++)
+      if (e != O_BOTH || w) {
+        struct item* i = add_item(opens, w ? "fopen to write" : "fopen to read", "fifo", open_names[e]);
+        i->kind = w, i->event = e;
+      }
+  add_item(crowd, "many open", "fifo", "");
+  for (int n = 0; n < 4; n++) add_item(pipes_from, "popen", "", "from");
+  for (int n = 0; n < 4; n++) add_item(pipes_to, "popen", "", "to");
+  add_item(pipes_to_none, "popen", "", "to none");
+  add_item(killed_child, "popen", "", "killed");
+  add_item(ended_read, "popen", "", "cancel")->event = 0;
+  add_item(ended_read, "popen", "", "signal")->event = 1;
+  return run_items();
+}
