@@ -63,11 +63,12 @@ void begin_chunk(TraceBuffer& b) {
   c->copy.store(0, std::memory_order_relaxed);
   c->base = b.last = cycles();
   c->left = b.left;
+  b.maker = 0;
 }
 
 bool make_buffer(TraceBuffer& b, uint32_t track, uint32_t tid, bool bound) {
   uint64_t at = raw_size.fetch_add(kTraceChunk, std::memory_order_relaxed);
-  if (at > kMostBytes) return false;
+  if (at > 4 * kMostBytes) return false;
   b.chunk = static_cast<TraceChunk*>(map_chunk(at));
   if (!b.chunk) return false;
   b.chunk->track = track;

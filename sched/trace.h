@@ -11,8 +11,9 @@
 namespace fiberthread {
 
 // What a slot holds. The first few are runs of a fiber, which began when the run before on that track ended, or at what a Began before
-// it says; they tell how it left, what it then waits for, and what it had waited for before.
-enum class TraceKind : uint8_t { Park, Yield, Preempt, Done, GoesOn, Began, Time, Born, Stolen, HandedOver, Blocked, Lives };
+// it says; they tell how it left, what it then waits for, and what it had waited for before. Those that are Born were made by whom the
+// Makes before them in the chunk names; one that has the time of the record before it came somewhat later.
+enum class TraceKind : uint8_t { Park, Yield, Preempt, Done, GoesOn, Began, Time, Born, Makes, Stolen, HandedOver, Blocked, Lives };
 
 constexpr uint32_t kTraceNamed = uint32_t{1} << 31;  // ids are less
 constexpr uint32_t kTraceWords = 64, kTraceWord = 32;
@@ -22,10 +23,10 @@ struct TraceSlot {
   uint32_t fiber;  // and kTraceNamed: a slot follows that is its name
   uint64_t rest;   // object or number (48 bits), word waited for (6), word waited for before (6), kind (4)
 };
-// Behind these kinds, before a name, a slot with one number more: Began, Time, Blocked: cycles(), of the beginning; Born: who made it.
-constexpr bool trace_has_more(TraceKind k) { return k == TraceKind::Began || k == TraceKind::Time || k == TraceKind::Blocked || k == TraceKind::Born; }
+// Behind these kinds, before a name, a slot with one number more: cycles(), of the beginning.
+constexpr bool trace_has_more(TraceKind k) { return k == TraceKind::Began || k == TraceKind::Time || k == TraceKind::Blocked; }
 
-constexpr size_t kTraceChunk = 16 * 1024;
+constexpr size_t kTraceChunk = 64 * 1024;  // what is copied costs less in large pieces
 
 struct TraceChunk {
   static constexpr uint32_t kMagic = 0x46545243;
@@ -65,6 +66,9 @@ struct TraceBuffer {
   uint64_t last = 0;                 // the time of its last record
   uint64_t left = 0;                 // when its last run ended
   std::atomic<uint32_t> in_use{0};   // the chunk is being copied
+  uint32_t maker = 0;                // of the last Makes
+  uint32_t births = 0;               // since one had its own time, which was at
+  uint64_t births_recent = 0;        // that recent_ns
   struct {
     const char* what;
     uint32_t word;

@@ -119,7 +119,8 @@ class TraceText {
     }
     uint32_t n = c->n.load(std::memory_order_acquire);
     if (n > TraceChunk::kSlots) return;
-    uint64_t last = c->base, began = c->left;
+    uint64_t last = c->base, began = c->left, burst = 0;
+    maker_ = 0;
     for (const TraceSlot *s = c->slots, *end = s + n; s < end && !error_;) {
       const TraceSlot& slot = *s++;
       auto kind = static_cast<TraceKind>(slot.rest & 15);
@@ -127,9 +128,11 @@ class TraceText {
       const TraceSlot* named = slot.fiber & kTraceNamed && s < end ? s++ : nullptr;
       uint64_t at = last + static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(slot.time - static_cast<uint32_t>(last))));
       if (kind == TraceKind::Time) at = more;
+      burst = kind == TraceKind::Born && at == last ? burst + 1 : 0;
       last = at;
+      if (kind == TraceKind::Makes) maker_ = slot.fiber;
       if (kind == TraceKind::Began) began = more;
-      else if (kind != TraceKind::Time && (!ended_ || at <= ended_)) record(kind, slot, at, more, began, named);
+      else if (kind != TraceKind::Time && (!ended_ || at <= ended_)) record(kind, slot, at, kind == TraceKind::Born ? burst : more, began, named);
       if (kind <= TraceKind::GoesOn) began = at;
       if (out_.room() < kLongestRecord) write();
     }
@@ -137,7 +140,8 @@ class TraceText {
 
   void record(TraceKind kind, const TraceSlot& slot, uint64_t cycles, uint64_t more, uint64_t began, const TraceSlot* named) {
     const uint32_t fiber = slot.fiber & ~kTraceNamed, waits = slot.rest >> 10 & 63, waited = slot.rest >> 4 & 63;
-    const uint64_t number = slot.rest >> 16, at = ns(cycles);
+    const uint64_t number = slot.rest >> 16;
+    uint64_t at = ns(cycles);
     auto object = reinterpret_cast<const void*>(number);
     switch (kind) {
       case TraceKind::Park:
@@ -176,7 +180,8 @@ class TraceText {
         return;
       }
       case TraceKind::Born:
-        life("b", at, fiber) << life_of(fiber) << "\",\"args\":{\"fiber\":" << uint64_t{fiber} << ",\"made by\":" << more << ",\"start\":\"" << object << "\"}}";
+        at += more;
+        life("b", at, fiber) << life_of(fiber) << "\",\"args\":{\"fiber\":" << uint64_t{fiber} << ",\"made by\":" << uint64_t{maker_} << ",\"start\":\"" << object << "\"}}";
         mark("spawn", at) << uint64_t{fiber} << "}}";
         return;
       case TraceKind::Stolen: mark("steal", at) << uint64_t{fiber} << ",\"from slot\":" << number << "}}"; return;
@@ -194,6 +199,7 @@ class TraceText {
         }
         life("e", at, fiber) << life_of(fiber) << "\",\"args\":{\"then\":\"goes on\"}}";
         return;
+      case TraceKind::Makes:
       case TraceKind::Began:
       case TraceKind::Time: return;
     }
@@ -207,6 +213,7 @@ class TraceText {
   uint64_t scale_, ended_, bytes_ = 0;
   long error_ = 0;
   bool too_large_ = false;
+  uint32_t maker_ = 0;
   char place_[48];  // "pid" and "tid" of a track's events
   size_t place_size_ = 0;
 };

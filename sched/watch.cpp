@@ -35,14 +35,39 @@ void count_reason(Watched& of, const char* what) {
   __atomic_store_n(&r->count, r->count + 1, __ATOMIC_RELAXED);
 }
 
-// Into the caller's chunk; or, if it is no worker, that of all others.
-void put_event(const FiberRecord* f, uint64_t at, uint64_t rest, uint64_t more = 0) {
+// put(buffer) with the caller's; or, if it is no worker, that of all others.
+template <class Put>
+void with_buffer(Put put) {
   if (Worker* w = this_worker()) {
-    if (Watched* of = watched_of(w); of && of->trace.chunk && trace_room(of->trace, at)) trace_put(of->trace, f, false, at, rest, more);
+    if (Watched* of = watched_of(w); of && of->trace.chunk) put(of->trace);
   } else {
     TraceOthers others;
-    if (others.buffer.chunk && trace_room(others.buffer, at)) trace_put(others.buffer, f, false, at, rest, more);
+    if (others.buffer.chunk) put(others.buffer);
   }
+}
+void put_event(const FiberRecord* f, uint64_t at, uint64_t rest) {
+  with_buffer([&](TraceBuffer& b) {
+    if (trace_room(b, at)) trace_put(b, f, false, at, rest);
+  });
+}
+
+// A look at the clock is most of what a birth costs here. So of many only some have a time of their own: each eighth, and the first
+// after a tick of sysmon's. The others have that of what the worker did last.
+uint64_t put_birth(TraceBuffer& b, const FiberRecord* f) {
+  uint64_t recent = recent_ns.load(std::memory_order_relaxed), now = b.last;
+  if (recent != b.births_recent || ++b.births == 8) {
+    now = cycles();
+    b.births = 0;
+    b.births_recent = recent;
+  }
+  if (!trace_room(b, now)) return now;
+  FiberRecord* me = tls_current;
+  if (uint32_t maker = me ? me->id : 0; maker != b.maker) {
+    trace_put(b, me, false, b.last, trace_rest(TraceKind::Makes));
+    b.maker = maker;
+  }
+  trace_put(b, f, false, now, trace_rest(TraceKind::Born, reinterpret_cast<uintptr_t>(f->start)));
+  return now;
 }
 
 // f, which w runs, was in the kernel and w without a slot. There is room.
@@ -92,9 +117,8 @@ void watch_spawned(FiberRecord* f) {
   }
   if (!watched(kWatchTrace)) return;
   f->traced_wait = 0;
-  f->traced_at = cycles();
-  FiberRecord* me = tls_current;
-  put_event(f, f->traced_at, trace_rest(TraceKind::Born, reinterpret_cast<uintptr_t>(f->start)), me ? me->id : 0);
+  f->traced_at = 0;
+  with_buffer([&](TraceBuffer& b) { f->traced_at = put_birth(b, f); });
 }
 
 void watch_stolen(FiberRecord* f, uint32_t from_slot) { put_event(f, cycles(), trace_rest(TraceKind::Stolen, from_slot)); }
