@@ -148,7 +148,7 @@ long open_files(uint32_t pid) {
       if ((head = static_cast<TraceHead*>(map_chunk(0)))) return 0;
       poll_give_back(raw);
       if (!by_name) return -ENOMEM;
-      raw_syscall(SYS_unlink, arg(raw_path));
+      raw_syscall(SYS_unlinkat, AT_FDCWD, arg(raw_path), 0);
     }
   }
   return -EWOULDBLOCK;
@@ -312,7 +312,7 @@ void trace_end() {
   head->ended.store(now, std::memory_order_relaxed);
   raw_syscall(SYS_ftruncate, file, 0);
   long r = TraceText::convert(raw, file);
-  if ((r == 0 || r == -EFBIG) && *raw_path) raw_syscall(SYS_unlink, arg(raw_path));
+  if ((r == 0 || r == -EFBIG) && *raw_path) raw_syscall(SYS_unlinkat, AT_FDCWD, arg(raw_path), 0);
   if (r == 0 || before == kGaveUp) return;
   over.store(kOn, std::memory_order_relaxed);
   give_up(r == -EFBIG ? "it has become too large" : "it cannot be written", r == -EFBIG ? 0 : r);

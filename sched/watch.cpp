@@ -95,6 +95,7 @@ void watch_leaves(Worker* w, FiberRecord* f, Leave why) {
   if (!trace_room(b, now)) return;
   if (__builtin_expect(w->taken_at.load(std::memory_order_relaxed) != 0, 0)) came_back(w, f, *of, now);
   if (uint64_t from = ran_since(*of, f, now); from != b.left) trace_put(b, nullptr, false, b.last, trace_rest(TraceKind::Began), from);
+  static_assert(static_cast<int>(TraceKind::Park) == static_cast<int>(Leave::Park) && static_cast<int>(TraceKind::Done) == static_cast<int>(Leave::Done));
   bool parks = why == Leave::Park;
   uint32_t word = parks ? trace_word(b, f->reason.what) : 0;
   trace_put(b, f, true, now,
