@@ -151,7 +151,9 @@ int main_compare(int argc, char** argv) {
   // Noise: what lies between the quarters of either side's runs.
   bool clear = sides[0].at(0.25) > sides[1].at(0.75) || sides[1].at(0.25) > sides[0].at(0.75);
   printf("\nverdict: ");
-  if (std::isfinite(made) && made == 0) puts("it made no threads in its first process, so there is nothing to gain");
+  // A process without threads, or one that does not come to its end, says nothing.
+  bool none = std::isfinite(made) ? made == 0 : nptl.most_threads <= 1;
+  if (none) puts("it made no threads, so there is nothing to gain");
   else if (!clear || std::fabs(a / b - 1) < 0.005) puts("no difference in time that stands out of the noise");
   else if (a > b) printf("faster on fibers: %.2f times as fast, by the medians\n", a / b);
   else printf("slower on fibers: %.2f of its speed on NPTL, by the medians\n", a / b);

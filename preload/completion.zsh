@@ -14,4 +14,4 @@ for row in $rows; do
     *) options+=("--$fields[2]=[$help]:value: ") ;;
   esac
 done
-_arguments -S $options '(-):program or subcommand:{_alternative "subcommands:subcommand:(doctor compare top dump)" "commands:program:_command_names -e"}' '*::arguments:_normal'
+_arguments -S $options '(-):program or subcommand:{_alternative "subcommands:subcommand:(doctor compare top dump trace)" "commands:program:_command_names -e"}' '*::arguments:_normal'

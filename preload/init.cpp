@@ -90,7 +90,7 @@ void read_options(char** envp) {
 }
 
 [[gnu::destructor]] void end() {
-  if (report_fd >= 0) report_statistics(report_fd);
+  if (report_fd >= 0 && sched_asked()) report_statistics(report_fd);
   trace_end();
 }
 

@@ -45,6 +45,7 @@ const Command kCommands[] = {
     {"compare", main_compare, "[-r RUNS] [--] PROGRAM [ARGUMENT…]", "run it with and without, and say what differs"},
     {"top", main_top, "PID", "a live view of a process"},
     {"dump", main_dump, "PID|CORE", "all fibers of a process, with their stacks"},
+    {"trace", main_trace, "FILE", "the trace of a process that was killed"},
 };
 constexpr int kOwnBase = 256, kRowBase = 512;  // what getopt_long() returns for them
 

@@ -10,6 +10,7 @@ int main_doctor(int argc, char** argv);
 int main_compare(int argc, char** argv);
 int main_top(int argc, char** argv);
 int main_dump(int argc, char** argv);
+int main_trace(int argc, char** argv);
 
 // Why the loader does not load the library into this program; empty: it does. What is no ELF file is taken for a script.
 std::string why_nothing_is_preloaded(const std::string& path);

@@ -106,9 +106,9 @@ struct alignas(64) FiberRecord {
   // Waiting.
   ParkReason reason{};
   uint64_t since = 0;                    // recent_ns() when it last parked
-  // While there is a trace: cycles() when it last left a worker; and what it waits for, if the trace lacks the end of that.
+  // While there is a trace: cycles() when it last left a worker; and the word for what it waits for, if the trace lacks the end of that.
   uint64_t traced_at = 0;
-  const char* traced_wait = nullptr;
+  uint32_t traced_wait = 0;
   std::atomic<CallWait*> called_by{nullptr};  // who runs on when this one first waits, yields or ends; see sched_call()
   std::atomic<uint64_t> cpu{0};          // CPU time that it was given, see accounting.h
   std::atomic<uint64_t> cpu_seen{0};     // the most that another was told of it

@@ -371,8 +371,14 @@ bool sched_count_end() {
 
 bool sched_started() { return phase.load(std::memory_order_acquire) == Phase::On; }
 
+namespace {
+std::atomic<bool> asked{false};
+}
+bool sched_asked() { return asked.load(std::memory_order_relaxed); }
+
 bool sched_start() {
   Phase p = phase.load(std::memory_order_acquire);
+  if (p != Phase::On) asked.store(true, std::memory_order_relaxed);
   if (p == Phase::Impossible) return false;  // before self(), which may need memory
   FiberRecord* me = self();
   if (__builtin_expect(p == Phase::On && !(me->is_main && me->kernel), 1)) return true;
@@ -811,6 +817,7 @@ void sched_after_fork_child() {
   for (Worker* w = all_workers(); w; w = w->all_next)
     // That of one whose scheduler has ended may be freed already.
     if (FiberRecord* f = w->bound; w->cord && f && f->state.load() != State::Done) w->cord->lock.reset();
+  asked.store(false);
   worker_list.store(nullptr);
   left_lock.reset();
   left_workers = nullptr;

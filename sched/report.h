@@ -7,13 +7,16 @@
 
 #include "sched/fiber.h"
 #include "sched/syscall.h"
+#include "sched/text.h"
 
 namespace fiberthread {
 
-class Output {
+// Text that is written whenever its memory is full.
+class Output : Text {
  public:
   // `prefix` begins each line that begin() begins. `patience_ms`: so long it waits for who reads; negative: for ever.
-  explicit Output(int fd = 2, const char* prefix = "fiberthread: ", int patience_ms = 100) : prefix_(prefix), fd_(fd), patience_ms_(patience_ms) {}
+  explicit Output(int fd = 2, const char* prefix = "fiberthread: ", int patience_ms = 100)
+      : Text(text_, sizeof text_), prefix_(prefix), fd_(fd), patience_ms_(patience_ms) {}
   ~Output() { flush(); }
   Output(const Output&) = delete;
 
@@ -22,47 +25,38 @@ class Output {
     while (*s) put(*s++);
     return *this;
   }
-  Output& operator<<(uint64_t n) {
-    char digits[20];
-    int i = 0;
-    do digits[i++] = static_cast<char>('0' + n % 10);
-    while (n /= 10);
-    while (i) put(digits[--i]);
-    return *this;
-  }
-  Output& operator<<(const void* p) {
-    auto n = reinterpret_cast<uintptr_t>(p);
-    *this << "0x";
-    int shift = 60;
-    while (shift && n >> shift == 0) shift -= 4;
-    for (; shift >= 0; shift -= 4) put("0123456789abcdef"[n >> shift & 15]);
-    return *this;
-  }
+  Output& operator<<(uint64_t n) { return whole(n); }
+  Output& operator<<(const void* p) { return whole(p); }
   void put(char c) {
-    if (n_ == sizeof text_) flush();
-    text_[n_++] = c;
+    if (!room()) flush();
+    Text::put(c);
   }
   void flush() {
-    for (size_t at = 0; at < n_ && !broken_;) {
+    for (size_t at = 0; at < size() && !broken_;) {
       pollfd p{fd_, POLLOUT, 0};
       timespec patience{patience_ms_ / 1000, patience_ms_ % 1000 * 1'000'000L};
       long r = raw_syscall(SYS_ppoll, arg(&p), 1, patience_ms_ < 0 ? 0 : arg(&patience), 0, 8);
       if (r == -EINTR) continue;
       bool ready = r == 1 && !(p.revents & (POLLERR | POLLNVAL));
-      if (ready) r = raw_syscall(SYS_write, fd_, arg(text_ + at), static_cast<long>(n_ - at));
+      if (ready) r = raw_syscall(SYS_write, fd_, arg(data() + at), static_cast<long>(size() - at));
       if (ready && r == -EINTR) continue;
       if (!ready || r <= 0) broken_ = true;
       else at += static_cast<size_t>(r);
     }
-    n_ = 0;
+    clear();
   }
   bool broken() const { return broken_; }
 
  private:
+  template <class T>
+  Output& whole(T number) {
+    if (room() < 24) flush();
+    Text::operator<<(number);
+    return *this;
+  }
   const char* prefix_;
   int fd_, patience_ms_;
   bool broken_ = false;
-  size_t n_ = 0;
   char text_[2048];  // less than PIPE_BUF: a pipe that is ready for it takes it at once
 };
 

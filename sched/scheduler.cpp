@@ -519,7 +519,7 @@ FiberRecord* steal(Worker* w) {
     if ((f = s->local.steal_into(w->slot->local)) || (is_old(w, s) && (f = take_next(s)))) {
       w->steals++;
       FIBERTHREAD_PROBE2("steal", f, w);
-      if (watched(kWatchTrace)) watch_stolen(w, f, s->index);
+      if (watched(kWatchTrace)) watch_stolen(f, s->index);
       return f;
     }
   }

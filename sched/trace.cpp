@@ -6,49 +6,39 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-
-#include <new>
+#include <sys/stat.h>
 
 #include "sched/arch.h"
 #include "sched/poller.h"
 #include "sched/stack.h"
 #include "sched/text.h"
+#include "sched/trace_text.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
 
 namespace {
 
-constexpr uint32_t kOthersTrack = 100'000;         // sysmon's, and that of threads which are no workers
-constexpr uint64_t kMostBytes = uint64_t{2} << 30;  // viewers take less
-constexpr uint64_t kWriteEveryUs = 1'000'000;       // so that a program which is killed leaves most of it
-constexpr size_t kLongestEvent = 1024;              // what one record becomes
+constexpr uint64_t kMostBytes = uint64_t{96} << 20;  // of records: what viewers take as text
 
-char path[4096];
+char path[4096], raw_path[sizeof path + 32];  // as given; and of FILE.raw, or empty
 bool of_child = false;
-std::atomic<int> file{-1};
+std::atomic<int> file{-1}, raw{-1};
 enum Over : uint32_t { kOn, kEnded, kGaveUp };
 std::atomic<uint32_t> over{kEnded};
-std::atomic<uint64_t> bytes{0};
-std::atomic<TraceBuffer*> buffers{nullptr};
+std::atomic<uint64_t> raw_size{0};
 std::atomic<uint32_t> tracks{0};
-TraceBuffer* others = nullptr;
+TraceHead* head = nullptr;
+SpinLock words_lock;
+TraceBuffer others;
 SpinLock others_lock;
-int pid = 0;
 
-// cycles() and the time at the start, and ns for 2^32 cycles, measured at the first writing and kept, so that all times agree.
-uint64_t zero_cycles = 0, zero_ns = 0;
-std::atomic<uint64_t> scale{0};
-
-uint64_t ns_of(uint64_t at) {
-  if (at <= zero_cycles) return zero_ns;
-  return zero_ns + static_cast<uint64_t>(static_cast<unsigned __int128>(at - zero_cycles) * scale.load(std::memory_order_relaxed) >> 32);
-}
+long open_it(const char* name, int flags) { return raw_syscall(SYS_openat, AT_FDCWD, arg(name), flags | O_CLOEXEC | O_NOCTTY, 0666); }
 
 void measure_scale() {
-  if (scale.load(std::memory_order_relaxed)) return;
-  uint64_t c = cycles() - zero_cycles, ns = now_ns() - zero_ns, none = 0;
-  scale.compare_exchange_strong(none, c ? static_cast<uint64_t>((static_cast<unsigned __int128>(ns) << 32) / c) : 0, std::memory_order_relaxed);
+  uint64_t c = cycles() - head->zero_cycles, ns = now_ns() - head->zero_ns;
+  // Of less than a tenth of a second it would be less exact than what is known.
+  if (ns > 100'000'000) head->scale.store(static_cast<uint64_t>((static_cast<unsigned __int128>(ns) << 32) / c), std::memory_order_relaxed);
 }
 
 void give_up(const char* why, long error) {
@@ -58,190 +48,151 @@ void give_up(const char* why, long error) {
   if (error) line << " (error " << static_cast<uint64_t>(-error) << ")";
 }
 
-void write_text(Text& out) {
-  const char* at = out.data();
-  size_t left = out.size();
-  out.clear();
-  if (bytes.fetch_add(left, std::memory_order_relaxed) + left > kMostBytes) return give_up("it has become too large", 0);
-  while (left) {  // whole lines in one call, which the kernel appends as one
-    long r = raw_syscall(SYS_write, file, arg(at), static_cast<long>(left));
-    if (r == -EINTR) continue;
-    if (r <= 0) return give_up("it cannot be written", r);
-    at += r;
-    left -= static_cast<size_t>(r);
-  }
+// A piece of the file, in memory; null: there is none.
+void* map_chunk(uint64_t at) {
+  // Memory mapped from a hole cannot be written to when the disk is full.
+  if (raw_syscall(SYS_fallocate, raw, 0, static_cast<long>(at), kTraceChunk) < 0) return nullptr;
+  long mem = raw_syscall(SYS_mmap, 0, kTraceChunk, PROT_READ | PROT_WRITE, MAP_SHARED, raw, static_cast<long>(at));
+  return mem < 0 && mem > -4096 ? nullptr : reinterpret_cast<void*>(mem);
 }
 
-// ---- text ----
-
-void take_name(TraceRecord& r, const FiberRecord* f) {
-  if (f && *f->name) memcpy(r.name, f->name, sizeof r.name);
-  else memcpy(r.name, f && f->is_main ? "main\0" : "fiber", 6);
+void begin_chunk(TraceBuffer& b) {
+  TraceChunk* c = b.chunk;
+  c->n.store(0, std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the process may be killed here
+  c->copy.store(0, std::memory_order_relaxed);
+  c->base = b.last = cycles();
+  c->left = b.left;
+  b.maker = 0;
 }
 
-// Each byte counts here: what a trace costs is to make this text, and to write it.
-#define BEGIN(out, kind, b) (out << ",\n{\"ph\":\"" kind "\"").put_padded((b).place, (b).place_size)
-#define AT(out, kind, b, at) (BEGIN(out, kind, b) << ",\"ts\":").thousandths(at)
-// A fiber's life, and its waits within, are asynchronous events with its id: a track of its own. Viewers want the same name in an
-// event's beginning and its end; those of fibers change.
-#define LIFE(out, kind, b, at, fiber) AT(out, kind, b, at) << ",\"cat\":\"fiber\",\"id\":" << uint64_t{fiber} << ",\"name\":\""
-const char* life_of(uint32_t fiber) { return fiber == main_fiber->id ? "main" : "fiber"; }
-
-void name_track(Text& out, const TraceBuffer& b) {
-  BEGIN(out, "M", b) << ",\"name\":\"thread_name\",\"args\":{\"name\":\"";
-  if (&b == others) out << "others (sysmon)";
-  else (b.bound ? out << "bound worker " : out << "worker ") << uint64_t{b.track} << " (thread " << static_cast<uint64_t>(b.tid) << ")";
-  out << "\"}}";
-  BEGIN(out, "M", b) << ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":" << uint64_t{b.track} << "}}";
-}
-
-void put_record(Text& out, const TraceRecord& r, const TraceBuffer& b) {
-  uint64_t at = ns_of(r.at);
-  auto name = [&] { out.quoted(r.name, sizeof r.name); };
-  switch (r.kind) {
-    case TraceRecord::Born:
-      LIFE(out, "b", b, at, r.fiber) << life_of(r.fiber) << "\",\"args\":{\"fiber\":" << uint64_t{r.fiber} << ",\"made by\":" << uint64_t{r.other} << ",\"start\":\"" << r.object << "\"}}";
-      AT(out, "i", b, at) << ",\"s\":\"t\",\"cat\":\"spawn\",\"name\":\"spawn\",\"args\":{\"fiber\":" << uint64_t{r.fiber} << "}}";
-      return;
-    case TraceRecord::Ran: {
-      uint64_t until = ns_of(r.until);
-      if (r.waited) LIFE(out, "e", b, at, r.fiber) << r.waited << "\"}";
-      AT(out, "X", b, at) << ",\"dur\":";
-      out.thousandths(until - at) << ",\"cat\":\"run\",\"name\":\"";
-      name();
-      out << "\",\"args\":{\"fiber\":" << uint64_t{r.fiber} << ",\"then\":\"";
-      switch (r.leave) {
-        case Leave::Park: out << "parks: " << r.what << "\"}}"; break;
-        case Leave::Yield: out << "yields\"}}"; break;
-        case Leave::Preempt: out << "is preempted\"}}"; break;
-        case Leave::Done: out << "ends\"}}"; break;
-        case Leave::Not: out << "goes on\"}}"; break;
-      }
-      if (r.leave == Leave::Park)
-        LIFE(out, "b", b, until, r.fiber) << r.what << "\",\"args\":{\"object\":\"" << r.object << "\"}}";
-      if (r.leave == Leave::Preempt)
-        AT(out, "i", b, until) << ",\"s\":\"t\",\"cat\":\"preempt\",\"name\":\"preempt\",\"args\":{\"fiber\":" << uint64_t{r.fiber} << "}}";
-      if (r.leave == Leave::Done) {
-        LIFE(out, "e", b, until, r.fiber) << life_of(r.fiber) << "\",\"args\":{\"name\":\"";
-        name();
-        out << "\"}}";
-      }
-      return;
-    }
-    case TraceRecord::Stolen:
-      AT(out, "i", b, at) << ",\"s\":\"t\",\"cat\":\"steal\",\"name\":\"steal\",\"args\":{\"fiber\":" << uint64_t{r.fiber}
-                                 << ",\"from slot\":" << uint64_t{r.other} << "}}";
-      return;
-    case TraceRecord::HandedOver:
-      AT(out, "i", b, at) << ",\"s\":\"t\",\"cat\":\"hand-over\",\"name\":\"hand-over\",\"args\":{\"fiber\":" << uint64_t{r.fiber}
-                                 << ",\"worker\":" << uint64_t{r.other} << "}}";
-      return;
-    case TraceRecord::Blocked:
-      AT(out, "X", b, at) << ",\"dur\":";
-      out.thousandths(ns_of(r.until) - at) << ",\"cat\":\"blocked\",\"name\":\"blocked in the kernel\",\"args\":{\"fiber\":" << uint64_t{r.fiber} << "}}";
-      return;
-  }
+bool make_buffer(TraceBuffer& b, uint32_t track, uint32_t tid, bool bound) {
+  uint64_t at = raw_size.fetch_add(kTraceChunk, std::memory_order_relaxed);
+  if (at > 4 * kMostBytes) return false;
+  b.chunk = static_cast<TraceChunk*>(map_chunk(at));
+  if (!b.chunk) return false;
+  b.chunk->track = track;
+  b.chunk->tid = tid;
+  b.chunk->bound = bound;
+  b.chunk->home = at;
+  begin_chunk(b);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  b.chunk->magic = TraceChunk::kMagic;
+  return true;
 }
 
 // By who may use it.
-void write_buffer(TraceBuffer* b) {
-  measure_scale();
-  Text out(b->text, sizeof b->text);
-  if (!b->named) name_track(out, *b);
-  b->named = true;
-  for (uint32_t i = 0; i < b->n; i++) {
-    put_record(out, b->records[i], *b);
-    if (out.room() < kLongestEvent) write_text(out);
-  }
-  write_text(out);
-  b->n = 0;
-  b->written_at = cycles();
+void copy_chunk(TraceChunk* c) {
+  uint64_t at = raw_size.fetch_add(kTraceChunk, std::memory_order_relaxed);
+  if (at > kMostBytes) return give_up("it has become too large", 0);
+  c->end.store(c->base, std::memory_order_relaxed);
+  c->copy.store(at, std::memory_order_relaxed);
+  long r;
+  do r = raw_syscall(SYS_pwrite64, raw, arg(c), kTraceChunk, static_cast<long>(at));
+  while (r == -EINTR);
+  if (r != kTraceChunk) give_up("it cannot be written", r < 0 ? r : -ENOSPC);
 }
 
-TraceBuffer* make_buffer(uint32_t track) {
-  long mem = raw_syscall(SYS_mmap, 0, sizeof(TraceBuffer), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mem < 0 && mem > -4096) return nullptr;
-  // Zeroed already, and most of it may never be touched.
-  auto* b = reinterpret_cast<TraceBuffer*>(mem);
-  b->track = track;
-  b->written_at = cycles();
-  Text place(b->place, sizeof b->place);
-  place << ",\"pid\":" << static_cast<uint64_t>(pid) << ",\"tid\":" << uint64_t{track};
-  b->place_size = static_cast<uint8_t>(place.size());
-  TraceBuffer* head = buffers.load(std::memory_order_relaxed);
-  do b->next = head;
-  while (!buffers.compare_exchange_weak(head, b, std::memory_order_release, std::memory_order_relaxed));
-  return b;
+// Was this process another program, whose trace is in FILE.raw? exec() ended that, and nobody has made FILE of it.
+bool ours_before_exec(int fd, uint32_t pid) {
+  TraceHead h;
+  return raw_syscall(SYS_pread64, fd, arg(&h), sizeof h, 0) == sizeof h && h.magic == TraceHead::kMagic && h.pid == pid;
 }
 
-// FILE, or FILE.PID for the child of a fork, and while another process writes FILE.
-long open_file(bool with_pid) {
-  char name[sizeof path + 16];
-  Text t(name, sizeof name - 1);
-  bool named = false;
-  for (const char* s = path; *s; s++) {
-    if (s[0] == '%' && s[1] == 'p') {
-      t << static_cast<uint64_t>(pid);
-      named = true;
-      s++;
-    } else {
-      t.put(*s);
+// FILE, or FILE.PID for the child of a fork, and while another process writes FILE. And FILE.raw; where that cannot be, as FILE is no
+// file or its directory is closed, memory that has no name.
+long open_files(uint32_t pid) {
+  constexpr int kMostTries = 100;
+  for (int i = 0; i < kMostTries; i++) {
+    char name[sizeof path + 24];
+    Text t(name, sizeof name - 1);
+    bool named = false;
+    for (const char* s = path; *s; s++) {
+      if (s[0] == '%' && s[1] == 'p') {
+        t << uint64_t{pid};
+        named = true;
+        s++;
+      } else {
+        t.put(*s);
+      }
+    }
+    if (!named && (i || of_child)) t << "." << uint64_t{pid};
+    if (i > 1 || (i && (named || of_child))) t << "." << static_cast<uint64_t>(i);
+    name[t.size()] = 0;
+    Text r(raw_path, sizeof raw_path - 1);
+    r << static_cast<const char*>(name) << ".raw";
+    raw_path[r.size()] = 0;
+    long fd = open_it(name, O_WRONLY | O_CREAT | O_APPEND), raw_fd = -1;
+    if (fd < 0) return fd;
+    struct stat s;
+    bool taken = raw_syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) == -EWOULDBLOCK;
+    if (!taken && raw_syscall(SYS_fstat, fd, arg(&s)) == 0 && S_ISREG(s.st_mode)) {
+      raw_fd = open_it(raw_path, O_RDWR | O_CREAT | O_NOFOLLOW);
+      taken = raw_fd >= 0 && ours_before_exec(static_cast<int>(raw_fd), pid);
+    }
+    if (taken) {
+      raw_syscall(SYS_close, fd);
+      if (raw_fd >= 0) raw_syscall(SYS_close, raw_fd);
+      continue;
+    }
+    raw_syscall(SYS_ftruncate, fd, 0);
+    poll_take(fd, file);
+    for (bool by_name = raw_fd >= 0;; by_name = false) {
+      if (!by_name) {
+        *raw_path = 0;
+        raw_fd = raw_syscall(SYS_memfd_create, arg("fiberthread-trace"), 1 /* MFD_CLOEXEC */);
+        if (raw_fd < 0) return raw_fd;
+      }
+      raw_syscall(SYS_ftruncate, raw_fd, 0);
+      poll_take(raw_fd, raw);
+      if ((head = static_cast<TraceHead*>(map_chunk(0)))) return 0;
+      poll_give_back(raw);
+      if (!by_name) return -ENOMEM;
+      raw_syscall(SYS_unlinkat, AT_FDCWD, arg(raw_path), 0);
     }
   }
-  if (with_pid && !named) t << "." << static_cast<uint64_t>(pid);
-  name[t.size()] = 0;
-  long fd = raw_syscall(SYS_openat, AT_FDCWD, arg(name), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
-  if (fd < 0) return fd;
-  if (raw_syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) == -EWOULDBLOCK) {
-    raw_syscall(SYS_close, fd);
-    return with_pid ? -EWOULDBLOCK : open_file(true);
-  }
-  raw_syscall(SYS_ftruncate, fd, 0);
-  return fd;
+  return -EWOULDBLOCK;
 }
 
 }  // namespace
 
-TraceBuffer* trace_make_buffer(int tid, bool bound) {
-  TraceBuffer* b = make_buffer(tracks.fetch_add(1, std::memory_order_relaxed) + 1);
-  if (!b) return nullptr;
-  b->tid = tid;
-  b->bound = bound;
-  return b;
+bool trace_make_buffer(TraceBuffer& b, uint32_t tid, bool bound) {
+  return over.load(std::memory_order_relaxed) == kOn && make_buffer(b, tracks.fetch_add(1, std::memory_order_relaxed) + 1, tid, bound);
 }
 
-uint64_t ran_since(const Watched& of, const FiberRecord* f, uint64_t now) {
-  uint64_t began = of.began > f->traced_at ? of.began : f->traced_at;
-  return began && began < now ? began : now;
-}
-
-namespace {
-TraceBuffer* lock_others() {
-  others_lock.lock();
-  return others;
-}
-}  // namespace
-
-TraceEvent::TraceEvent(TraceBuffer* b, TraceRecord::Kind kind, const FiberRecord* f)
-    : b_(b ? b : lock_others()), shared_(!b), r_(b_->records[b_->n]) {
-  b_->in_use.store(1, std::memory_order_relaxed);
-  // The membarrier in trace_end() is the other half.
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  if (__builtin_expect(no_membarrier, 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
-  r_.kind = kind;
-  r_.fiber = f ? f->id : 0;
-  take_name(r_, f);
-}
-
-TraceEvent::~TraceEvent() {
-  // Else the record is not there, and the next one in its place.
-  if (over.load(std::memory_order_relaxed) == kOn) {
-    uint64_t at = r_.kind == TraceRecord::Ran ? r_.until : r_.at;
-    if (++b_->n == TraceBuffer::kRecords || at - b_->written_at > kWriteEveryUs * cycles_per_us) write_buffer(b_);
+bool trace_make_room(TraceBuffer& b, uint64_t now) {
+  if (b.chunk->n.load(std::memory_order_relaxed) > TraceChunk::kSlots - TraceChunk::kMost) {
+    // Store, then look: either trace_end() sees this, or this sees that there is nothing more to be copied.
+    b.in_use.exchange(1, std::memory_order_seq_cst);
+    if (over.load(std::memory_order_seq_cst) == kOn) copy_chunk(b.chunk);
+    bool on = over.load(std::memory_order_relaxed) == kOn;
+    if (on) {
+      begin_chunk(b);
+      measure_scale();
+    }
+    b.in_use.store(0, std::memory_order_release);
+    if (!on) return false;
   }
-  b_->in_use.store(0, std::memory_order_release);
-  if (shared_) others_lock.unlock();
+  // One that tells the whole time, as the others' bits do not reach so far.
+  trace_put(b, nullptr, false, now, trace_rest(TraceKind::Time), now);
+  return true;
 }
+
+uint32_t trace_new_word(TraceBuffer& b, const char* what) {
+  uint32_t word = 1;
+  {
+    SpinGuard guard(words_lock);
+    char(&all)[kTraceWords][kTraceWord] = head->words;
+    while (word < kTraceWords - 1 && *all[word] && strncmp(all[word], what, kTraceWord)) word++;
+    if (!*all[word]) strncpy(all[word], word < kTraceWords - 1 ? what : "other", kTraceWord);
+  }
+  auto p = reinterpret_cast<uintptr_t>(what);
+  b.words[(p ^ p >> 5) % (sizeof b.words / sizeof *b.words)] = {what, word};
+  return word;
+}
+
+TraceOthers::TraceOthers() : buffer(others) { others_lock.lock(); }
+TraceOthers::~TraceOthers() { others_lock.unlock(); }
 
 void trace_to(const char* name) {
   if (strlen(name) >= sizeof path) return;
@@ -251,92 +202,132 @@ void trace_to(const char* name) {
 
 void trace_start() {
   if (!watched(kWatchTrace)) return;
-  pid = static_cast<int>(raw_syscall(SYS_getpid));
-  long fd = open_file(of_child);
-  if (fd >= 0) poll_take(fd, file);
-  if (fd < 0 || !(others = make_buffer(kOthersTrack))) {
+  auto pid = static_cast<uint32_t>(raw_syscall(SYS_getpid));
+  raw_size.store(kTraceChunk, std::memory_order_relaxed);
+  long r = open_files(pid);
+  if (r == 0 && !make_buffer(others, TraceText::kOthers, 0, false)) r = -ENOMEM;
+  if (r < 0) {
     watching.fetch_and(~uint32_t{kWatchTrace}, std::memory_order_relaxed);  // nobody has seen it yet
-    Line() << "no trace: " << path << " cannot be written (error " << static_cast<uint64_t>(fd < 0 ? -fd : ENOMEM) << ")";
+    Line() << "no trace: " << path << " cannot be written (error " << static_cast<uint64_t>(-r) << ")";
     return;
   }
-  main_fiber->traced_wait = nullptr;  // of the parent's trace
-  zero_cycles = cycles();
-  zero_ns = now_ns();
-  scale.store(0, std::memory_order_relaxed);
-  bytes.store(0, std::memory_order_relaxed);
-  char program[17] = {};
-  raw_syscall(SYS_prctl, PR_GET_NAME, arg(program));
-  char line[512];
-  Text out(line, sizeof line);
-  out << "[\n{\"ph\":\"M\",\"pid\":" << static_cast<uint64_t>(pid) << ",\"name\":\"process_name\",\"args\":{\"name\":\"";
-  out.quoted(program, sizeof program) << "\"}}";
-  LIFE(out, "b", *others, zero_ns, main_fiber->id) << "main\"}";
-  over.store(kOn, std::memory_order_relaxed);
-  write_text(out);
+  main_fiber->traced_wait = 0;  // of the parent's trace
+  head->pid = pid;
+  head->main = main_fiber->id;
+  head->zero_cycles = cycles();
+  head->zero_ns = now_ns();
+  head->scale.store((uint64_t{1000} << 32) / cycles_per_us, std::memory_order_relaxed);
+  raw_syscall(SYS_prctl, PR_GET_NAME, arg(head->program));
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  head->magic = TraceHead::kMagic;
+  if (*raw_path) {  // until there is more
+    char memory[512];
+    Text out(memory, sizeof memory);
+    out << "[\n{\"ph\":\"i\",\"s\":\"g\",\"ts\":0,\"pid\":" << uint64_t{pid} << ",\"tid\":0,\"name\":\"not ended yet, or killed: see fiberthread trace\"}\n]\n";
+    out.write_to(file);
+  }
+  over.store(kOn, std::memory_order_release);
 }
+
+namespace {
+
+// What goes on at the end, as more chunks of the file.
+class Rest {
+ public:
+  explicit Rest(uint64_t now) : now_(now) {
+    long mem = raw_syscall(SYS_mmap, 0, kTraceChunk, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mem < 0 && mem > -4096) return;
+    b_.chunk = reinterpret_cast<TraceChunk*>(mem);
+    b_.chunk->magic = TraceChunk::kMagic;
+  }
+  ~Rest() {
+    if (b_.chunk) raw_syscall(SYS_munmap, arg(b_.chunk), kTraceChunk);
+  }
+  explicit operator bool() const { return b_.chunk; }
+  void begin(uint32_t track) {
+    write();
+    b_.chunk->track = track;
+    b_.chunk->base = b_.last = now_;
+  }
+  void put(const FiberRecord* f, bool named, uint64_t rest, uint64_t more = 0) {
+    if (b_.chunk->n.load(std::memory_order_relaxed) > TraceChunk::kSlots - TraceChunk::kMost) begin(b_.chunk->track);
+    trace_put(b_, f, named, now_, rest, more);
+  }
+  void write() {
+    if (!b_.chunk->n.load(std::memory_order_relaxed)) return;
+    b_.chunk->end.store(b_.chunk->base, std::memory_order_relaxed);
+    raw_syscall(SYS_pwrite64, raw, arg(b_.chunk), kTraceChunk, static_cast<long>(raw_size.fetch_add(kTraceChunk, std::memory_order_relaxed)));
+    b_.chunk->n.store(0, std::memory_order_relaxed);
+  }
+
+ private:
+  TraceBuffer b_;
+  uint64_t now_;
+};
+
+void note_what_goes_on(uint64_t now) {
+  Rest rest(now);
+  if (!rest) return;
+  for (Worker* w = all_workers(); w; w = w->all_next) {
+    Watched* of = __atomic_load_n(&w->watch, __ATOMIC_ACQUIRE);
+    FiberRecord* f = w->running.load(std::memory_order_relaxed);
+    if (!of || !of->trace.chunk || !f || of->began > now) continue;
+    uint64_t from = ran_since(*of, f, now);
+    rest.begin(of->trace.chunk->track);
+    rest.put(f, false, trace_rest(TraceKind::Began), from);
+    rest.put(f, true, trace_rest(TraceKind::GoesOn, 0, 0, f->traced_wait));
+    if (uint64_t taken = w->taken_at.load(std::memory_order_relaxed); taken && taken < now)
+      rest.put(f, false, trace_rest(TraceKind::Blocked), taken > from ? taken : from);
+  }
+  rest.begin(TraceText::kOthers);
+  auto goes_on = [](FiberRecord* f, void* p) {
+    State s = f->state.load(std::memory_order_relaxed);
+    if (s == State::Done || s == State::Created) return true;
+    static_cast<Rest*>(p)->put(f, false, trace_rest(TraceKind::Lives, 0, 0, s == State::Running ? 0 : f->traced_wait));
+    return true;
+  };
+  if (!main_fiber->block) goes_on(main_fiber, &rest);
+  block_each(goes_on, &rest);
+  rest.write();
+}
+
+}  // namespace
 
 void trace_end() {
   if (!watched(kWatchTrace) || file < 0) return;
   uint32_t before = over.exchange(kEnded, std::memory_order_seq_cst);
   if (before == kEnded) return;
-  if (before == kGaveUp) {
-    raw_syscall(SYS_write, file, arg("\n]\n"), 3);
-    return;
-  }
   Busy busy;
-  raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0);
   constexpr uint64_t kPatience = 5'000'000'000;  // for one that waits for the disk
-  uint64_t from = now_ns(), now = cycles();
-  for (TraceBuffer* b = buffers.load(std::memory_order_acquire); b; b = b->next) {
-    while (b->in_use.load(std::memory_order_acquire))
-      if (now_ns() - from > kPatience) return;
-      else raw_syscall(SYS_sched_yield);
-    write_buffer(b);
-  }
-  Text out(others->text, sizeof others->text);
-  // What goes on.
-  for (Worker* w = all_workers(); w; w = w->all_next) {
-    Watched* of = __atomic_load_n(&w->watch, __ATOMIC_ACQUIRE);
-    FiberRecord* f = w->running.load(std::memory_order_relaxed);
-    if (!of || !of->buffer || !f || of->began > now) continue;
-    TraceRecord r{};
-    r.kind = TraceRecord::Ran;
-    r.at = ran_since(*of, f, now);
-    r.until = now;
-    r.leave = Leave::Not;
-    r.fiber = f->id;
-    r.waited = f->traced_wait;
-    take_name(r, f);
-    put_record(out, r, *of->buffer);
-    if (uint64_t taken = w->taken_at.load(std::memory_order_relaxed); taken && taken < now) {
-      r.kind = TraceRecord::Blocked;
-      r.at = taken > r.at ? taken : r.at;
-      put_record(out, r, *of->buffer);
-    }
-    if (out.room() < kLongestEvent) write_text(out);
-  }
-  auto end_life = [](FiberRecord* f, void* p) {
-    State s = f->state.load(std::memory_order_relaxed);
-    auto& text = *static_cast<Text*>(p);
-    if (s == State::Done || s == State::Created) return true;
-    uint64_t at = ns_of(cycles());
-    if (f->traced_wait && s != State::Running) LIFE(text, "e", *others, at, f->id) << f->traced_wait << "\"}";
-    LIFE(text, "e", *others, at, f->id) << life_of(f->id) << "\",\"args\":{\"then\":\"goes on\"}}";
-    if (text.room() < kLongestEvent) write_text(text);
-    return true;
+  uint64_t from = now_ns();
+  auto wait_for = [&](TraceBuffer& b) {
+    while (b.in_use.load(std::memory_order_seq_cst) && now_ns() - from < kPatience) raw_syscall(SYS_sched_yield);
   };
-  if (!main_fiber->block) end_life(main_fiber, &out);
-  block_each(end_life, &out);
-  out << "\n]\n";
-  write_text(out);
+  wait_for(others);
+  for (Worker* w = all_workers(); w; w = w->all_next)
+    if (Watched* of = __atomic_load_n(&w->watch, __ATOMIC_ACQUIRE)) wait_for(of->trace);
+  measure_scale();
+  uint64_t now = cycles();
+  if (before == kOn) note_what_goes_on(now);
+  head->ended.store(now, std::memory_order_relaxed);
+  raw_syscall(SYS_ftruncate, file, 0);
+  long r = TraceText::convert(raw, file);
+  if ((r == 0 || r == -EFBIG) && *raw_path) raw_syscall(SYS_unlinkat, AT_FDCWD, arg(raw_path), 0);
+  if (r == 0 || before == kGaveUp) return;
+  over.store(kOn, std::memory_order_relaxed);
+  give_up(r == -EFBIG ? "it has become too large" : "it cannot be written", r == -EFBIG ? 0 : r);
 }
 
 void trace_after_fork_child() {
   poll_give_back(file);
+  poll_give_back(raw);
   over.store(kEnded, std::memory_order_relaxed);
-  buffers.store(nullptr, std::memory_order_relaxed);
   tracks.store(0, std::memory_order_relaxed);
-  others = nullptr;
+  // What is mapped there is the parent's.
+  others.chunk = nullptr;
+  for (auto& w : others.words) w = {};
+  others.in_use.store(0, std::memory_order_relaxed);
+  words_lock.reset();
   others_lock.reset();
   of_child = true;
 }

@@ -22,7 +22,7 @@ Watched* watched_of(Worker* w) {
   long mem = raw_syscall(SYS_mmap, 0, sizeof(Watched), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mem < 0 && mem > -4096) return nullptr;
   auto* made = new (reinterpret_cast<void*>(mem)) Watched;
-  if (watched(kWatchTrace)) made->buffer = trace_make_buffer(w->tid, w->bound);
+  if (watched(kWatchTrace)) trace_make_buffer(made->trace, static_cast<uint32_t>(w->tid), w->bound);
   __atomic_store_n(&w->watch, made, __ATOMIC_RELEASE);  // the report reads it
   return made;
 }
@@ -35,21 +35,45 @@ void count_reason(Watched& of, const char* what) {
   __atomic_store_n(&r->count, r->count + 1, __ATOMIC_RELAXED);
 }
 
-// The caller's buffer, if it has one; null: that of all others.
-bool own_buffer(TraceBuffer*& b) {
-  Worker* w = this_worker();
-  Watched* of = w ? watched_of(w) : nullptr;
-  b = of ? of->buffer : nullptr;
-  return !w || b;
+// put(buffer) with the caller's; or, if it is no worker, that of all others.
+template <class Put>
+void with_buffer(Put put) {
+  if (Worker* w = this_worker()) {
+    if (Watched* of = watched_of(w); of && of->trace.chunk) put(of->trace);
+  } else {
+    TraceOthers others;
+    if (others.buffer.chunk) put(others.buffer);
+  }
+}
+void put_event(const FiberRecord* f, uint64_t at, uint64_t rest) {
+  with_buffer([&](TraceBuffer& b) {
+    if (trace_room(b, at)) trace_put(b, f, false, at, rest);
+  });
 }
 
-// f, which w runs, was in the kernel and w without a slot, if it was.
-void came_back(Worker* w, const FiberRecord* f, const Watched& of, uint64_t now) {
-  if (!w->taken_at.load(std::memory_order_relaxed)) return;
+// A look at the clock is most of what a birth costs here. So of many only some have a time of their own: each eighth, and the first
+// after a tick of sysmon's. The others have that of what the worker did last.
+uint64_t put_birth(TraceBuffer& b, const FiberRecord* f) {
+  uint64_t recent = recent_ns.load(std::memory_order_relaxed), now = b.last;
+  if (recent != b.births_recent || ++b.births == 8) {
+    now = cycles();
+    b.births = 0;
+    b.births_recent = recent;
+  }
+  if (!trace_room(b, now)) return now;
+  FiberRecord* me = tls_current;
+  if (uint32_t maker = me ? me->id : 0; maker != b.maker) {
+    trace_put(b, me, false, b.last, trace_rest(TraceKind::Makes));
+    b.maker = maker;
+  }
+  trace_put(b, f, false, now, trace_rest(TraceKind::Born, reinterpret_cast<uintptr_t>(f->start)));
+  return now;
+}
+
+// f, which w runs, was in the kernel and w without a slot. There is room.
+void came_back(Worker* w, const FiberRecord* f, Watched& of, uint64_t now) {
   uint64_t taken = w->taken_at.exchange(0, std::memory_order_relaxed), from = ran_since(of, f, now);
-  TraceEvent e(of.buffer, TraceRecord::Blocked, f);
-  e->at = taken > from ? taken : from;
-  e->until = now;
+  trace_put(of.trace, f, false, now, trace_rest(TraceKind::Blocked), taken > from ? taken : from);
 }
 
 }  // namespace
@@ -65,20 +89,19 @@ void watch_leaves(Worker* w, FiberRecord* f, Leave why) {
   Watched* of = watched_of(w);
   if (!of) return;
   if (bits & kWatchStats && why == Leave::Park) count_reason(*of, f->reason.what);
-  if (!(bits & kWatchTrace) || !of->buffer) return;
+  if (!(bits & kWatchTrace) || !of->trace.chunk) return;
+  TraceBuffer& b = of->trace;
   uint64_t now = cycles();
-  came_back(w, f, *of, now);
-  TraceEvent e(of->buffer, TraceRecord::Ran, f);
-  e->leave = why;
-  e->waited = f->traced_wait;
-  e->at = ran_since(*of, f, now);
-  e->until = now;
-  if (why == Leave::Park) {
-    e->what = f->reason.what;
-    e->object = f->reason.object;
-  }
-  f->traced_wait = why == Leave::Park ? f->reason.what : nullptr;
-  f->traced_at = of->began = now;
+  if (!trace_room(b, now)) return;
+  if (__builtin_expect(w->taken_at.load(std::memory_order_relaxed) != 0, 0)) came_back(w, f, *of, now);
+  if (uint64_t from = ran_since(*of, f, now); from != b.left) trace_put(b, nullptr, false, b.last, trace_rest(TraceKind::Began), from);
+  static_assert(static_cast<int>(TraceKind::Park) == static_cast<int>(Leave::Park) && static_cast<int>(TraceKind::Done) == static_cast<int>(Leave::Done));
+  bool parks = why == Leave::Park;
+  uint32_t word = parks ? trace_word(b, f->reason.what) : 0;
+  trace_put(b, f, true, now,
+            trace_rest(static_cast<TraceKind>(why), parks ? reinterpret_cast<uintptr_t>(f->reason.object) : 0, word, f->traced_wait));
+  f->traced_wait = word;
+  f->traced_at = of->began = b.left = now;
 }
 
 void watch_begins(Worker* w) {
@@ -94,24 +117,12 @@ void watch_spawned(FiberRecord* f) {
     }
   }
   if (!watched(kWatchTrace)) return;
-  f->traced_wait = nullptr;
-  f->traced_at = cycles();
-  TraceBuffer* b;
-  if (!own_buffer(b)) return;
-  TraceEvent e(b, TraceRecord::Born, f);
-  e->at = f->traced_at;
-  e->object = reinterpret_cast<const void*>(f->start);
-  FiberRecord* me = tls_current;
-  e->other = me ? me->id : 0;
+  f->traced_wait = 0;
+  f->traced_at = 0;
+  with_buffer([&](TraceBuffer& b) { f->traced_at = put_birth(b, f); });
 }
 
-void watch_stolen(Worker* w, FiberRecord* f, uint32_t from_slot) {
-  Watched* of = watched_of(w);
-  if (!of || !of->buffer) return;
-  TraceEvent e(of->buffer, TraceRecord::Stolen, f);
-  e->at = cycles();
-  e->other = from_slot;
-}
+void watch_stolen(FiberRecord* f, uint32_t from_slot) { put_event(f, cycles(), trace_rest(TraceKind::Stolen, from_slot)); }
 
 void watch_handed_over(Worker* w) {
   FiberRecord* f = w->running.load(std::memory_order_relaxed);
@@ -119,18 +130,15 @@ void watch_handed_over(Worker* w) {
   if (!watched(kWatchTrace)) return;
   uint64_t now = cycles();
   w->taken_at.store(now, std::memory_order_relaxed);
-  TraceBuffer* b;
-  if (!own_buffer(b)) return;
-  TraceEvent e(b, TraceRecord::HandedOver, f);
-  e->at = now;
   Watched* of = __atomic_load_n(&w->watch, __ATOMIC_ACQUIRE);
-  e->other = of && of->buffer ? of->buffer->track : 0;
+  put_event(f, now, trace_rest(TraceKind::HandedOver, of && of->trace.chunk ? of->trace.chunk->track : 0));
 }
 
 void watch_came_back(Worker* w) {
   FiberRecord* f = w->running.load(std::memory_order_relaxed);
   Watched* of = watched_of(w);
-  if (f && of && of->buffer) came_back(w, f, *of, cycles());
+  uint64_t now = cycles();
+  if (f && of && of->trace.chunk && w->taken_at.load(std::memory_order_relaxed) && trace_room(of->trace, now)) came_back(w, f, *of, now);
   else w->taken_at.store(0, std::memory_order_relaxed);
 }
 

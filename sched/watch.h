@@ -28,15 +28,15 @@ enum Watch : uint32_t {
 alignas(64) extern std::atomic<uint32_t> watching;  // bits are only ever added
 inline bool watched(uint32_t bits) { return __builtin_expect(watching.load(std::memory_order_relaxed) & bits, 0); }
 
-// Why a fiber leaves its worker.
-enum class Leave : uint8_t { Park, Yield, Preempt, Done, Not };
+// Why a fiber leaves its worker. The first of TraceKind are the same.
+enum class Leave : uint8_t { Park, Yield, Preempt, Done };
 
 // Each under watched(). By worker w, in scheduler code: `f` leaves it; it begins to look for work, or to run a fiber, after a sleep.
-[[gnu::cold]] void watch_leaves(Worker* w, FiberRecord* f, Leave why);
-[[gnu::cold]] void watch_begins(Worker* w);
+void watch_leaves(Worker* w, FiberRecord* f, Leave why);
+void watch_begins(Worker* w);
 // By whom it may concern, who may be no worker.
-[[gnu::cold]] void watch_spawned(FiberRecord* f);
-[[gnu::cold]] void watch_stolen(Worker* w, FiberRecord* f, uint32_t from_slot);
+void watch_spawned(FiberRecord* f);
+[[gnu::cold]] void watch_stolen(FiberRecord* f, uint32_t from_slot);
 [[gnu::cold]] void watch_handed_over(Worker* w);   // w's slot went to another, as it sleeps in the kernel
 [[gnu::cold]] void watch_came_back(Worker* w);
 

@@ -162,6 +162,8 @@ inline Worker* this_worker() {
 // cannot be served: threads must be NPTL's then. Any native thread or fiber.
 bool sched_start();
 bool sched_started();
+// Whether this process has ever wanted to start it.
+bool sched_asked();
 // At library start: the initial thread becomes fiber 0 in name.
 void sched_init();
 

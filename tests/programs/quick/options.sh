@@ -75,6 +75,26 @@ assert s["fibers"] == 164 and s["live"] == 1 and s["peak"] == 101 and s["workers
 assert s["recycled"] >= 60 and s["switches"] > 164, s
 assert sum(s["parked_for"].values()) == s["parks"] > 100 and s["parked_for"]["cond"] >= 100 and s["parked_for"]["join"] >= 1, s
 P
+# Processes that have made no thread are silent: the shell, and the child of a fork.
+cat >"$TMP/child.c" <<'C'
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void* nothing(void* p) { return p; }
+int main() {
+  pthread_t t;
+  pthread_create(&t, NULL, nothing, NULL);
+  pthread_join(t, NULL);
+  if (fork() == 0) exit(0);
+  return wait(NULL) < 0;
+}
+C
+gcc -O2 -w -pthread -o "$TMP/child" "$TMP/child.c" || fail "gcc failed"
+for nptl in 0 1; do
+  env LD_PRELOAD="$LIBRARY" FIBERTHREAD_STATS=1 FIBERTHREAD_NPTL=$nptl sh -c '"$1"; true' - "$TMP/child" 2>"$TMP/err" || fail "statistics of children"
+  says 'fibers='
+done
 
 # Without preemption the only worker stays with who computes; with it, it does not.
 cat >"$TMP/spin.c" <<'C'

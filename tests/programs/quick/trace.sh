@@ -109,6 +109,61 @@ exec 9>&-
 [ "$(ls t.json.* | wc -l)" = 1 ] && [ ! -s t.json ] || fail "a file in use: $(ls)"
 env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=p%p.json sh -c 'echo $$ >pid; exec ./many 10' >/dev/null || fail "%p: status $?"
 [ -s "p$(cat pid).json" ] || fail "%p: $(ls)"
+# Nothing is lost when the process is killed, or ends by _exit() or exec(): `fiberthread trace` makes the file then. The waits and ends
+# of known fibers are all there, however full the chunk was.
+cat >leaves.c <<'C'
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static void* yields(void* p) {
+  pthread_setname_np(pthread_self(), "yielder");
+  for (long i = 0; i < (long)p; i++) sched_yield();
+  return p;
+}
+int main(int argc, char** argv) {
+  pthread_t t[2];
+  for (int i = 0; i < 2; i++) pthread_create(&t[i], NULL, yields, (void*)atol(argv[2]));
+  for (int i = 0; i < 2; i++) pthread_join(t[i], NULL);
+  printf("%d\n", getpid());
+  fflush(stdout);
+  if (!strcmp(argv[1], "kill")) raise(SIGKILL);
+  if (!strcmp(argv[1], "exit")) _exit(0);
+  if (!strcmp(argv[1], "exec")) execl(argv[0], argv[0], argv[3], argv[2], "exit", NULL);
+  return 1;
+}
+C
+gcc -O1 -w -pthread -o leaves leaves.c || fail "gcc failed"
+cat >left.py <<'P'
+import collections, json, sys
+events = json.load(open(sys.argv[1]))
+yields = int(sys.argv[2])
+then = collections.Counter(e["args"]["then"].split(":")[0] for e in events if e["ph"] == "X")
+assert then["yields"] == 2 * yields and then["ends"] == 2 and then["parks"] >= 1, then
+assert sum(e["ph"] == "X" and e["name"] == "yielder" for e in events) == 2 * yields + 2
+assert sum(e["ph"] == "M" and e["name"] == "thread_name" for e in events) >= 2
+assert len({e["pid"] for e in events}) == 1
+P
+for yields in 3 505 10000; do
+  for how in kill exit; do
+    rm -f t.json*
+    env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=t.json FIBERTHREAD_WORKERS=1 ./leaves $how $yields >/dev/null 2>&1
+    [ -s t.json.raw ] && "$BUILD/fiberthread" trace t.json || fail "$how: $(ls -l)"
+    [ ! -e t.json.raw ] && python3 left.py t.json $yields || fail "$how after $yields"
+  done
+done
+rm -f t.json*
+pid=$(env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=t.json FIBERTHREAD_WORKERS=1 ./leaves exec 10 exec | head -n 1)
+for file in t.json t.json.$pid; do
+  "$BUILD/fiberthread" trace $file && python3 left.py $file 10 || fail "exec: $(ls -l)"
+done
+"$BUILD/fiberthread" trace t.json 2>err && fail "a trace made twice"
+"$BUILD/fiberthread" trace leaves.c 2>>err && fail "what is no trace"
+[ "$(wc -l <err)" = 2 ] || fail "errors of fiberthread trace: $(cat err)"
 # A file that cannot be written costs one line, and nothing else.
 [ "$(env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=/no/such/file ./many 10 2>err)" = "$(printf '10 1\n65')" ] && [ "$(grep -c 'no trace' err)" = 1 ] ||
   fail "a file that cannot be written: $(cat err)"
