@@ -212,6 +212,7 @@ install: all
 	for f in $(CMAKE_FILES); do $(INSTALLED) preload/$$f.in >$(DESTDIR)$(PREFIX)/lib/cmake/fiberthread/$$f || exit; done
 	for n in 1 3 7; do install -m 644 man/*.$$n $(DESTDIR)$(PREFIX)/share/man/man$$n/ || exit; done
 	man/links $(DESTDIR)$(PREFIX)/share/man/man3
+	$(if $(DESTDIR),,-ldconfig 2>/dev/null || true)  # the loader looks for /usr/local/lib in its cache only
 clean:
 	rm -rf build
 
