@@ -280,7 +280,7 @@ void look_at_program(const std::string& name, int depth = 0) {
     auto has = [&](const char* symbol) { return o.imports.count(symbol) || o.exports.count(symbol); };
     if (has("__tsan_init") && said.insert("tsan").second) fatal("ThreadSanitizer (" + base + ")", "it keeps threads' state where fibers cannot have their own; threads stay NPTL's");
     if (has("__asan_init") && said.insert("asan").second) lacking("AddressSanitizer (" + base + ")", "runs on fibers; its reports name fibers as threads");
-    if (o.go && said.insert("go").second) lacking("Go (" + base + ")", "the runtime's own threads are made by raw clone, and stay the kernel's; only those of C code become fibers");
+    if (o.go && said.insert("go").second) fatal("Go (" + base + ")", "its runtime makes system calls by itself; threads stay NPTL's");
     if (is_libc(file)) continue;
     threads |= o.imports.count("pthread_create") || o.imports.count("thrd_create");
     for (size_t i = 0; i < sizeof kUses / sizeof *kUses; i++)
