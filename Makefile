@@ -196,6 +196,7 @@ PUBLIC_HEADERS = $(shell grep -LE 'Not a public header|include "(sched|shim|sync
 CMAKE_FILES := fiberthreadConfig.cmake fiberthreadConfigVersion.cmake
 INSTALLED = sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|'
 
+# The loader looks into $(PREFIX)/lib by its cache only, hence ldconfig.
 .PHONY: install clean
 install: all
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/lib/cmake/fiberthread $(DESTDIR)$(PREFIX)/bin \
@@ -212,6 +213,7 @@ install: all
 	for f in $(CMAKE_FILES); do $(INSTALLED) preload/$$f.in >$(DESTDIR)$(PREFIX)/lib/cmake/fiberthread/$$f || exit; done
 	for n in 1 3 7; do install -m 644 man/*.$$n $(DESTDIR)$(PREFIX)/share/man/man$$n/ || exit; done
 	man/links $(DESTDIR)$(PREFIX)/share/man/man3
+	$(if $(DESTDIR),,@ldconfig 2>/dev/null || true)
 clean:
 	rm -rf build
 

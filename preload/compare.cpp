@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "preload/launcher.h"
+#include "preload/options.h"
 
 namespace {
 
@@ -97,27 +98,43 @@ int main_compare(int argc, char** argv) {
   }
   std::vector<std::string> command(argv + at, argv + argc);
   if (command.empty()) return usage(stderr, kWrongUsage);
-  if (find_program(command[0]).empty()) {
-    fprintf(stderr, "fiberthread: %s: there is no such program\n", command[0].c_str());
-    return kNotFound;
+  std::string why;
+  if (find_program(command[0], &why).empty()) {
+    fprintf(stderr, "fiberthread: %s: %s\n", command[0].c_str(), why.empty() ? "there is no such program" : why.c_str());
+    return why.empty() ? kNotFound : kCannotRun;
   }
   if (find_program("hyperfine").empty()) {
     fputs("fiberthread: compare needs hyperfine, which is not installed (Debian's package has that name)\n", stderr);
     return kCannotRun;
   }
-  std::string preload = "LD_PRELOAD=" + find_library();
-  Side sides[2] = {{"NPTL", {}, {}, {}, {}}, {"fibers", {preload}, {}, {}, {}}};
+  // The caller's own settings: an allocator and the like on both sides, variables of the library on its side.
+  std::string others;
+  for (std::string list = getenv("LD_PRELOAD") ? getenv("LD_PRELOAD") : ""; !list.empty();) {
+    size_t end = list.find_first_of(": ");
+    std::string one = list.substr(0, end);
+    if (!one.empty() && one.find("libfiberthread.so") == std::string::npos) others += ":" + one;
+    list.erase(0, end == std::string::npos ? end : end + 1);
+  }
+  std::vector<std::string> plain, preloaded{"LD_PRELOAD=" + find_library() + others};
+  if (!others.empty()) plain.push_back("LD_PRELOAD=" + others.substr(1));
+  std::string statistics = std::string(fiberthread::kPrefix) + "STATS=";
+  for (char** e = environ; *e; e++)
+    if (!strncmp(*e, fiberthread::kPrefix, strlen(fiberthread::kPrefix)) && statistics.compare(0, std::string::npos, *e, statistics.size()))
+      preloaded.push_back(*e);
+  Side sides[2] = {{"NPTL", plain, {}, {}, {}}, {"fibers", preloaded, {}, {}, {}}};
 
   // Once each to see what it prints, with an eye on memory and threads; this also warms up.
-  sides[0].first = run(command, {}, true);
-  sides[1].first = run(command, {preload, "FIBERTHREAD_STATS=json"}, true);
+  sides[0].first = run(command, plain, true);
+  preloaded.push_back(statistics + "json");
+  sides[1].first = run(command, preloaded, true);
   const Result &nptl = sides[0].first, &fibers = sides[1].first;
   if (!nptl.started || !fibers.started) {
-    fprintf(stderr, "fiberthread: %s cannot be run\n", command[0].c_str());
+    int e = nptl.error ? nptl.error : fibers.error;
+    fprintf(stderr, "fiberthread: %s cannot be run: %s\n", command[0].c_str(), why_not_run(command[0], e).c_str());
     return kCannotRun;
   }
   if (nptl.status != fibers.status || nptl.out != fibers.out) {
-    Result again = run(command);
+    Result again = run(command, plain);
     bool steady = again.status == nptl.status && again.out == nptl.out;
     printf("The two differ: on NPTL it ended with %s and %zu bytes of output, on fibers with %s and %zu bytes.\n", how_ended(nptl.status).c_str(),
            nptl.out.size(), how_ended(fibers.status).c_str(), fibers.out.size());
@@ -145,7 +162,8 @@ int main_compare(int argc, char** argv) {
   line("time, best", sides[0].at(0), sides[1].at(0), "%.4f s");
   line("CPU time", sides[0].median(sides[0].cpu), sides[1].median(sides[1].cpu), "%.4f s");
   line("peak memory", static_cast<double>(nptl.peak_kb) / 1024, static_cast<double>(fibers.peak_kb) / 1024, "%.1f MB");
-  line("kernel threads", nptl.most_threads, fibers.most_threads, "%.0f");
+  // What ends within the first look has had one at least.
+  line("kernel threads", std::max(nptl.most_threads, 1), std::max(fibers.most_threads, 1), "%.0f");
   if (std::isfinite(made)) printf("%-16s%12s%12.0f\n", "fibers made", "", made);
 
   // Noise: what lies between the quarters of either side's runs.

@@ -218,11 +218,23 @@ bool is_libc(const std::string& path) {
   return false;
 }
 
+// A file without zeros: what has no #! either is run by sh.
+bool is_text(const std::string& path) {
+  char part[512];
+  FILE* f = fopen(path.c_str(), "r");
+  size_t n = f ? fread(part, 1, sizeof part, f) : 0;
+  if (f) fclose(f);
+  return n && !memchr(part, 0, n);
+}
+
+bool missing = false;  // the program, or what has to run it
+
 void look_at_program(const std::string& name, int depth = 0) {
-  std::string path = find_program(name);
+  std::string why_not = "there is no such program", path = find_program(name, &why_not);
   if (path.empty()) {
-    printf("program: %s\n", name.c_str());
-    fatal(name, "there is no such program");
+    printf("%s: %s\n", depth ? "interpreter" : "program", name.c_str());
+    fatal(name, why_not);
+    missing = true;
     return;
   }
   printf("%s: %s\n", depth ? "interpreter" : "program", path.c_str());
@@ -230,6 +242,10 @@ void look_at_program(const std::string& name, int depth = 0) {
   if (!program.elf) {
     std::string first = first_line(path.c_str(), "#!");
     size_t from = first.find_first_not_of(" \t"), to = first.find_first_of(" \t", from);
+    if (first.empty() && is_text(path) && depth == 0) {
+      good("a script without #!, run by sh");
+      return look_at_program("/bin/sh", depth + 1);
+    }
     if (from == std::string::npos || depth > 3) return fatal("format", "it is neither an ELF file nor a script");
     std::string interpreter = first.substr(from, to == std::string::npos ? to : to - from);
     good("a script, run by its interpreter");
@@ -264,7 +280,7 @@ void look_at_program(const std::string& name, int depth = 0) {
     auto has = [&](const char* symbol) { return o.imports.count(symbol) || o.exports.count(symbol); };
     if (has("__tsan_init") && said.insert("tsan").second) fatal("ThreadSanitizer (" + base + ")", "it keeps threads' state where fibers cannot have their own; threads stay NPTL's");
     if (has("__asan_init") && said.insert("asan").second) lacking("AddressSanitizer (" + base + ")", "runs on fibers; its reports name fibers as threads");
-    if (o.go && said.insert("go").second) lacking("Go (" + base + ")", "the runtime's own threads are made by raw clone, and stay the kernel's; only those of C code become fibers");
+    if (o.go && said.insert("go").second) fatal("Go (" + base + ")", "its runtime makes system calls by itself; threads stay NPTL's");
     if (is_libc(file)) continue;
     threads |= o.imports.count("pthread_create") || o.imports.count("thrd_create");
     for (size_t i = 0; i < sizeof kUses / sizeof *kUses; i++)
@@ -307,9 +323,8 @@ int main_doctor(int argc, char** argv) {
   look_at_machine();
   bool machine = !impossible;
   if (argc == 2) look_at_program(argv[1]);
-  bool missing = argc == 2 && find_program(argv[1]).empty();
   if (!machine) puts("verdict: threads on this machine stay those of libc, whatever the program");
-  else if (missing) puts("verdict: no such program");
+  else if (missing) puts("verdict: there is nothing to run");
   else if (impossible) puts("verdict: the program's threads stay those of libc");
   else puts(argc == 2 ? "verdict: what threads the program makes become fibers" : "verdict: threads become fibers on this machine");
   return missing ? kNotFound : impossible;

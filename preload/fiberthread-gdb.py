@@ -135,6 +135,8 @@ class Fiber:
             elif what.startswith("rwlock") and number(obj, 4) & 1:
                 tid = number(obj + l["rwlock.tid"], 4)
                 owner = next((f.record for f in by_record.values() if f.id == tid), 0)
+            elif what == "descriptor":  # a number, and no address; -1 in a poll of none
+                what, obj = "a signal, or the end of its time" if obj >> 63 else f"descriptor {obj}", 0
         except gdb.MemoryError:
             pass
         return what, obj, owner

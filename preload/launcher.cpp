@@ -107,9 +107,11 @@ void table() {
 [[noreturn]] void unknown_option(const char* given) {
   if (strncmp(given, "--", 2)) wrong(std::string("there is no option ") + given + "; see fiberthread --help");
   given += 2;
-  size_t length = strcspn(given, "="), least = SIZE_MAX;
+  size_t length = strcspn(given, "="), least = SIZE_MAX, begin_so = 0;
   const char* nearest = "help";
+  std::string several;
   auto look = [&](const char* name) {
+    if (!strncmp(name, given, length)) several += (begin_so++ ? ", --" : "--") + std::string(name);
     if (size_t d = distance(given, length, name, strlen(name)); d < least) {
       least = d;
       nearest = name;
@@ -118,6 +120,7 @@ void table() {
   for (size_t i = 0; i < kOptionCount; i++)
     if (kOptions[i].option) look(kOptions[i].option);
   for (auto& own : kOwn) look(own.name);
+  if (begin_so > 1) wrong("--" + std::string(given, length) + " is short for more than one: " + several);
   wrong("there is no option --" + std::string(given, length) + " (nearest: --" + nearest + "); see fiberthread --help");
 }
 
@@ -170,22 +173,38 @@ std::string find_library() {
   return "libfiberthread.so";
 }
 
-std::string find_program(const std::string& name) {
-  auto runs = [](const std::string& path) {
+std::string find_program(const std::string& name, std::string* why_not) {
+  int error = ENOENT;
+  auto runs = [&](const std::string& path) {
     struct stat s;
-    return access(path.c_str(), X_OK) == 0 && stat(path.c_str(), &s) == 0 && S_ISREG(s.st_mode);
+    if (stat(path.c_str(), &s) != 0) return false;
+    if (S_ISREG(s.st_mode) && access(path.c_str(), X_OK) == 0) return true;
+    error = S_ISDIR(s.st_mode) ? EISDIR : EACCES;
+    return false;
   };
-  if (name.find('/') != std::string::npos) return runs(name) ? name : "";
-  const char* path = getenv("PATH");
-  std::string dirs = path ? path : "/bin:/usr/bin";
-  for (size_t at = 0; at <= dirs.size();) {
-    size_t end = dirs.find(':', at);
-    if (end == std::string::npos) end = dirs.size();
-    std::string dir = dirs.substr(at, end - at), file = (dir.empty() ? "." : dir) + "/" + name;
-    if (runs(file)) return file;
-    at = end + 1;
+  std::string found;
+  if (name.find('/') != std::string::npos) {
+    if (runs(name)) found = name;
+  } else {
+    const char* path = getenv("PATH");
+    std::string dirs = path ? path : "/bin:/usr/bin";
+    for (size_t at = 0; at <= dirs.size() && found.empty() && !name.empty();) {
+      size_t end = dirs.find(':', at);
+      if (end == std::string::npos) end = dirs.size();
+      std::string dir = dirs.substr(at, end - at), file = (dir.empty() ? "." : dir) + "/" + name;
+      if (runs(file)) found = file;
+      at = end + 1;
+    }
   }
-  return "";
+  if (found.empty() && error != ENOENT && why_not) *why_not = strerror(error);
+  return found;
+}
+
+std::string why_not_run(const std::string& name, int e) {
+  std::string path = find_program(name), why;
+  if (path.empty()) find_program(name, &why);
+  else if (e == ENOENT) why = "its interpreter or loader is not there";  // of a script, of another architecture
+  return why.empty() ? strerror(e) : why;
 }
 
 Result run(const std::vector<std::string>& command, const std::vector<std::string>& environment, bool watch) {
@@ -200,7 +219,8 @@ Result run(const std::vector<std::string>& command, const std::vector<std::strin
   std::string program = find_program(command[0]);
   FILE* out = tmpfile();
   FILE* err = tmpfile();
-  if (program.empty() || !out || !err) return r;
+  int failed[2];  // the child's errno, if it cannot exec
+  if (program.empty() || !out || !err || pipe2(failed, O_CLOEXEC) != 0) return r;
   timespec begin, end;
   clock_gettime(CLOCK_MONOTONIC, &begin);
   pid_t pid = fork();
@@ -210,10 +230,14 @@ Result run(const std::vector<std::string>& command, const std::vector<std::strin
     dup2(null, 0);
     dup2(fileno(out), 1);
     dup2(fileno(err), 2);
-    execve(program.c_str(), argv.data(), env.data());
+    execvpe(program.c_str(), argv.data(), env.data());  // and not execve(): what has no #! is run by sh, as a shell would
+    int e = errno;
+    if (write(failed[1], &e, sizeof e) < 0) _exit(kNotFound);
     _exit(kCannotRun);
   }
-  r.started = true;
+  close(failed[1]);
+  r.started = read(failed[0], &r.error, sizeof r.error) == 0;
+  close(failed[0]);
   rusage usage{};
   char name[64];
   snprintf(name, sizeof name, "/proc/%d/status", static_cast<int>(pid));
@@ -249,6 +273,8 @@ int main(int argc, char** argv) {
   if (argc > 1)
     for (auto& c : kCommands) {
       if (strcmp(argv[1], c.name)) continue;
+      std::string name = std::string("fiberthread ") + c.name;
+      argv[1] = name.data();
       return c.run(argc - 1, argv + 1);
     }
   std::vector<option> options;
@@ -313,6 +339,10 @@ int main(int argc, char** argv) {
       fprintf(stderr, "fiberthread: %s: no fibers: %s\n", argv[optind], why.c_str());
   execvp(argv[optind], argv + optind);
   int e = errno;
-  fprintf(stderr, "fiberthread: %s: %s\n", argv[optind], strerror(e));
+  std::string hint;
+  for (auto& c : kCommands)
+    if (e == ENOENT && distance(argv[optind], strlen(argv[optind]), c.name, strlen(c.name)) * 3 <= strlen(c.name))
+      hint = std::string(" (the subcommand ") + c.name + " has to be the first word)";
+  fprintf(stderr, "fiberthread: %s: %s%s\n", argv[optind], why_not_run(argv[optind], e).c_str(), hint.c_str());
   return e == ENOENT ? kNotFound : kCannotRun;
 }

@@ -5,7 +5,7 @@
 
 constexpr int kWrongUsage = 2, kCannotRun = 126, kNotFound = 127;
 
-// The subcommands, each with its own name as argv[0].
+// The subcommands, with "fiberthread NAME" as argv[0], which getopt() begins its messages with.
 int main_doctor(int argc, char** argv);
 int main_compare(int argc, char** argv);
 int main_top(int argc, char** argv);
@@ -16,11 +16,14 @@ int main_trace(int argc, char** argv);
 std::string why_nothing_is_preloaded(const std::string& path);
 // Where libfiberthread.so is; as a last resort its name, for the loader to look for.
 std::string find_library();
-// The file that execvp() would run; empty: there is none.
-std::string find_program(const std::string& name);
+// The file that execvp() would run; empty: there is none, and `why_not` says why, if that is another reason than that nobody has it.
+std::string find_program(const std::string& name, std::string* why_not = nullptr);
+// What an exec of this program that failed with errno `e` has to tell.
+std::string why_not_run(const std::string& name, int e);
 
 struct Result {
   int status = -1;        // as waitpid() tells
+  int error = 0;          // of the exec that failed
   bool started = false;
   std::string out, err;
   double seconds = 0;

@@ -410,6 +410,10 @@ WaitView Target::wait_of(const FiberSeen& f, FiberSeen& owner) const {
     auto tid = get<uint32_t>(object + layout("rwlock.tid"));
     if (ids_.empty()) each_fiber([&](const FiberSeen& other) { ids_[other.id] = other.record; });
     if (auto found = ids_.find(tid); found != ids_.end()) owner_record = found->second;
+  } else if (what == "descriptor") {  // a number, and no address; -1 in a poll of none
+    auto fd = static_cast<int64_t>(object);
+    what = fd < 0 ? "a signal, or the end of its time" : "descriptor " + std::to_string(fd);
+    object = 0;
   }
   w.what = kept.emplace(what, what).first->first.c_str();
   w.object = reinterpret_cast<const void*>(object);

@@ -16,6 +16,7 @@ check() {
   [ "$(grep -c '^fiber ' "$file")" = $((waiters + 4)) ] || fail "$2: $(grep -c '^fiber ' "$file") fibers"
   has "^fiber [0-9]+ 'locker', started at 0x[0-9a-f]+, waits for mutex 0x[0-9a-f]+ held by fiber $main \(main\), for .*[0-9]\.[0-9]{3} s \(sync/fiber_mutex\.cpp:[0-9]+\)" "$2"
   has "^    0x[0-9a-f]* is lock_a$" "$2"
+  has "^fiber $main \(main\) waits for descriptor 0, for " "$2"
   has "^    #[0-9] 0x[0-9a-f]* locker at .*inside\.c:$(line 'pthread_mutex_lock(&lock_a);$')" "$2"
   [ "$(grep -c '^    0x[0-9a-f]* is never$' "$file")" = $waiters ] || fail "$2: not all wait for the condition"
   [ "$(grep -c "^    #[0-9] 0x[0-9a-f]* wait_for_never at .*inside\.c:$(line 'wait_for_never(depth - 1)')$" "$file")" = $((3 * waiters)) ] || fail "$2: the waiters' frames: $(head -n 40 "$file")"

@@ -16,6 +16,7 @@ count() { grep -cE -- "$1" "$TMP/log"; }
 check_c() { # WHAT
   [ "$(count '^  fiber [0-9]+, started at <waiter>: waits for cond 0x[0-9a-f]+ <never> \(')" = 20 ] || fail "$1: the waiters: $(cat "$TMP/log")"
   has "^  fiber [0-9]+ 'locker', started at <locker>: waits for mutex 0x[0-9a-f]+ <lock_a> held by fiber [0-9]+ \(main\)" "$1"
+  has "^[* ] fiber [0-9]+ \(main\): waits for descriptor 0 \(" "$1"
   has "^[* ] fiber [0-9]+ 'computer', started at <computer>: running on thread [0-9]+" "$1"
   # All stacks from where they wait to their starts: "apply all" once.
   [ "$(count '^#[0-9]+ .* waiter \(p=.*inside\.c:')" = 20 ] || fail "$1: the waiters' stacks: $(cat "$TMP/log")"

@@ -25,8 +25,19 @@ gives 2 'takes no value' --verbose=1 true
 gives 2 'nearest: round-robin' --spawn roundrobin true
 gives 2 'neither jemalloc nor libc' --malloc=tc true
 gives 2 'there is no option -x' -x true
+gives 2 'short for more than one: --stack-size, --stats' --sta true
+gives 0 FIBERTHREAD_WORKERS=2 --work 2 env
 gives 127 'No such file' /no/such/program
 gives 126 'ermission' /etc/passwd
+gives 126 'Is a directory' /tmp
+printf '#!/no/such/interpreter\n' >"$TMP/orphan"
+printf 'echo "by sh"\n' >"$TMP/plain"
+chmod +x "$TMP/orphan" "$TMP/plain"
+gives 127 'its interpreter or loader is not there' "$TMP/orphan"
+gives 0 'by sh' "$TMP/plain"
+gives 127 'the subcommand doctor has to be the first word' --workers 2 doctor true
+gives 127 'the subcommand compare has to be' comapre true
+gives 2 'fiberthread top: ' top --no-such-option
 gives 0 'fibers=164' --stats --workers 2 -- "$TMP/many" 100
 gives 0 '"fibers":164' --stats=json -w1 -s local "$TMP/many" 100
 gives 0 'FIBERTHREAD_DEADLOCK=abort' --deadlock=abort env
@@ -69,6 +80,9 @@ done
 gives 0 'threads become fibers on this machine' doctor
 gives 0 'it, or a library of its own, makes threads' doctor "$TMP/many"
 gives 127 'no such program' doctor /no/such/program
+gives 127 'Is a directory' doctor /tmp
+gives 127 'NO   /no/such/interpreter: there is no such program' doctor "$TMP/orphan"
+gives 0 'a script without #!, run by sh' doctor "$TMP/plain"
 gives 2 usage doctor a b
 gcc -static -O2 -w -pthread -o "$TMP/static" "$top/tests/programs/src/many.c" || fail "gcc -static failed"
 gives 1 'linked statically' doctor "$TMP/static"
@@ -80,6 +94,8 @@ printf '#!/usr/bin/env -S A=1 bash -e\ntrue\n' >"$TMP/script"
 gives 0 'interpreter: /' doctor "$TMP/script"
 printf 'void __tsan_init(void) {}\nint main() { return 0; }\n' >"$TMP/tsan.c"
 gcc -rdynamic -o "$TMP/tsan" "$TMP/tsan.c" && gives 1 ThreadSanitizer doctor "$TMP/tsan"
+printf '__attribute__((section(".go.buildinfo"))) int go = 1;\nint main() { return 0; }\n' >"$TMP/go.c"
+gcc -o "$TMP/go" "$TMP/go.c" && gives 1 "threads stay NPTL's" doctor "$TMP/go"
 printf '#define _GNU_SOURCE\n#include <pthread.h>\nint main() { cpu_set_t s; CPU_ZERO(&s); CPU_SET(0, &s); return pthread_setaffinity_np(pthread_self(), sizeof s, &s) * 0; }\n' >"$TMP/affinity.c"
 gcc -o "$TMP/affinity" "$TMP/affinity.c" && gives 0 'pthread_setaffinity_np in affinity' doctor "$TMP/affinity"
 head -c 1000 "$TMP/many" >"$TMP/cut"
@@ -100,6 +116,10 @@ gives 0 'exit status 3' compare -r 2 -- sh -c 'exit 3'
 gives 1 'Nothing was compared' compare -- sh -c 'echo $LD_PRELOAD'
 gives 1 'But so do two runs on NPTL' compare -- sh -c 'echo $$'
 gives 127 'no such program' compare /no/such/program
+gives 126 'Is a directory' compare /tmp
+gives 126 'cannot be run: its interpreter' compare "$TMP/orphan"
+gives 0 'Output and status are the same (6 bytes' compare -r 2 "$TMP/plain"
+FIBERTHREAD_NPTL=1 gives 0 'no threads' compare -r 2 -- "$TMP/many" 100
 gives 2 usage compare -r x true
 
 # Completion, as bash calls it.
