@@ -16,7 +16,6 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include <memory>
@@ -25,6 +24,7 @@
 
 #include "sched/chaos.h"
 #include "sched/worker.h"
+#include "tests/single_steps.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;
@@ -1240,49 +1240,16 @@ Test(fiber_api, in_the_child_of_a_fork) {
 #if defined(__x86_64__)
 // A handle may become stale while one wakes by it. That one takes nothing from the next fiber that has the record: tried at each
 // instruction of fiberthread_wakeup(), where a kernel thread is stopped, by single steps, until the fiber has ended and the next one was woken.
-namespace late {
-enum { kBefore, kStopped, kGoOn, kReturned };
-std::atomic<int> stage{kBefore};
-int stop_at, passed_by;
-
-void at_instruction(int, siginfo_t*, void* p) {
-  auto& registers = static_cast<ucontext_t*>(p)->uc_mcontext.gregs;
-  auto from = static_cast<uintptr_t>(registers[REG_RIP]) - reinterpret_cast<uintptr_t>(fiberthread_wakeup);
-  if (from > 400 || tls_busy || passed_by++ != stop_at) return;  // Busy: it has a lock, perhaps
-  registers[REG_EFL] &= ~0x100;
-  stage = kStopped;
-  while (stage != kGoOn) cpu_relax();
-}
-
-[[gnu::noinline]] void wake_in_steps(fiberthread_t h) {
-  asm volatile("lea -128(%%rsp), %%rsp; pushfq; orq $0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp" ::: "memory", "cc");
-  fiberthread_wakeup(h);
-  asm volatile("lea -128(%%rsp), %%rsp; pushfq; andq $~0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp" ::: "memory", "cc");
-}
-}  // namespace late
-
 Test(fiber_api, a_late_wake_up_takes_none_away, .timeout = 240) {
-  struct sigaction action {};
-  action.sa_sigaction = late::at_instruction;
-  action.sa_flags = SA_SIGINFO;
-  REAL(sigaction)(SIGTRAP, &action, nullptr);
   if (on_nptl()) cr_skip_test("no records");
   int tried = 0;
-  for (late::stop_at = 0;; late::stop_at++) {
-    late::stage = late::kBefore;
-    late::passed_by = 0;
+  for (int step = 0;; step++) {
     Fiber first = Fiber::spawn([] { Fiber::yield(); });
     fiberthread_t handle = first.handle();
     FiberRecord* place = record(first);
     until_waits(first);
     Threads t;
-    t.kernel([&] {
-      (void)self();
-      late::wake_in_steps(handle);
-      late::stage = late::kReturned;
-    });
-    until([] { return late::stage != late::kBefore; });
-    bool all = late::stage == late::kReturned;
+    bool all = !steps::run(t, step, [=] { fiberthread_wakeup(handle); });
     first.cancel();  // it may be marked as woken, but not be awake yet
     cr_assert_eq(first.join(), 0);
     if (all) break;
@@ -1301,16 +1268,16 @@ Test(fiber_api, a_late_wake_up_takes_none_away, .timeout = 240) {
       tried++;
       next.start();
       next.wakeup();
-      late::stage = late::kGoOn;
+      steps::stage = steps::kGoOn;
       t.join();
       woken = true;
       cr_assert_eq(next.join(), 0);
-      cr_assert_eq(e, 0, "stopped at instruction %d", late::stop_at);
+      cr_assert_eq(e, 0, "stopped at instruction %d", step);
       break;
     }
-    late::stage = late::kGoOn;
+    steps::stage = steps::kGoOn;
   }
-  cr_assert(tried > 10, "%d of %d", tried, late::stop_at);
+  cr_assert(tried > 10, "%d times", tried);
 }
 #endif
 

@@ -8,6 +8,7 @@
 
 #include <atomic>
 
+#include "tests/single_steps.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;
@@ -292,6 +293,33 @@ Test(barrier, may_go_when_a_wait_has_returned, .timeout = 120) {
     i % 2 ? t.kernel(body) : t.fiber(body);
   }
 }
+
+#if defined(__x86_64__)
+// Whoever comes last returns at once, and may make another barrier of the place, wherever the other one is on its way into its wait.
+Test(barrier, may_go_while_another_is_about_to_wait, .timeout = 120) {
+  int gone = 0;
+  for (int step = 0;; step++) {
+    alignas(Barrier) unsigned char memory[sizeof(Barrier)];
+    auto* b = new (memory) Barrier(2);
+    int e = -1;
+    Threads t;
+    bool all = !steps::run(t, step, [&] { e = b->arrive_and_wait(); });
+    if (b->arrive_and_wait_for(0) == 0) {  // it has arrived
+      gone++;
+      b->~Barrier();
+      new (memory) Barrier(2);
+      steps::stage = steps::kGoOn;
+    } else {
+      steps::stage = steps::kGoOn;
+      cr_assert_eq(b->arrive_and_wait(), 0);
+    }
+    t.join();
+    cr_assert_eq(e, 0);
+    if (all) break;
+  }
+  cr_assert_gt(gone, 0);
+}
+#endif
 
 // Timeouts come at every point of a phase; all the same each phase has all.
 Test(barrier, giving_up_loses_no_phase, .timeout = 120) {
