@@ -129,7 +129,7 @@ struct {
        std::thread([] { usleep(20000); exit(19); }).join();
      }},
     {"_exit beside exit", [] { atexit([] { tell("atexit"); for (;;) pause(); }); std::thread([] { usleep(20000); _exit(20); }).detach(); exit(21); }},
-    {"exit in a handler of exit", [] { atexit([] { tell("first"); }); atexit([] { tell("second"); exit(22); }); others(); as_thread([] { exit(23); }); }},
+    {"exit in a handler of exit", [] { atexit([] { tell("first"); }); atexit([] { tell("second"); exit(22); }); as_thread([] { exit(23); }); }},
     {"exit while streams are locked",
      [] {
        std::thread([] { flockfile(stderr), ready++; for (;;) pause(); }).detach();
@@ -177,7 +177,7 @@ struct {
        while (ready < 4) usleep(100);
        as_thread([] { exit(26); });
      }},
-    {"exit in a signal handler", [] { atexit([] { tell("atexit"); }); signal(SIGUSR1, [](int) { exit(27); }); others(); std::thread([] { raise(SIGUSR1); }).join(); }},
+    {"exit in a signal handler", [] { atexit([] { tell("atexit"); }); signal(SIGUSR1, [](int) { exit(27); }); std::thread([] { raise(SIGUSR1); }).join(); }},
     {"exit in a handler of a parked main", [] { atexit([] { tell("atexit"); }); signal(SIGUSR1, [](int) { exit(28); }); std::thread([] { usleep(3000); kill(getpid(), SIGUSR1); for (;;) pause(); }).join(); }},
     {"exit in a key's destructor",
      [] {
@@ -187,7 +187,7 @@ struct {
     {"exit in a thread_local's destructor", [] { struct Exits { int n = 0; ~Exits() { if (n) tell("destructor"), exit(n); } }; atexit([] { tell("atexit"); }); as_thread([] { static thread_local Exits e; e.n = 30; }); }},
     {"exit in a cleanup handler of the cancelled", [] { atexit([] { tell("atexit"); }); as_thread([] { pthread_cleanup_push([](void*) { exit(31); }, nullptr); pthread_cancel(pthread_self()); pause(); pthread_cleanup_pop(0); }); }},
     {"exit in pthread_once", [] { atexit([] { tell("atexit"); }); as_thread([] { static pthread_once_t once = PTHREAD_ONCE_INIT; pthread_once(&once, [] { exit(32); }); }); }},
-    {"key's destructors at exit", [] { pthread_key_t k; pthread_key_create(&k, [](void*) { tell("never"); }); pthread_setspecific(k, "x"); others(); exit(33); }},
+    {"key's destructors at exit", [] { pthread_key_t k; pthread_key_create(&k, [](void*) { tell("never"); }); pthread_setspecific(k, "x"); exit(33); }},
     {"main's key's destructors at pthread_exit", [] { pthread_key_t k; pthread_key_create(&k, [](void*) { tell("destructor"); }); pthread_setspecific(k, "x"); std::thread([] { usleep(3000); tell("last"); }).detach(); pthread_exit(nullptr); }},
     {"exit after main has gone", [] { atexit([] { tell("atexit"); }); local.name = "local of main"; std::thread([] { usleep(5000); local.name = "local of the thread"; exit(34); }).detach(); pthread_exit(nullptr); }},
     {"fork at exit",
@@ -211,11 +211,10 @@ struct {
        static pthread_t caller;
        atexit([] { tell("last handler"); });
        atexit([] { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr); pthread_cancel(caller); usleep(1000); tell("not cancelled"); });
-       others();
        as_thread([] { caller = pthread_self(); exit(36); });
      }},
     {"pthread_exit in a handler of exit", [] { atexit([] { tell("last handler"); _exit(37); }); atexit([] { tell("ends"); pthread_exit(nullptr); }); as_thread([] { exit(39); }); }},
-    {"quick_exit makes threads", [] { at_quick_exit([] { std::thread([] { tell("thread at quick_exit"); }).join(); }); others(); quick_exit(40); }},
+    {"quick_exit makes threads", [] { at_quick_exit([] { std::thread([] { tell("thread at quick_exit"); }).join(); }); quick_exit(40); }},
     {"streams are flushed beside writers",
      [] {
        for (int i = 0; i < 3; i++) std::thread([] { FILE* f = fopen("/dev/null", "w"); ready++; for (;;) fputs("text\n", f); }).detach();
@@ -227,7 +226,7 @@ struct {
     {"_exit beside a join", [] { std::thread t([] { usleep(3000); _exit(43); }); t.join(); }},
     {"SYS_exit of main, exit of another", [] { atexit([] { tell("atexit"); }); std::thread([] { usleep(5000); exit(44); }).detach(); syscall(SYS_exit, 45); }},
     {"SYS_exit of the last", [] { atexit([] { tell("never"); }); std::thread([] { usleep(5000); syscall(SYS_exit, 46); }).detach(); syscall(SYS_exit, 47); }},
-    {"terminate in a thread", [] { others(); as_thread([] { throw 1; }); }},
+    {"terminate in a thread", [] { as_thread([] { throw 1; }); }},
     {"exec while threads run", [] { others(); as_thread([] { execl("/bin/sh", "sh", "-c", "exit 48", nullptr); }); }},
     {"stdin at exit", [] { std::thread([] { char c; fgetc(fdopen(dup(0), "r")); }).detach(); usleep(1000); exit(17); }},
 };
