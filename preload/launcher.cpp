@@ -236,7 +236,7 @@ Result run(const std::vector<std::string>& command, const std::vector<std::strin
     _exit(kCannotRun);
   }
   close(failed[1]);
-  r.started = read(failed[0], &r.error, sizeof r.error) == 0;
+  r.started = read(failed[0], &r.error, sizeof r.error) == 0;  // after the exec: until then the child's memory is ours
   close(failed[0]);
   rusage usage{};
   char name[64];

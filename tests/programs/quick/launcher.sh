@@ -113,6 +113,9 @@ gives 0 'Output and status are the same' compare -r 2 -- "$TMP/many" 100
 grep -q '^fibers made *164$' "$TMP/out" && grep -q '^kernel threads' "$TMP/out" && grep -q '^verdict: ' "$TMP/out" || fail "compare: $(cat "$TMP/out")"
 gives 0 'no threads' compare -r 2 true
 gives 0 'exit status 3' compare -r 2 -- sh -c 'exit 3'
+# Peak memory is the program's: not what the launcher keeps of the first side's output.
+gives 0 '(60000000 bytes' compare -r 2 -- head -c 60000000 /dev/zero
+awk '/^peak memory/ { ok = $3 < 30 && $5 < 30 } END { exit !ok }' "$TMP/out" || fail "compare: $(cat "$TMP/out")"
 gives 1 'Nothing was compared' compare -- sh -c 'echo $LD_PRELOAD'
 gives 1 'But so do two runs on NPTL' compare -- sh -c 'echo $$'
 gives 127 'no such program' compare /no/such/program
