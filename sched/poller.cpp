@@ -107,7 +107,7 @@ int open_epoll() {
 uint8_t asked_again(int fd) {
   int type = 0;
   uint32_t size = sizeof type;
-  if (raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size)) == 0) return type == SOCK_STREAM ? 0 : EPOLLOUT;
+  if (raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size)) == 0) return type == SOCK_STREAM ? uint8_t{0} : uint8_t{EPOLLOUT};
   struct stat s;
   return raw_syscall(SYS_fstat, fd, arg(&s)) == 0 && S_ISFIFO(s.st_mode) ? 0 : kAll;
 }

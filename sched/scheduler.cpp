@@ -50,7 +50,6 @@ constexpr uint32_t kNextStreak = 32;   // fibers from `next` in a row before the
 constexpr uint32_t kFairTick = 61;     // every so many looks the global queue comes first
 constexpr uint32_t kMostMoved = 32;    // from a local queue that is too long, at once
 constexpr uint32_t kStealAgeUs = 5;    // how long `next` belongs to its slot alone
-constexpr uint32_t kSpinUs = 20;       // how long a worker searches before it sleeps
 constexpr uint32_t kAttendedUs = 100;  // so long after it got events, a worker is expected to look for more
 constexpr uint32_t kGoesOnUs = 15;     // who runs so long after it woke another had better wake a worker for it, if one is idle
 constexpr uint8_t kTimed = 32;         // after so many wake-ups one is timed
@@ -658,12 +657,18 @@ FiberRecord* find(Worker* w) {
     }
     uint64_t start = cycles();
     do {
-      if ((f = steal(w)) || (f = pick(w))) return f;
+      if ((f = steal(w)) || (f = pick(w))) {
+        w->spin_us = kSpinUs;
+        return f;
+      }
       if (block_populate()) start = cycles();
       else for (int i = 0; i < 8; i++) cpu_relax();
-    } while (cycles() - start < kSpinUs * cycles_per_us);
+    } while (cycles() - start < w->spin_us * cycles_per_us);
     if (look_at_poller(w) && (f = pick(w))) return f;
     go_idle(w);
+    // Would a full search have found it? Where the next work is always further away, each search takes its time from others: from the
+    // program's other end, if that is on the same machine.
+    w->spin_us = cycles() - start < 2 * kSpinUs * cycles_per_us ? kSpinUs : w->spin_us / 2;
   }
 }
 

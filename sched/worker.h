@@ -30,6 +30,8 @@ struct Slot {
 
 enum Revoked : uint32_t { kKept = 0, kAsked = 1, kTaken = 2 };
 
+constexpr uint32_t kSpinUs = 20;  // a worker searches for so long before it sleeps, while that pays
+
 // A kernel thread that runs fibers. Never freed.
 struct alignas(64) Worker {
   Context context;  // worker context, while a fiber runs
@@ -63,6 +65,7 @@ struct alignas(64) Worker {
   FiberRecord* watched_next = nullptr;
   uint32_t watched_heartbeat = 0;
   uint64_t watched_since = 0;          // cycles()
+  uint32_t spin_us = kSpinUs;          // how long it searches before it sleeps
 
   // Of a bound worker: it runs that fiber only, without a slot. Changed by itself.
   FiberRecord* bound = nullptr;

@@ -13,6 +13,8 @@
 
 #include <atomic>
 
+#include "sched/fiber.h"
+
 using Dlsym = void* (*)(void* handle, const char* name);
 using Dlvsym = void* (*)(void* handle, const char* name, const char* version);
 
@@ -27,13 +29,6 @@ __attribute__((visibility("hidden"))) void* fiberthread_dl_ours(void* handle, co
 
 namespace fiberthread {
 namespace {
-
-bool contains(const dl_phdr_info* o, const void* address) {
-  auto at = reinterpret_cast<uintptr_t>(address) - o->dlpi_addr;
-  for (int i = 0; i < o->dlpi_phnum; i++)
-    if (o->dlpi_phdr[i].p_type == PT_LOAD && at - o->dlpi_phdr[i].p_vaddr < o->dlpi_phdr[i].p_memsz) return true;
-  return false;
-}
 
 // Not libc's, which a sanitizer may have taken over that asks us for them as it starts; the barrier keeps the compiler from calling it.
 bool same(const char* a, const char* b) {
@@ -79,63 +74,74 @@ void* defined_by(uintptr_t base, const ElfW(Dyn)* d, const char* name, uint32_t 
   }
 }
 
-void* defined_by(const dl_phdr_info* o, const char* name, uint32_t hash) {
-  const ElfW(Dyn)* d = nullptr;
-  for (int i = 0; i < o->dlpi_phnum; i++)
-    if (o->dlpi_phdr[i].p_type == PT_DYNAMIC) d = reinterpret_cast<const ElfW(Dyn)*>(o->dlpi_addr + o->dlpi_phdr[i].p_vaddr);
-  return defined_by(o->dlpi_addr, d, name, hash);
-}
+// The objects from the program to libc, in the order in which the loader looks at those of the global scope. They stay as long as the
+// process, so nobody needs the loader's lock to look at them: in the child of a fork it might be taken for ever.
+struct Object {
+  uintptr_t base;
+  const ElfW(Phdr)* headers;
+  int header_count;
+  const ElfW(Dyn)* dynamic;
 
-// A walk through all objects, in the order in which the loader looks at those of the global scope.
-struct Search {
-  const char* name;
-  const void* caller;
-  bool after_caller;     // what the caller's own place in that order leads to: RTLD_NEXT
-  uint32_t hash = gnu_hash(name);
-  uintptr_t vdso = getauxval(AT_SYSINFO_EHDR);
-  bool us_seen = false, caller_seen = false;
-  bool others = false;   // a library between us and libc, or between the caller and us, has one
-  void *ours = nullptr, *libcs = nullptr;
-};
-
-int look(dl_phdr_info* o, size_t, void* p) {
-  auto& s = *static_cast<Search*>(p);
-  bool us = contains(o, reinterpret_cast<const void*>(&look)), asks = contains(o, s.caller);
-  if (us) {
-    s.us_seen = true;
-    s.ours = asks ? nullptr : defined_by(o, s.name, s.hash);
-    if (!s.ours) return 1;
-  } else if (contains(o, reinterpret_cast<const void*>(&gnu_get_libc_version))) {
-    s.libcs = defined_by(o, s.name, s.hash);
-  } else if (!s.libcs && (s.us_seen || (s.after_caller && s.caller_seen)) && o->dlpi_addr != s.vdso && defined_by(o, s.name, s.hash)) {
-    s.others = true;
+  bool contains(const void* address) const {
+    auto at = reinterpret_cast<uintptr_t>(address) - base;
+    for (int i = 0; i < header_count; i++)
+      if (headers[i].p_type == PT_LOAD && at - headers[i].p_vaddr < headers[i].p_memsz) return true;
+    return false;
   }
-  s.caller_seen |= asks;
-  return 0;
-}
+  void* defines(const char* name, uint32_t hash) const { return defined_by(base, dynamic, name, hash); }
+};
+constexpr int kMost = 512;  // with more, the loader answers for itself
+Object objects[kMost];
+int count = 0;  // the last one is libc
+Object* us = nullptr;
 
-int in_libc(dl_phdr_info* o, size_t, void* p) {
-  return contains(o, reinterpret_cast<const void*>(&gnu_get_libc_version)) ? 1 + contains(o, p) : 0;
+int add_object(dl_phdr_info* o, size_t, void* vdso) {
+  if (o->dlpi_addr == *static_cast<uintptr_t*>(vdso)) return 0;
+  if (count == kMost) return 1;
+  Object& a = objects[count++] = {o->dlpi_addr, o->dlpi_phdr, o->dlpi_phnum, nullptr};
+  for (int i = 0; i < a.header_count; i++)
+    if (a.headers[i].p_type == PT_DYNAMIC) a.dynamic = reinterpret_cast<const ElfW(Dyn)*>(a.base + a.headers[i].p_vaddr);
+  if (a.contains(reinterpret_cast<const void*>(&add_object))) us = &a;
+  return a.contains(reinterpret_cast<const void*>(&gnu_get_libc_version));
 }
 
 link_map* libc = nullptr;
-decltype(&dl_iterate_phdr) each_object = nullptr;  // libc's: a program's own may ask for the next one here
 std::atomic<bool> ready{false};
+SpinLock lock;
 
 template <class F>
 F of_libc(const char* name) {
   return reinterpret_cast<F>(defined_by(libc->l_addr, libc->l_ld, name, gnu_hash(name)));
 }
 
-// Two threads may do this at once, and find the same.
+// At the start of the process, or when somebody asks before.
 void get_ready() {
+  SpinGuard guard(lock);
+  if (ready.load(std::memory_order_relaxed)) return;
   Dl_info info;
   dladdr1(reinterpret_cast<const void*>(&gnu_get_libc_version), &info, reinterpret_cast<void**>(&libc), RTLD_DL_LINKMAP);
-  each_object = of_libc<decltype(&dl_iterate_phdr)>("dl_iterate_phdr");
+  // libc's: a program's own may ask for the next one here.
+  auto each_object = of_libc<decltype(&dl_iterate_phdr)>("dl_iterate_phdr");
+  uintptr_t vdso = getauxval(AT_SYSINFO_EHDR);
+  each_object(add_object, &vdso);
   auto libcs = of_libc<Dlsym>("dlsym");
   fiberthread_next_dlvsym = reinterpret_cast<Dlvsym>(libcs(RTLD_NEXT, "dlvsym"));
   fiberthread_next_dlsym = reinterpret_cast<Dlsym>(libcs(RTLD_NEXT, "dlsym"));
   ready.store(true, std::memory_order_release);
+}
+
+// Not ours to answer.
+bool others_have_it(const char* name, uint32_t hash, const void* caller, bool next) {
+  bool asked = false;
+  for (const Object* o = objects; o < objects + count - 1; o++) {
+    if (o != us && (o > us || (next && asked)) && o->defines(name, hash)) return true;
+    asked |= o->contains(caller);
+  }
+  return false;
+}
+
+[[gnu::constructor]] void look_around() {
+  if (!ready.load(std::memory_order_acquire)) get_ready();
 }
 
 }  // namespace
@@ -144,21 +150,23 @@ void get_ready() {
 using namespace fiberthread;
 
 void* fiberthread_dl_ours(void* handle, const char* name, const char* version, const void* caller) {
-  if (__builtin_expect(!ready.load(std::memory_order_acquire), 0)) get_ready();
+  look_around();
   if (handle == RTLD_DEFAULT && !version) return nullptr;  // that finds us by itself
+  uint32_t hash = gnu_hash(name);
+  const Object& last = objects[count - 1];
+  if (!us || us == &last || us->contains(caller) || !last.contains(reinterpret_cast<const void*>(&gnu_get_libc_version))) return nullptr;
+  void *ours = us->defines(name, hash), *libcs = ours ? last.defines(name, hash) : nullptr;
   bool next = handle == RTLD_NEXT;
-  Search s{name, caller, next};
-  each_object(look, &s);
-  if (!s.ours || !s.libcs || s.others || (next && !s.caller_seen)) return nullptr;
-  void* found = s.libcs;
+  if (!libcs || others_have_it(name, hash, caller, next)) return nullptr;
+  void* found = libcs;
   bool by_handle = !next && handle != RTLD_DEFAULT;
   if (version) found = fiberthread_next_dlvsym(by_handle ? handle : libc, name, version);
   else if (by_handle) found = fiberthread_next_dlsym(handle, name);
-  if (!found || each_object(in_libc, found) != 2) return nullptr;
+  if (!found || !last.contains(found)) return nullptr;
   // What an older version means we do not know, but of condition variables: those are as large, and as zero when new.
-  if (version && found != s.libcs) {
+  if (version && found != libcs) {
     for (const char *cond = "pthread_cond_", *n = name; *cond; cond++, n++)
       if (*n != *cond) return nullptr;
   }
-  return s.ours;
+  return ours;
 }
