@@ -26,12 +26,16 @@ int main_trace(int argc, char** argv) {
   };
   int raw = open(raw_name.c_str(), O_RDONLY | O_CLOEXEC);
   if (raw < 0) return fails(raw_name, strerror(errno));
+  if (flock(raw, LOCK_EX | LOCK_NB)) return fails(raw_name, "its process has not ended");
+  decltype(fiberthread::TraceHead::magic) magic = 0;
+  if (pread(raw, &magic, sizeof magic, offsetof(fiberthread::TraceHead, magic)) != sizeof magic || magic != fiberthread::TraceHead::kMagic)
+    return fails(raw_name, "is no trace");  // FILE stays what it is
   int file = open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (file < 0) return fails(name, strerror(errno));
   if (flock(file, LOCK_EX | LOCK_NB)) return fails(name, "its process has not ended");
   if (ftruncate(file, 0)) return fails(name, strerror(errno));
   long r = fiberthread::TraceText::convert(raw, file);
-  if (r == -ENODATA) return fails(raw_name, "is no trace");
+  if (r == -ENODATA) return fails(raw_name, "is cut short");
   if (r < 0 && r != -EFBIG) return fails(name, strerror(static_cast<int>(-r)));
   if (r == -EFBIG) fails(name, "ends early: it has become too large");
   unlink(raw_name.c_str());

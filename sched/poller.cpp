@@ -309,11 +309,12 @@ void poll_was_empty(int fd, PollSeen seen) {
   if (Descriptor* d = find(fd)) d->notes.empty.store(~join(seen), std::memory_order_relaxed);
 }
 
-// Acquire: who sees the count sees what kind of event it was. What comes after that is not counted in `seen`.
+// Acquire: who sees the count sees what kind of event it was. What comes after that is not counted in `seen`. Of streams only: a packet
+// socket looks elsewhere for poll() than for a read.
 bool poll_is_empty(int fd, PollSeen seen) {
   Descriptor* d = find(fd);
   return d && d->notes.empty.load(std::memory_order_relaxed) == ~join(seen) && d->seen.load(std::memory_order_acquire) == join(seen) &&
-         !d->odd.load(std::memory_order_relaxed);
+         !d->odd.load(std::memory_order_relaxed) && __atomic_load_n(&d->again, __ATOMIC_RELAXED) == 0;
 }
 
 // ---- the end of a number's life ----

@@ -406,7 +406,7 @@ bool preempt_init() {
 void preempt_look_at_objects() {
   // Once: dlsym() would forget the error that the program's next dlerror() shall tell.
   static const void* const loader = dlsym(RTLD_DEFAULT, "__tls_get_addr");
-  static const void* const libc = dlsym(RTLD_DEFAULT, "gnu_get_libc_version");
+  static const void* const libc = dlsym(RTLD_NEXT, "gnu_get_libc_version");
   static const void* const malloc = dlsym(RTLD_DEFAULT, "malloc");
   Search s;
   s.loader = loader;

@@ -656,14 +656,15 @@ FiberRecord* find(Worker* w) {
       searching.fetch_add(1, std::memory_order_seq_cst);
     }
     uint64_t start = cycles();
+    bool made;
     do {
       if ((f = steal(w)) || (f = pick(w))) {
         w->spin_us = kSpinUs;
         return f;
       }
-      if (block_populate()) start = cycles();
+      if ((made = block_populate())) start = cycles();
       else for (int i = 0; i < 8; i++) cpu_relax();
-    } while (cycles() - start < w->spin_us * cycles_per_us);
+    } while (made || cycles() - start < w->spin_us * cycles_per_us);
     if (look_at_poller(w) && (f = pick(w))) return f;
     go_idle(w);
     // Would a full search have found it? Where the next work is always further away, each search takes its time from others: from the

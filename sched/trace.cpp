@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kMostBytes = uint64_t{96} << 20;  // of records: what viewers take as text
 
-char path[4096], raw_path[sizeof path + 32];  // as given; and of FILE.raw, or empty
+char path[4096], raw_path[2 * sizeof path + 64];  // as given; and of FILE.raw from the root, or empty
 bool of_child = false;
 std::atomic<int> file{-1}, raw{-1};
 enum Over : uint32_t { kOn, kEnded, kGaveUp };
@@ -32,6 +32,17 @@ TraceHead* head = nullptr;
 SpinLock words_lock;
 TraceBuffer others;
 SpinLock others_lock;
+
+// Else SIGXFSZ would end the program.
+using trace_text::within_file_limit;
+
+// Unless that name is another file's by now.
+void remove_raw() {
+  struct stat mine, there;
+  if (*raw_path && raw_syscall(SYS_fstat, raw, arg(&mine)) == 0 && raw_syscall(SYS_newfstatat, AT_FDCWD, arg(raw_path), arg(&there), AT_SYMLINK_NOFOLLOW) == 0 &&
+      mine.st_dev == there.st_dev && mine.st_ino == there.st_ino)
+    raw_syscall(SYS_unlinkat, AT_FDCWD, arg(raw_path), 0);
+}
 
 long open_it(const char* name, int flags) { return raw_syscall(SYS_openat, AT_FDCWD, arg(name), flags | O_CLOEXEC | O_NOCTTY, 0666); }
 
@@ -50,8 +61,12 @@ void give_up(const char* why, long error) {
 
 // A piece of the file, in memory; null: there is none.
 void* map_chunk(uint64_t at) {
+  if (!within_file_limit(at + kTraceChunk)) return nullptr;
   // Memory mapped from a hole cannot be written to when the disk is full.
-  if (raw_syscall(SYS_fallocate, raw, 0, static_cast<long>(at), kTraceChunk) < 0) return nullptr;
+  long r;
+  do r = raw_syscall(SYS_fallocate, raw, 0, static_cast<long>(at), kTraceChunk);
+  while (r == -EINTR);
+  if (r < 0) return nullptr;
   long mem = raw_syscall(SYS_mmap, 0, kTraceChunk, PROT_READ | PROT_WRITE, MAP_SHARED, raw, static_cast<long>(at));
   return mem < 0 && mem > -4096 ? nullptr : reinterpret_cast<void*>(mem);
 }
@@ -85,6 +100,7 @@ bool make_buffer(TraceBuffer& b, uint32_t track, uint32_t tid, bool bound) {
 void copy_chunk(TraceChunk* c) {
   uint64_t at = raw_size.fetch_add(kTraceChunk, std::memory_order_relaxed);
   if (at > kMostBytes) return give_up("it has become too large", 0);
+  if (!within_file_limit(at + kTraceChunk)) return give_up("it cannot be written", -EFBIG);
   c->end.store(c->base, std::memory_order_relaxed);
   c->copy.store(at, std::memory_order_relaxed);
   long r;
@@ -119,16 +135,20 @@ long open_files(uint32_t pid) {
     if (!named && (i || of_child)) t << "." << uint64_t{pid};
     if (i > 1 || (i && (named || of_child))) t << "." << static_cast<uint64_t>(i);
     name[t.size()] = 0;
-    Text r(raw_path, sizeof raw_path - 1);
+    long n = *name != '/' ? raw_syscall(SYS_getcwd, arg(raw_path), sizeof path) : 0;  // the program may go elsewhere
+    if (n > 0 && *raw_path == '/') raw_path[n - 1] = '/';
+    else n = 0;
+    Text r(raw_path + n, sizeof raw_path - 1 - static_cast<size_t>(n));
     r << static_cast<const char*>(name) << ".raw";
-    raw_path[r.size()] = 0;
+    raw_path[static_cast<size_t>(n) + r.size()] = 0;
     long fd = open_it(name, O_WRONLY | O_CREAT | O_APPEND), raw_fd = -1;
     if (fd < 0) return fd;
     struct stat s;
     bool taken = raw_syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) == -EWOULDBLOCK;
     if (!taken && raw_syscall(SYS_fstat, fd, arg(&s)) == 0 && S_ISREG(s.st_mode)) {
       raw_fd = open_it(raw_path, O_RDWR | O_CREAT | O_NOFOLLOW);
-      taken = raw_fd >= 0 && ours_before_exec(static_cast<int>(raw_fd), pid);
+      // Somebody's whose FILE has been renamed or removed; cut, it would kill him.
+      taken = raw_fd >= 0 && (raw_syscall(SYS_flock, raw_fd, LOCK_EX | LOCK_NB) == -EWOULDBLOCK || ours_before_exec(static_cast<int>(raw_fd), pid));
     }
     if (taken) {
       raw_syscall(SYS_close, fd);
@@ -220,7 +240,7 @@ void trace_start() {
   raw_syscall(SYS_prctl, PR_GET_NAME, arg(head->program));
   std::atomic_signal_fence(std::memory_order_seq_cst);
   head->magic = TraceHead::kMagic;
-  if (*raw_path) {  // until there is more
+  if (*raw_path && within_file_limit(512)) {  // until there is more
     char memory[512];
     Text out(memory, sizeof memory);
     out << "[\n{\"ph\":\"i\",\"s\":\"g\",\"ts\":0,\"pid\":" << uint64_t{pid} << ",\"tid\":0,\"name\":\"not ended yet, or killed: see fiberthread trace\"}\n]\n";
@@ -256,7 +276,8 @@ class Rest {
   void write() {
     if (!b_.chunk->n.load(std::memory_order_relaxed)) return;
     b_.chunk->end.store(b_.chunk->base, std::memory_order_relaxed);
-    raw_syscall(SYS_pwrite64, raw, arg(b_.chunk), kTraceChunk, static_cast<long>(raw_size.fetch_add(kTraceChunk, std::memory_order_relaxed)));
+    uint64_t at = raw_size.fetch_add(kTraceChunk, std::memory_order_relaxed);
+    if (within_file_limit(at + kTraceChunk)) raw_syscall(SYS_pwrite64, raw, arg(b_.chunk), kTraceChunk, static_cast<long>(at));
     b_.chunk->n.store(0, std::memory_order_relaxed);
   }
 
@@ -312,7 +333,7 @@ void trace_end() {
   head->ended.store(now, std::memory_order_relaxed);
   raw_syscall(SYS_ftruncate, file, 0);
   long r = TraceText::convert(raw, file);
-  if ((r == 0 || r == -EFBIG) && *raw_path) raw_syscall(SYS_unlinkat, AT_FDCWD, arg(raw_path), 0);
+  if (r == 0 || r == -EFBIG) remove_raw();
   if (r == 0 || before == kGaveUp) return;
   over.store(kOn, std::memory_order_relaxed);
   give_up(r == -EFBIG ? "it has become too large" : "it cannot be written", r == -EFBIG ? 0 : r);

@@ -4,11 +4,20 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "sched/text.h"
 #include "sched/trace.h"
 
 namespace fiberthread {
+
+namespace trace_text {
+inline bool within_file_limit(uint64_t size) {
+  rlimit64 limit;
+  return raw_syscall(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, arg(&limit)) != 0 || size <= limit.rlim_cur;
+}
+}  // namespace trace_text
 
 class TraceText {
  public:
@@ -37,7 +46,10 @@ class TraceText {
 
   TraceText(const char* in, uint64_t size, char* memory, int file)
       : in_(in), size_(size), head_(*reinterpret_cast<const TraceHead*>(in)), out_(memory, kMemory), file_(file),
-        scale_(head_.scale.load(std::memory_order_relaxed)), ended_(head_.ended.load(std::memory_order_relaxed)) {}
+        scale_(head_.scale.load(std::memory_order_relaxed)), ended_(head_.ended.load(std::memory_order_relaxed)) {
+    struct stat s;
+    is_file_ = raw_syscall(SYS_fstat, file, arg(&s)) == 0 && S_ISREG(s.st_mode);
+  }
 
   const TraceChunk* chunk(uint64_t at) const {
     return at && at % kTraceChunk == 0 && at + kTraceChunk <= size_ ? reinterpret_cast<const TraceChunk*>(in_ + at) : nullptr;
@@ -69,6 +81,8 @@ class TraceText {
     size_t left = out_.size();
     out_.clear();
     bytes_ += left;
+    // -EFBIG is for what ends early by itself.
+    if (!error_ && is_file_ && !trace_text::within_file_limit(bytes_)) error_ = -ENOSPC;
     while (left && !error_) {
       long r = raw_syscall(SYS_write, file_, arg(at), static_cast<long>(left));
       if (r == -EINTR) continue;
@@ -212,7 +226,7 @@ class TraceText {
   int file_;
   uint64_t scale_, ended_, bytes_ = 0;
   long error_ = 0;
-  bool too_large_ = false;
+  bool too_large_ = false, is_file_ = false;
   uint32_t maker_ = 0;
   char place_[48];  // "pid" and "tid" of a track's events
   size_t place_size_ = 0;

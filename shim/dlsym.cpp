@@ -7,13 +7,14 @@
 // nothing of ours on the stack.
 #include <dlfcn.h>
 #include <elf.h>
-#include <gnu/libc-version.h>
 #include <link.h>
+#include <stdlib.h>
 #include <sys/auxv.h>
 
 #include <atomic>
 
 #include "sched/fiber.h"
+#include "sched/syscall.h"
 
 using Dlsym = void* (*)(void* handle, const char* name);
 using Dlvsym = void* (*)(void* handle, const char* name, const char* version);
@@ -89,23 +90,46 @@ struct Object {
     return false;
   }
   void* defines(const char* name, uint32_t hash) const { return defined_by(base, dynamic, name, hash); }
+  // By a table of the old kind, in which we do not look.
+  bool is_secret() const {
+    for (const ElfW(Dyn)* d = dynamic; d && d->d_tag != DT_NULL; d++)
+      if (d->d_tag == DT_GNU_HASH) return false;
+    return dynamic != nullptr;
+  }
 };
 constexpr int kMost = 512;  // with more, the loader answers for itself
 Object objects[kMost];
 int count = 0;  // the last one is libc
 Object* us = nullptr;
+link_map* libc = nullptr;
 
-int add_object(dl_phdr_info* o, size_t, void* vdso) {
-  if (o->dlpi_addr == *static_cast<uintptr_t*>(vdso)) return 0;
+int add_object(dl_phdr_info* o, size_t, void* p) {
+  auto vdso = *static_cast<uintptr_t*>(p);
+  if (vdso && o->dlpi_addr == vdso) return 0;
   if (count == kMost) return 1;
   Object& a = objects[count++] = {o->dlpi_addr, o->dlpi_phdr, o->dlpi_phnum, nullptr};
   for (int i = 0; i < a.header_count; i++)
     if (a.headers[i].p_type == PT_DYNAMIC) a.dynamic = reinterpret_cast<const ElfW(Dyn)*>(a.base + a.headers[i].p_vaddr);
   if (a.contains(reinterpret_cast<const void*>(&add_object))) us = &a;
-  return a.contains(reinterpret_cast<const void*>(&gnu_get_libc_version));
+  return a.dynamic == libc->l_ld;
 }
 
-link_map* libc = nullptr;
+// By its name: each of its functions may be the program's own, or have its address there.
+link_map* find_libc() {
+  Dl_info info;
+  link_map* m = nullptr;
+  if (!dladdr1(reinterpret_cast<const void*>(&add_object), &info, reinterpret_cast<void**>(&m), RTLD_DL_LINKMAP)) return nullptr;
+  while (m->l_prev) m = m->l_prev;
+  for (; m; m = m->l_next) {
+    const char* name = m->l_name;
+    for (const char* p = name; *p; p++)
+      if (*p == '/') name = p + 1;
+    if (same(name, "libc.so.6")) return m;
+  }
+  return nullptr;
+}
+
+char* (*next_dlerror)() = nullptr;
 std::atomic<bool> ready{false};
 SpinLock lock;
 
@@ -118,12 +142,17 @@ F of_libc(const char* name) {
 void get_ready() {
   SpinGuard guard(lock);
   if (ready.load(std::memory_order_relaxed)) return;
-  Dl_info info;
-  dladdr1(reinterpret_cast<const void*>(&gnu_get_libc_version), &info, reinterpret_cast<void**>(&libc), RTLD_DL_LINKMAP);
+  libc = find_libc();
+  if (!libc) {
+    constexpr char kWhy[] = "fiberthread: there is no libc.so.6\n";
+    raw_syscall(SYS_write, 2, arg(kWhy), sizeof kWhy - 1);
+    abort();
+  }
   // libc's: a program's own may ask for the next one here.
   auto each_object = of_libc<decltype(&dl_iterate_phdr)>("dl_iterate_phdr");
   uintptr_t vdso = getauxval(AT_SYSINFO_EHDR);
   each_object(add_object, &vdso);
+  next_dlerror = of_libc<decltype(next_dlerror)>("dlerror");
   auto libcs = of_libc<Dlsym>("dlsym");
   fiberthread_next_dlvsym = reinterpret_cast<Dlvsym>(libcs(RTLD_NEXT, "dlvsym"));
   fiberthread_next_dlsym = reinterpret_cast<Dlsym>(libcs(RTLD_NEXT, "dlsym"));
@@ -134,7 +163,7 @@ void get_ready() {
 bool others_have_it(const char* name, uint32_t hash, const void* caller, bool next) {
   bool asked = false;
   for (const Object* o = objects; o < objects + count - 1; o++) {
-    if (o != us && (o > us || (next && asked)) && o->defines(name, hash)) return true;
+    if (o != us && (o > us || (next && asked)) && (o->is_secret() || o->defines(name, hash))) return true;
     asked |= o->contains(caller);
   }
   return false;
@@ -154,7 +183,7 @@ void* fiberthread_dl_ours(void* handle, const char* name, const char* version, c
   if (handle == RTLD_DEFAULT && !version) return nullptr;  // that finds us by itself
   uint32_t hash = gnu_hash(name);
   const Object& last = objects[count - 1];
-  if (!us || us == &last || us->contains(caller) || !last.contains(reinterpret_cast<const void*>(&gnu_get_libc_version))) return nullptr;
+  if (!us || us == &last || us->contains(caller) || last.dynamic != libc->l_ld) return nullptr;
   void *ours = us->defines(name, hash), *libcs = ours ? last.defines(name, hash) : nullptr;
   bool next = handle == RTLD_NEXT;
   if (!libcs || others_have_it(name, hash, caller, next)) return nullptr;
@@ -168,5 +197,6 @@ void* fiberthread_dl_ours(void* handle, const char* name, const char* version, c
     for (const char *cond = "pthread_cond_", *n = name; *cond; cond++, n++)
       if (*n != *cond) return nullptr;
   }
+  if (!version && !by_handle) next_dlerror();  // libc's would have forgotten an earlier error
   return ours;
 }

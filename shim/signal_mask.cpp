@@ -6,6 +6,7 @@
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/signal_frame.h"
+#include "shim/user_memory.h"
 
 // Of fortified programs; in no header.
 extern "C" void __longjmp_chk(struct __jmp_buf_tag* env, int value) noexcept __attribute__((noreturn));
@@ -157,8 +158,10 @@ FIBERTHREAD_EXPORT sighandler_t sigset(int sig, sighandler_t handler) noexcept {
 FIBERTHREAD_EXPORT int sigpending(sigset_t* set) noexcept {
   FiberRecord* me = ours();
   if (!me) return REAL(sigpending)(set);
-  *set = as_set(signal_pending_set(me));
-  return 0;
+  uint64_t pending = signal_pending_set(me);
+  if (copy_user(reinterpret_cast<uint64_t*>(set), &pending)) return 0;  // as many bytes as the kernel writes
+  errno = EFAULT;
+  return -1;
 }
 
 // The jump restores a mask in the kernel; ours must follow.

@@ -393,14 +393,15 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
     }
   }
   if (sig >= 32 && !room_for_pending()) return EAGAIN;
-  if (__builtin_expect(blocked && signalfd_shows.load(std::memory_order_relaxed) & bit(sig), 0) && keep_in_kernel(to, info)) return 0;
+  bool kept = __builtin_expect(blocked && signalfd_shows.load(std::memory_order_relaxed) & bit(sig), 0) && keep_in_kernel(to, info);
+  if (kept && to == tls_current) return 0;
   if (to == tls_current) {
     Busy busy;
     record(to, info, false);
     if (!blocked) to->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
     return 0;
   }
-  if (!record(to, info, false)) return 0;
+  if (!kept && !record(to, info, false)) return 0;
   // Looked at again: it may have been unblocked, or waited for, meanwhile.
   Busy busy;
   if (!(mask_of(to) & bit(sig))) tell(to, sig);
@@ -515,6 +516,8 @@ FIBERTHREAD_EXPORT int kill(pid_t pid, int sig) noexcept {
 
 FIBERTHREAD_EXPORT int sigqueue(pid_t pid, int sig, const union sigval value) noexcept {
   if (sent_to_ourselves(pid, sig, SI_QUEUE, value)) return 0;
+  FiberRecord* f = pid >= 1 << 22 && sched_started() && !in_vfork_child() ? fiber_of_tid(pid) : nullptr;
+  if (f && !f->kernel) pid = process;  // as kill()
   return REAL(sigqueue)(pid, sig, value);
 }
 

@@ -21,6 +21,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/tcb.h"
 #include "sched/worker.h"
@@ -691,6 +692,7 @@ long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f) {
   FiberRecord* me = tls_current;
   bool fiber = me && sched_started() && !me->kernel;
   // Futexes are one and the same for all threads of the process.
+  if (nr == SYS_clone && a & CLONE_VM && !(a & CLONE_THREAD)) poll_memory_shared();
   bool ours = (fiber || (nr == SYS_futex && sched_started())) && !(nr != SYS_futex && in_vfork_child());
   return ours ? in_fiber(nr, a, b, c, d, e, f) : raw_syscall(nr, a, b, c, d, e, f);
 }

@@ -157,6 +157,9 @@ static void failing(const char* how, void* p) {
   printf("%s", dlerror() ? "still an error\n" : "");
 }
 
+// The program may have any of libc's functions itself.
+const char* gnu_get_libc_version(void) { return "the program's"; }
+
 int main() {
   void *libc = dlopen("libc.so.6", RTLD_NOW), *libpthread = dlopen("libpthread.so.0", RTLD_NOW), *all = dlopen(NULL, RTLD_NOW);
   void *plugin = build("plugin", ""), *wrapper = build("wrapper", "-DWRAPS");
@@ -195,6 +198,12 @@ int main() {
   failing("next, unknown version", dlvsym(RTLD_NEXT, "pthread_create", "GLIBC_9.9"));
   failing("libc, a version too new for it", dlvsym(libc, "pthread_mutex_lock", "GLIBC_2.34"));
   failing("libc, known", dlsym(libc, "pthread_create"));
+  // What succeeds forgets an error that nobody has asked for.
+  for (int i = 0; i < 4; i++) {
+    dlsym(RTLD_NEXT, "no_such_function");
+    void* p = i < 2 ? dlsym(i ? libc : RTLD_NEXT, "pthread_create") : dlvsym(i == 2 ? libc : RTLD_NEXT, "pthread_create", FIRST);
+    printf("found %d, error %d\n", p != NULL, dlerror() != NULL);
+  }
   failing("not in libm", dlsym(dlopen("libm.so.6", RTLD_NOW), "my_own"));
   printf("data %d, others' functions %d\n", dlsym(libc, "environ") != NULL, dlsym(libc, "strlen") == dlsym(RTLD_NEXT, "strlen"));
 

@@ -135,6 +135,7 @@ static void invalid(void) {
     CASE(format("how %d", hows[i]), pthread_sigmask, hows[i], &set, &old);
   }
   FAILS("", sigpending, &set);
+  FAILS("bad pointer", sigpending, (sigset_t*)8);
   show_value("sigblock", "nothing", sigblock(0));
   int before = sigsetmask(0);
   show_value("sigsetmask", "back", sigsetmask(before));

@@ -11,10 +11,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { kLockPi2 = 13 };
+static int kLockPi2 = 13;  // FUTEX_LOCK_PI where there is none: before Linux 5.14
 static atomic_uint word;
 static long futex(int op, const struct timespec* t) { return syscall(SYS_futex, &word, op | FUTEX_PRIVATE_FLAG, 0, t, NULL, 0) == -1 ? errno : 0; }
 static int lock(void) {
@@ -58,7 +59,7 @@ static void* from_another(void* p) {
   show("trylock, another's", futex(FUTEX_TRYLOCK_PI, NULL));
   show("lock, passed", futex(FUTEX_LOCK_PI, &past));
   show("lock, tv_nsec 1e9", futex(FUTEX_LOCK_PI, &bad));
-  clock_gettime(CLOCK_MONOTONIC, &soon);
+  clock_gettime(kLockPi2 == FUTEX_LOCK_PI ? CLOCK_REALTIME : CLOCK_MONOTONIC, &soon);
   if ((soon.tv_nsec += 3000000) >= 1000000000) soon.tv_nsec -= 1000000000, soon.tv_sec++;
   show("lock, soon", futex(kLockPi2, &soon));
   show("unlock, another's", futex(FUTEX_UNLOCK_PI, NULL));
@@ -99,7 +100,7 @@ static void* ends(void* p) {
 static unsigned* page;
 static void answers(const char* what, unsigned value) {
   static const char* const names[] = {"lock", "trylock", "lock2", "unlock"};
-  static const int calls[] = {FUTEX_LOCK_PI, FUTEX_TRYLOCK_PI, kLockPi2, FUTEX_UNLOCK_PI};
+  const int calls[] = {FUTEX_LOCK_PI, FUTEX_TRYLOCK_PI, kLockPi2, FUTEX_UNLOCK_PI};
   for (int protection = 0; protection < 3; protection++)
     for (int i = 0; i < 4; i++) {
       mprotect(page, 4096, PROT_READ | PROT_WRITE);
@@ -124,7 +125,7 @@ static void* bad_words(void* p) {
   answers("of who has ended", gone_tid);
   munmap(page, 4096);
   for (int i = 0; i < 4; i++) {
-    static const int calls[] = {FUTEX_LOCK_PI, FUTEX_TRYLOCK_PI, kLockPi2, FUTEX_UNLOCK_PI};
+    const int calls[] = {FUTEX_LOCK_PI, FUTEX_TRYLOCK_PI, kLockPi2, FUTEX_UNLOCK_PI};
     show("not mapped", syscall(SYS_futex, page, calls[i] | FUTEX_PRIVATE_FLAG, 0, NULL, NULL, 0) == -1 ? errno : 0);
   }
   return p;
@@ -133,10 +134,9 @@ static void* bad_words(void* p) {
 // A lock becomes read-only while somebody waits for it; its owner can release it later.
 static void* waits_for_page(void* p) {
   waits = 1;
-  int e = syscall(SYS_futex, page, FUTEX_LOCK_PI_PRIVATE, 0, NULL, NULL, 0) == -1 ? errno : 0;
-  show("waited", e);
+  long e = syscall(SYS_futex, page, FUTEX_LOCK_PI_PRIVATE, 0, NULL, NULL, 0) == -1 ? errno : 0;
   *page = 0;
-  return p;
+  return (void*)e;
 }
 static void* becomes_read_only(void* p) {
   page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -149,7 +149,9 @@ static void* becomes_read_only(void* p) {
   show("unlock, read-only", syscall(SYS_futex, page, FUTEX_UNLOCK_PI_PRIVATE, 0, NULL, NULL, 0) == -1 ? errno : 0);
   mprotect(page, 4096, PROT_READ | PROT_WRITE);
   show("unlock", syscall(SYS_futex, page, FUTEX_UNLOCK_PI_PRIVATE, 0, NULL, NULL, 0) == -1 ? errno : 0);
-  pthread_join(t, NULL);
+  void* waited;
+  pthread_join(t, &waited);
+  show("waited", (long)waited);
   return p;
 }
 
@@ -168,6 +170,9 @@ static void* dies_read_only(void* p) {
 
 int main() {
   pthread_t t[8];
+  struct utsname u;
+  int major = 0, minor = 0;
+  if (uname(&u) == 0 && sscanf(u.release, "%d.%d", &major, &minor) == 2 && major * 1000 + minor < 5014) kLockPi2 = FUTEX_LOCK_PI;
   show("free", lock());
   pthread_create(&t[0], NULL, from_another, NULL);
   pthread_join(t[0], NULL);
