@@ -62,6 +62,9 @@ $(BUILD)/obj/%.cpp.o: %.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(LIBFLAGS) -c $< -o $@
 
+# Sanitizers ask it for libc's functions before they are ready themselves.
+$(BUILD)/obj/shim/dlsym.cpp.o: LIBFLAGS += -fno-sanitize=all
+
 $(BUILD)/obj/%.S.o: %.S Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(Q)$(CC) -g -I. -MMD -MP -c $< -o $@

@@ -131,7 +131,7 @@ link_map* find_libc() {
 
 char* (*next_dlerror)() = nullptr;
 std::atomic<bool> ready{false};
-SpinLock lock;
+std::atomic_flag busy;  // no SpinLock: in a sanitizer's build its code is checked too, when the sanitizer is not ready
 
 template <class F>
 F of_libc(const char* name) {
@@ -140,8 +140,9 @@ F of_libc(const char* name) {
 
 // At the start of the process, or when somebody asks before.
 void get_ready() {
-  SpinGuard guard(lock);
-  if (ready.load(std::memory_order_relaxed)) return;
+  while (busy.test_and_set(std::memory_order_acquire)) {
+  }
+  if (ready.load(std::memory_order_relaxed)) return busy.clear(std::memory_order_release);
   libc = find_libc();
   if (!libc) {
     constexpr char kWhy[] = "fiberthread: there is no libc.so.6\n";
@@ -157,6 +158,7 @@ void get_ready() {
   fiberthread_next_dlvsym = reinterpret_cast<Dlvsym>(libcs(RTLD_NEXT, "dlvsym"));
   fiberthread_next_dlsym = reinterpret_cast<Dlsym>(libcs(RTLD_NEXT, "dlsym"));
   ready.store(true, std::memory_order_release);
+  busy.clear(std::memory_order_release);
 }
 
 // Not ours to answer.

@@ -461,6 +461,9 @@ Test(channel, a_child_of_fork_relies_on_no_other_channel) {
 }
 
 Test(channel, children_of_forks_while_others_make_and_destroy_them, .timeout = 120) {
+#ifndef __x86_64__
+  return;  // under the emulator, whose own locks stay taken in the child when other threads had them
+#endif
   std::atomic<bool> over{false};
   auto come_and_go = [&] {
     ChannelCore* last = channel_make(0, sizeof(int), nullptr);

@@ -472,13 +472,15 @@ Test(fiber_api, all_are_visited) {
 
 Test(fiber_api, woken_ones_run_in_the_order_of_the_wake_ups) {
   if (!one_in_order()) return;
-  for (int others : {0, 3}) {
-    std::vector<int> order;
+  for (int others = 0; others <= 3;) {
+    // A fiber that the kernel stops may lose its slot to another, and both run then: that order says nothing.
+    uint64_t before = statistics.handovers;
+    std::atomic<int> ran{0}, order[100];
     std::vector<Fiber> fibers;
     for (int i = 0; i < 100; i++)
       fibers.push_back(Fiber::spawn([&, i] {
         Fiber::yield();
-        order.push_back(i);
+        order[ran++] = i;
       }));
     for (Fiber& f : fibers) until_waits(f);
     // Whatever runs in turn with them.
@@ -489,18 +491,22 @@ Test(fiber_api, woken_ones_run_in_the_order_of_the_wake_ups) {
         while (!stop) Fiber::reschedule();
       }));
     Fiber::sleep(kMs);
+    bool switched = false;
     // From a fiber that has just begun to run, so that it is not preempted in the middle.
     Fiber::spawn([&] {
       Fiber::sleep(kMs);
       for (Fiber& f : fibers) {
         f.wakeup();
-        cr_assert(order.empty());  // it does not switch
+        switched |= ran != 0;
       }
     }).join();
     for (Fiber& f : fibers) f.join();
     stop = true;
     for (Fiber& f : more) f.join();
-    for (int i = 0; i < 100; i++) cr_assert_eq(order[static_cast<size_t>(i)], i, "place %d has %d", i, order[static_cast<size_t>(i)]);
+    if (statistics.handovers != before) continue;
+    cr_assert(!switched);
+    for (int i = 0; i < 100; i++) cr_assert_eq(order[i], i, "place %d has %d", i, order[i].load());
+    others += 3;
   }
 }
 

@@ -130,9 +130,10 @@ Test(job_queue, a_cancelled_waiter_gives_up_and_the_task_goes_on) {
   cr_assert_eq(result, &gate);
 }
 
-// With one worker, and without chaos, the order is seen.
+// With one worker, and without chaos and preemption, the order is seen.
 Test(job_queue, first_in_first_out_and_a_yield_goes_to_the_end) {
   options.workers = 1;
+  options.preempt = false;
   chaos_seed = 0;
   static std::vector<int> order;
   struct Job {
