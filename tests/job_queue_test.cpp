@@ -132,9 +132,9 @@ Test(job_queue, a_cancelled_waiter_gives_up_and_the_task_goes_on) {
 
 // With one worker, and without chaos and preemption, the order is seen.
 Test(job_queue, first_in_first_out_and_a_yield_goes_to_the_end) {
-  options.workers = 1;
-  options.preempt = false;
   chaos_seed = 0;
+  options.preempt = false;
+  run_on(1);
   static std::vector<int> order;
   struct Job {
     int n;
@@ -199,7 +199,7 @@ Test(job_queue, keeps_no_more_fibers_than_asked_for) {
 }
 
 Test(job_queue, withdraws_what_has_not_begun) {
-  options.workers = 1;
+  run_on(1);
   Threads t;
   t.fiber([] {
     JobQueue q;

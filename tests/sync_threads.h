@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #endif
@@ -60,6 +61,17 @@ class Threads {
   }
   std::vector<One> threads_;
 };
+
+// The frame that a test runs in may have started the scheduler already, and a slot too many goes when its worker next looks.
+inline void run_on(uint32_t workers) {
+  fiberthread::options.workers = workers;
+  if (!fiberthread::sched_start()) return;
+  fiberthread::sched_set_concurrency(workers);
+  for (int i = 0; i < 20; i++) {
+    Threads t;
+    t.fiber([] { usleep(500); });
+  }
+}
 
 inline size_t queued(const void* address) {
   fiberthread::LockedQueue q(address);
