@@ -66,10 +66,13 @@ class Ordered {
   SelectCase* last_ = nullptr;
 };
 
-// Which case is looked at first. Not a good random number, but a different one each time.
+// Which case is looked at first: time, mixed as in SplitMix64 (Steele, Lea, Flood 2014). A single multiplication is not enough: a loop of
+// even steps then prefers some cases.
 size_t some_number(const void* salt) {
-  uint64_t x = (cycles() ^ reinterpret_cast<uintptr_t>(salt)) * 0x9E3779B97F4A7C15u;
-  return static_cast<size_t>(x >> 40);
+  uint64_t x = cycles() ^ reinterpret_cast<uintptr_t>(salt);
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+  return static_cast<size_t>(x >> 32);
 }
 
 }  // namespace
