@@ -443,6 +443,9 @@ void child_ends_well(pid_t child) {
 
 // A fork copies page by page while others go on, so it may tear their list. At the worst one of them is not there at all.
 Test(channel, a_child_of_fork_relies_on_no_other_channel) {
+#ifndef __x86_64__
+  return;  // as the next one
+#endif
   for (bool kernel : {false, true}) {
     auto body = [] {
       ChannelCore* before = channel_make(0, sizeof(int), nullptr);

