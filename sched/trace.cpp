@@ -109,10 +109,13 @@ void copy_chunk(TraceChunk* c) {
   if (r != kTraceChunk) give_up("it cannot be written", r < 0 ? r : -ENOSPC);
 }
 
-// Was this process another program, whose trace is in FILE.raw? exec() ended that, and nobody has made FILE of it.
-bool ours_before_exec(int fd, uint32_t pid) {
+// Whose trace is in FILE.raw? Zero: nobody's, it is empty; -1: it is something else, which is not ours to cut.
+int64_t trace_of(int fd) {
+  struct stat s;
   TraceHead h;
-  return raw_syscall(SYS_pread64, fd, arg(&h), sizeof h, 0) == sizeof h && h.magic == TraceHead::kMagic && h.pid == pid;
+  if (raw_syscall(SYS_fstat, fd, arg(&s)) != 0 || !S_ISREG(s.st_mode)) return -1;
+  if (s.st_size == 0) return 0;
+  return raw_syscall(SYS_pread64, fd, arg(&h), sizeof h, 0) == sizeof h && h.magic == TraceHead::kMagic ? int64_t{h.pid} : -1;
 }
 
 // FILE, or FILE.PID for the child of a fork, and while another process writes FILE. And FILE.raw; where that cannot be, as FILE is no
@@ -147,8 +150,14 @@ long open_files(uint32_t pid) {
     bool taken = raw_syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) == -EWOULDBLOCK;
     if (!taken && raw_syscall(SYS_fstat, fd, arg(&s)) == 0 && S_ISREG(s.st_mode)) {
       raw_fd = open_it(raw_path, O_RDWR | O_CREAT | O_NOFOLLOW);
-      // Somebody's whose FILE has been renamed or removed; cut, it would kill him.
-      taken = raw_fd >= 0 && (raw_syscall(SYS_flock, raw_fd, LOCK_EX | LOCK_NB) == -EWOULDBLOCK || ours_before_exec(static_cast<int>(raw_fd), pid));
+      int64_t of = raw_fd < 0 ? -1 : trace_of(static_cast<int>(raw_fd));
+      if (of < 0 && raw_fd >= 0) {
+        raw_syscall(SYS_close, raw_fd);
+        raw_fd = -1;
+      }
+      // Somebody's whose FILE has been renamed or removed; cut, it would kill him. Or of this process as another program: exec() ended
+      // that, and nobody has made FILE of it.
+      taken = raw_fd >= 0 && (raw_syscall(SYS_flock, raw_fd, LOCK_EX | LOCK_NB) == -EWOULDBLOCK || of == pid);
     }
     if (taken) {
       raw_syscall(SYS_close, fd);

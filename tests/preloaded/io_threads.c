@@ -2,10 +2,11 @@
 #include "waiting.h"
 
 #include <dirent.h>
+#include <netinet/tcp.h>
 
 enum { kThreads = 300 };
 static int fd[kThreads][2], eps[kThreads], kind;
-static atomic_int waiting;
+static atomic_int waiting, interrupted;
 static struct sockaddr_in full;  // its backlog is
 
 // As many as there are connect to it, and are interrupted: nobody will ever accept them.
@@ -15,6 +16,7 @@ static void* connect_here(void* p) {
   waiting++;
   int r = connect(s, (struct sockaddr*)&full, sizeof full), e = errno;
   close(s);
+  interrupted++;
   return (void*)(long)(r == -1 && e == EINTR);
 }
 
@@ -59,6 +61,14 @@ static int kernel_threads(void) {
   return n;
 }
 
+// Connections that wait to be accepted, and how many may.
+static int is_full(int listener) {
+  struct tcp_info info;
+  socklen_t n = sizeof info;
+  assert(getsockopt(listener, IPPROTO_TCP, TCP_INFO, &info, &n) == 0);
+  return info.tcpi_unacked > info.tcpi_sacked;
+}
+
 int main(void) {
   const int preloaded = getenv("LD_PRELOAD") && strstr(getenv("LD_PRELOAD"), "fiberthread");
   for (int i = 0; i < kThreads; i++) {
@@ -66,13 +76,12 @@ int main(void) {
     assert(socketpair(AF_UNIX, SOCK_STREAM, 0, fd[i]) == 0 && (eps[i] = epoll_create1(0)) >= 0);
     assert(epoll_ctl(eps[i], EPOLL_CTL_ADD, fd[i][0], &e) == 0);
   }
-  int listener = loopback(SOCK_STREAM, &full), first[8], n_first = 0;
+  int listener = loopback(SOCK_STREAM, &full);
   assert(listen(listener, 0) == 0);
-  for (struct pollfd p = {-1, POLLOUT}; n_first < 8; n_first++) {
-    p.fd = first[n_first] = loopback(SOCK_STREAM, NULL);
-    set_nonblocking(p.fd, 1);
-    connect(p.fd, (struct sockaddr*)&full, sizeof full);
-    if (poll(&p, 1, 100) == 0) break;
+  for (; !is_full(listener); pause_ms(10)) {
+    int s = loopback(SOCK_STREAM, NULL);
+    set_nonblocking(s, 1);
+    connect(s, (struct sockaddr*)&full, sizeof full);
   }
   signal(SIGUSR1, nothing);
   siginterrupt(SIGUSR1, 1);
@@ -88,8 +97,9 @@ int main(void) {
     if (preloaded ? n > 60 : n <= kThreads) printf("%d kernel threads\n", n);
     if (kind != 6)
       for (int i = 0; i < kThreads; i++) assert(write(fd[i][1], "x", 1) == 1);
-    else  // nobody has left, so each is in its call
-      for (int i = 0; i < kThreads; i++) pthread_kill(t[i], SIGUSR1);
+    else  // until each was in its call when it came
+      for (; interrupted < kThreads; pause_ms(1))
+        for (int i = 0; i < kThreads; i++) pthread_kill(t[i], SIGUSR1);
     for (int i = 0; i < kThreads; i++) {
       void* r;
       pthread_join(t[i], &r);

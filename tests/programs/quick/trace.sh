@@ -164,6 +164,15 @@ done
 "$BUILD/fiberthread" trace t.json 2>err && fail "a trace made twice"
 "$BUILD/fiberthread" trace leaves.c 2>>err && fail "what is no trace"
 [ "$(wc -l <err)" = 2 ] || fail "errors of fiberthread trace: $(cat err)"
+# Somebody else's FILE.raw stays as it is.
+rm -f t.json*
+for other in 'echo a photograph >t.json.raw' 'mkfifo t.json.raw' 'ln -s leaves.c t.json.raw'; do
+  eval "$other"
+  before=$(stat -c '%F %s %Y' t.json.raw)
+  env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=t.json ./many 10 >out 2>err || fail "$other: $(cat err)"
+  python3 -c 'import json; assert len(json.load(open("t.json")))' && [ "$(stat -c '%F %s %Y' t.json.raw)" = "$before" ] || fail "$other: $(ls -l)"
+  rm -f t.json*
+done
 # A file that cannot be written costs one line, and nothing else.
 [ "$(env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=/no/such/file ./many 10 2>err)" = "$(printf '10 1\n65')" ] && [ "$(grep -c 'no trace' err)" = 1 ] ||
   fail "a file that cannot be written: $(cat err)"
