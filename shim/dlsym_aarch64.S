@@ -1,10 +1,11 @@
 // dlsym(handle, name) and dlvsym(handle, name, version): the answer of fiberthread_dl_ours() if there is one, else a jump to what stands
 // behind, which then sees the caller's own return address.
         .text
-        .globl dlsym, dlvsym
-        .type dlsym, %function
-        .type dlvsym, %function
-dlsym:
+
+        .macro ours_or_next name, next, version=x2
+        .globl \name
+        .type \name, %function
+\name:
         .cfi_startproc
         hint 34                                                 // bti c
         stp x29, x30, [sp, -48]!
@@ -14,7 +15,7 @@ dlsym:
         mov x29, sp
         stp x0, x1, [sp, 16]
         str x2, [sp, 32]
-        mov x2, 0
+        mov x2, \version
         mov x3, x30                                             // the return address
         bl fiberthread_dl_ours
         mov x16, x0
@@ -25,38 +26,15 @@ dlsym:
         .cfi_restore x29
         .cfi_restore x30
         cbnz x16, 1f
-        adrp x16, fiberthread_next_dlsym
-        ldr x16, [x16, :lo12:fiberthread_next_dlsym]
+        adrp x16, \next
+        ldr x16, [x16, :lo12:\next]
         br x16
 1:      mov x0, x16
         ret
         .cfi_endproc
-        .size dlsym, . - dlsym
-dlvsym:
-        .cfi_startproc
-        hint 34                                                 // bti c
-        stp x29, x30, [sp, -48]!
-        .cfi_def_cfa_offset 48
-        .cfi_offset x29, -48
-        .cfi_offset x30, -40
-        mov x29, sp
-        stp x0, x1, [sp, 16]
-        str x2, [sp, 32]
-        mov x3, x30                                             // the return address
-        bl fiberthread_dl_ours
-        mov x16, x0
-        ldp x0, x1, [sp, 16]
-        ldr x2, [sp, 32]
-        ldp x29, x30, [sp], 48
-        .cfi_def_cfa_offset 0
-        .cfi_restore x29
-        .cfi_restore x30
-        cbnz x16, 1f
-        adrp x16, fiberthread_next_dlvsym
-        ldr x16, [x16, :lo12:fiberthread_next_dlvsym]
-        br x16
-1:      mov x0, x16
-        ret
-        .cfi_endproc
-        .size dlvsym, . - dlvsym
+        .size \name, . - \name
+        .endm
+
+        ours_or_next dlsym, fiberthread_next_dlsym, version=0
+        ours_or_next dlvsym, fiberthread_next_dlvsym
         .section .note.GNU-stack, "", %progbits

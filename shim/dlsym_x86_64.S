@@ -1,43 +1,21 @@
 // dlsym(handle, name) and dlvsym(handle, name, version): the answer of fiberthread_dl_ours() if there is one, else a jump to what stands
 // behind, which then sees the caller's own return address.
         .text
-        .globl dlsym, dlvsym
-        .type dlsym, @function
-        .type dlvsym, @function
-dlsym:
+
+        .macro ours_or_next name, next, version=%rdx
+        .globl \name
+        .type \name, @function
+\name:
         .cfi_startproc
         endbr64
         push %rdi
         .cfi_adjust_cfa_offset 8
         push %rsi
         .cfi_adjust_cfa_offset 8
-        sub $8, %rsp
+        push %rdx                                               // dlsym has none: it keeps the stack aligned
         .cfi_adjust_cfa_offset 8
-        xor %edx, %edx
+        mov \version, %rdx
         mov 24(%rsp), %rcx                                      // the return address
-        call fiberthread_dl_ours
-        add $8, %rsp
-        .cfi_adjust_cfa_offset -8
-        pop %rsi
-        .cfi_adjust_cfa_offset -8
-        pop %rdi
-        .cfi_adjust_cfa_offset -8
-        test %rax, %rax
-        jne 1f
-        jmp *fiberthread_next_dlsym(%rip)
-1:      ret
-        .cfi_endproc
-        .size dlsym, . - dlsym
-dlvsym:
-        .cfi_startproc
-        endbr64
-        push %rdi
-        .cfi_adjust_cfa_offset 8
-        push %rsi
-        .cfi_adjust_cfa_offset 8
-        push %rdx
-        .cfi_adjust_cfa_offset 8
-        mov 24(%rsp), %rcx
         call fiberthread_dl_ours
         pop %rdx
         .cfi_adjust_cfa_offset -8
@@ -47,8 +25,12 @@ dlvsym:
         .cfi_adjust_cfa_offset -8
         test %rax, %rax
         jne 1f
-        jmp *fiberthread_next_dlvsym(%rip)
+        jmp *\next(%rip)
 1:      ret
         .cfi_endproc
-        .size dlvsym, . - dlvsym
+        .size \name, . - \name
+        .endm
+
+        ours_or_next dlsym, fiberthread_next_dlsym, version=$0
+        ours_or_next dlvsym, fiberthread_next_dlvsym
         .section .note.GNU-stack, "", @progbits

@@ -456,24 +456,25 @@ static long do_pclose(struct job* j) {
   int s = pclose(of(j));
   return WIFSIGNALED(s) ? 1000 + WTERMSIG(s) : WEXITSTATUS(s);
 }
+// Its child sleeps; the number of that.
+static pid_t open_sleeper(struct job* j) {
+  char line[64] = "";
+  FILE* f = j->more = popen("exec sh -c 'echo $$; exec sleep 100'", "r");
+  assert(f && fgets(line, sizeof line, f));
+  return atoi(line);
+}
 static void killed_child(const struct item* i, char* out) {
   struct job j = {0};
-  char line[64] = "";
-  FILE* f = popen("exec sh -c 'echo $$; exec sleep 100'", "r");
-  assert(f && fgets(line, sizeof line, f));
-  j.more = f;
+  pid_t child = open_sleeper(&j);
   j.call = do_pclose;
   start_job(&j);
-  kill(atoi(line), SIGTERM);
+  kill(child, SIGTERM);
   end_job(&j, out);
 }
 // Of one that is cancelled in a read, the child can still be waited for.
 static void ended_read(const struct item* i, char* out) {
   struct job j = {0};
-  char line[64] = "";
-  FILE* f = popen("exec sh -c 'echo $$; exec sleep 100'", "r");
-  assert(f && fgets(line, sizeof line, f));
-  j.more = f;
+  pid_t child = open_sleeper(&j);
   j.size = 64;
   j.buffer = calloc(1, 64);
   j.call = do_fgets;
@@ -481,8 +482,8 @@ static void ended_read(const struct item* i, char* out) {
   if (i->event) interrupt_job(&j, kInterrupts);
   else pthread_cancel(j.thread);
   out += end_job(&j, out);
-  kill(atoi(line), SIGTERM);
-  int status = pclose(f);
+  kill(child, SIGTERM);
+  int status = pclose(of(&j));
   sprintf(out, ", ended by %d", WIFSIGNALED(status) ? WTERMSIG(status) : -1);
   free(j.buffer);
 }
