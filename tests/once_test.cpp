@@ -4,12 +4,14 @@
 #include "tests/test.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <memory>
 #include <stdexcept>
 
+#include "tests/single_steps.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;
@@ -103,6 +105,85 @@ Test(once, what_a_thread_ended_in_has_not_been_called, .timeout = 120) {
     cr_assert(o.done());
   }
 }
+
+// ---- who has come back may unmap it, wherever the one that called the function is on its way out ----
+
+struct OurOnce : Once {
+  void call(void (*f)()) { Once::call(f); }
+};
+struct PosixOnce {
+  pthread_once_t once = PTHREAD_ONCE_INIT;
+  void call(void (*f)()) { pthread_once(&once, f); }
+  bool done() { return __atomic_load_n(&once, __ATOMIC_ACQUIRE) == 2; }
+};
+constexpr size_t kPage = 4096;
+
+// Nobody waits: who comes then finds it done. No lock is needed for that, so he comes between any two instructions.
+template <class O>
+void may_go_once_done() {
+  if (chaos_seed) return;  // its delays look like the end of the call
+  int gone = 0;
+  for (int step = 0;; step++) {
+    void* memory = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    auto* o = new (memory) O;
+    Threads t;
+    bool all = !steps::run(t, step, [=] { o->call([] {}); }, true);
+    bool unmaps = !all && o->done();
+    if (unmaps) {
+      o->call([] { cr_assert(false); });
+      munmap(memory, kPage);
+      gone++;
+    }
+    steps::stage = steps::kGoOn;
+    t.join();
+    if (!unmaps) munmap(memory, kPage);
+    if (all) break;
+  }
+  cr_assert_gt(gone, 0);
+}
+Test(once, may_go_once_done, .timeout = 120) { may_go_once_done<OurOnce>(); }
+Test(once, pthread_s_may_go_once_done, .timeout = 120) { may_go_once_done<PosixOnce>(); }
+
+// One waits, in the kernel, so that who wakes him has no lock that is needed here.
+template <class O>
+void may_go_when_a_wait_has_returned() {
+  if (chaos_seed) return;
+  static std::atomic<bool> begun, returned;
+  static std::atomic<int> waiter;
+  static O* o;
+  int gone = 0;
+  for (int step = 0;; step++) {
+    o = new (mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) O;
+    begun = returned = false;
+    waiter = 0;
+    Threads t;
+    t.kernel([] {
+      (void)self();
+      while (!begun) cpu_relax();
+      waiter = static_cast<int>(raw_syscall(SYS_gettid));
+      o->call([] { cr_assert(false); });
+      munmap(o, kPage);
+      returned = true;
+    });
+    auto waited_for = [] {
+      steps::end();
+      begun = true;
+      until_queued(o, 1);
+      steps::begin();
+    };
+    bool all = !steps::run(t, step, [=] { o->call(waited_for); }, true);
+    if (!all && begun) {
+      while (!returned && !steps::asleep(waiter)) cpu_relax();
+      gone += returned;
+    }
+    steps::stage = steps::kGoOn;
+    t.join();
+    if (all) break;
+  }
+  cr_assert_gt(gone, 0);
+}
+Test(once, may_go_when_a_wait_has_returned, .timeout = 120) { may_go_when_a_wait_has_returned<OurOnce>(); }
+Test(once, pthread_s_may_go_when_a_wait_has_returned, .timeout = 120) { may_go_when_a_wait_has_returned<PosixOnce>(); }
 #endif
 
 }  // namespace

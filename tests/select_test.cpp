@@ -4,11 +4,13 @@
 #include "tests/test.h"
 
 #include <errno.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <memory>
 #include <vector>
 
+#include "sync/channel_core.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;
@@ -233,6 +235,87 @@ Test(select, cancellation_ends_a_wait) {
   cr_assert_eq(a.sender.try_send(1), EAGAIN);
   cr_assert(!b.receiver.try_receive());
 }
+
+#if defined(__x86_64__)  // the emulated tests have an unwinder of their own, which is not that of pthread_cancel
+// A thread that waits for two channels of no capacity until one of them goes on, or it is cancelled at whatever instruction it is then:
+// so its own frame has nothing to destroy.
+struct Cancelled {
+  Channel<int> in = Channel<int>::make(0), out = Channel<int>::make(0);
+  int got = 0;
+  ReceiveCase<int> receives{in.receiver, got};
+  SendCase<int> sends{out.sender, 3};
+  SelectCase* cases[2] = {&receives, &sends};
+  std::atomic<FiberRecord*> waits{nullptr};
+  bool kernel;
+  pthread_t thread;
+
+  explicit Cancelled(bool k) : kernel(k) {
+    auto body = [](void* p) -> void* {
+      auto* me = static_cast<Cancelled*>(p);
+      me->waits = self();
+      pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, nullptr);
+      select_cases(me->cases, 2, kForever);
+      return nullptr;
+    };
+    cr_assert_eq(kernel ? REAL(pthread_create)(&thread, nullptr, body, this) : pthread_create(&thread, nullptr, body, this), 0);
+  }
+  bool was_cancelled() {
+    void* result;
+    cr_assert_eq(kernel ? REAL(pthread_join)(thread, &result) : pthread_join(thread, &result), 0);
+    return result == PTHREAD_CANCELED;
+  }
+  // It has left no case behind, and both channels can be used.
+  void check_left() {
+    cr_assert(!in.sender.core()->looks_ready(true) && !out.sender.core()->looks_ready(false));  // the flags of who waits
+    cr_assert_eq(in.sender.try_send(1), EAGAIN);
+    cr_assert(!out.receiver.try_receive());
+    int x = 0, y = 0;
+    Threads t;
+    t.fiber([&] { cr_assert(is(select(SendCase(in.sender, 7), ReceiveCase(out.receiver, y)), 0, 0)); });
+    cr_assert(is(select(ReceiveCase(in.receiver, x)), 0, 0));
+    cr_assert_eq(x, 7);
+  }
+};
+
+Test(select, a_thread_cancelled_in_it_leaves_nothing, .timeout = 120) {
+  for (int round = 0; round < chaos_rounds(300); round++) {
+    Cancelled c(round % 2);
+    until_parked(c.waits);
+    cr_assert_eq(pthread_cancel(c.thread), 0);
+    cr_assert(c.was_cancelled());
+    cr_assert(c.got == 0 && c.sends.has_value());
+    c.check_left();
+  }
+}
+
+// Cancelled while another gives or takes a value: it is with one of the two.
+Test(select, a_cancellation_that_comes_with_a_value_loses_none, .timeout = 120) {
+  int passed = 0, cancelled = 0;
+  const int kRounds = chaos_rounds(4000);
+  for (int round = 0; round < kRounds; round++) {
+    Cancelled c(round % 2);
+    if (round / 2 % 2) until_parked(c.waits);
+    bool gives = round / 4 % 2;
+    int error = 0, value = 0;
+    std::atomic<bool> go{false};
+    Threads t;
+    t.kernel([&] {
+      while (!go) cpu_relax();
+      error = gives ? c.in.sender.try_send(5) : c.out.receiver.try_receive(value);
+    });
+    go = true;
+    if (round % 16 == 3) t.join();  // some values do pass
+    pthread_cancel(c.thread);
+    t.join();
+    cancelled += c.was_cancelled();
+    passed += error == 0;
+    if (gives) cr_assert_eq(c.got, error ? 0 : 5);
+    else cr_assert(error ? c.sends.has_value() : value == 3);
+    c.check_left();
+  }
+  cr_assert(passed > 0 && cancelled > 0, "%d rounds: %d values, %d cancelled", kRounds, passed, cancelled);
+}
+#endif
 
 // Each is chosen now and then: none is starved by those before it.
 Test(select, each_ready_case_has_its_turn) {

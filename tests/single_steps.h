@@ -12,9 +12,10 @@ namespace steps {
 enum { kBefore, kStopped, kGoOn, kReturned };
 inline std::atomic<int> stage{kBefore};
 inline int stop_at, passed_by;
+inline bool in_busy;
 
 inline void at_instruction(int, siginfo_t*, void* p) {
-  if (fiberthread::tls_busy || passed_by++ != stop_at) return;  // Busy: it has a lock, perhaps
+  if ((fiberthread::tls_busy && !in_busy) || passed_by++ != stop_at) return;  // Busy: it has a lock, perhaps
   static_cast<ucontext_t*>(p)->uc_mcontext.gregs[REG_EFL] &= ~0x100;
   int before = kBefore;
   if (!stage.compare_exchange_strong(before, kStopped)) return;
@@ -33,10 +34,15 @@ inline bool asleep(int tid) {
   return end && end[2] == 'S';
 }
 
+// The trap flag. Below the stack pointer may be locals.
+inline void begin() { asm volatile("lea -128(%%rsp), %%rsp; pushfq; orq $0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp" ::: "memory", "cc"); }
+inline void end() { asm volatile("lea -128(%%rsp), %%rsp; pushfq; andq $~0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp" ::: "memory", "cc"); }
+
 // On a kernel thread of `t`. True: it has stopped before its instruction `at`, not counting those that run under Busy, until the stage is
-// kGoOn. False: it sleeps, or f has returned, before.
+// kGoOn. False: it sleeps, or f has returned, before. `busy`: those count, too, and whoever looks must do without what may be locked then.
+// f may end() and begin() the steps.
 template <class F>
-bool run(Threads& t, int at, F f) {
+bool run(Threads& t, int at, F f, bool busy = false) {
   struct sigaction action {};
   action.sa_sigaction = at_instruction;
   action.sa_flags = SA_SIGINFO;
@@ -44,15 +50,15 @@ bool run(Threads& t, int at, F f) {
   stage = kBefore;
   stop_at = at;
   passed_by = 0;
+  in_busy = busy;
   static std::atomic<int> tid;
   tid = 0;
   t.kernel([f] {
     (void)fiberthread::self();
     tid = static_cast<int>(fiberthread::raw_syscall(SYS_gettid));
-    // The trap flag. Below the stack pointer may be locals.
-    asm volatile("lea -128(%%rsp), %%rsp; pushfq; orq $0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp" ::: "memory", "cc");
+    begin();
     f();
-    asm volatile("lea -128(%%rsp), %%rsp; pushfq; andq $~0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp" ::: "memory", "cc");
+    end();
     stage = kReturned;
   });
   while (stage == kBefore && !(tid && asleep(tid))) fiberthread::yield();

@@ -4,7 +4,9 @@
 #include "tests/test.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <atomic>
 
@@ -316,6 +318,77 @@ Test(barrier, may_go_while_another_is_about_to_wait, .timeout = 120) {
     }
     t.join();
     cr_assert_eq(e, 0);
+    if (all) break;
+  }
+  cr_assert_gt(gone, 0);
+}
+
+// The same for a pthread_barrier_t: whoever comes back first, the serial one or not, destroys and unmaps it.
+constexpr size_t kPage = 4096;
+pthread_barrier_t* map_barrier(unsigned n) {
+  auto* b = static_cast<pthread_barrier_t*>(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  cr_assert_eq(pthread_barrier_init(b, nullptr, n), 0);
+  return b;
+}
+void unmap_barrier(pthread_barrier_t* b) {
+  cr_assert_eq(pthread_barrier_destroy(b), 0);
+  munmap(b, kPage);
+}
+
+Test(barrier, pthread_s_may_go_while_another_is_about_to_wait, .timeout = 120) {
+  if (chaos_seed) return;
+  int gone = 0;
+  for (int step = 0;; step++) {
+    pthread_barrier_t* b = map_barrier(2);
+    int e = -1, mine;
+    Threads t;
+    bool all = !steps::run(t, step, [&] { e = pthread_barrier_wait(b); });
+    bool arrived = *reinterpret_cast<volatile uint32_t*>(b) == 1;  // shim/barrier.cpp
+    if (!arrived) steps::stage = steps::kGoOn;
+    mine = pthread_barrier_wait(b);
+    if (arrived) {
+      cr_assert_eq(mine, PTHREAD_BARRIER_SERIAL_THREAD);
+      unmap_barrier(b);
+      steps::stage = steps::kGoOn;
+      gone++;
+    }
+    t.join();
+    cr_assert_eq(e + mine, PTHREAD_BARRIER_SERIAL_THREAD);  // and 0
+    if (!arrived) unmap_barrier(b);
+    if (all) break;
+  }
+  cr_assert_gt(gone, 0);
+}
+
+// Those who wait do so in the kernel, so that who wakes them has no lock that is needed here.
+Test(barrier, pthread_s_may_go_while_the_serial_one_is_on_its_way_out, .timeout = 120) {
+  if (chaos_seed) return;
+  static std::atomic<int> returned, waits[2];
+  static pthread_barrier_t* b;
+  int gone = 0;
+  for (int step = 0;; step++) {
+    b = map_barrier(3);
+    returned = 0;
+    int e = -1;
+    Threads t;
+    for (auto& w : waits) {
+      w = 0;
+      t.kernel([&w] {
+        (void)self();
+        w = static_cast<int>(raw_syscall(SYS_gettid));
+        cr_assert_eq(pthread_barrier_wait(b), 0);
+        if (returned++ == 0) unmap_barrier(b);
+        w = 0;
+      });
+    }
+    until_queued(b, 2);
+    bool all = !steps::run(t, step, [&] { e = pthread_barrier_wait(b); }, true);
+    for (auto& w : waits)
+      while (!all && w && !steps::asleep(w)) cpu_relax();
+    gone += !all && returned;
+    steps::stage = steps::kGoOn;
+    t.join();
+    cr_assert_eq(e, PTHREAD_BARRIER_SERIAL_THREAD);
     if (all) break;
   }
   cr_assert_gt(gone, 0);

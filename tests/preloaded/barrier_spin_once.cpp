@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -39,19 +40,57 @@ static void barriers() {
   delete b;
 }
 
-// Whoever is the serial one destroys it, the others perhaps being on their way out.
+static void* page() {
+  void* p = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert(p != MAP_FAILED);
+  return p;
+}
+static void unmap(void* p) { assert(munmap(p, 4096) == 0); }
+
+// The serial one, or whoever is back first, destroys and unmaps it, the others being on their way out. Each round has one serial thread.
 static void freed_barriers() {
+  enum { kThreads = 5 };
   for (int round = 0; round < 300; round++) {
-    auto* b = new pthread_barrier_t;
-    pthread_barrier_init(b, nullptr, 5);
+    auto* b = static_cast<pthread_barrier_t*>(page());
+    pthread_barrier_init(b, nullptr, kThreads);
+    std::atomic<int> serial{0}, back{0};
     std::vector<std::thread> t;
-    for (int i = 0; i < 5; i++)
-      t.emplace_back([b] {
-        if (pthread_barrier_wait(b) != PTHREAD_BARRIER_SERIAL_THREAD) return;
+    for (int i = 0; i < kThreads; i++)
+      t.emplace_back([&, b] {
+        int e = pthread_barrier_wait(b);
+        bool mine = e == PTHREAD_BARRIER_SERIAL_THREAD;
+        assert(mine || e == 0);
+        serial += mine;
+        bool first = back++ == 0;
+        if (round % 2 ? !first : !mine) return;
         assert(pthread_barrier_destroy(b) == 0);
-        delete b;
+        unmap(b);
       });
     for (auto& x : t) x.join();
+    assert(serial == 1 && back == kThreads);
+  }
+}
+
+// Who has waited for another's initialiser unmaps it at once.
+static void freed_onces() {
+  static std::atomic<int> runs;
+  for (int round = 0; round < 300; round++) {
+    auto* o = new (page()) pthread_once_t(PTHREAD_ONCE_INIT);
+    runs = 0;
+    static thread_local bool ran;
+    std::vector<std::thread> t;
+    for (int i = 0; i < 2; i++)
+      t.emplace_back([o] {
+        pthread_once(o, [] {
+          ran = true;
+          runs++;
+          sched_yield();
+        });
+        assert(runs == 1);
+        if (!ran) unmap(o);
+      });
+    for (auto& x : t) x.join();
+    assert(runs == 1);
   }
 }
 
@@ -194,6 +233,7 @@ int main() {
   spins();
   between_processes();
   onces();
+  freed_onces();
   nesting_and_forking();
   puts("ok");
 }
