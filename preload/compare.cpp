@@ -77,7 +77,10 @@ std::string how_ended(int status) {
 }
 
 int usage(FILE* to, int status) {
-  fputs("usage: fiberthread compare [-r RUNS] [--] PROGRAM [ARGUMENT…]\n", to);
+  fputs("usage: fiberthread compare [-r RUNS] [--] PROGRAM [ARGUMENT…]\n"
+        "Runs it once with libc's threads and once with fibers; if output and exit status are the same, times both by hyperfine.\n"
+        "  -r, --runs RUNS  timed runs of each side, 2 to 1000 (default: 10)\n"
+        "  -h, --help       this text\n", to);
   return status;
 }
 
