@@ -113,6 +113,8 @@ gcc -shared -x c /dev/null -o "$TMP/broken/libfiberthread.so"
 gives 0 'Output and status are the same' compare -r 2 -- "$TMP/many" 100
 grep -q '^fibers made *164$' "$TMP/out" && grep -q '^kernel threads' "$TMP/out" && grep -q '^verdict: ' "$TMP/out" || fail "compare: $(cat "$TMP/out")"
 gives 0 'no threads' compare -r 2 true
+gives 0 'Output and status are the same' compare -r 2 -- sh -c "'$TMP/many' 100; '$TMP/many' 100"
+grep -q '^fibers made *328$' "$TMP/out" || fail "compare, of two processes: $(cat "$TMP/out")"
 gives 0 'exit status 3' compare -r 2 -- sh -c 'exit 3'
 # Peak memory is the program's: not what the launcher keeps of the first side's output.
 gives 0 '(60000000 bytes' compare -r 2 -- head -c 60000000 /dev/zero
