@@ -55,7 +55,7 @@ $(BUILD)/sources: always
 
 # A clear word instead of "g++: not found" for each file.
 $(BUILD)/.compiler:
-	@command -v $(CXX) >/dev/null || { echo 'There is no compiler ($(CXX)). Run "make deps".' >&2; exit 1; }
+	@command -v $(CXX) >/dev/null || { echo 'There is no compiler ($(CXX)); Debian has it in g++$(CROSS:%=-%-linux-gnu). "make deps" installs it, and all that demo, test and bench need.' >&2; exit 1; }
 	@mkdir -p $(BUILD) && touch $@
 
 $(BUILD)/obj/%.cpp.o: %.cpp Makefile | $(BUILD)/.compiler

@@ -30,6 +30,13 @@ class Build:
     def program(self, name):
         return os.path.join(self.bench, name)
 
+    def built(self, name):
+        """A program that make has to have built."""
+        path = self.program(name)
+        if not os.path.exists(path):
+            sys.exit(f"There is no {os.path.relpath(path)}: run make bench-programs first.")
+        return path
+
     def write_json(self, name, data, table=None):
         """Into NAME; with a table (what it compares, columns, rows of text), that goes into NAME.md as well."""
         path = self.program(name)

@@ -50,6 +50,15 @@ double number_in(const std::string& json, const char* name) {
   return at == std::string::npos ? NAN : strtod(json.c_str() + at + strlen(name) + 3, nullptr);
 }
 
+// Of all processes that have made some, each of which has written a report; NaN without one.
+double fibers_made(const std::string& err) {
+  constexpr char kReport[] = "{\"fiberthread\":{";
+  double made = NAN;
+  for (size_t at = err.find(kReport); at != std::string::npos; at = err.find(kReport, at + 1))
+    if (double n = number_in(err.substr(at, err.find('\n', at) - at), "fibers"); std::isfinite(n)) made = std::isfinite(made) ? made + n : n;
+  return made;
+}
+
 bool time_once(Side& side, const std::vector<std::string>& command) {
   char file[] = "/tmp/fiberthread-compare-XXXXXX";
   int fd = mkstemp(file);
@@ -77,7 +86,10 @@ std::string how_ended(int status) {
 }
 
 int usage(FILE* to, int status) {
-  fputs("usage: fiberthread compare [-r RUNS] [--] PROGRAM [ARGUMENT…]\n", to);
+  fputs("usage: fiberthread compare [-r RUNS] [--] PROGRAM [ARGUMENT…]\n"
+        "Runs it once with libc's threads and once with fibers; if output and exit status are the same, times both by hyperfine.\n"
+        "  -r, --runs RUNS  timed runs of each side, 2 to 1000 (default: 10)\n"
+        "  -h, --help       this text\n", to);
   return status;
 }
 
@@ -140,10 +152,10 @@ int main_compare(int argc, char** argv) {
            nptl.out.size(), how_ended(fibers.status).c_str(), fibers.out.size());
     puts(steady ? "Two runs on NPTL do not differ, so please report this." : "But so do two runs on NPTL.");
     puts("Nothing was compared: a program that does something else is neither faster nor slower. If only unimportant output differs,\n"
-         "compare \"sh -c '… >/dev/null'\".");
+         "try: fiberthread compare -- sh -c '… >/dev/null'");
     return kDiffer;
   }
-  double made = number_in(fibers.err, "fibers");
+  double made = fibers_made(fibers.err);
   printf("Output and status are the same (%zu bytes, %s). Timing %d runs of each in turn…\n\n", nptl.out.size(), how_ended(nptl.status).c_str(), runs);
   fflush(stdout);
   for (int i = 0; i < runs; i++)
@@ -171,7 +183,7 @@ int main_compare(int argc, char** argv) {
   printf("\nverdict: ");
   // A process without threads, or one that does not come to its end, says nothing.
   bool none = std::isfinite(made) ? made == 0 : nptl.most_threads <= 1;
-  if (none) puts("it made no threads, so there is nothing to gain");
+  if (none) puts("no threads were seen in it, so there is nothing to gain");
   else if (!clear || std::fabs(a / b - 1) < 0.005) puts("no difference in time that stands out of the noise");
   else if (a > b) printf("faster on fibers: %.2f times as fast, by the medians\n", a / b);
   else printf("slower on fibers: %.2f of its speed on NPTL, by the medians\n", a / b);

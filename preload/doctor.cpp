@@ -316,8 +316,11 @@ std::string why_nothing_is_preloaded(const std::string& path) {
 
 int main_doctor(int argc, char** argv) {
   if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {
-    fputs("usage: fiberthread doctor [PROGRAM]\n", argc == 2 && !strcmp(argv[1], "--help") ? stdout : stderr);
-    return argc == 2 && !strcmp(argv[1], "--help") ? 0 : kWrongUsage;
+    bool asked = argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"));
+    fputs("usage: fiberthread doctor [PROGRAM]\n"
+          "Says what of this machine matters to fibers; and of a program, whether its threads become fibers, and what will cost kernel threads.\n",
+          asked ? stdout : stderr);
+    return asked ? 0 : kWrongUsage;
   }
   setvbuf(stdout, nullptr, _IOLBF, 0);
   look_at_machine();

@@ -43,9 +43,9 @@ struct Command {
 const Command kCommands[] = {
     {"doctor", main_doctor, "[PROGRAM]", "can this machine, and this program, run on fibers?"},
     {"compare", main_compare, "[-r RUNS] [--] PROGRAM [ARGUMENT…]", "run it with and without, and say what differs"},
-    {"top", main_top, "PID", "a live view of a process"},
-    {"dump", main_dump, "PID|CORE", "all fibers of a process, with their stacks"},
-    {"trace", main_trace, "FILE", "the trace of a process that was killed"},
+    {"top", main_top, "[options] PID", "a live view of a process"},
+    {"dump", main_dump, "[options] PID|CORE", "all fibers of a process, with their stacks"},
+    {"trace", main_trace, "FILE", "the trace of a process that was killed, or ended by _exit() or exec()"},
 };
 constexpr int kOwnBase = 256, kRowBase = 512;  // what getopt_long() returns for them
 
@@ -84,7 +84,7 @@ void usage(FILE* to) {
     if (row.option && !is_negative(row)) continue;
     line(std::string(kPrefix) + row.name + "=" + row.form.values, std::string(row.help) + " (" + row.fallback + ")");
   }
-  fputs("\nSee fiberthread(1) and fiberthread(7).\n", to);
+  fputs("\nEach subcommand has a --help of its own. See fiberthread(1) and fiberthread(7).\n", to);
 }
 
 // variable, option, letter, values, default, help; then the launcher's own without a variable, and the subcommands without either.
@@ -342,7 +342,8 @@ int main(int argc, char** argv) {
   std::string hint;
   for (auto& c : kCommands)
     if (e == ENOENT && distance(argv[optind], strlen(argv[optind]), c.name, strlen(c.name)) * 3 <= strlen(c.name))
-      hint = std::string(" (the subcommand ") + c.name + " has to be the first word)";
+      hint = optind == 1 ? std::string(" (nearest subcommand: ") + c.name + ")"
+                         : std::string(" (the subcommand ") + c.name + " has to be the first word)";
   fprintf(stderr, "fiberthread: %s: %s%s\n", argv[optind], why_not_run(argv[optind], e).c_str(), hint.c_str());
   return e == ENOENT ? kNotFound : kCannotRun;
 }

@@ -59,7 +59,7 @@ Registers from_kernel(const user_regs_struct& r) {
 std::string file_of_process(int pid, const char* name) { return "/proc/" + std::to_string(pid) + "/" + name; }
 
 Trouble no_permission(int pid) {
-  return "no permission to look into process " + std::to_string(pid) + ": only its user and root may" +
+  return "no permission to look into process " + std::to_string(pid) + ": only its user and root may, in a container root with CAP_SYS_PTRACE" +
          (access("/proc/sys/kernel/yama/ptrace_scope", F_OK) == 0 ? " (see /proc/sys/kernel/yama/ptrace_scope)" : "");
 }
 

@@ -36,7 +36,7 @@ chmod +x "$TMP/orphan" "$TMP/plain"
 gives 127 'its interpreter or loader is not there' "$TMP/orphan"
 gives 0 'by sh' "$TMP/plain"
 gives 127 'the subcommand doctor has to be the first word' --workers 2 doctor true
-gives 127 'the subcommand compare has to be' comapre true
+gives 127 'nearest subcommand: compare' comapre true
 gives 2 'fiberthread top: ' top --no-such-option
 gives 0 'fibers=164' --stats --workers 2 -- "$TMP/many" 100
 gives 0 '"fibers":164' --stats=json -w1 -s local "$TMP/many" 100
@@ -84,6 +84,7 @@ gives 127 'Is a directory' doctor /tmp
 gives 127 'NO   /no/such/interpreter: there is no such program' doctor "$TMP/orphan"
 gives 0 'a script without #!, run by sh' doctor "$TMP/plain"
 gives 2 usage doctor a b
+gives 0 'what will cost kernel threads' doctor -h
 gcc -static -O2 -w -pthread -o "$TMP/static" "$top/tests/programs/src/many.c" || fail "gcc -static failed"
 gives 1 'linked statically' doctor "$TMP/static"
 gives 0 'no fibers: it is linked statically' --verbose "$TMP/static" 10
@@ -112,6 +113,8 @@ gcc -shared -x c /dev/null -o "$TMP/broken/libfiberthread.so"
 gives 0 'Output and status are the same' compare -r 2 -- "$TMP/many" 100
 grep -q '^fibers made *164$' "$TMP/out" && grep -q '^kernel threads' "$TMP/out" && grep -q '^verdict: ' "$TMP/out" || fail "compare: $(cat "$TMP/out")"
 gives 0 'no threads' compare -r 2 true
+gives 0 'Output and status are the same' compare -r 2 -- sh -c "'$TMP/many' 100; '$TMP/many' 100"
+grep -q '^fibers made *328$' "$TMP/out" || fail "compare, of two processes: $(cat "$TMP/out")"
 gives 0 'exit status 3' compare -r 2 -- sh -c 'exit 3'
 # Peak memory is the program's: not what the launcher keeps of the first side's output.
 gives 0 '(60000000 bytes' compare -r 2 -- head -c 60000000 /dev/zero
@@ -124,6 +127,7 @@ gives 126 'cannot be run: its interpreter' compare "$TMP/orphan"
 gives 0 'Output and status are the same (6 bytes' compare -r 2 "$TMP/plain"
 FIBERTHREAD_NPTL=1 gives 0 'no threads' compare -r 2 -- "$TMP/many" 100
 gives 2 usage compare -r x true
+gives 0 '(default: 10)' compare --help
 
 # Completion, as bash calls it.
 complete_() {
