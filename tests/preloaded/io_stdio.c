@@ -183,7 +183,7 @@ static void run_reader(const struct item* i, char* out) {
       pause_ms(2);
       say(e, "hello\n");
       break;
-    default: {  // The read goes on with the file that it began with.
+    default: {  // A read goes on with the file that it began with.
       int none = open("/dev/null", O_RDONLY | O_CLOEXEC);
       start_job(j);
       say(e, "he");
@@ -206,6 +206,15 @@ static void run_reader(const struct item* i, char* out) {
   e->a = -1;
   close_ends(e);
   free(j->buffer);
+}
+
+// Nobody can tell whether a thread is in its read already, and one that comes late reads the other file: in one of some tries it does
+// not.
+static void run_replaced(const struct item* i, char* out) {
+  for (int tries = 0; tries < 20; tries++) {
+    run_reader(i, out);
+    if (!strstr(out, ", end")) return;
+  }
 }
 
 // ---- writing ----
@@ -504,7 +513,7 @@ int main(int argc, char** argv) {
     for (int n = 0; n < sizeof readers / sizeof *readers; n++)
       for (int e = 0; e < kEvents; e++)
         if (fits(0, k, e)) {
-          struct item* i = add_item(run_reader, readers[n].name, kind_names[k], event_names[e]);
+          struct item* i = add_item(e == REPLACED ? run_replaced : run_reader, readers[n].name, kind_names[k], event_names[e]);
           i->call = &readers[n], i->kind = k, i->event = e;
         }
     for (int n = 0; n < sizeof writers / sizeof *writers; n++)
