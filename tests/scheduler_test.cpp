@@ -9,6 +9,8 @@
 #include "sched/worker.h"
 #include "tests/test.h"
 
+#include "tests/sync_threads.h"
+
 using namespace fiberthread;
 
 namespace {
@@ -194,4 +196,89 @@ Test(scheduler, a_record_is_recycled_only_when_its_fiber_is_gone) {
   }
   while (ran.load() < 10000) sched_yield();
   cr_assert_eq(ran.load(), 10000);
+}
+
+// Who is woken goes to the waker's own worker, until that waker has gone on for long after two wake-ups in a row: then another worker is
+// told, if one is idle; and that until it has soon waited again. What is counted is where it went in either state; one that went elsewhere
+// as another worker came or went just then is no matter.
+Test(scheduler, a_waker_that_goes_on_has_another_worker_woken, .timeout = 120) {
+  chaos_seed = 0;
+  run_on(2);
+  static std::atomic<uint32_t> rounds{0}, ran{0};
+  static std::atomic<FiberRecord*> woken{nullptr};
+  static int elsewhere[2], told[2];  // by whether the waker goes on
+  Threads t;
+  t.fiber([] {
+    woken = self();
+    for (uint32_t seen = 0; seen != ~0u; ran = seen) {
+      while (rounds == seen) park_if(&rounds, seen, {"test"});
+      seen = rounds;
+    }
+  });
+  t.fiber([] {
+    FiberRecord* me = self();
+    while (!woken) sched_yield();
+    auto wake_up = [&] {
+      while (woken.load()->state != State::Parked) usleep(100);
+      Busy busy;
+      Slot* s = me->worker->slot;
+      bool tells = s && !s->next && idle_slots(), on = me->went_on == 2;
+      rounds++;
+      unpark(woken);
+      if (!tells) return;
+      told[on]++;
+      elsewhere[on] += s->next != woken.load();
+    };
+    while (told[1] < 20) {
+      wake_up();
+      for (uint64_t end = now_ns() + 50'000; now_ns() < end || ran != rounds;) {}
+      usleep(100);
+    }
+    while (me->went_on || told[0] < 20) {
+      wake_up();
+      usleep(100);
+    }
+    rounds = ~0u;
+    unpark(woken);
+  });
+  t.join();
+  cr_assert_lt(elsewhere[0], told[0] / 2, "%d of %d", elsewhere[0], told[0]);
+  cr_assert_gt(elsewhere[1], told[1] / 2, "%d of %d", elsewhere[1], told[1]);
+}
+
+// A worker searches ever shorter while the next work is far away, and for the whole time again once some was near: another wakes the
+// fiber as soon as it waits.
+Test(scheduler, a_search_that_does_not_pay_is_halved, .timeout = 120) {
+  chaos_seed = 0;
+  run_on(1);
+  static std::atomic<FiberRecord*> near{nullptr};
+  static std::atomic<bool> over{false};
+  static std::atomic<uint32_t> never{0};
+  Threads t;
+  t.fiber([] {
+    Worker *w = nullptr, *last = nullptr;
+    uint32_t us = kSpinUs, last_us;
+    auto look = [&] {
+      Busy busy;
+      last = w;
+      last_us = us;
+      w = self()->worker;
+      us = w->spin_us;
+      return us;
+    };
+    while (look()) usleep(1000);
+    while (look() != kSpinUs || w != last || last_us == kSpinUs) {
+      near = us == kSpinUs ? nullptr : self();  // another worker, of which nothing is known
+      near ? (void)park_if(&never, 0, {"test"}) : (void)usleep(1000);
+    }
+    over = true;
+  });
+  t.kernel([] {
+    (void)self();
+    while (!over) {
+      FiberRecord* f = near;
+      if (!f) usleep(100);
+      else if (f->state == State::Parked) unpark(f);
+    }
+  });
 }
