@@ -30,6 +30,8 @@ struct Cancellation {
   std::atomic<bool> asynchronous;
   std::atomic<bool> exiting;
   bool ended_one;  // own; see end_one_wait()
+  bool leaves;     // own; see cancel_leave()
+  void* result;    // what it leaves with
 };
 Cancellation& state_of(FiberRecord* f) { return shim_share<Cancellation, 96, 112>(f); }
 
@@ -90,7 +92,9 @@ void adopt(FiberRecord* f) {
   f->interrupts.fetch_or(kInterruptCancel, std::memory_order_seq_cst);
 }
 
-bool asynchronous_and_pending(FiberRecord* me) { return state_of(me).asynchronous.load(std::memory_order_relaxed) && cancel_pending(me); }
+bool asynchronous_and_pending(FiberRecord* me) {
+  return (state_of(me).asynchronous.load(std::memory_order_relaxed) || state_of(me).leaves) && cancel_pending(me);
+}
 }  // namespace
 
 void cancel_init() {
@@ -104,7 +108,7 @@ void cancel_init() {
 
 bool cancel_enabled(FiberRecord* me) {
   Cancellation& s = state_of(me);
-  if (s.disabled.load(std::memory_order_relaxed) || s.exiting.load(std::memory_order_relaxed)) return false;
+  if ((s.disabled.load(std::memory_order_relaxed) && !s.leaves) || s.exiting.load(std::memory_order_relaxed)) return false;
   return !(s.requested.load(std::memory_order_relaxed) && libc_unwinds(me));
 }
 
@@ -113,8 +117,20 @@ bool cancelled_by_libc(FiberRecord* me) { return !state_of(me).exiting.load(std:
 bool cancel_pending(FiberRecord* me) { return state_of(me).requested.load(std::memory_order_acquire) && cancel_enabled(me); }
 
 void cancel_self() {
-  cancel_begin_exit(self());
-  thread_exit(PTHREAD_CANCELED);
+  FiberRecord* me = self();
+  cancel_begin_exit(me);
+  thread_exit(state_of(me).leaves ? state_of(me).result : PTHREAD_CANCELED);
+}
+
+void cancel_leave(FiberRecord* me, void* result) {
+  if (!me->queued) return;
+  Cancellation& s = state_of(me);
+  s.leaves = true;
+  s.result = result;
+  s.requested.store(true, std::memory_order_relaxed);
+  me->interrupts.fetch_or(kInterruptCancel, std::memory_order_relaxed);
+  signal_leave_handler(me);
+  s.leaves = false;
 }
 
 void test_cancel() {

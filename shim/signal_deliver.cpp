@@ -79,6 +79,27 @@ uint64_t mask_during(uint64_t before, const Action& a, int sig) {
 
 // ---- as ordinary calls, of what was recorded ----
 
+// Returns as well when pthread_exit() leaves a handler that interrupts a wait. Nothing of ours is used from then on.
+[[gnu::noinline]] void call_on(FiberRecord* me, char* stack, const Action& a, int sig, siginfo_t* info, ucontext_t* context) {
+  void* back[5];
+  if (me->queued && __builtin_setjmp(back) != 0) return;
+  state_of(me).back = me->queued ? back : nullptr;
+  if (!stack) return call(a, sig, info, context);
+  struct Arguments {
+    const Action& a;
+    int sig;
+    siginfo_t* info;
+    ucontext_t* context;
+  } arguments{a, sig, info, context};
+  fiberthread_call_on(
+      stack,
+      [](void* p) {
+        auto& x = *static_cast<Arguments*>(p);
+        call(x.a, x.sig, x.info, x.context);
+      },
+      &arguments);
+}
+
 // Runs what is pending for the fiber and not blocked, and leaves Busy, once. True if all handlers asked for SA_RESTART.
 bool run_pending(FiberRecord* me) {
   bool restarts = true;
@@ -122,23 +143,9 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
   give_away(me, during & ~before);
   // What this one does not block comes first, as if it had interrupted it at once.
   run_pending(me);
-  if (other) {
-    struct Arguments {
-      const Action& a;
-      int sig;
-      siginfo_t* info;
-      ucontext_t* context;
-    } arguments{a, sig, info, context};
-    fiberthread_call_on(
-        other,
-        [](void* p) {
-          auto& x = *static_cast<Arguments*>(p);
-          call(x.a, x.sig, x.info, x.context);
-        },
-        &arguments);
-  } else {
-    call(a, sig, info, context);
-  }
+  void** outer = state_of(me).back;
+  call_on(me, other, a, sig, info, context);
+  state_of(me).back = outer;
   tls_busy = 1;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   uint64_t after = words(context->uc_sigmask) & ~kNeverBlocked;
@@ -393,6 +400,13 @@ using namespace signals;
 void signal_look_again(void* context) {
   auto* uc = static_cast<ucontext_t*>(context);
   if (frame_ending(uc)) frame_end_anew(uc);
+}
+
+void signal_leave_handler(FiberRecord* me) {
+  void** back = state_of(me).back;
+  // Not one that was left by a jump.
+  bool above = back > static_cast<void*>(__builtin_frame_address(0)) || on_alternate_now();
+  if (me->queued && back && above) __builtin_longjmp(back, 1);
 }
 
 bool signal_restarts(FiberRecord* me) { return state_of(me).restarts; }

@@ -367,6 +367,7 @@ FIBERTHREAD_EXPORT int pthread_detach(pthread_t t) noexcept {
 }
 
 FIBERTHREAD_EXPORT void pthread_exit(void* value) {
+  if (tls_current) cancel_leave(tls_current, value);
   if (!started() || (self()->kernel && !self()->block && self() != main_fiber)) {
     REAL(pthread_exit)(value);
     __builtin_unreachable();
