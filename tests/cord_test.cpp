@@ -411,11 +411,12 @@ Test(cord, ends_when_its_last_fiber_has) {
   as_both([] {
     auto cord = std::make_unique<Cord>("ends");
     std::atomic<int> ended{0};
+    std::atomic<bool> go{false}, end{false};
     Fiber f = cord->spawn([&] {
-      usleep(5000);
+      while (!go) usleep(1000);
       // Closed by now, but while one of its fibers lives others may be made in it.
       Fiber g = cord->spawn([&] {
-        usleep(3000);
+        while (!end) usleep(1000);
         ended++;
       });
       cr_assert_eq(g.error(), 0);
@@ -426,6 +427,9 @@ Test(cord, ends_when_its_last_fiber_has) {
     cr_assert_eq(cord->join(kMs), ETIMEDOUT);
     Fiber inside = cord->spawn([&] { cr_assert_eq(fiberthread_cord_join(fiberthread_cord_self(), 0), EDEADLK); });
     inside.join();
+    go = true;
+    cr_assert_eq(cord->join(kMs), ETIMEDOUT);
+    end = true;
     cr_assert_eq(cord->join(), 0);
     cr_assert_eq(ended, 2);
     fiberthread_cord_t c;
