@@ -11,6 +11,11 @@ skip() {
 need() {
   command -v "$1" >/dev/null || skip "$1 is not installed"
 }
+# From here on, a copy of the library: for suites that start programs as other users, who may not be allowed to look where it was built.
+readable_library() {
+  chmod 755 "$TMP" && install -m 755 "$LIBRARY" "$TMP" || fail "the library cannot be copied"
+  LIBRARY=$TMP/${LIBRARY##*/}
+}
 # fiber WORKERS COMMAND…: runs it preloaded. Its statistics go to $TMP/stats.
 fiber() {
   local workers=$1

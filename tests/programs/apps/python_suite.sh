@@ -6,6 +6,7 @@
 python=/usr/bin/python3
 need $python
 $python -c 'import test.test_threading' 2>/dev/null || skip "Python's test suite is not installed"
+readable_library
 cd "$TMP" || exit 1
 # Each test with its verdict; a test that took part in no run is missed.
 verdicts() {

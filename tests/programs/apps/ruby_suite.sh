@@ -4,6 +4,7 @@
 . "$(dirname "$0")/../lib.sh"
 need ruby
 source_of ruby3.1 test/ruby test/monitor test/lib tool/lib tool/test test/runner.rb test/test_timeout.rb test/fileutils
+readable_library
 rounds=${ROUNDS:-1}
 cd "$source" || exit 1
 results() { sed -nE -e 's/^\[ *[0-9]+\/[0-9]+\] ([A-Za-z]+#[^ ]+) = [0-9.]+ s( = )?(.*)/\1 \3/p' -e '/^[0-9]+ tests/s/,? [0-9]+ assertions//p' | LC_ALL=C sort; }
