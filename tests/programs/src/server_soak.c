@@ -222,15 +222,16 @@ static void crowd(void) {
   pause_ms(50);
   for (int i = 0; i < kCrowd; i++) close(fd[i]);
 }
-// Until all that were there have gone.
-static struct statistics settle(void) {
+// Until all that were there have gone, and no more descriptors are open than then. One that is about to be served, or that the library
+// looks at its threads with, is not there for long.
+static struct statistics settle(int descriptors) {
   struct statistics s;
   for (int i = 0; i < 3000; i++) {
     s = ask();
-    if (s.live == 1) return s;
+    if (s.live == 1 && s.descriptors <= descriptors) return s;
     pause_ms(10);
   }
-  fprintf(stderr, "server_soak: %d threads have not ended\n", s.live);
+  fprintf(stderr, "server_soak: %d threads have not ended, %d descriptors are open, not %d\n", s.live - 1, s.descriptors, descriptors);
   exit(2);
 }
 
@@ -262,7 +263,16 @@ int main(int argc, char** argv) {
   setrlimit(RLIMIT_NOFILE, &l);
   to = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons(atoi(argv[2]))};
   seed = (unsigned)atoi(argv[4]);
-  struct statistics first = settle(), early = first, s = first;
+  // With what the library needs for its first wait.
+  int idle = open_connection();
+  pause_ms(100);
+  close(idle);
+  struct statistics s = settle(kMost), early = s;
+  int descriptors = s.descriptors;
+  for (int i = 0; i < 20; i++) {
+    s = settle(kMost);
+    if (s.descriptors < descriptors) descriptors = s.descriptors;
+  }
   int kills = 0, rounds = 0;
   while (now() < end || rounds < 2) {
     for (int i = 0; i < kClients; i++) seed++, clients[i] = start_client();
@@ -276,10 +286,9 @@ int main(int argc, char** argv) {
       if (quick == 5) crowd();
     }
     for (int i = 0; i < kClients; i++) end_client(clients[i]);
-    s = settle();
+    s = settle(descriptors);
     rounds++;
     if (now() - begin < (end - begin) * 0.3 || rounds == 1) early = s;
-    CHECK(s.descriptors == first.descriptors);
   }
   printf("rounds=%d kills=%d served=%d refused=%d kb_early=%d kb=%d\n", rounds, kills, s.served, s.refused, early.kb, s.kb);
   // Allocators keep some, and not always the same.
