@@ -38,8 +38,15 @@ has '^workers: [0-9]+: [0-9]+ busy, [0-9]+ idle, [0-9]+ bound$'
 has '^wait for: 100 cond, 1 mutex, 1 descriptor$'
 has "^ *[0-9]+ (busy|bound) +[0-9]+  [0-9]+ 'computer'$"
 has "^ *[0-9]+ (busy|bound) +[0-9]+  [0-9]+ 'reader'$"
-has "^ *[0-9]+ +locker +[0-9.]+ s  mutex 0x[0-9a-f]+ held by fiber $pid \(main\)$"
 has '^per second: [0-9]+ switches, '
+parked() { sed -n '/PARKED FOR/,/^$/{/^ *[0-9]/p}' "$TMP/top" | grep -oE '[0-9.]+ s  '; }
+[ "$(parked | wc -l)" = 40 ] || fail "not twenty each time: $(cat "$TMP/top")"
+end inside
+# With fewer, all of them; who has waited longest, and that is not main, comes first.
+begin 2 "$TMP/inside" 3
+$top -b -n 1 $pid >"$TMP/top" 2>"$TMP/err" || fail "status $?: $(cat "$TMP/err")"
+has "^ *[0-9]+ +locker +[0-9.]+ s  mutex 0x[0-9a-f]+ held by fiber $pid \(main\)$"
+[ "$(parked | wc -l)" = 5 ] && [ "$(parked)" = "$(parked | sort -nr)" ] || fail "not in order: $(cat "$TMP/top")"
 end inside
 
 # It counts: two that wake each other switch all the time, and nobody else.
