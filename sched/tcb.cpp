@@ -245,8 +245,8 @@ const char* look_at_model() {
   int jmp = find_word(pd, L.sizeof_pthread, [&](uintptr_t v) { return v == reinterpret_cast<uintptr_t>(&buf); });
   __pthread_unregister_cancel(&buf);
   auto* push = reinterpret_cast<void (*)(_pthread_cleanup_buffer*, void (*)(void*), void*)>(
-      dlsym(RTLD_DEFAULT, "_pthread_cleanup_push"));
-  auto* pop = reinterpret_cast<void (*)(_pthread_cleanup_buffer*, int)>(dlsym(RTLD_DEFAULT, "_pthread_cleanup_pop"));
+      dlsym(RTLD_NEXT, "_pthread_cleanup_push"));
+  auto* pop = reinterpret_cast<void (*)(_pthread_cleanup_buffer*, int)>(dlsym(RTLD_NEXT, "_pthread_cleanup_pop"));
   int cleanup = -1;
   if (push && pop) {
     _pthread_cleanup_buffer b;

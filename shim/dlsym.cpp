@@ -1,6 +1,6 @@
 // dlsym and dlvsym. Who asks libc's handle for pthread_create, or names a version (ours have none), would get libc's and make threads or
 // lock mutexes behind our back: the loader prefers us in the global scope only. So where libc's function would be found, and it is one
-// that we serve, ours is given. Not to ourselves, for we want libc's; and not if a library between us and libc has a function of that
+// that we serve, ours is given. Not to ourselves, who get what stands behind us; and not if a library between us and libc has a function of that
 // name as well: ours may call that one, which asks for the next one here, and must not get us again.
 //
 // The loader judges by its caller's return address (RTLD_NEXT, RTLD_DEFAULT). So what we do not answer is jumped to (dlsym_<arch>.S), with
@@ -171,6 +171,16 @@ bool others_have_it(const char* name, uint32_t hash, const void* caller, bool ne
   return false;
 }
 
+// What we ask for ourselves, always of the default version: without the loader's lock. A constructor that dlopen() runs has that, and may
+// wait for a thread that comes here; with libc's own threads it could.
+void* behind_us(const char* name, uint32_t hash) {
+  for (const Object* o = us + 1; o < objects + count; o++) {
+    if (o->is_secret()) return nullptr;
+    if (void* found = o->defines(name, hash)) return found;
+  }
+  return nullptr;
+}
+
 [[gnu::constructor]] void look_around() {
   if (!ready.load(std::memory_order_acquire)) get_ready();
 }
@@ -185,7 +195,8 @@ void* fiberthread_dl_ours(void* handle, const char* name, const char* version, c
   if (handle == RTLD_DEFAULT && !version) return nullptr;  // that finds us by itself
   uint32_t hash = gnu_hash(name);
   const Object& last = objects[count - 1];
-  if (!us || us == &last || us->contains(caller) || last.dynamic != libc->l_ld) return nullptr;
+  if (!us || us == &last || last.dynamic != libc->l_ld) return nullptr;
+  if (us->contains(caller)) return handle == RTLD_NEXT ? behind_us(name, hash) : nullptr;
   void *ours = us->defines(name, hash), *libcs = ours ? last.defines(name, hash) : nullptr;
   bool next = handle == RTLD_NEXT;
   if (!libcs || others_have_it(name, hash, caller, next)) return nullptr;

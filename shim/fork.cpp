@@ -21,6 +21,8 @@
 #include "sync/job_queue.h"
 #include "sync/parking_lot.h"
 
+extern "C" int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(), void* object);
+
 namespace fiberthread {
 namespace {
 
@@ -80,7 +82,8 @@ long fork_by(long nr, long a, long b, long c, long d, long e) {
   return r;
 }
 
-void fork_init() { pthread_atfork(prepare, in_parent, in_child); }
+// With libc's own, which pthread_atfork() calls: a program's (Firefox') would run ours before it calls clone(), where they run anyhow.
+void fork_init() { REAL(__register_atfork)(prepare, in_parent, in_child, nullptr); }
 
 }  // namespace fiberthread
 
@@ -118,7 +121,7 @@ FIBERTHREAD_EXPORT int clone(int (*function)(void*), void* stack, int flags, voi
   auto* child_tid = va_arg(list, pid_t*);
   va_end(list);
   if (flags & CLONE_VM) poll_memory_shared();
-  if (flags & (CLONE_VM | CLONE_SETTLS) || !function || !stack || !sched_started() || in_vfork_child())
+  if (flags & (CLONE_VM | CLONE_SETTLS) || !function || !stack || (sched_started() && in_vfork_child()))
     return REAL(clone)(function, stack, flags, argument, parent_tid, tls, child_tid);
   struct Start {
     int (*function)(void*);

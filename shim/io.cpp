@@ -335,6 +335,7 @@ uint32_t file_kind(int fd) {
 // What the kernel has in memory of a file, if it is all that was asked for.
 long read_from_memory(int fd, uint32_t kind, const iovec* v, size_t n, off64_t at) {
   if (kind & kDirect || at < 0) return -EAGAIN;  // it would wait; -1 would be the file's own position
+  Busy busy;  // a filter may refuse it: refused_a_look() in signal_deliver.cpp
   long r = raw_syscall(SYS_preadv2, fd, arg(v), static_cast<long>(n), at, 0, RWF_NOWAIT);
   if (r == -EOPNOTSUPP || r == -ENOSYS) return -EAGAIN;
   return r <= 0 || static_cast<size_t>(r) >= total_length(v, n) ? r : -EAGAIN;

@@ -1,7 +1,7 @@
 // libc's own functions behind the names that we took over: REAL(pthread_create)(…).
 //
-// Resolved at first use, which takes the loader's lock: not with a SpinLock held, not in worker context, and what a
-// signal handler may call has to be resolved before.
+// Resolved at first use, without a lock (dlsym.cpp) unless a library between us and libc has no GNU hash table: then under the loader's.
+// So not with a SpinLock held, not in worker context, and what a signal handler may call has to be resolved before.
 #pragma once
 #include <atomic>
 

@@ -52,6 +52,8 @@ void set_action(int sig, const Action& a) {  // Locked
 
 namespace {
 
+uint64_t main_may_wait_for = 0;  // written by main, under the lock
+
 // The kernel's side of an action.
 void install(int sig, const Action& a) {
   struct sigaction k;
@@ -60,7 +62,8 @@ void install(int sig, const Action& a) {
   bool dumps = sig == options.dump_signal;
   if (dumps) dump_signal_is_ours.store(!handled(a), std::memory_order_release);
   // Stack overflows are reported, so the kernel must come to us for SIGSEGV.
-  if (handled(a) || (by_default && (sig == SIGSEGV || dumps))) {
+  bool comes_to_us = sig == SIGSEGV || dumps || main_may_wait_for & bit(sig);
+  if (handled(a) || (by_default && comes_to_us)) {
     k.sa_sigaction = on_signal;
     k.sa_mask = as_set(~uint64_t{0});  // ours is not interrupted; what the program's blocks is set when that runs
     k.sa_flags = (a.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)) | SA_SIGINFO | SA_ONSTACK;
@@ -73,6 +76,18 @@ void install(int sig, const Action& a) {
 }
 
 }  // namespace
+
+// The kernel does not see main in sigwait. It would end the process for the sake of somebody who runs and has them unblocked.
+void main_waits_for(uint64_t bits) {
+  bits &= ~main_may_wait_for & ~kIgnoredByDefault & ~kNeverBlocked;
+  if (!bits) return;
+  Locked locked;
+  main_may_wait_for |= bits;
+  for (; bits; bits &= bits - 1) {
+    int sig = __builtin_ctzll(bits) + 1;
+    if (Action a = action_of(sig); a.handler == reinterpret_cast<void*>(SIG_DFL)) install(sig, a);
+  }
+}
 
 namespace {
 thread_local constinit uint32_t handlers_begun __attribute__((tls_model("initial-exec"))) = 0;

@@ -1,6 +1,7 @@
 // Our kernel handler, and how the program's are run.
 #include <errno.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <ucontext.h>
 
 #include "sched/dumper.h"
@@ -338,6 +339,23 @@ void call_in_place(Interrupted& in, int sig, siginfo_t* info) {
   }
 }
 
+// A filter's answer to a look of ours that the program has not asked for (nowait() in io.cpp): that the kernel has no such call. A
+// handler that writes a line about it would be asked about that line's look in turn, and so on.
+bool refused_a_look(const siginfo_t* info, ucontext_t* uc) {
+  constexpr int kBySeccomp = 1;  // Linux' SYS_SECCOMP
+  if (info->si_code != kBySeccomp || tls_busy == 0) return false;
+  if (info->si_syscall != SYS_preadv2 && info->si_syscall != SYS_pwritev2) return false;
+#if defined(__x86_64__)
+  auto& regs = uc->uc_mcontext.gregs;
+  auto &flags = regs[REG_R9], &result = regs[REG_RAX];
+#else
+  auto &flags = uc->uc_mcontext.regs[5], &result = uc->uc_mcontext.regs[0];
+#endif
+  if (flags != RWF_NOWAIT) return false;
+  result = -ENOSYS;
+  return true;
+}
+
 }  // namespace
 
 // With all signals blocked, on the worker's signal stack.
@@ -348,6 +366,7 @@ void on_signal(int sig, siginfo_t* info, void* context) {
     errno = error;
     return;
   }
+  if (__builtin_expect(sig == SIGSYS, 0) && refused_a_look(info, static_cast<ucontext_t*>(context))) return;
   if (__builtin_expect(sig == options.dump_signal, 0) && !handled(action_of(sig))) {
     if (!is_poke(*info)) dump_request();
     errno = error;

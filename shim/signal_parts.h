@@ -139,6 +139,8 @@ void give_away(FiberRecord* f, uint64_t blocked, bool by_sysmon = false);
 
 // ---- signals that only parked fibers take (signal_listen.cpp) ----
 
+// Main is in sigwait for these.
+void main_waits_for(uint64_t bits);
 // From now on, until nobody wants them any more. Before it, the caller has made it known that he does.
 void listen_for(uint64_t bits);
 // A fiber has this mask: what main blocks and it does not, it shall get.

@@ -104,6 +104,9 @@ void give_all(Pending* p, bool by_sysmon) {
   }
 }
 
+// What it has blocked and does not wait for.
+uint64_t refused_by(FiberRecord* f) { return mask_of(f) & ~state_of(f).waited_for.load(std::memory_order_seq_cst); }
+
 bool alive(FiberRecord* f) {
   return f->valid.load(std::memory_order_acquire) && !f->done.load(std::memory_order_relaxed) && !state_of(f).ended;
 }
@@ -121,7 +124,8 @@ bool pending_for(FiberRecord* me, uint64_t wanted) {
 }
 
 FiberRecord* pick_target(FiberRecord* me, int sig) {
-  if (alive(main_fiber) && !(mask_of(main_fiber) & bit(sig))) return main_fiber;
+  // As in the kernel: main first, be it in sigwait. Others who are may come after those that have not blocked it.
+  if (alive(main_fiber) && !(refused_by(main_fiber) & bit(sig))) return main_fiber;
   if (me && !me->kernel && !(mask_of(me) & bit(sig)) && alive(me)) return me;
   struct Search {
     uint64_t b;
@@ -268,7 +272,7 @@ void give(FiberRecord* to, const siginfo_t& info, bool by_sysmon) {
 
 void give_away(FiberRecord* f, uint64_t blocked, bool by_sysmon) {
   PendingQueue& q = state_of(f).queue;
-  blocked &= mask_of(f);
+  blocked &= refused_by(f);
   uint64_t nobodys = process_queue.bits.load(std::memory_order_seq_cst) & blocked;
   if (__builtin_expect(!(q.bits.load(std::memory_order_seq_cst) & blocked) && !nobodys, 1)) return;
   Pending *given = nullptr, **end = &given;

@@ -183,6 +183,7 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
       // Before looking once more: who sends afterwards wakes us.
       listed = true;
       s.waited_for.exchange(wanted, std::memory_order_seq_cst);
+      if (me == main_fiber) main_waits_for(wanted);
       add_waiter(waiter);
       listen_for(wanted);
     } else {
@@ -190,12 +191,11 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
     }
   }
   if (listed) {
-    s.waited_for.store(0, std::memory_order_relaxed);
+    s.waited_for.exchange(0, std::memory_order_seq_cst);  // before the look: who gives us one looks at it afterwards
     remove_waiter(waiter);
     // Somebody may have chosen us for it.
     if (r < 0 && take_any(me, wanted, &got)) r = got.si_signo;
-    uint64_t left = process_queue.bits.load(std::memory_order_seq_cst) & wanted;
-    if (left) wake_waiter(__builtin_ctzll(left) + 1, false);
+    give_away(me, wanted, false);
   }
   if (r == -EINTR) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
   end_busy();  // which runs handlers
