@@ -184,10 +184,11 @@ int clone_thread(int (*main)(void*), Worker* w) {
   uint64_t old;
   sched_block_signals(&old);
   int saved_errno = errno;
+  // Exactly libc's flags: what sandboxes allow (Firefox, Chromium).
   int tid = __clone(main, w->stack + w->stack_size,
                   CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS |
-                      CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID,
-                  w, nullptr, w->context.tp, &w->kernel_tid);
+                      CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID,
+                  w, &w->kernel_tid, w->context.tp, &w->kernel_tid);
   errno = saved_errno;
   sched_restore_signals(old);
   return tid;
