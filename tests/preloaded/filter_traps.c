@@ -1,12 +1,15 @@
-// A seccomp filter, installed while there are threads, that answers reads and writes without waiting (preadv2, pwritev2) by SIGSYS. Its
-// handler writes a line for each call that the program has made: none; and a call that it did make gets there.
+// A seccomp filter, installed while there are threads, that answers reads and writes without waiting (preadv2, pwritev2) by SIGSYS, and
+// clone() with other flags than libc's, as sandboxes do. Its handler writes a line for each call that the program has made: none; and a
+// call that it did make gets there.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +26,10 @@ static void on_trap(int sig, siginfo_t* info, void* context) {
   if (write(1, line, n) != n) _exit(9);
 }
 
+enum {
+  kLibcsFlags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS | CLONE_PARENT_SETTID |
+                CLONE_CHILD_CLEARTID
+};
 static int ends[2], wires[2];
 static void* echoes(void* p) {
   char c;
@@ -37,12 +44,23 @@ static void* copies(void* p) {
   return p;
 }
 
+// In libc's own read: costs a kernel thread, whatever the threads are.
+static atomic_int sleeping;
+static void* sleeps(void* p) {
+  atomic_fetch_add(&sleeping, 1);
+  return (void*)(long)fgetc((FILE*)p);
+}
+
+enum { kSleepers = 20 };
 int main() {
   static struct sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_preadv2, 3, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pwritev2, 2, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getpgid, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_preadv2, 6, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pwritev2, 5, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getpgid, 4, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 2),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kLibcsFlags, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
   };
@@ -61,6 +79,13 @@ int main() {
     perror("no filter");
     return 1;
   }
+  pthread_t sleeper[kSleepers];
+  int held[kSleepers][2];
+  for (int i = 0; i < kSleepers; i++) {
+    if (pipe(held[i])) return 1;
+    pthread_create(&sleeper[i], NULL, sleeps, fdopen(held[i][0], "r"));
+  }
+  while (sleeping < kSleepers) usleep(1000);
   int good = 0;
   for (int i = 0; i < 100; i++) {
     char c = 'x';
@@ -75,6 +100,11 @@ int main() {
   close(wires[1]);
   pthread_join(t, NULL);
   pthread_join(u, NULL);
+  void* r;
+  int sum = 0;
+  for (int i = 0; i < kSleepers; i++)
+    if (write(held[i][1], "x", 1) == 1 && pthread_join(sleeper[i], &r) == 0) sum += (long)r == 'x';
+  printf("%d woken\n", sum);
   puts("over");
   return 0;
 }
