@@ -644,6 +644,7 @@ FiberRecord* find(Worker* w) {
       // A timer that is due is nobody's if all who hold slots are asleep in the kernel, and sysmon may not know of it.
       run_timers(now_ns());
       if (next_timer() != kNever) sysmon_watch_timers();
+      block_put_kept(w);  // there may be many spares
       go_idle(w);
       continue;
     }

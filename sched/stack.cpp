@@ -471,6 +471,23 @@ void put_free(Class& c, FiberRecord* f) {
   }
   c.free_count++;
 }
+
+// f, if there is one, and what w keeps beyond `left`.
+void put_free_and_kept(Class& c, FiberRecord* f, Worker* w, uint32_t left) {
+  uint32_t n, before;
+  {
+    SpinGuard guard(c.lock);
+    before = c.free_count;
+    for (; w && w->kept_count > left; w->kept_count--) {
+      FiberRecord* kept = w->kept;
+      w->kept = kept->queue_next;
+      put_free(c, kept);
+    }
+    if (f) put_free(c, f);
+    n = c.free_count;
+  }
+  if (__builtin_expect(n > kKeep, 0)) reaper_poke(n > kCool && n / kPerExtent != before / kPerExtent);
+}
 }  // namespace
 
 void block_put(FiberRecord* f) {
@@ -482,21 +499,12 @@ void block_put(FiberRecord* f) {
     w->kept = f;
     return;
   }
-  uint32_t n, before;
-  {
-    SpinGuard guard(c.lock);
-    before = c.free_count;
-    // Half of its own go too: so there is room for the next ones, and some for those who are made.
-    if (w && w->kept_class == &c)
-      for (; w->kept_count > kOfWorker / 2; w->kept_count--) {
-        FiberRecord* kept = w->kept;
-        w->kept = kept->queue_next;
-        put_free(c, kept);
-      }
-    put_free(c, f);
-    n = c.free_count;
-  }
-  if (__builtin_expect(n > kKeep, 0)) reaper_poke(n > kCool && n / kPerExtent != before / kPerExtent);
+  // Half of its own go too: so there is room for the next ones, and some for those who are made.
+  put_free_and_kept(c, f, w && w->kept_class == &c ? w : nullptr, kOfWorker / 2);
+}
+
+void block_put_kept(Worker* w) {
+  if (w->kept_count) put_free_and_kept(*static_cast<Class*>(w->kept_class), nullptr, w, 0);
 }
 
 // ---- the reaper's side ----

@@ -28,6 +28,8 @@ inline bool blocks_are_many() {
 
 // Gives back a fiber that is DONE and off its stack. Worker context too.
 void block_put(FiberRecord* f);
+// What `w` keeps to itself becomes everybody's. By itself, Busy or in worker context.
+void block_put_kept(struct Worker* w);
 
 // ---- for the reaper's thread ----
 // Up to 64 free blocks that stand side by side, by bits.
