@@ -28,7 +28,7 @@ static void* computes(void* p) {
   return p;
 }
 static void* sends(void* p) {
-  usleep(20000);
+  usleep(300000);  // main is there by now: nothing tells
   kill(getpid(), *(int*)p);
   return NULL;
 }
@@ -52,12 +52,12 @@ int main() {
   sigaddset(&set, SIGUSR2);
   pthread_sigmask(SIG_BLOCK, &set, NULL);
   signal(SIGUSR1, handle);  // SIGUSR2 would end the process
-  for (int i = 0; i < 40; i++) {
+  for (int i = 0; i < 12; i++) {
     int sig = i & 1 ? SIGUSR1 : SIGUSR2;
     struct timespec limit = {60, 0};
     pid_t pid = 0;
     if (i & 2) pthread_create(&t, NULL, sends, &sig);
-    else if ((pid = fork()) == 0) usleep(20000), kill(getppid(), sig), _exit(0);
+    else if ((pid = fork()) == 0) usleep(300000), kill(getppid(), sig), _exit(0);
     int got = sigtimedwait(&set, NULL, &limit);
     if (got != sig || handled) printf("round %d: %d instead of %d, %d handled\n", i, got, sig, handled);
     if (pid) waitpid(pid, NULL, 0);
