@@ -198,6 +198,8 @@ int main() {
   }
   assert(on_others == 0 || !getenv("LD_PRELOAD"));
   printf("main and others %d\n", on_main + on_others);
+  // From outside, one may come while main handles the one before it: main would have it blocked then, and another would get it.
+  handle(SIGUSR1, count, SA_RESTART | SA_NODEFER);
   on_main = on_others = 0;
   if (fork() == 0) {
     for (int i = 0; i < 10; i++) {
