@@ -340,7 +340,11 @@ static int reader_event_fits(const struct call* c, enum kind kind, enum event e)
 
 // ---- writing ----
 
-static const char* const parts = "some";
+// Until the other end has some of it.
+static void until_some(struct job* j) {
+  struct pollfd p = {j->e.b, POLLIN, 0};
+  while (poll(&p, 1, 0) == 0 && !j->done) pause_ms(1);
+}
 static void run_writer(const struct item* i, char* out) {
   struct job j;
   const struct call* c = i->call;
@@ -374,6 +378,7 @@ static void run_writer(const struct item* i, char* out) {
     case CLOSES:
     case PART_CLOSES:
       start_job(&j);
+      if (part) until_some(&j);
       close(j.e.b);
       j.e.b = -1;
       break;
@@ -389,6 +394,7 @@ static void run_writer(const struct item* i, char* out) {
     case EINTR_:
     case PART_SIGNAL:
       start_job(&j);
+      if (part) until_some(&j);
       interrupt_job(&j, kInterrupts);
       break;
     case PART_RESTART:

@@ -274,7 +274,8 @@ int main(int argc, char** argv) {
     if (s.descriptors < descriptors) descriptors = s.descriptors;
   }
   int kills = 0, rounds = 0;
-  while (now() < end || rounds < 2) {
+  // The server's descriptors are too few at least once: a slow one may not see a crowd before it has gone.
+  while (now() < end || rounds < 2 || (!s.refused && rounds < 30)) {
     for (int i = 0; i < kClients; i++) seed++, clients[i] = start_client();
     double next = now() + 1;
     for (int quick = 0; now() < next; quick++) {
@@ -292,8 +293,8 @@ int main(int argc, char** argv) {
     if ((now() - begin < (end - begin) * 0.6 || rounds == 1) && s.kb > early.kb) early = s;
   }
   printf("rounds=%d kills=%d served=%d refused=%d kb_early=%d kb=%d\n", rounds, kills, s.served, s.refused, early.kb, s.kb);
-  // Allocators keep some, and not always the same.
-  if (s.kb > early.kb + early.kb / 5 + 4096) {
+  // Allocators keep some, and not always the same; so do workers.
+  if (s.kb > early.kb + early.kb / 5 + 8192) {
     fprintf(stderr, "server_soak: from %d to %d kB\n", early.kb, s.kb);
     return 2;
   }
