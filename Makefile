@@ -1,4 +1,4 @@
-# make, make deps, make demo, make test, make apps, make soak, make bench, make install, make clean.
+# make, make deps, make demo, make test, make apps, make soak, make bench, make bench-servers, make install, make clean.
 # Variants, each in a build directory of its own: DEBUG=1, SANITIZE=address|undefined (unit tests only), CROSS=aarch64.
 # Other defaults: DEFINES='-DFIBERTHREAD_DEFAULT_WORKERS=4 -DFIBERTHREAD_DEFAULT_STACK_SIZE=262144 -DFIBERTHREAD_QUEUE_SIZE=4096' with a
 # BUILD=directory of its own.
@@ -159,7 +159,7 @@ emulated: $(SO) unit $(EMULATED:%=$(BUILD)/tests/preloaded/%)
 unit: $(UNIT_TESTS)
 test-programs: all unit examples $(PRELOADED)
 
-.PHONY: deps demo test apps soak bench
+.PHONY: deps demo test apps soak bench bench-servers
 deps:
 	@tests/deps build demo test bench
 demo:
@@ -190,6 +190,10 @@ bench:
 	@bench-scripts/run --quick $(BUILD) $(CASES)
 	@bench-scripts/api --quick $(BUILD) $(CASES)
 	@$(if $(CASES),,bench-scripts/all --quick $(BUILD))
+bench-servers:
+	@tests/deps build bench servers
+	@$(MAKE) --no-print-directory all bench-programs
+	@bench-scripts/servers $(BUILD) --rounds $(or $(ROUNDS),3) --seconds $(or $(SECONDS),4) $(if $(CASES),--only $(CASES))
 
 # ---- installing ----
 
