@@ -566,9 +566,10 @@ void go_idle(Worker* w) {
     } else {
       deadline = kNever;
     }
-    // The last to fall asleep watches in any case.
+    // The last to fall asleep watches in any case. While all slots are in use nobody does: it could run nothing, and those who have them
+    // look for themselves.
     bool all_idle = free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed);
-    if (poll_active() && !poll_watcher.load(std::memory_order_relaxed) && (all_idle || !attended_without(w))) {
+    if (free_slots && poll_active() && !poll_watcher.load(std::memory_order_relaxed) && (all_idle || !attended_without(w))) {
       poll_watcher.store(w, std::memory_order_relaxed);
       watches = true;
     }

@@ -1,6 +1,7 @@
 // park_if, unpark, join, timers, and who runs what.
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -139,6 +140,63 @@ Test(scheduler, slots_of_sleepers_are_handed_over) {
   cr_assert_eq(raw_syscall(SYS_read, pipes[16][0], arg(&c), 1), 1);
   for (auto& x : t) pthread_join(x, nullptr);
   cr_assert(statistics.handovers.load() > 0);
+}
+
+// A worker that has no slot, and can get none, waits for no events, which it could only pass on: who has watched since before all slots
+// were in use ends that with the first event.
+Test(scheduler, nobody_watches_the_poller_while_all_slots_are_in_use) {
+  use_workers(1);
+  static int pipes[2][2];
+  static std::atomic<int> got{0}, watched_before{0}, watched_after{0};
+  static sem_t go;
+  for (auto& p : pipes) cr_assert_eq(pipe(p), 0);
+  sem_init(&go, 0, 0);
+  auto count = [](void*) -> void* {
+    for (char c; read(pipes[0][0], &c, 1) == 1;) got++;
+    return nullptr;
+  };
+  auto sleep_in_kernel = [](void*) -> void* {
+    char c;
+    if (raw_syscall(SYS_read, pipes[1][0], arg(&c), 1) != 1) abort();
+    return nullptr;
+  };
+  // Mostly on the worker that did not watch.
+  auto keep_slot = [](void*) -> void* {
+    char c = 'x';
+    for (int i = 1; i <= 1000 && watched_before.load() < 5; i++) {
+      sem_wait(&go);
+      bool before = poll_watched() && !idle_slots();
+      if (write(pipes[0][1], &c, 1) != 1) abort();
+      if (before) {
+        watched_before++;
+        while (poll_watched() && !idle_slots()) {
+        }
+        for (uint64_t end = now_ns() + 200'000; now_ns() < end;) {
+        }
+        if (poll_watched() && !idle_slots()) watched_after++;
+      }
+      while (got.load() < i) sched_yield();
+    }
+    return nullptr;
+  };
+  pthread_t counts, sleeper, keeps;
+  pthread_create(&counts, nullptr, count, nullptr);
+  want_slots(1);   // Criterion may have started with more
+  usleep(20'000);  // idle, so that they go
+  pthread_create(&sleeper, nullptr, sleep_in_kernel, nullptr);
+  pthread_create(&keeps, nullptr, keep_slot, nullptr);
+  while (statistics.handovers.load() == 0) usleep(1000);
+  char c = 'x';
+  cr_assert_eq(write(pipes[1][1], &c, 1), 1);
+  pthread_join(sleeper, nullptr);
+  for (int i = 1; i <= 1000 && watched_before.load() < 5; i++) {
+    usleep(2000);
+    sem_post(&go);
+  }
+  pthread_join(keeps, nullptr);
+  close(pipes[0][1]);
+  pthread_join(counts, nullptr);
+  cr_assert_eq(watched_after.load(), 0, "%d of %d", watched_after.load(), watched_before.load());
 }
 
 // Nobody gives way and one waits: as soon as that is seen, there are slots for all, and later they go again.
