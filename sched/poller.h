@@ -18,9 +18,9 @@
 //
 // Who looks. A worker that has nothing in its queues, before it looks further, and every now and then one that has. Of those
 // that sleep one, the *watcher*, does so in epoll_wait: at the latest the last to fall asleep, but not while another worker
-// harvests events all the time, since what comes would then run on two CPUs in turn, and not while all slots are in use. Where there is no watcher, sysmon is
-// awake and looks at each of its ticks, or sleeps on epoll itself: who begins a wait without a watcher pokes it, and so does
-// a watcher that gets up.
+// harvests events all the time, since what comes would then run on two CPUs in turn, and not while all slots are in use. Where
+// there is no watcher, sysmon is awake and looks at each of its ticks, or sleeps on epoll itself: who begins a wait without a
+// watcher pokes it, and so does a watcher that gets up.
 #pragma once
 #include <sys/epoll.h>
 
