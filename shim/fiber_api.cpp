@@ -38,9 +38,10 @@ FiberRecord* record_of(fiberthread_t h) { return reinterpret_cast<FiberRecord*>(
 // ended, and while nobody joins it and it is not detached. Who concludes that looks at `done`, `joiner` or `detached` first: of a
 // later fiber they would be written after the serial.
 bool is_still(FiberRecord* f, fiberthread_t h) {
-  // A child of fork has the records of its parent's fibers, but no TCBs.
+  // A child of fork has the records of its parent's fibers, but no TCBs. One that is being started becomes valid before it is no longer
+  // fresh, so they are looked at the other way round.
   return f && (f->kernel || f->tcb) &&
-         (f->valid.load(std::memory_order_acquire) || f->fresh.load(std::memory_order_acquire)) && handle_of(f) == h;
+         (f->fresh.load(std::memory_order_acquire) || f->valid.load(std::memory_order_acquire)) && handle_of(f) == h;
 }
 
 bool lives(FiberRecord* f, const void* handle) {

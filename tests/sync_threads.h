@@ -73,6 +73,17 @@ inline void run_on(uint32_t workers) {
   }
 }
 
+// Whether one slot, by itself, stayed with one worker since: who ran, ran in turn. A worker that the kernel stops may lose its slot, or have
+// another beside it, and then both run.
+class InTurn {
+ public:
+  bool held() const { return alone_ && fiberthread::slots_wanted() == 1 && fiberthread::statistics.handovers == handovers_; }
+
+ private:
+  bool alone_ = fiberthread::slots_wanted() == 1;
+  uint64_t handovers_ = fiberthread::statistics.handovers;
+};
+
 inline size_t queued(const void* address) {
   fiberthread::LockedQueue q(address);
   size_t n = 0;
