@@ -116,12 +116,12 @@ struct alignas(64) FiberRecord {
   uint32_t queued = 0;                   // waits by which others may find its stack: it must not be unwound out of them
   uint32_t clock_seen = 0;               // clock_settings when its last deadline with kFollowsRealtime was computed; 0: never
 
-  // Join-lock protocol (join.h).
+  // Join-lock protocol (sched_join(), tests/models/join.pml).
   SpinLock join_lock;
   std::atomic<uint32_t> done{0};
   std::atomic<bool> valid{false};        // its handle may be used: born, and neither joined nor ended detached
   bool detached = false;
-  FiberRecord* joiner = nullptr;
+  FiberRecord* joiner = nullptr;         // set under its own join_lock and that of the joiner, who has just looked at his own
   // If its kernel thread has something to give up that only its end gives up: that one and its tid. Join waits for it.
   Worker* leaves_with = nullptr;
   uint32_t leaves_tid = 0;

@@ -53,4 +53,14 @@ class SpinGuard {
   SpinLock& l_;
 };
 
+// Two of a kind, in the order of their addresses.
+class SpinPairGuard {
+ public:
+  SpinPairGuard(SpinLock& a, SpinLock& b) : first_(&a < &b ? a : b), second_(&a < &b ? b : a) {}
+  SpinPairGuard(const SpinPairGuard&) = delete;
+
+ private:
+  SpinGuard first_, second_;
+};
+
 }  // namespace fiberthread

@@ -231,7 +231,8 @@ int yield_until(uint64_t deadline, const char* what) {
 int become_joiner(FiberRecord* me, FiberRecord* f, fiberthread_t h) {
   if (f == me) return EDEADLK;
   Busy busy;
-  SpinGuard guard(f->join_lock);
+  // Both: two that join each other at the same time look one after the other.
+  SpinPairGuard guard(me->join_lock, f->join_lock);
   FiberRecord* joiner = __atomic_load_n(&f->joiner, __ATOMIC_ACQUIRE);
   bool detached = __atomic_load_n(&f->detached, __ATOMIC_ACQUIRE);
   if (!is_still(f, h)) return ESRCH;

@@ -139,7 +139,8 @@ Wanted default_attr() {
 int become_joiner(FiberRecord* me, FiberRecord* f) {
   if (f == me) return EDEADLK;
   Busy busy;
-  SpinGuard guard(f->join_lock);
+  // Both: two that join each other at the same time look one after the other.
+  SpinPairGuard guard(me->join_lock, f->join_lock);
   if (f->detached || f->joiner) return EINVAL;
   if (me->joiner == f) return EDEADLK;  // it waits for us
   f->joiner = me;
