@@ -6,8 +6,8 @@
 // still come. A third thread does nothing, detaches `f`, or joins it as well.
 //
 // Left out: park_if() is one step (park.pml), as is a section under join_lock where nobody looks without it; an unpark is
-// two, as its look may be of the record's former life. What POSIX leaves undefined: nobody uses the handle after it was
-// joined, or detached and ended.
+// two, as its look may be of the record's former life. EDEADLK, for two that join each other. What POSIX leaves undefined: nobody uses the
+// handle after it was joined, or detached and ended.
 //
 // holds:
 // fails: -DBROKEN_CLEAR
