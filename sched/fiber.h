@@ -48,6 +48,7 @@ enum Interrupt : uint32_t {
   kInterruptCancel = 1,  // pthread_cancel was called
   kInterruptSignal = 2,  // a signal for this fiber is pending and not blocked
   kInterruptEnd = 4,     // the fiber API's cancel: stays set; each wait of that API that can be ended then returns ECANCELED
+  kInterruptLeave = 8,   // a handler that has interrupted a wait ended the thread, and was left: the wait ends, whatever it is for
 };
 
 // FiberRecord::fresh. kFresh: made, and neither started nor discarded; its handle may be used though it is not valid yet. kClaimed: one
@@ -114,6 +115,7 @@ struct alignas(64) FiberRecord {
   std::atomic<uint64_t> cpu_seen{0};     // the most that another was told of it
   std::atomic<uint32_t> kernel_word{0};  // futex of a kernel thread's park
   uint32_t queued = 0;                   // waits by which others may find its stack: it must not be unwound out of them
+  uint32_t queued_below = 0;             // those that the program's innermost handler has interrupted
   uint32_t clock_seen = 0;               // clock_settings when its last deadline with kFollowsRealtime was computed; 0: never
 
   // Join-lock protocol (sched_join(), tests/models/join.pml).
@@ -158,6 +160,7 @@ inline FiberRecord* self() {
 }
 
 void leave_busy_slow();  // delivers what was recorded meanwhile
+void wait_over_slow(FiberRecord* me);
 
 // The layer above's: is the caller to end at once, wherever it is? Then cancel_now() does it. Null: there is no such thing.
 extern bool (*cancel_due)(FiberRecord* me);
@@ -181,6 +184,22 @@ class Busy {
   }
   Busy(const Busy&) = delete;
 };
+
+// Is the caller in a wait by which others may find its stack, and not in a handler on top of it? As under Busy, no handler of the program
+// may begin here, since it might never return. One that is recorded runs in park_if(), which can be left, or when the wait is over.
+inline bool in_wait(const FiberRecord* me) { return me->queued > me->queued_below; }
+
+// No other wait of the caller's lies below the one that it is in, unless in between is a handler that can be left.
+inline bool is_only_wait(const FiberRecord* me) { return me->queued == me->queued_below + 1; }
+
+// The end of what began with queued++. By the fiber itself. What was put off meanwhile follows: handlers, and its end.
+inline void wait_over(FiberRecord* me) {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  me->queued--;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  uint32_t pending = me->interrupts.load(std::memory_order_relaxed);
+  if (__builtin_expect(pending & (kInterruptSignal | kInterruptCancel | kInterruptLeave), 0)) wait_over_slow(me);
+}
 
 // CLOCK_MONOTONIC in nanoseconds, the clock of all deadlines here.
 uint64_t now_ns();

@@ -527,7 +527,7 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
   f->end_reasons = 0;
   f->cpu.store(0, std::memory_order_relaxed);
   f->cpu_seen.store(0, std::memory_order_relaxed);
-  f->queued = 0;
+  f->queued = f->queued_below = 0;
   tcb_begin(*f);
   tell_leak_sanitizer(f, __lsan_register_root_region);
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
@@ -559,6 +559,12 @@ void sched_spawn(FiberRecord* f) {
   } else {
     enqueue_woken(f);
   }
+}
+
+void wait_over_slow(FiberRecord* me) {
+  if (in_wait(me)) return;
+  if (tls_busy == 0) leave_busy_slow();
+  else if (cancel_due && cancel_due(me)) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);  // when Busy ends
 }
 
 int sched_call(FiberRecord* f, uint32_t mask) {
@@ -593,7 +599,7 @@ int sched_call(FiberRecord* f, uint32_t mask) {
     }
   }
   me->calling = false;
-  me->queued--;
+  wait_over(me);
   return interrupted ? ECANCELED : 0;
 }
 
@@ -768,7 +774,7 @@ FiberRecord* kernel_record_get() {
   __atomic_store_n(&f->joiner, nullptr, __ATOMIC_RELEASE);
   f->pending_unpark.store(0, std::memory_order_relaxed);
   f->interrupts.store(0, std::memory_order_relaxed);
-  f->queued = 0;
+  f->queued = f->queued_below = 0;
   f->fresh.store(0, std::memory_order_relaxed);
   f->cancelled = f->end_held = false;
   f->end_reasons = 0;

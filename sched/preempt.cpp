@@ -267,7 +267,7 @@ void tick(ucontext_t* uc, bool sleeper = false) {
   FiberRecord* f = tls_current;
   if (!enabled || !f || f->kernel || tls_busy > 0) return;
   // Who cancelled it has found it where it could not be stopped.
-  if (f->queued == 0 && cancel_due && cancel_due(f) && inject_call(uc, cancel_now)) return;
+  if (!in_wait(f) && cancel_due && cancel_due(f) && inject_call(uc, cancel_now)) return;
   Code code = code_at(uc->uc_mcontext.gregs[REG_RIP]);
   if (!preempt_wanted(f) || !has_room(f, uc)) return;
   // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.

@@ -118,19 +118,25 @@ bool cancel_pending(FiberRecord* me) { return state_of(me).requested.load(std::m
 
 void cancel_self() {
   FiberRecord* me = self();
-  cancel_begin_exit(me);
-  thread_exit(state_of(me).leaves ? state_of(me).result : PTHREAD_CANCELED);
+  Cancellation& s = state_of(me);
+  void* result = s.leaves ? s.result : PTHREAD_CANCELED;
+  cancel_leave(me, result);
+  thread_exit(result);
 }
 
 void cancel_leave(FiberRecord* me, void* result) {
   if (!me->queued) return;
+  void** back = signal_handler_to_leave(me);
+  if (!back) return;
+  tls_busy = 1;  // as where it goes on
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   Cancellation& s = state_of(me);
   s.leaves = true;
   s.result = result;
   s.requested.store(true, std::memory_order_relaxed);
-  me->interrupts.fetch_or(kInterruptCancel, std::memory_order_relaxed);
-  signal_leave_handler(me);
-  s.leaves = false;
+  s.exiting.store(false, std::memory_order_relaxed);  // it begins to exit where it is left to
+  interrupt(me, kInterruptCancel | kInterruptLeave);
+  __builtin_longjmp(back, 1);
 }
 
 void test_cancel() {
@@ -142,7 +148,7 @@ bool cancel_is_asynchronous(FiberRecord* me) { return state_of(me).asynchronous.
 
 void cancel_if_asynchronous() {
   FiberRecord* me = tls_current;
-  if (me && me->queued == 0 && asynchronous_and_pending(me)) cancel_self();
+  if (me && !in_wait(me) && asynchronous_and_pending(me)) cancel_self();
 }
 
 bool end_one_wait(FiberRecord* me, bool now) {
@@ -156,8 +162,8 @@ bool end_one_wait(FiberRecord* me, bool now) {
 void cancel_begin_exit(FiberRecord* me) {
   state_of(me).exiting.store(true, std::memory_order_relaxed);
   // One that is set from now on ends no wait: it is not acted upon any more.
-  if (me->interrupts.load(std::memory_order_relaxed) & kInterruptCancel)
-    me->interrupts.fetch_and(~uint32_t{kInterruptCancel}, std::memory_order_relaxed);
+  constexpr uint32_t kBoth = kInterruptCancel | kInterruptLeave;
+  if (me->interrupts.load(std::memory_order_relaxed) & kBoth) me->interrupts.fetch_and(~kBoth, std::memory_order_relaxed);
 }
 
 namespace {
@@ -200,7 +206,7 @@ void cancel_poked(siginfo_t*, void* context) {
     if (sched_started()) foreign_poked(context);
     return;
   }
-  if (me->queued || !cancel_pending(me)) return;
+  if (in_wait(me) || !cancel_pending(me)) return;
   if (!state_of(me).asynchronous.load(std::memory_order_relaxed) && !libc_is_asynchronous(me)) return;
   if (!inject_call(context, cancel_self)) signal_look_again(context);
 }

@@ -24,9 +24,10 @@ void test_cancel();
 bool cancel_is_asynchronous(FiberRecord* me);
 // cancel_self() if that is pending and the caller's type is asynchronous.
 void cancel_if_asynchronous();
-// pthread_exit(result): in a signal's handler that interrupts a wait by which others may find this stack, as of a mutex or a condition
-// variable, the stack cannot be unwound. So the handler is left, without what it has pushed to be cleaned up, and the wait ends as if
-// cancelled. Else it returns. (POSIX has no such pthread_exit(); those who miss pthread_cancel() do.)
+// The caller ends, with that result: in a signal's handler that interrupts a wait by which others may find this stack, as of a mutex or a
+// condition variable, the stack cannot be unwound. So the handler is left, without what it has pushed to be cleaned up, and the wait ends as
+// if cancelled (kInterruptLeave), also where cancellation is disabled; at the latest wait_over() unwinds. Else it returns. (POSIX has no such pthread_exit(); those who miss
+// pthread_cancel() do.)
 void cancel_leave(FiberRecord* me, void* result);
 // In the handler of the scheduler's signal, on whatever it interrupted: somebody may have been cancelled there.
 void cancel_poked(siginfo_t* info, void* context);
@@ -40,7 +41,7 @@ inline bool end_pending(const FiberRecord* me) { return me->interrupts.load(std:
 
 // The interrupts that end a wait which is a cancellation point, besides `others`.
 inline uint32_t wait_interrupts(FiberRecord* me, uint32_t others = 0) {
-  return others | kInterruptEnd | (cancel_enabled(me) ? uint32_t{kInterruptCancel} : 0);
+  return others | kInterruptEnd | kInterruptLeave | (cancel_enabled(me) ? uint32_t{kInterruptCancel} : 0);
 }
 // A wait of a condition variable has no way to fail that programs expect: kInterruptEnd ends one of them, as a wake-up for no reason,
 // and is then left alone. False: it has been so already.

@@ -60,6 +60,9 @@ int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const ti
   // Only the plain kind can be part of a deadlock: another process may signal, a clock may be set.
   const char* what = shared ? "cond (process-shared)" : t ? "cond (timed)" : "cond";
   uint32_t interrupts = wait_interrupts(me);
+  // Until the mutex is ours again nothing but park() is left, whatever a handler does meanwhile. libc's own may take long in one call.
+  const bool whole = !mutex_is_libcs(mutex);
+  if (whole) me->queued++;
   if (__builtin_expect(end_pending(me), 0) && !end_one_wait(me, false)) interrupts &= ~uint32_t{kInterruptEnd};
   WakeReason r = park(c, w, enqueue, [mutex] { mutex_unlock(mutex); }, {what, &w}, deadline_from(clock, t), interrupts);
   // From here on the object may be gone.
@@ -68,6 +71,7 @@ int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const ti
   if (r == WakeReason::Interrupted && !cancelled) end_one_wait(me, true);
   if (cancelled) cancel_begin_exit(me);  // nothing may end the wait for the mutex any more
   int e = mutex_relock(mutex, me, r == WakeReason::Woken ? w.token : 0);
+  if (whole) wait_over(me);
   if (cancelled) cancel_self();
   // Early only if the clock was set meanwhile: then a wake-up for no reason.
   if (e == 0 && r == WakeReason::TimedOut && reached(clock, t)) return ETIMEDOUT;

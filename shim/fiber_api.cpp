@@ -239,6 +239,7 @@ int become_joiner(FiberRecord* me, FiberRecord* f, fiberthread_t h) {
   if (joiner || detached || (f->kernel && !is_nptl(f))) return EINVAL;
   if (me->joiner == f) return EDEADLK;
   f->joiner = me;
+  me->queued++;  // while we are that
   return 0;
 }
 
@@ -249,18 +250,22 @@ int join(fiberthread_t h, void** result, uint64_t deadline) {
   if (int e = become_joiner(me, f, h)) return e;
   if (!f->done.load(std::memory_order_acquire) && ended_by_cancel(me)) {
     // sched_join() looks at interrupts that come from now on.
-    Busy busy;
-    SpinGuard guard(f->join_lock);
-    if (!f->done.load(std::memory_order_relaxed)) {
-      f->joiner = nullptr;
+    bool done;
+    {
+      Busy busy;
+      SpinGuard guard(f->join_lock);
+      done = f->done.load(std::memory_order_relaxed);
+      if (!done) f->joiner = nullptr;
+    }
+    if (!done) {
+      wait_over(me);
       return ECANCELED;
     }
   }
   bool nptl = f->kernel;
   void* value;
-  me->queued++;  // as f->joiner
-  bool joined = sched_join(f, &value, deadline, kInterruptEnd);
-  me->queued--;
+  bool joined = sched_join(f, &value, deadline, kInterruptEnd | kInterruptLeave);
+  wait_over(me);
   if (!joined) return ended_by_cancel(me) ? ECANCELED : ETIMEDOUT;
   if (nptl) {
     REAL(pthread_join)(reinterpret_cast<pthread_t>(f->tcb), &value);  // it is on its way out
@@ -323,7 +328,7 @@ FIBERTHREAD_EXPORT int fiberthread_call(fiberthread_t fiber, void* argument) {
     thread_begin(f);
     f->fresh.store(0, std::memory_order_release);
   }
-  return sched_call(f, kInterruptEnd);
+  return sched_call(f, kInterruptEnd | kInterruptLeave);
 }
 
 FIBERTHREAD_EXPORT int fiberthread_discard(fiberthread_t fiber) {

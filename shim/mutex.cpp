@@ -228,6 +228,8 @@ int mutex_check_release(pthread_mutex_t* mutex, FiberRecord* me) {
   return minds && !held_by(m, me) ? EPERM : 0;
 }
 
+bool mutex_is_libcs(const pthread_mutex_t* mutex) { return is_libcs(__atomic_load_n(&mutex->__data.__kind, __ATOMIC_RELAXED)); }
+
 const void* mutex_requeue_address(pthread_mutex_t* mutex) {
   Mutex& m = of(mutex);
   int kind = kind_of(m);

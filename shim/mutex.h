@@ -19,6 +19,7 @@ Use mutex_use(const pthread_mutex_t* mutex);
 // For condition waits.
 // Why `me` may not give the mutex up: 0, EPERM (not the owner, and of a kind that minds) or EINVAL.
 int mutex_check_release(pthread_mutex_t* mutex, FiberRecord* me);
+bool mutex_is_libcs(const pthread_mutex_t* mutex);
 // Where a waiter may be moved to so that unlocking the mutex wakes it; null if the mutex would still be held after one
 // unlock, or is not ours to manage.
 const void* mutex_requeue_address(pthread_mutex_t* mutex);

@@ -36,9 +36,9 @@ void signal_after_fork_child();
 
 // In the kernel's handler: if that found the fiber at the end of a handler, what is pending is looked for there once more.
 void signal_look_again(void* ucontext);
-// Of who ends: leaves the handler that has interrupted a wait by which others may find this stack (FiberRecord::queued), if there is one;
-// else it returns.
-void signal_leave_handler(FiberRecord* me);
+// Of who ends: where to jump so that the handler is left that has interrupted a wait by which others may find this stack
+// (FiberRecord::queued); null: there is none.
+void** signal_handler_to_leave(FiberRecord* me);
 // The handlers that ended the caller's last wait, did they all ask for SA_RESTART?
 bool signal_restarts(FiberRecord* me);
 // How many handlers of the program the caller has run: what has ended a call with EINTR meanwhile, if none, was a signal of ours.

@@ -80,11 +80,15 @@ uint64_t mask_during(uint64_t before, const Action& a, int sig) {
 
 // ---- as ordinary calls, of what was recorded ----
 
-// Returns as well when pthread_exit() leaves a handler that interrupts a wait. Nothing of ours is used from then on.
+// Returns as well when cancel_leave() leaves a handler that interrupts a wait. Nothing of ours is used from then on. A handler on top of that,
+// which has interrupted no wait of its own, is left with it.
 [[gnu::noinline]] void call_on(FiberRecord* me, char* stack, const Action& a, int sig, siginfo_t* info, ucontext_t* context) {
   void* back[5];
-  if (me->queued && __builtin_setjmp(back) != 0) return;
-  state_of(me).back = me->queued ? back : nullptr;
+  if (in_wait(me)) {
+    if (__builtin_setjmp(back) != 0) return;
+    state_of(me).back = back;
+    me->queued_below = me->queued;
+  }
   if (!stack) return call(a, sig, info, context);
   struct Arguments {
     const Action& a;
@@ -145,10 +149,12 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
   // What this one does not block comes first, as if it had interrupted it at once.
   run_pending(me);
   void** outer = state_of(me).back;
+  uint32_t below = me->queued_below;
   call_on(me, other, a, sig, info, context);
-  state_of(me).back = outer;
   tls_busy = 1;
   std::atomic_signal_fence(std::memory_order_seq_cst);
+  state_of(me).back = outer;
+  me->queued_below = below;
   uint64_t after = words(context->uc_sigmask) & ~kNeverBlocked;
   set_mask_of(me, after);
   sched_apply_mask();
@@ -252,11 +258,12 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
   if (bit(sig) & kFaults && info->si_code > 0) return fault(in, sig, info);
   bool ending = me && frame_ending(in.uc);
   uint64_t before = words(in.uc->uc_sigmask);  // entering a handler changes it
-  bool idle_context = in.busy > 0 || !me || ending;  // nothing of the program may run, no lock may be taken
+  // Nothing of the program may run, no lock may be taken.
+  bool idle_context = in.busy > 0 || !me || ending || in_wait(me);
   if (!sched_started() || (me && me->kernel && !idle_context && sent_to_thread(*info))) {
     if (!me || !idle_context) return true;
     set_mask_of(me, words(in.uc->uc_sigmask));
-    if (record(me, *info, false)) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
+    if (record(me, *info, false)) interrupt(me, kInterruptSignal);
     if (ending) frame_end_anew(in.uc);
     return false;
   }
@@ -279,7 +286,7 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
       if (watched(kWatchSignal)) debug_line("signal", to, "is to get later ", static_cast<uint64_t>(sig));
       if (!record(to, got, !timed && !sent_to_thread(got))) return false;
       if (timed && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return false;
-      if (to == me) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
+      if (to == me) interrupt(me, kInterruptSignal);  // or it might just be about to park
       else if (idle_context) tell_by_sysmon(to, sig);
       else tell(to, sig);
     }
@@ -421,11 +428,11 @@ void signal_look_again(void* context) {
   if (frame_ending(uc)) frame_end_anew(uc);
 }
 
-void signal_leave_handler(FiberRecord* me) {
+void** signal_handler_to_leave(FiberRecord* me) {
   void** back = state_of(me).back;
   // Not one that was left by a jump.
   bool above = back > static_cast<void*>(__builtin_frame_address(0)) || on_alternate_now();
-  if (me->queued && back && above) __builtin_longjmp(back, 1);
+  return above ? back : nullptr;
 }
 
 bool signal_restarts(FiberRecord* me) { return state_of(me).restarts; }

@@ -97,7 +97,7 @@ struct ThreadSignals {
   std::atomic<bool> ended{false};
   std::atomic<uint32_t> arriving{0};  // times that a signal was to be recorded here
   bool restarts = false;  // own: see signal_restarts()
-  void** back = nullptr;  // own: see signal_leave_handler()
+  void** back = nullptr;  // own: see signal_handler_to_leave()
 };
 inline ThreadSignals& state_of(FiberRecord* f) { return shim_share<ThreadSignals, 0, 96>(f); }
 

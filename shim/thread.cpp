@@ -144,6 +144,7 @@ int become_joiner(FiberRecord* me, FiberRecord* f) {
   if (f->detached || f->joiner) return EINVAL;
   if (me->joiner == f) return EDEADLK;  // it waits for us
   f->joiner = me;
+  me->queued++;  // while we are that
   return 0;
 }
 
@@ -154,9 +155,8 @@ int join(pthread_t t, void** result, uint64_t deadline_ns) {
   FiberRecord* me = self();
   if (int e = become_joiner(me, f)) return e;
   for (;;) {
-    me->queued++;  // as f->joiner
-    bool joined = sched_join(f, result, deadline_ns, cancel_enabled(me) ? uint32_t{kInterruptCancel} : 0);
-    me->queued--;
+    bool joined = sched_join(f, result, deadline_ns, kInterruptLeave | (cancel_enabled(me) ? uint32_t{kInterruptCancel} : 0));
+    wait_over(me);
     if (joined) return 0;
     if (cancel_pending(me)) cancel_self();
     if (passed(self(), deadline_ns)) return ETIMEDOUT;

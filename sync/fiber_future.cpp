@@ -27,11 +27,11 @@ int wait_until_over(FiberRecord* me, Over over, Withdraw withdraw, const ParkRea
     uint32_t pending = me->interrupts.load(std::memory_order_relaxed);
     bool interrupted = pending & interrupts;
     // Asynchronous cancellation of POSIX's; not if further waits of ours lie below on this stack.
-    bool ends = pending & kInterruptCancel && !interrupted && tls_busy == 0 && me->queued == 1 && cancel_due && cancel_due(me);
+    bool ends = pending & kInterruptCancel && !interrupted && tls_busy == 0 && is_only_wait(me) && cancel_due && cancel_due(me);
     if (interrupted || late || ends) {
       if (withdraw()) {
         if (ends) {
-          me->queued--;
+          wait_over(me);
           cancel_now();
         }
         return interrupted ? ECANCELED : ETIMEDOUT;
@@ -45,12 +45,6 @@ int wait_until_over(FiberRecord* me, Over over, Withdraw withdraw, const ParkRea
 }
 
 }  // namespace
-
-void FiberFuture::end_wait(FiberRecord* me) {
-  me->queued--;
-  if (__builtin_expect(me->interrupts.load(std::memory_order_relaxed) & kInterruptCancel, 0) && cancel_due && cancel_due(me))
-    me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);  // it was put off
-}
 
 int FiberFuture::in_use(uint64_t w, const void* object) {
   if (w == kDestroyedWord) report_misuse("FiberFuture", object, "is waited for after it was destroyed");
@@ -107,7 +101,7 @@ int FiberFuture::wait_for_set(uint64_t deadline, uint32_t interrupts, const char
   } else {
     e = w & kSet ? error_of(w) : in_use(w, this);
   }
-  end_wait(me);
+  wait_over(me);
   return e;
 }
 
@@ -149,7 +143,7 @@ int FiberFuture::wait_for_any(FiberFuture* const futures[], size_t n, uint64_t d
   detach();
   // Acquire: what those that set it have done with `state` comes before it goes.
   for (uint32_t c; (c = state.complete.load(std::memory_order_acquire)) != signals;) park_if(&state.complete, c, reason);
-  end_wait(me);
+  wait_over(me);
   return result;
 }
 

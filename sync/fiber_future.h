@@ -107,7 +107,6 @@ class FiberFuture {
   // `interrupts`: what may end it; `what` and `object` for reports.
   int wait_for_set(uint64_t deadline_ns, uint32_t interrupts, const char* what, const void* object);
   static int in_use(uint64_t w, const void* object);
-  static void end_wait(FiberRecord* me);
 
   std::atomic<uint64_t> word_{0};
 };

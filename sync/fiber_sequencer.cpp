@@ -277,9 +277,9 @@ int FiberSequencer::wait_for(uint64_t token, uint64_t deadline, uint32_t interru
   me->queued++;  // `f` is on this stack, and others know it
   Future f;
   request(f, token);
-  int e = f.wait_for_set(deadline, interrupts, what, this);
+  int e = f.wait_for_set(deadline, interrupts | kInterruptLeave, what, this);
   if (e && !f.cancel()) e = 0;  // it has come at the same time
-  FiberFuture::end_wait(me);
+  wait_over(me);
   return e;
 }
 

@@ -58,7 +58,7 @@ void Mutex::lock_slow() {
   std::atomic<uint32_t> signaled{0};
   MutexWaiter w{me, &signaled};
   me->queued++;
-  if (lock_or_queue(w)) me->queued--;
+  if (lock_or_queue(w)) wait_over(me);
   else wait_signaled(me, signaled, {"Mutex", this}, kNever, 0, [] { return false; });
 }
 

@@ -116,10 +116,10 @@ WakeReason wait_signaled(FiberRecord* me, std::atomic<uint32_t>& signaled, const
     uint32_t pending = me->interrupts.load(std::memory_order_relaxed);
     if (mask || deadline != kNever || pending & kInterruptCancel) {
       bool interrupted = pending & mask;
-      bool ends = pending & kInterruptCancel && !interrupted && tls_busy == 0 && me->queued == 1 && cancel_due && cancel_due(me);
+      bool ends = pending & kInterruptCancel && !interrupted && tls_busy == 0 && is_only_wait(me) && cancel_due && cancel_due(me);
       if (interrupted || late || ends) {
         if (withdraw()) {
-          me->queued--;
+          wait_over(me);
           if (ends) cancel_now();
           return interrupted ? WakeReason::Interrupted : WakeReason::TimedOut;
         }
@@ -131,9 +131,7 @@ WakeReason wait_signaled(FiberRecord* me, std::atomic<uint32_t>& signaled, const
     late = !park_if(&signaled, 0, reason, deadline);
   }
   woken();
-  me->queued--;
-  if (__builtin_expect(me->interrupts.load(std::memory_order_relaxed) & kInterruptCancel, 0) && cancel_due && cancel_due(me))
-    me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);  // it was put off
+  wait_over(me);
   return WakeReason::Woken;
 }
 template <class Withdraw>
