@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum kind { COND, TIMED, NO_CANCEL, JOIN, TIMED_JOIN, NESTED, kKinds };
-static const char* const names[] = {"cond", "cond (timed)", "cond, not to be cancelled", "join", "join, not to be cancelled", "handlers in handlers"};
+enum kind { COND, TIMED, NO_CANCEL, JOIN, TIMED_JOIN, NESTED, CANCEL, kKinds };
+static const char* const names[] = {"cond", "cond (timed)", "cond, not to be cancelled", "join", "join, not to be cancelled", "handlers in handlers", "cancelled in a handler"};
 static enum kind kind;
 
 static pthread_mutex_t mutex;
@@ -77,7 +77,7 @@ int main(void) {
   sigaddset(&usr1, SIGUSR1);
   pthread_sigmask(SIG_BLOCK, &usr1, NULL);
   for (kind = 0; kind < kKinds; kind++) {
-    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = kind == NESTED ? wait_inside : leave}, NULL);
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = kind >= NESTED ? wait_inside : leave}, NULL);
     unlocked = 0;
     for (int round = 0; round < kRounds; round++) {
       int joins = kind == JOIN || kind == TIMED_JOIN, threads = joins ? 1 : kThreads;
@@ -97,13 +97,13 @@ int main(void) {
         if (!joins && wake == 2) pthread_cond_signal(&cond);
       }
       if (!joins && wake == 3) pthread_cond_broadcast(&cond);
-      if (kind == NESTED) {
+      if (kind >= NESTED) {
         while (inner < (unsigned)threads) sched_yield();
-        for (int i = 0; i < threads; i++) assert(pthread_kill(t[i], SIGUSR2) == 0);
+        for (int i = 0; i < threads; i++) assert((kind == CANCEL ? pthread_cancel(t[i]) : pthread_kill(t[i], SIGUSR2)) == 0);
       }
       for (int i = 0; i < threads; i++) {
         assert(pthread_join(t[i], &r) == 0);
-        assert((long)r == (kind == NESTED ? SIGUSR2 : SIGUSR1));
+        assert(kind == CANCEL ? r == PTHREAD_CANCELED : (long)r == (kind == NESTED ? SIGUSR2 : SIGUSR1));
       }
       if (joins) {
         end = 1;
