@@ -25,9 +25,9 @@ bool cancel_is_asynchronous(FiberRecord* me);
 // cancel_self() if that is pending and the caller's type is asynchronous.
 void cancel_if_asynchronous();
 // The caller ends, with that result: in a signal's handler that interrupts a wait by which others may find this stack, as of a mutex or a
-// condition variable, the stack cannot be unwound. So the handler is left, without what it has pushed to be cleaned up, and the wait ends as
-// if cancelled (kInterruptLeave), also where cancellation is disabled; at the latest wait_over() unwinds. Else it returns. (POSIX has no such pthread_exit(); those who miss
-// pthread_cancel() do.)
+// condition variable, the stack cannot be unwound. So the handler is left, without what it has pushed to be cleaned up, and the wait ends
+// as if cancelled (kInterruptLeave), also where cancellation is disabled; at the latest wait_over() unwinds. Else it returns. (POSIX has
+// no such pthread_exit(); those who miss pthread_cancel() do.)
 void cancel_leave(FiberRecord* me, void* result);
 // In the handler of the scheduler's signal, on whatever it interrupted: somebody may have been cancelled there.
 void cancel_poked(siginfo_t* info, void* context);
