@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include <initializer_list>
+
 #include "sched/worker.h"
 
 extern "C" int __clone(int (*)(void*), void*, int, void*, ...) noexcept;  // libc's clone, by the name that is not taken over

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <initializer_list>
 #include <new>
 
 #include "sched/accounting.h"

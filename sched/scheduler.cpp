@@ -1,4 +1,5 @@
 // Who runs what: park, unpark, yield, and what a worker does when it has nothing to run.
+#include <errno.h>
 #include <sys/mman.h>
 #include <time.h>
 

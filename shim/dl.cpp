@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 #include "sched/preempt.h"
 #include "sched/stack.h"
 #include "sched/tcb.h"

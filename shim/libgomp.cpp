@@ -15,6 +15,7 @@
 #include <sys/syscall.h>
 
 #include <atomic>
+#include <initializer_list>
 
 #include "sched/syscall.h"
 
