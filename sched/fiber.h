@@ -164,6 +164,8 @@ void wait_over_slow(FiberRecord* me);
 
 // The layer above's: is the caller to end at once, wherever it is? Then cancel_now() does it. Null: there is no such thing.
 extern bool (*cancel_due)(FiberRecord* me);
+// The same where it was stopped at `pc`. Not of one that is in a wait.
+extern bool (*cancel_due_at)(FiberRecord* me, uintptr_t pc);
 extern void (*cancel_now)();
 
 // A stretch in which the fiber stays on its worker and no handler of the program runs on it: needed around every use

@@ -41,6 +41,7 @@ FiberRecord* main_fiber = &main_fiber_record;
 std::atomic<bool> workers_refused{false};
 std::atomic<Worker*> worker_list{nullptr};
 bool (*cancel_due)(FiberRecord*) = nullptr;
+bool (*cancel_due_at)(FiberRecord*, uintptr_t) = nullptr;
 void (*cancel_now)() = nullptr;
 
 namespace {

@@ -129,6 +129,7 @@ int look_at_object(dl_phdr_info* info, size_t, void* data) {
 }
 
 uintptr_t never_low = 0, never_high = 0;
+std::atomic<uintptr_t> asleep_low{0}, asleep_high{0};
 
 Code code_at(uintptr_t pc) {
   if (pc - never_low < never_high - never_low) return Code::Never;
@@ -250,6 +251,9 @@ void give_way() {
     tls_busy = tls_busy - 1;  // the handler's; so what `leave` does at its end is done for that
   }
   errno = error;
+  // Who has cancelled it meanwhile saw that it did not run, and sent no signal. The worker has said before that it runs.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (cancel_due_at && cancel_due_at(tls_current, tls_current->stopped_pc)) cancel_now();
 }
 
 // Who waits in a loop is stopped in the same few instructions each time.
@@ -266,9 +270,12 @@ void note_place(FiberRecord* f, uintptr_t pc, uintptr_t sp) {
 void tick(ucontext_t* uc, bool sleeper = false) {
   FiberRecord* f = tls_current;
   if (!enabled || !f || f->kernel || tls_busy > 0) return;
+  auto pc = static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RIP]);
   // Who cancelled it has found it where it could not be stopped.
-  if (!in_wait(f) && cancel_due && cancel_due(f) && inject_call(uc, cancel_now)) return;
-  Code code = code_at(uc->uc_mcontext.gregs[REG_RIP]);
+  if (cancel_due_at && cancel_due_at(f, pc) && inject_call(uc, cancel_now)) return;
+  uintptr_t high = asleep_high.load(std::memory_order_acquire), low = asleep_low.load(std::memory_order_relaxed);
+  if (!sleeper && pc - low < high - low) return;
+  Code code = code_at(pc);
   if (!preempt_wanted(f) || !has_room(f, uc)) return;
   // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.
   uint64_t mask;
@@ -290,7 +297,7 @@ void tick(ucontext_t* uc, bool sleeper = false) {
     f->in_libc = false;
   }
   if (!f->in_libc) tls_refused = 0;
-  note_place(f, static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RIP]), static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RSP]));
+  note_place(f, pc, static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RSP]));
   tls_busy = 1;
   inject(uc, give_way);
 }
@@ -481,6 +488,11 @@ void preempt_never(const char* low, const char* high) {
   never_high = reinterpret_cast<uintptr_t>(high);
 }
 
+void preempt_only_asleep(uintptr_t low, uintptr_t high) {
+  asleep_low.store(low, std::memory_order_relaxed);
+  asleep_high.store(high, std::memory_order_release);
+}
+
 #else  // no preemption on AArch64 yet, only pokes
 
 bool preempt_init() {
@@ -490,6 +502,7 @@ bool preempt_init() {
 
 void preempt_look_at_objects() {}
 void preempt_never(const char*, const char*) {}
+void preempt_only_asleep(uintptr_t, uintptr_t) {}
 void preempt_start_worker(Worker*) { unblock(); }
 void preempt_end_worker(Worker*) {}
 void preempt_sleeper(Worker*) {}

@@ -37,6 +37,8 @@ void preempt_end_worker(Worker* w);
 
 // Nothing is ever stopped in this code, not even in tests that are linked with it. There is one such place.
 void preempt_never(const char* low, const char* high);
+// In this code only a fiber that sleeps in a system call is stopped. There is one such place.
+void preempt_only_asleep(uintptr_t low, uintptr_t high);
 // Asks the fiber on that worker, asleep in a system call, to give way; the call is begun anew when it runs again. One that
 // the kernel does not restart ends with EINTR.
 void preempt_sleeper(Worker* w);

@@ -2,13 +2,19 @@
 //
 // A request is noted here and in libc's own word (CANCELED), which makes libc's own cancellation points act: its
 // read() and the like look at that before they wait. A fiber that is parked is woken, and its wait ends. One that may be asleep in
-// the kernel is sent the scheduler's signal: where libc has made cancellation asynchronous, as it does around each of
-// its waiting system calls, the fiber is made to call cancel_self() as if it had done so itself at that point.
+// the kernel, in a call of libc's own, is sent the scheduler's signal. What that does depends on the libc:
+// - Up to glibc 2.40, libc makes cancellation asynchronous around each of its waiting system calls. The fiber is made to call
+//   cancel_self() as if it had done so itself at that point.
+// - From 2.41 on, all of them are made in one small function (LibcWait). If the signal finds the fiber there, and the system call not
+//   made, the call ends with EINTR. libc then looks for a request, and acts. A call that has ended by itself is left alone, so that
+//   nothing it has done is lost.
 #include "shim/cancel.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/select.h>
 #include <ucontext.h>
 
 #include "sched/preempt.h"
@@ -19,6 +25,7 @@
 #include "shim/real.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
+#include "shim/user_memory.h"
 
 namespace fiberthread {
 namespace {
@@ -75,6 +82,126 @@ void find_fields() {
 
 bool libc_is_asynchronous(FiberRecord* f) { return type_field.is_set(f->tcb); }
 
+// ---- where libc waits, from 2.41 on ----
+
+#if defined(__x86_64__)
+constexpr uintptr_t kCallSize = 2;
+uintptr_t pc_of(const ucontext_t* uc) { return static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RIP]); }
+// Of a function that has pushed nothing yet.
+uintptr_t return_address(const ucontext_t* uc) { return *reinterpret_cast<uintptr_t*>(uc->uc_mcontext.gregs[REG_RSP]); }
+void go_on_at(ucontext_t* uc, uintptr_t pc, long result) {
+  uc->uc_mcontext.gregs[REG_RIP] = static_cast<greg_t>(pc);
+  uc->uc_mcontext.gregs[REG_RAX] = result;
+}
+bool is_system_call(uintptr_t at) { return memcmp(reinterpret_cast<void*>(at), "\x0f\x05", kCallSize) == 0; }
+// What the direct call before that address calls. 0: there is none.
+uintptr_t called_before(uintptr_t back) {
+  unsigned char call[8];
+  constexpr int kCode = 3;
+  if (!copy_user(&call, reinterpret_cast<decltype(call)*>(back - sizeof call)) || call[kCode] != 0xe8) return 0;
+  int32_t distance;
+  memcpy(&distance, call + kCode + 1, sizeof distance);
+  return back + static_cast<uintptr_t>(static_cast<intptr_t>(distance));
+}
+#else
+constexpr uintptr_t kCallSize = 4;
+uintptr_t pc_of(const ucontext_t* uc) { return uc->uc_mcontext.pc; }
+uintptr_t return_address(const ucontext_t* uc) { return uc->uc_mcontext.regs[30]; }
+void go_on_at(ucontext_t* uc, uintptr_t pc, long result) {
+  uc->uc_mcontext.pc = pc;
+  uc->uc_mcontext.regs[0] = static_cast<uint64_t>(result);
+}
+bool is_system_call(uintptr_t at) { return *reinterpret_cast<uint32_t*>(at) == 0xd4000001; }  // svc #0
+uintptr_t called_before(uintptr_t back) {
+  uint32_t call;
+  if (!copy_user(&call, reinterpret_cast<uint32_t*>(back - sizeof call)) || call >> 26 != 0x25) return 0;  // bl
+  return back - sizeof call + static_cast<uintptr_t>(static_cast<intptr_t>(static_cast<int32_t>(call << 6) >> 4));
+}
+#endif
+
+// The function in which libc makes the system calls of its cancellation points: it looks for a request, and makes the call. Nothing that is
+// on the stack changes in it. `end` is where it goes on after the call; 0: there is no such function.
+//
+// It is found by experiment: a signal ends two different calls of libc's, and finds both at one and the same place.
+struct LibcWait {
+  std::atomic<uintptr_t> begin{0}, end{0};
+
+  // With the system call not made yet, or to be made anew?
+  bool holds(uintptr_t pc) const {
+    uintptr_t e = end.load(std::memory_order_acquire), b = begin.load(std::memory_order_relaxed);
+    return pc - b < e - b;
+  }
+};
+LibcWait libc_wait;
+
+// What the signal has found.
+struct Found {
+  uintptr_t pc, back;
+  bool asynchronous;
+};
+Found found;
+std::atomic<pthread_t> finder{0};  // the thread that makes the experiment
+std::atomic<bool> looked{false};
+SpinLock find_lock;
+
+// `wait`(mask) waits for a second, with that mask.
+Found signal_in(void (*wait)(const sigset_t*), const sigset_t* mask) {
+  found = {};
+  if (raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), raw_syscall(SYS_gettid), kPreemptSignal) == 0) wait(mask);
+  return found;
+}
+
+void find_libc_wait() {
+  if (looked.load(std::memory_order_acquire)) return;
+  void* tcb = self()->tcb;
+  Busy busy;
+  SpinGuard guard(find_lock);
+  if (looked.load(std::memory_order_relaxed)) return;
+  int error = errno;
+  uint64_t all = ~uint64_t{0}, before;
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(&before), 8);
+  // libc must take the caller for one that may be cancelled and is not. Nobody else writes these bits: pthread_cancel() begins here.
+  constexpr uint32_t kEnds = kLibcCanceled | kLibcExiting;
+  uint32_t handling = __atomic_fetch_and(tcb_cancelhandling(tcb), ~kEnds, __ATOMIC_SEQ_CST) & kEnds;
+  int state, type;
+  REAL(pthread_setcanceltype)(PTHREAD_CANCEL_DEFERRED, &type);
+  REAL(pthread_setcancelstate)(PTHREAD_CANCEL_ENABLE, &state);
+  finder.store(pthread_self(), std::memory_order_relaxed);
+  sigset_t mask;
+  memset(&mask, 0, sizeof mask);
+  uint64_t others = ~(uint64_t{1} << (kPreemptSignal - 1));
+  memcpy(&mask, &others, sizeof others);
+  constexpr static timespec kSecond = {1, 0};
+  Found a = signal_in([](const sigset_t* m) { REAL(ppoll)(nullptr, 0, &kSecond, m); }, &mask);
+  Found b = signal_in([](const sigset_t* m) { REAL(pselect)(0, nullptr, nullptr, nullptr, &kSecond, m); }, &mask);
+  finder.store(0, std::memory_order_relaxed);
+  REAL(pthread_setcancelstate)(state, nullptr);
+  REAL(pthread_setcanceltype)(type, nullptr);
+  __atomic_fetch_or(tcb_cancelhandling(tcb), handling, __ATOMIC_SEQ_CST);
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&before), 0, 8);
+  errno = error;
+  if (a.pc && a.pc == b.pc && !a.asynchronous && !b.asynchronous && is_system_call(a.pc - kCallSize)) {
+    constexpr uintptr_t kMost = 256;
+    uintptr_t begin = called_before(a.back);
+    // Else a request is lost that comes between libc's look and its call.
+    if (a.pc - begin < kCallSize || a.pc - begin > kMost) begin = a.pc - kCallSize;
+    libc_wait.begin.store(begin, std::memory_order_relaxed);
+    libc_wait.end.store(a.pc, std::memory_order_release);
+    preempt_only_asleep(begin, a.pc);
+  }
+  looked.store(true, std::memory_order_release);
+}
+
+// If libc waits there: the call ends as if by a signal, and libc finds the request that stands in its word. By the thread itself, or in a
+// handler on top of it.
+bool end_libc_wait(void* tcb, ucontext_t* uc) {
+  if (!libc_wait.holds(pc_of(uc))) return false;
+  uint32_t handling = __atomic_load_n(tcb_cancelhandling(tcb), __ATOMIC_SEQ_CST);
+  if (!(handling & kLibcCanceled) || handling & kLibcExiting || state_field.is_set(tcb)) return false;
+  go_on_at(uc, libc_wait.end.load(std::memory_order_relaxed), -EINTR);
+  return true;
+}
+
 bool libc_unwinds(FiberRecord* me) { return __atomic_load_n(tcb_cancelhandling(me->tcb), __ATOMIC_RELAXED) & kLibcExiting; }
 
 }  // namespace
@@ -95,13 +222,22 @@ void adopt(FiberRecord* f) {
 bool asynchronous_and_pending(FiberRecord* me) {
   return (state_of(me).asynchronous.load(std::memory_order_relaxed) || state_of(me).leaves) && cancel_pending(me);
 }
+
+// May it end where it was stopped?
+bool due_at(FiberRecord* me, uintptr_t pc) {
+  if (in_wait(me) || !cancel_pending(me)) return false;
+  return asynchronous_and_pending(me) || libc_is_asynchronous(me) || libc_wait.holds(pc);
+}
 }  // namespace
 
 void cancel_init() {
   find_fields();
   kernel_record_hook = adopt;
   (void)REAL(syscall);  // handlers may call it
+  (void)REAL(ppoll);    // and this is called under a lock
+  (void)REAL(pselect);
   cancel_due = asynchronous_and_pending;
+  cancel_due_at = due_at;
   cancel_now = cancel_self;
   preempt_poke_hook = cancel_poked;
 }
@@ -121,6 +257,8 @@ void cancel_self() {
   Cancellation& s = state_of(me);
   void* result = s.leaves ? s.result : PTHREAD_CANCELED;
   cancel_leave(me, result);
+  // As a libc with such a function does: cleanup handlers find cancellation disabled.
+  if (!s.leaves && libc_wait.end.load(std::memory_order_relaxed)) REAL(pthread_setcancelstate)(PTHREAD_CANCEL_DISABLE, nullptr);
   thread_exit(result);
 }
 
@@ -169,12 +307,11 @@ void cancel_begin_exit(FiberRecord* me) {
 namespace {
 
 // One of libc's own threads is cancelled as libc does it, but that the signal is ours: it is noted in the TCB, and the signal is sent
-// only to who may be stopped anywhere, as each waiting call of libc's may. Waits of ours end by the interrupt.
+// if the thread may be in a waiting call of libc's. Waits of ours end by the interrupt.
 int cancel_foreign(pthread_t t) {
   void* tcb = reinterpret_cast<void*>(t);
   auto tid = static_cast<int>(__atomic_load_n(tcb_tid(tcb), __ATOMIC_RELAXED));
   if (tid <= 0) return 0;  // it has ended
-  find_fields();
   __atomic_fetch_or(tcb_cancelhandling(tcb), kLibcCanceled, __ATOMIC_SEQ_CST);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (FiberRecord* f = tcb_fiber(tcb)) {
@@ -183,13 +320,15 @@ int cancel_foreign(pthread_t t) {
     // As for a fiber: should it be Busy when the signal comes, it looks afterwards.
     interrupt(f, kInterruptCancel | (s.asynchronous.load(std::memory_order_seq_cst) ? uint32_t{kInterruptSignal} : 0));
   }
-  if (type_field.is_set(tcb) && !state_field.is_set(tcb)) raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), tid, kPreemptSignal);
+  bool may_wait = type_field.is_set(tcb) || libc_wait.end.load(std::memory_order_relaxed);
+  if (may_wait && !state_field.is_set(tcb)) raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), tid, kPreemptSignal);
   return 0;
 }
 
-// In the handler, on such a thread: unwinds from here, through the kernel's frame.
+// In the handler, on such a thread: unwinds from here, through the kernel's frame, or lets libc do it.
 void foreign_poked(void* context) {
   void* tcb = reinterpret_cast<void*>(pthread_self());
+  if (end_libc_wait(tcb, static_cast<ucontext_t*>(context))) return;
   uint32_t handling = __atomic_load_n(tcb_cancelhandling(tcb), __ATOMIC_SEQ_CST);
   if (!(handling & kLibcCanceled) || handling & kLibcExiting || !type_field.is_set(tcb) || state_field.is_set(tcb) || tls_busy) return;
   if (tls_current && tls_current->queued) return;  // others may find its stack
@@ -201,14 +340,29 @@ void foreign_poked(void* context) {
 }  // namespace
 
 void cancel_poked(siginfo_t*, void* context) {
+  auto* uc = static_cast<ucontext_t*>(context);
+  if (__builtin_expect(finder.load(std::memory_order_relaxed) == pthread_self(), 0)) {
+    found = {pc_of(uc), return_address(uc), type_field.is_set(reinterpret_cast<void*>(pthread_self()))};
+    return;
+  }
   FiberRecord* me = tls_current;
   if (!me || me->kernel) {
     if (sched_started()) foreign_poked(context);
     return;
   }
   if (in_wait(me) || !cancel_pending(me)) return;
-  if (!state_of(me).asynchronous.load(std::memory_order_relaxed) && !libc_is_asynchronous(me)) return;
-  if (!inject_call(context, cancel_self)) signal_look_again(context);
+  // libc must not unwind a stack on which a wait is queued: then the handler that has interrupted that wait is left.
+  if (!me->queued && end_libc_wait(me->tcb, uc)) return;
+  if (!due_at(me, pc_of(uc)) || !inject_call(context, cancel_self)) signal_look_again(context);
+}
+
+void cancel_handler_over(FiberRecord* me, void* context) {
+  if (!me->queued && cancel_pending(me)) end_libc_wait(me->tcb, static_cast<ucontext_t*>(context));
+}
+
+void cancel_reset_after_fork() {
+  find_lock.reset();
+  finder.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace fiberthread
@@ -217,12 +371,13 @@ using namespace fiberthread;
 
 FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   if (!sched_started()) return REAL(pthread_cancel)(t);
+  find_fields();
+  find_libc_wait();
   FiberRecord* f = fiber_of(t);
   // libc's would take our signal for its own.
   if (!f && pthread_equal(t, pthread_self())) f = self();
   if (!f) return stale_handle(t) ? ESRCH : cancel_foreign(t);
   if (f->done.load(std::memory_order_acquire)) return 0;
-  find_fields();
   Cancellation& s = state_of(f);
   s.requested.store(true, std::memory_order_seq_cst);
   __atomic_fetch_or(tcb_cancelhandling(f->tcb), kLibcCanceled, __ATOMIC_SEQ_CST);

@@ -59,6 +59,7 @@ void in_child() {
   blocking_reset_after_fork();
   ids_reset_after_fork();
   thread_reset_after_fork();
+  cancel_reset_after_fork();
   sched_after_fork_child();
   if (tls_vforked) {  // the child of a vfork has forked: this one has its memory to itself
     tls_vforked = 0;

@@ -414,6 +414,7 @@ extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fi
     }
     // In the same frame, or signals that come fast would fill the stack.
     while (take_any(me, ~mask_of(me), &f->info)) run_as_call(me, &f->info, mask_of(me), uc);
+    cancel_handler_over(me, uc);
   }
   frame_left(me, f);
   return busy == 0 ? &me->interrupts : nullptr;
