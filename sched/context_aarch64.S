@@ -132,13 +132,8 @@ fiberthread_switch:
         .cfi_restore x30
         add     sp, sp, #FRAME_SIZE
         .cfi_adjust_cfa_offset -FRAME_SIZE
-        // A ret would be predicted to go back to who called *us*, and nearly always wrongly. Where branch targets are
-        // checked there is no choice: the place after a call is no landing pad.
-#if defined(__ARM_FEATURE_BTI_DEFAULT)
+        // Not br x30, though a ret may be predicted to go back to who called *us*: the place after a call is no landing pad.
         ret
-#else
-        br      x30
-#endif
 
         // The unlikely path, with the whole frame on the stack.
         .cfi_def_cfa sp, FRAME_SIZE
@@ -188,9 +183,4 @@ fiberthread_entry:
         .cfi_endproc
         .size   fiberthread_entry, . - fiberthread_entry
 
-        .section .note.gnu.property, "a"
-        .p2align 3
-        .word   4, 16, 5                        // namesz, descsz, NT_GNU_PROPERTY_TYPE_0
-        .asciz  "GNU"
-        .word   0xc0000000, 4, 1, 0             // AArch64 feature_1_and: BTI
-        .section .note.GNU-stack, "", %progbits
+#include "sched/asm_end.h"

@@ -154,9 +154,4 @@ fiberthread_entry:
         .cfi_endproc
         .size   fiberthread_entry, . - fiberthread_entry
 
-        .section .note.gnu.property, "a"
-        .p2align 3
-        .long   4, 16, 5                        // namesz, descsz, NT_GNU_PROPERTY_TYPE_0
-        .asciz  "GNU"
-        .long   0xc0000002, 4, 1, 0             // x86 feature_1_and: IBT only; a jmp in place of ret breaks shadow stacks
-        .section .note.GNU-stack, "", @progbits
+#include "sched/asm_end.h"

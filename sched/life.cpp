@@ -735,7 +735,6 @@ void kernel_record_put(FiberRecord* f) {
 }
 
 extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);
-extern "C" void* __dso_handle;
 
 FiberRecord* kernel_record_get() {
   FiberRecord* f;
@@ -795,7 +794,7 @@ void kernel_record_enter(FiberRecord* f) {
   f->valid.store(true, std::memory_order_release);
   tls_current = f;
   if (kernel_record_hook) kernel_record_hook(f);
-  __cxa_thread_atexit_impl(forget_foreign, f, &__dso_handle);
+  __cxa_thread_atexit_impl(forget_foreign, f, &main_fiber);  // any address in this library
   tls_busy = tls_busy - 1;
 }
 

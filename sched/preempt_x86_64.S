@@ -164,9 +164,4 @@ __restore_rt:
         .cfi_endproc
         .size   __restore_rt, . - __restore_rt
 
-        .section .note.gnu.property, "a"
-        .p2align 3
-        .long   4, 16, 5                        // namesz, descsz, NT_GNU_PROPERTY_TYPE_0
-        .asciz  "GNU"
-        .long   0xc0000002, 4, 1, 0             // x86 feature_1_and: IBT; shadow stacks would object to the ret
-        .section .note.GNU-stack, "", @progbits
+#include "sched/asm_end.h"

@@ -371,7 +371,9 @@ bool has_rseq() { return &__rseq_size && __rseq_size; }
 void fill_tls(char* pd) {
   char* tp = thread_pointer_of(pd);
   at<char*>(tp, L.resp) = pd + L.res;
-  if (!has_rseq()) return;
+  // Also where the kernel has none and __rseq_size is 0: the area is there, since 2.41 outside struct pthread, so no model is
+  // copied into it. Threads that libc makes from here would take a 0 for "registered", and end the process as they cannot be.
+  if (!&__rseq_offset || !__rseq_offset) return;
   auto& area = at<struct rseq>(tp, __rseq_offset);
   area.cpu_id_start = 0;
   area.cpu_id = RSEQ_CPU_ID_REGISTRATION_FAILED;

@@ -33,4 +33,5 @@
 
         ours_or_next dlsym, fiberthread_next_dlsym, version=$0
         ours_or_next dlvsym, fiberthread_next_dlvsym
-        .section .note.GNU-stack, "", @progbits
+
+#include "sched/asm_end.h"

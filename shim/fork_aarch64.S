@@ -39,4 +39,5 @@ __vfork:
         .cfi_endproc
         .size   vfork, . - vfork
         .size   __vfork, . - __vfork
-        .section .note.GNU-stack, "", %progbits
+
+#include "sched/asm_end.h"

@@ -19,6 +19,7 @@ fiberthread_libgomp_call:
         .cfi_startproc
         .cfi_def_cfa_offset 8 + 128
         cfi_return_address
+        endbr64
         push %rbp
         .cfi_def_cfa_offset 16 + 128
         .cfi_offset %rbp, -(16 + 128)
@@ -56,4 +57,5 @@ fiberthread_libgomp_call:
         ret
         .cfi_endproc
         .size fiberthread_libgomp_call, . - fiberthread_libgomp_call
-        .section .note.GNU-stack, "", @progbits
+
+#include "sched/asm_end.h"

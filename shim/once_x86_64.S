@@ -15,4 +15,5 @@ fiberthread_once_call:
         ret
         .cfi_endproc
         .size fiberthread_once_call, . - fiberthread_once_call
-        .section .note.GNU-stack, "", @progbits
+
+#include "sched/asm_end.h"

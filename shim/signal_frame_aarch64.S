@@ -61,6 +61,7 @@ fiberthread_sigreturn_end:
         .p2align 4
 fiberthread_call_on:
         .cfi_startproc
+        hint    #34                             // bti c
         stp     x29, x30, [sp, #-16]!
         .cfi_adjust_cfa_offset 16
         .cfi_rel_offset x29, 0
@@ -80,4 +81,5 @@ fiberthread_call_on:
         ret
         .cfi_endproc
         .size   fiberthread_call_on, . - fiberthread_call_on
-        .section .note.GNU-stack, "", %progbits
+
+#include "sched/asm_end.h"

@@ -132,9 +132,4 @@ fiberthread_call_on:
         .cfi_endproc
         .size   fiberthread_call_on, . - fiberthread_call_on
 
-        .section .note.gnu.property, "a"
-        .p2align 3
-        .long   4, 16, 5                        // namesz, descsz, NT_GNU_PROPERTY_TYPE_0
-        .asciz  "GNU"
-        .long   0xc0000002, 4, 1, 0             // x86 feature_1_and: IBT
-        .section .note.GNU-stack, "", @progbits
+#include "sched/asm_end.h"

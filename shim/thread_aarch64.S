@@ -12,6 +12,7 @@
         .cfi_rel_offset x30, 8
         mov     w1, #0
         bl      __sigsetjmp
+        hint    #36                             // bti j: longjmp's jump comes here
         cbnz    w0, 1f
         ldp     x29, x30, [sp], #16
         .cfi_adjust_cfa_offset -16
@@ -26,4 +27,5 @@
         .text
         landing fiberthread_landing
         landing fiberthread_landing_elsewhere
-        .section .note.GNU-stack, "", %progbits
+
+#include "sched/asm_end.h"

@@ -12,6 +12,7 @@
         .cfi_adjust_cfa_offset 8
         xor     %esi, %esi
         call    __sigsetjmp@plt
+        endbr64                                 // longjmp's jump comes here
         test    %eax, %eax
         jne     1f
         add     $8, %rsp
@@ -28,4 +29,5 @@
         .text
         landing fiberthread_landing
         landing fiberthread_landing_elsewhere
-        .section .note.GNU-stack, "", @progbits
+
+#include "sched/asm_end.h"

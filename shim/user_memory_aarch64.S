@@ -47,4 +47,5 @@ fiberthread_user_fault:
         ret
         .cfi_endproc
         .size fiberthread_user_copy, . - fiberthread_user_copy
-        .section .note.GNU-stack, "", %progbits
+
+#include "sched/asm_end.h"
