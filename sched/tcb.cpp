@@ -309,9 +309,7 @@ const char* look_at_model() {
     auto& block = at<char*>(template_image, L.specific + i * sizeof(char*));
     auto offset = reinterpret_cast<uintptr_t>(block);  // of the first block, by now
     if (i > 0 || offset == 0 || offset >= L.sizeof_pthread) block = nullptr;
-    else
-      for (size_t j = 0; j < L.level2_count; j++)
-        at<void*>(template_image + offset + L.level2_data + j * L.sizeof_key_data, L.key_data_data) = nullptr;
+    else memset(template_image + offset + L.level2_data, 0, L.level2_count * L.sizeof_key_data);
   }
   // The resolver state starts empty, like that of a new thread.
   return nullptr;
@@ -652,13 +650,13 @@ bool tcb_make(FiberRecord& f, char* top) {
 }
 
 void* tcb_make_worker(char* top, char* stack_low, char* stack_high, Worker* w) {
-  // No libc lock may be taken here, and no code that needs libc's TLS runs in worker context: TCB and this library's
-  // three variables are enough.
+  // No libc lock may be taken here, and no code that needs the program's TLS runs in worker context: TCB, libc's variables and this
+  // library's are enough.
   char* pd = place(top);
   fill(pd);
-  fill_tls(pd);
-  // What libc never finds otherwise: to it, malloc's cache is somewhere, if only a dummy (2.43).
+  // libc's own as well, should a function of its be called here all the same: zeros are no thread's state (2.43: malloc's cache).
   memcpy(thread_pointer_of(pd) + libc_tls.offset, libc_tls.image, libc_tls.file_size);
+  fill_tls(pd);
   at<char*>(pd, L.stackblock) = stack_low;
   at<size_t>(pd, L.stackblock_size) = stack_high - stack_low;
   tls_of(pd, tls_worker) = w;
