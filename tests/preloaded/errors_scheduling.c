@@ -24,7 +24,6 @@ struct attributes {
 };
 int set_attributes(pid_t, struct attributes*, unsigned) __asm__("sched_setattr") __attribute__((weak));
 int get_attributes(pid_t, struct attributes*, unsigned, unsigned) __asm__("sched_getattr") __attribute__((weak));
-pid_t tid_of(pthread_t) __asm__("pthread_gettid_np") __attribute__((weak));
 
 static void by_attributes(int tid, const char* whose) {
   struct attributes a = {48};

@@ -130,6 +130,7 @@ static void ended_threads(void) {
   CASE("ended", pthread_kill, t, 0);
   CASE("ended", pthread_kill, t, SIGUSR1);
   CASE("ended", pthread_cancel, t);
+  show_value("pthread_gettid_np", "ended", since(42) ? tid_of(t) : -1);
   CASE("ended", pthread_getcpuclockid, t, &clock);
   CASE("ended", pthread_sigqueue, t, SIGUSR1, (union sigval){0});
   int policy;
