@@ -751,7 +751,10 @@ bool tcb_is_pristine(const FiberRecord& f) {
   return true;
 }
 
-void tcb_prepare_adoption(FiberRecord& f) { at<uint32_t>(f.tcb, L.cancelhandling) = 0; }
+void tcb_prepare_adoption(FiberRecord& f) {
+  at<uint32_t>(f.tcb, L.cancelhandling) = 0;
+  if (L.specific_used) at<uint8_t>(f.tcb, L.specific_used) = 1;  // or libc leaves blocks of keys' values where they are
+}
 
 void tcb_adopt(FiberRecord& f) {
   void* own = reinterpret_cast<void*>(pthread_self());
