@@ -172,11 +172,11 @@ Test(tcb, is_as_libc_would_make_it) {
       if (a - reinterpret_cast<uintptr_t>(by_libc.frame) < 4096 && b - reinterpret_cast<uintptr_t>(by_us.frame) < 4096) continue;
       // Beside the word of its cancellation there is that of its attributes: libc's threads inherit the lack of an rseq area from a fiber.
       if (o == cancelled / 8 * 8 && ((a ^ b) >> cancelled % 8 * 8 & 0xffffffff) == 0) continue;
-      cr_expect(false, "%s at %zu: %lx, libc's thread has %lx", which, o, b, a);
+      cr_assert(false, "%s at %zu: %lx, libc's thread has %lx", which, o, b, a);
     }
     if (which[2] == 'r') break;  // malloc's cache stays with it
     for (size_t o = 0; o < by_libc.tls_size; o += sizeof(uintptr_t))
-      cr_expect(same(by_libc.tls[o / sizeof(uintptr_t)], by_us.tls[o / sizeof(uintptr_t)]), "TLS of libc at %zu", o);
+      cr_assert(same(by_libc.tls[o / sizeof(uintptr_t)], by_us.tls[o / sizeof(uintptr_t)]), "TLS of libc at %zu", o);
   }
 }
 
@@ -196,7 +196,7 @@ Test(tcb, a_workers_has_libcs_variables) {
       for (Worker* w = all_workers(); w; w = w->all_next)
         for (size_t o = 0; o + sizeof(void*) <= h.p_filesz; o += sizeof(void*))
           own += memcmp(static_cast<char*>(w->context.tp) + (tls - static_cast<char*>(thread_pointer())) + o, image + o, sizeof(void*)) != 0;
-      cr_expect(own <= statistics.workers.load(), "%zu words are not as in the image", own);
+      cr_assert(own <= statistics.workers.load(), "%zu words are not as in the image", own);
       *static_cast<bool*>(p) = true;
     }
     return 0;
