@@ -2,8 +2,10 @@
 // The kernel's notes on where a thread runs (rseq) are of no use to fibers, which move: in each thread's area it says that nothing is
 // registered, and nobody writes there.
 #define _GNU_SOURCE
+#include <aio.h>
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -78,8 +80,30 @@ static void* forks(void* p) {
   in_child(threads);
   return p;
 }
+
+// A thread that libc makes by itself has it as its maker, and if that is a fiber, it has none.
+static int told;
+static void notified(union sigval v) {
+  assert(is_native() && cpu_noted() == -2);
+  __atomic_store_n(&told, 1, __ATOMIC_RELEASE);
+}
+static void* libcs_own(void* p) {
+  char c = 0;
+  struct aiocb a = {.aio_fildes = open("/dev/null", O_WRONLY), .aio_buf = &c, .aio_nbytes = 1};
+  a.aio_sigevent.sigev_notify = SIGEV_THREAD;
+  a.aio_sigevent.sigev_notify_function = notified;
+  told = 0;
+  assert(aio_write(&a) == 0);
+  while (!__atomic_load_n(&told, __ATOMIC_ACQUIRE)) usleep(100);
+  assert(aio_return(&a) == 1);
+  close(a.aio_fildes);
+  return p;
+}
+
 static void threads_and_forks(void) {
   threads();
+  pthread_t maker;
+  assert(pthread_create(&maker, NULL, libcs_own, NULL) == 0 && pthread_join(maker, NULL) == 0);
   in_child(threads);
   pthread_t t;
   assert(pthread_create(&t, NULL, forks, NULL) == 0 && pthread_join(t, NULL) == 0);
