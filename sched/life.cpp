@@ -147,6 +147,7 @@ void find_main_stack(FiberRecord* me) {
 
 // The kernel thread of a native fiber becomes a worker, and the fiber goes on as one of many. Busy, signals blocked.
 bool become_worker(FiberRecord* me) {
+  if (!tcb_adopt_main()) return false;
   Worker* w = make_worker();
   if (!w) return false;
   w->tid = static_cast<int>(raw_syscall(SYS_gettid));
@@ -156,7 +157,6 @@ bool become_worker(FiberRecord* me) {
   ss.ss_sp = w->signal_stack;
   ss.ss_size = kSignalStack;
   raw_syscall(SYS_sigaltstack, arg(&ss), 0);
-  tcb_adopt_main();
   if (me == &main_fiber_record) find_main_stack(me);
   // Worker context begins in worker_loop when a fiber first leaves this kernel thread.
   make_context(w->context, w->stack + w->stack_size, w->context.tp, [](void* p) { worker_loop(static_cast<Worker*>(p)); }, w);

@@ -26,7 +26,7 @@ using Join = int (*)(pthread_t, void**);
 
 // Exits as the thread of the block: libc's own end of a thread runs on the block's TCB and TLS.
 void* adopt(void* p) {
-  set_thread_pointer(static_cast<FiberRecord*>(p)->context.tp);
+  tcb_adopt(*static_cast<FiberRecord*>(p));
   return nullptr;
 }
 

@@ -6,22 +6,21 @@
 #include <limits.h>
 #include <link.h>
 #include <locale.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/rseq.h>
 #include <unistd.h>
 
 #include "sched/syscall.h"
 #include "sched/worker.h"
 
-// glibc 2.34 has neither.
-#pragma weak __rseq_offset
-#pragma weak __rseq_size
-
 extern "C" {
+// glibc 2.34 has neither. The first says where a thread's area is, the second how much of it the kernel uses (0: it is not registered).
+extern const ptrdiff_t __rseq_offset __attribute__((weak));
+extern const unsigned __rseq_size __attribute__((weak));
 void __pthread_register_cancel(__pthread_unwind_buf_t*);
 void __pthread_unregister_cancel(__pthread_unwind_buf_t*);
 }
@@ -50,6 +49,7 @@ struct Layout {
   uint32_t tid, list, cancelhandling, specific, dtv;
   uint32_t stackblock, stackblock_size, cleanup_jmp_buf, cleanup, robust_head, res;
   uint32_t specific_used;       // a byte: some key may have a value; 0: not found
+  uint32_t random;              // the thread's own state for the kernel's random numbers (2.41); 0: there is none
   uint32_t list_next, list_prev;
   uint32_t level2_data, key_data_seq, key_data_data, sizeof_key_data, level2_count, level1_count;
   uint32_t key_seq, key_destr, sizeof_key_struct, key_count;
@@ -99,7 +99,6 @@ std::atomic<int> loading{0};  // dlopens and dlcloses under way: any thread that
 // libc's own static TLS, and how it looks in a thread that has done nothing yet.
 unsigned char pristine[4096];
 std::atomic<bool> pristine_known{false};
-std::atomic<size_t> deepest{0};  // static TLS used by any module, below the thread pointer (x86-64)
 
 char* thread_pointer_of(void* tcb) {
 #if defined(__x86_64__)
@@ -231,6 +230,25 @@ void find_specific_used(char* pd) {
   L.specific_used = static_cast<uint32_t>(byte - pd);
 }
 
+// Since 2.41 a thread that asks for random numbers gets a state for that, which nobody else may use: two would draw the same numbers.
+// It is the one word that changes when the model asks.
+const char* find_random() {
+  auto* get = reinterpret_cast<ssize_t (*)(void*, size_t, unsigned)>(dlvsym(RTLD_NEXT, "getrandom", "GLIBC_2.25"));
+  char* pd = model_tcb;
+  uintptr_t before[kMaxPthread / sizeof(uintptr_t)];
+  char byte;
+  memcpy(before, pd, L.sizeof_pthread);
+  if (get) get(&byte, 1, 1 /* GRND_NONBLOCK */);
+  uint32_t found = 0;
+  for (uint32_t o = 0; o < L.sizeof_pthread; o += sizeof(uintptr_t)) {
+    if (at<uintptr_t>(pd, o) == before[o / sizeof(uintptr_t)]) continue;
+    if (found || before[o / sizeof(uintptr_t)]) return "random numbers change struct pthread in an unknown way";
+    found = o;
+  }
+  L.random = found;
+  return nullptr;
+}
+
 const char* look_at_model() {
   char* pd = reinterpret_cast<char*>(pthread_self());
   if (thread_pointer_of(pd) != thread_pointer()) return "thread pointer is elsewhere";
@@ -271,7 +289,9 @@ const char* look_at_model() {
   if (at<uint32_t>(pd, L.tid) != static_cast<uint32_t>(raw_syscall(SYS_gettid))) return "tid is elsewhere";
 
   find_specific_used(pd);
+  if (const char* why = find_random()) return why;
   memcpy(template_image, pd, L.sizeof_pthread);
+  if (L.random) at<void*>(template_image, L.random) = nullptr;
   self_pointer_count = 0;
   for (size_t o = 0; o + 8 <= L.sizeof_pthread; o += 8) {
     auto& v = *reinterpret_cast<uintptr_t*>(template_image + o);
@@ -289,9 +309,7 @@ const char* look_at_model() {
     auto& block = at<char*>(template_image, L.specific + i * sizeof(char*));
     auto offset = reinterpret_cast<uintptr_t>(block);  // of the first block, by now
     if (i > 0 || offset == 0 || offset >= L.sizeof_pthread) block = nullptr;
-    else
-      for (size_t j = 0; j < L.level2_count; j++)
-        at<void*>(template_image + offset + L.level2_data + j * L.sizeof_key_data, L.key_data_data) = nullptr;
+    else memset(template_image + offset + L.level2_data, 0, L.level2_count * L.sizeof_key_data);
   }
   // The resolver state starts empty, like that of a new thread.
   return nullptr;
@@ -366,18 +384,24 @@ void fill(char* pd) {
   at<uint32_t>(pd, L.cancelhandling) = 0;
 }
 
-bool has_rseq() { return &__rseq_size && __rseq_size; }
+// Where the kernel would note on which CPU a thread is; as it has it.
+struct RseqArea {
+  uint32_t cpu_id_start;
+  int32_t cpu_id;  // negative: it is not registered
+};
+
+// Says that the kernel writes nothing there, as libc does, also where no thread of the process has its area registered.
+void rseq_is_not_registered(char* tp) {
+  if (!&__rseq_offset) return;
+  auto& area = at<RseqArea>(tp, __rseq_offset);
+  memset(&area, 0, __rseq_size > 32 ? __rseq_size : 32);  // no libc has less room
+  area.cpu_id = -2;
+}
 
 void fill_tls(char* pd) {
   char* tp = thread_pointer_of(pd);
   at<char*>(tp, L.resp) = pd + L.res;
-  // Also where the kernel has none and __rseq_size is 0: the area is there, since 2.41 outside struct pthread, so no model is
-  // copied into it. Threads that libc makes from here would take a 0 for "registered", and end the process as they cannot be.
-  if (!&__rseq_offset || !__rseq_offset) return;
-  auto& area = at<struct rseq>(tp, __rseq_offset);
-  area.cpu_id_start = 0;
-  area.cpu_id = RSEQ_CPU_ID_REGISTRATION_FAILED;
-  area.rseq_cs = 0;
+  rseq_is_not_registered(tp);
 }
 
 void link(char* pd) {
@@ -469,8 +493,6 @@ void each_module(Visit visit) {
       auto& ph = info->dlpi_phdr[i];
       ptrdiff_t offset;
       if (ph.p_type != PT_TLS || !static_offset(info->dlpi_tls_modid, offset)) continue;
-      if (offset < 0 && static_cast<size_t>(-offset) > deepest.load(std::memory_order_relaxed))
-        deepest.store(static_cast<size_t>(-offset), std::memory_order_relaxed);
       Module m{offset, reinterpret_cast<void*>(info->dlpi_addr + ph.p_vaddr), ph.p_filesz, ph.p_memsz};
       if (libc) libc_tls = m;
       else if (!ours) v.module(m);
@@ -597,6 +619,8 @@ bool tcb_init(void (*model_main)(), const char** why) {
   *why = experiment.why;
   if (!*why) *why = find_list_lock();
   if (!*why && !prove()) *why = "the self-check failed";
+  // Last, as nothing has been changed so far. Should the initial thread get here later, it is asked then.
+  if (!*why && tls_current->is_main && !tcb_adopt_main()) *why = "the kernel does not let go of the initial thread's rseq area";
   experiment.step.store(*why ? 3 : 2, std::memory_order_release);
   futex_wake(&experiment.step, 1);
   if (!*why) return true;
@@ -626,10 +650,12 @@ bool tcb_make(FiberRecord& f, char* top) {
 }
 
 void* tcb_make_worker(char* top, char* stack_low, char* stack_high, Worker* w) {
-  // No libc lock may be taken here, and no code that needs libc's TLS runs in worker context: TCB and this library's
-  // three variables are enough.
+  // No libc lock may be taken here, and no code that needs the program's TLS runs in worker context: TCB, libc's variables and this
+  // library's are enough.
   char* pd = place(top);
   fill(pd);
+  // libc's own as well, should a function of its be called here all the same: zeros are no thread's state (2.43: malloc's cache).
+  memcpy(thread_pointer_of(pd) + libc_tls.offset, libc_tls.image, libc_tls.file_size);
   fill_tls(pd);
   at<char*>(pd, L.stackblock) = stack_low;
   at<size_t>(pd, L.stackblock_size) = stack_high - stack_low;
@@ -700,15 +726,12 @@ void tcb_end(FiberRecord& f) {
   at<uint32_t>(f.tcb, L.cancelhandling) = 0;
   at<void*>(f.tcb, L.cleanup_jmp_buf) = nullptr;
   if (L.cleanup) at<void*>(f.tcb, L.cleanup) = nullptr;
+  // The state for random numbers stays with the block. libc marks it as in use by the lowest bit; should the thread have ended in a
+  // signal handler meanwhile, nobody uses it any more.
+  if (L.random) at<uintptr_t>(f.tcb, L.random) &= ~uintptr_t{1};
+  dlerror();  // what the thread did not ask for is not for the next one
+  h_errno = 0;
   errno = 0;
-}
-
-char* tcb_used_low(const FiberRecord& f) {
-#if defined(__x86_64__)
-  return thread_pointer_of(f.tcb) - deepest.load(std::memory_order_relaxed);
-#else
-  return static_cast<char*>(f.tcb);
-#endif
 }
 
 bool tcb_is_pristine(const FiberRecord& f) {
@@ -719,6 +742,7 @@ bool tcb_is_pristine(const FiberRecord& f) {
     if (tls + o == resp) continue;  // differs by where the block is
     if (memcmp(tls + o, pristine + o, sizeof(long)) != 0) return false;
   }
+  if (L.random && at<void*>(f.tcb, L.random)) return false;
   for (uint32_t i = 1; i < L.level1_count; i++)
     if (at<char*>(f.tcb, L.specific + i * sizeof(char*))) return false;
   // The resolver state begins with zeros as long as it is not used.
@@ -727,7 +751,20 @@ bool tcb_is_pristine(const FiberRecord& f) {
   return true;
 }
 
-void tcb_prepare_adoption(FiberRecord& f) { at<uint32_t>(f.tcb, L.cancelhandling) = 0; }
+void tcb_prepare_adoption(FiberRecord& f) {
+  at<uint32_t>(f.tcb, L.cancelhandling) = 0;
+  if (L.specific_used) at<uint8_t>(f.tcb, L.specific_used) = 1;  // or libc leaves blocks of keys' values where they are
+}
+
+void tcb_adopt(FiberRecord& f) {
+  void* own = reinterpret_cast<void*>(pthread_self());
+  // The end of a thread takes most from where the thread pointer points, and this from the TCB that the thread was made with.
+  if (L.random && !at<void*>(own, L.random)) {
+    at<void*>(own, L.random) = at<void*>(f.tcb, L.random);
+    at<void*>(f.tcb, L.random) = nullptr;
+  }
+  set_thread_pointer(f.context.tp);
+}
 
 void tcb_release(FiberRecord& f) {
   char* pd = static_cast<char*>(f.tcb);
@@ -828,14 +865,23 @@ void tcb_modules_changed() {
   loading.fetch_sub(1, std::memory_order_release);
 }
 
-void tcb_adopt_main() {
-  void* tp = thread_pointer();
-  if (has_rseq()) {
-    auto& area = at<struct rseq>(tp, __rseq_offset);
-    // 32 bytes is what libc registers while __rseq_size is smaller; the flag 1 is "unregister".
-    raw_syscall(SYS_rseq, arg(&area), 32, 1, RSEQ_SIG);
-    area.cpu_id = RSEQ_CPU_ID_REGISTRATION_FAILED;
-  }
+bool tcb_adopt_main() {
+  char* tp = static_cast<char*>(thread_pointer());
+  if (!&__rseq_offset || __atomic_load_n(&at<RseqArea>(tp, __rseq_offset).cpu_id, __ATOMIC_RELAXED) < 0) return true;
+#if defined(__x86_64__)
+  constexpr long kSignature = 0x53053053;
+#else
+  constexpr long kSignature = 0xd428bc00;
+#endif
+  constexpr long kUnregister = 1, kMost = 1024;
+  char* area = tp + __rseq_offset;
+  // The kernel wants the length that was registered, and nothing tells it: 32, or more where libc (2.41) goes by what the kernel has to
+  // tell. So all are tried.
+  long r = -EINVAL;
+  for (long length = 32; r == -EINVAL && length <= kMost; length++) r = raw_syscall(SYS_rseq, arg(area), length, kUnregister, kSignature);
+  if (r != 0) return false;
+  rseq_is_not_registered(tp);
+  return true;
 }
 
 void tcb_lock_for_fork() {

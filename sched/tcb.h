@@ -35,14 +35,12 @@ void tcb_begin(FiberRecord& f);
 // TLS but libc's back to its image, resets errno, locale and cancellation. The block can be born again at once.
 void tcb_end(FiberRecord& f);
 
-// The lowest address of the block's TLS that any module uses; below it are only spare room and the stack.
-char* tcb_used_low(const FiberRecord& f);
-
 // True if nothing in the block's TLS can own memory of libc.
 bool tcb_is_pristine(const FiberRecord& f);
-// Before a native thread exits on the block's thread pointer, and after that (or at once if pristine): takes it out of
-// libc's list and frees its dtv. They take libc locks.
+// A native thread that is to exit on the block's thread pointer is made after the first, takes it by the second, and has exited before the
+// third. That one, which a pristine block needs only, takes the TCB out of libc's list and frees its dtv. They take libc locks.
 void tcb_prepare_adoption(FiberRecord& f);
+void tcb_adopt(FiberRecord& f);
 void tcb_release(FiberRecord& f);
 
 // Where the caller's unwinding by libc's pthread_exit shall end: a sigsetjmp'ed __pthread_unwind_buf_t, or null.
@@ -79,8 +77,9 @@ void tcb_look_at_modules();
 bool tcb_go_is_loaded();
 extern std::atomic<bool> tcb_go_found;  // the answer so far
 
-// Makes the initial thread's TCB fit to move between workers: no rseq registration, single-thread mode off.
-void tcb_adopt_main();
+// Makes the caller's TCB, the initial thread's, fit to move between workers: it loses its rseq registration. False, and nothing is
+// changed, if the kernel refuses.
+bool tcb_adopt_main();
 
 // Around a fork: libc walks its stack lists in the child, so nobody may be changing them. In parent and child.
 void tcb_lock_for_fork();

@@ -3,6 +3,7 @@
 // what they are, and the scheduler is made for the CPUs that they leave.
 #include "shim/scheduling.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <linux/capability.h>
@@ -17,6 +18,7 @@
 #include "sched/worker.h"
 #include "shim/clock.h"
 #include "shim/export.h"
+#include "shim/io.h"
 #include "shim/real.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
@@ -86,6 +88,36 @@ int set_policy(FiberRecord* f, int policy, const sched_param* user_p) {
   return on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setscheduler, tid, policy, arg(p)); });
 }
 int set_priority(FiberRecord* f, const sched_param* p) { return set_policy(f, policy_of(f), p); }
+
+// The beginning of the kernel's struct sched_attr.
+struct Attributes {
+  uint32_t size, policy;
+  uint64_t flags;
+  int32_t nice;
+  uint32_t priority;
+  uint64_t rest[3];
+};
+
+int set_attributes(FiberRecord* f, const sched_attr* user_a, unsigned flags) {
+  // Whether the kernel understands what is asked, it says of a thread that there is not.
+  long r = raw_syscall(SYS_sched_setattr, INT_MAX, arg(user_a), flags);
+  if (r != -ESRCH) return static_cast<int>(-r);
+  Attributes a;
+  if (!copy_user(&a, reinterpret_cast<const Attributes*>(user_a))) return EFAULT;
+  constexpr uint64_t kResets = 1, kKeepPolicy = 8, kKeepParameters = 16;
+  int now = policy_of(f), kind = now & ~SCHED_RESET_ON_FORK;
+  bool same = !(a.flags & ~(kResets | kKeepPolicy | kKeepParameters));
+  if (!(a.flags & kKeepPolicy)) {
+    bool resets = now & SCHED_RESET_ON_FORK, shall = a.flags & kResets;
+    same &= a.policy == static_cast<uint32_t>(kind) && resets == shall;
+  }
+  if (!(a.flags & kKeepParameters)) {
+    same &= static_cast<int>(a.priority) == param_of(f).sched_priority;
+    if (kind == SCHED_OTHER || kind == SCHED_BATCH) same &= a.nice == getpriority(PRIO_PROCESS, f->id);
+  }
+  if (same && !is_bound(f)) return 0;
+  return on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setattr, tid, arg(user_a), flags); });
+}
 
 // As the system call: bytes written, or a negative errno value.
 long get_cpus(FiberRecord* f, size_t size, cpu_set_t* set) {
@@ -207,6 +239,25 @@ FIBERTHREAD_EXPORT pid_t gettid() noexcept {
   // In the child of a vfork this is the parent's memory.
   if (!me || !is_ours(me) || in_vfork_child()) return static_cast<pid_t>(raw_syscall(SYS_gettid));
   return static_cast<pid_t>(me->id);
+}
+
+// New names of libc's, which may have none of them.
+FIBERTHREAD_EXPORT pid_t pthread_gettid_np(pthread_t t) {
+  int e;
+  FiberRecord* f = target(t, &e);
+  if (e) return -1;
+  if (f) return static_cast<pid_t>(f->id);
+  auto* real = reinterpret_cast<pid_t (*)(pthread_t)>(dlvsym(RTLD_NEXT, "pthread_gettid_np", "GLIBC_2.42"));
+  if (real) return real(t);
+  return pthread_equal(t, pthread_self()) ? gettid() : -1;
+}
+FIBERTHREAD_EXPORT int sched_setattr(pid_t tid, sched_attr* a, unsigned flags) noexcept {
+  FiberRecord* f = target(tid);
+  return f ? fail(set_attributes(f, a, flags)) : static_cast<int>(with_errno(raw_syscall(SYS_sched_setattr, tid, arg(a), flags)));
+}
+FIBERTHREAD_EXPORT int sched_getattr(pid_t tid, sched_attr* a, unsigned size, unsigned flags) noexcept {
+  FiberRecord* f = target(tid);
+  return static_cast<int>(with_errno(raw_syscall(SYS_sched_getattr, f ? kernel_thread_of(f) : tid, arg(a), size, flags)));
 }
 
 FIBERTHREAD_EXPORT int pthread_setaffinity_np(pthread_t t, size_t size, const cpu_set_t* set) noexcept {

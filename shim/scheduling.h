@@ -4,6 +4,11 @@
 
 #include "sched/fiber.h"
 
+// As libc (2.41) declares them.
+struct sched_attr;
+extern "C" int sched_setattr(pid_t tid, sched_attr* a, unsigned flags) noexcept;
+extern "C" int sched_getattr(pid_t tid, sched_attr* a, unsigned size, unsigned flags) noexcept;
+
 namespace fiberthread {
 
 // At birth: as the creator's, or what explicit attributes say. 0 or an errno value.

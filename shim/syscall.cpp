@@ -332,48 +332,6 @@ long timer_here(clockid_t clock, struct sigevent* event, int* number) {
   return -EFAULT;
 }
 
-// struct sched_attr, which libc has no call for.
-struct SchedulingAttributes {
-  uint32_t size, policy;
-  uint64_t flags;
-  int32_t nice;
-  uint32_t priority;
-  uint64_t rest[4];
-};
-
-long set_attributes_here(int tid, const SchedulingAttributes* user_a, unsigned flags) {
-  SchedulingAttributes a;
-  constexpr size_t kFirst = 48;  // the first version's
-  if (!user_a || flags) return -EINVAL;
-  if (fiberthread_user_copy(&a, user_a, kFirst) != 0) return -EFAULT;
-  if (a.size && a.size < kFirst) return -E2BIG;
-  constexpr uint64_t kResets = 1, kKeepPolicy = 8, kKeepParameters = 16;
-  sched_param p = {static_cast<int>(a.priority)};
-  if (a.flags & kKeepPolicy) {
-    int policy = sched_getscheduler(tid);
-    if (policy < 0) return -errno;
-    a.policy = static_cast<uint32_t>(policy & ~SCHED_RESET_ON_FORK);
-  }
-  if (a.flags & kKeepParameters) sched_getparam(tid, &p);
-  if (sched_setscheduler(tid, static_cast<int>(a.policy) | (a.flags & kResets ? SCHED_RESET_ON_FORK : 0), &p) != 0) return -errno;
-  bool fair = a.policy == SCHED_OTHER || a.policy == SCHED_BATCH;
-  return fair && !(a.flags & kKeepParameters) ? as_kernel(setpriority(PRIO_PROCESS, static_cast<id_t>(tid), a.nice)) : 0;
-}
-
-long attributes_here(FiberRecord* f, SchedulingAttributes* user_a, unsigned size, unsigned flags) {
-  long r = raw_syscall(SYS_sched_getattr, 0, arg(user_a), static_cast<long>(size), static_cast<long>(flags));
-  if (r < 0) return r;
-  int tid = static_cast<int>(f->id), policy = sched_getscheduler(tid);
-  sched_param p = {};
-  sched_getparam(tid, &p);
-  if (policy < 0) return -ESRCH;
-  user_a->policy = static_cast<uint32_t>(policy & ~SCHED_RESET_ON_FORK);
-  user_a->flags = policy & SCHED_RESET_ON_FORK ? 1 : 0;
-  user_a->priority = static_cast<uint32_t>(p.sched_priority);
-  user_a->nice = getpriority(PRIO_PROCESS, static_cast<id_t>(tid));
-  return 0;
-}
-
 // For another thread's sake: kernel threads that are none of ours have tids of the kernel's.
 FiberRecord* scheduled_fiber(int tid) {
   FiberRecord* f = fiber_of_tid(tid);
@@ -614,13 +572,9 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return copy_user(reinterpret_cast<timespec*>(b), &t) ? 0 : -EFAULT;
     }
     case SYS_sched_setattr:
-      if (!scheduled_fiber(static_cast<int>(a))) return raw_syscall(nr, a, b, c);
-      return set_attributes_here(static_cast<int>(a), reinterpret_cast<SchedulingAttributes*>(b), static_cast<unsigned>(c));
-    case SYS_sched_getattr: {
-      FiberRecord* of = scheduled_fiber(static_cast<int>(a));
-      if (!of) return raw_syscall(nr, a, b, c, d);
-      return attributes_here(of, reinterpret_cast<SchedulingAttributes*>(b), static_cast<unsigned>(c), static_cast<unsigned>(d));
-    }
+      return as_kernel(sched_setattr(static_cast<pid_t>(a), reinterpret_cast<sched_attr*>(b), static_cast<unsigned>(c)));
+    case SYS_sched_getattr:
+      return as_kernel(sched_getattr(static_cast<pid_t>(a), reinterpret_cast<sched_attr*>(b), static_cast<unsigned>(c), static_cast<unsigned>(d)));
     case SYS_setpriority:
       return as_kernel(setpriority(static_cast<__priority_which_t>(a), static_cast<id_t>(b), static_cast<int>(c)));
     case SYS_getpriority:

@@ -2,6 +2,7 @@
 #include "shim/thread.h"
 
 #include <errno.h>
+#include <gnu/libc-version.h>
 #include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -148,9 +149,17 @@ int become_joiner(FiberRecord* me, FiberRecord* f) {
   return 0;
 }
 
+// Of who was joined. Since 2.43, libc takes it for one that has ended just now, as long as it remembers it at all.
+int join_again(pthread_t t, void** result) {
+  static const bool is_as_before = atoi(gnu_get_libc_version() + 2) < 43;
+  if (is_as_before) return ESRCH;
+  if (result) *result = block_find(reinterpret_cast<void*>(t))->result;
+  return 0;
+}
+
 int join(pthread_t t, void** result, uint64_t deadline_ns) {
   FiberRecord* f = fiber_of(t);
-  if (!f) return ESRCH;
+  if (!f) return join_again(t, result);
   test_cancel();
   FiberRecord* me = self();
   if (int e = become_joiner(me, f)) return e;
@@ -350,7 +359,7 @@ FIBERTHREAD_EXPORT int pthread_timedjoin_np(pthread_t t, void** result, const ti
 FIBERTHREAD_EXPORT int pthread_detach(pthread_t t) noexcept {
   if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_detach)(t);
   FiberRecord* f = fiber_of(t);
-  if (!f) return ESRCH;
+  if (!f) return join_again(t, nullptr);
   Busy busy;
   bool ended;
   {

@@ -1,10 +1,14 @@
 // A TCB and TLS for every fiber: its own, kept over moves, as new after recycling, in the loader's list.
 #include "sched/tcb.h"
 
+#include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -87,4 +91,116 @@ Test(tcb, key_destructors_run_again_while_they_set_values) {
   pthread_create(&t, nullptr, [](void* p) -> void* { pthread_setspecific(key, p); return p; }, &value);
   pthread_join(t, nullptr);
   cr_assert_eq(runs.load(), 3);
+}
+
+namespace {
+
+// What a thread finds when it begins: its struct pthread, and libc's own static TLS.
+struct Found {
+  char *pd, *frame;
+  size_t size, tls_size;
+  uintptr_t word[16384 / sizeof(uintptr_t)], tls[16384 / sizeof(uintptr_t)];
+};
+Found by_libc, by_us;
+
+uint32_t descriptor(const char* name, int element) {
+  auto* p = static_cast<const uint32_t*>(dlvsym(RTLD_DEFAULT, name, "GLIBC_PRIVATE"));
+  return p ? p[element] : 0;
+}
+
+void* find(void* p) {
+  auto* f = static_cast<Found*>(p);
+  f->pd = reinterpret_cast<char*>(pthread_self());
+  f->frame = static_cast<char*>(__builtin_frame_address(0));
+  f->size = descriptor("_thread_db_sizeof_pthread", 0);
+  memcpy(f->word, f->pd, f->size);
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* p) {
+        auto* f = static_cast<Found*>(p);
+        auto* tls = static_cast<char*>(info->dlpi_tls_data);
+        for (int i = 0; tls && i < info->dlpi_phnum; i++) {
+          auto& h = info->dlpi_phdr[i];
+          if (h.p_type != PT_TLS || reinterpret_cast<char*>(&errno) < tls || reinterpret_cast<char*>(&errno) >= tls + h.p_memsz) continue;
+          f->tls_size = h.p_memsz;
+          memcpy(f->tls, tls, h.p_memsz);
+        }
+        return 0;
+      },
+      f);
+  return nullptr;
+}
+
+// Equal, or into the thread's own struct pthread at the same place.
+bool same(uintptr_t of_libc, uintptr_t ours) {
+  auto into = [](uintptr_t v, Found& f) { return v - reinterpret_cast<uintptr_t>(f.pd); };
+  return of_libc == ours || (into(of_libc, by_libc) == into(ours, by_us) && into(ours, by_us) <= by_us.size);
+}
+
+}  // namespace
+
+// Word by word: what libc's pthread_create gives to a thread on the program's own stack, a fiber has as well. So no field that a release
+// adds, or takes for something else than before, goes unseen.
+Test(tcb, is_as_libc_would_make_it) {
+  constexpr size_t kStack = 0x57000;  // found nowhere by chance
+  char* stack = static_cast<char*>(mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  pthread_t t;
+  pthread_attr_t attr;
+  pthread_attr_init(&attr);
+  pthread_attr_setstack(&attr, stack, kStack);
+  auto* create = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  auto* join = reinterpret_cast<decltype(&pthread_join)>(dlsym(RTLD_NEXT, "pthread_join"));
+  uint32_t tid = descriptor("_thread_db_pthread_tid", 2), list = descriptor("_thread_db_pthread_list", 2);
+  uint32_t dtv = descriptor("_thread_db_pthread_dtvp", 2), cancelled = descriptor("_thread_db_pthread_cancelhandling", 2);
+  for (const char* which : {"a new one", "a recycled one"}) {
+    cr_assert_eq(pthread_create(&t, nullptr, find, &by_us), 0);
+    cr_assert_eq(pthread_join(t, nullptr), 0);
+    // With all signals blocked, as libc notes its maker's mask, and that is how the library's threads are made.
+    uint64_t mask;
+    sched_block_signals(&mask);
+    int error = create(&t, &attr, find, &by_libc);
+    sched_restore_signals(mask);
+    cr_assert_eq(error, 0);
+    cr_assert_eq(join(t, nullptr), 0);
+    cr_assert(by_libc.size == by_us.size && by_libc.size > 1000 && by_libc.tls_size == by_us.tls_size && by_libc.tls_size > 0);
+    for (size_t o = 0; o < by_libc.size; o += sizeof(uintptr_t)) {
+      uintptr_t a = by_libc.word[o / sizeof a], b = by_us.word[o / sizeof b];
+      if (same(a, b)) continue;
+      // Who it is, and where its stack is.
+      if (o == tid / 8 * 8 || o == list || o == list + 8 || o == dtv) continue;
+      if (a == reinterpret_cast<uintptr_t>(find) || a == reinterpret_cast<uintptr_t>(&by_libc)) continue;
+      if (a == reinterpret_cast<uintptr_t>(stack) || a == kStack) continue;
+      if (a - reinterpret_cast<uintptr_t>(by_libc.frame) < 4096 && b - reinterpret_cast<uintptr_t>(by_us.frame) < 4096) continue;
+      // Beside the word of its cancellation there is that of its attributes: libc's threads inherit the lack of an rseq area from a fiber.
+      if (o == cancelled / 8 * 8 && ((a ^ b) >> cancelled % 8 * 8 & 0xffffffff) == 0) continue;
+      cr_assert(false, "%s at %zu: %lx, libc's thread has %lx", which, o, b, a);
+    }
+    if (which[2] == 'r') break;  // malloc's cache stays with it
+    for (size_t o = 0; o < by_libc.tls_size; o += sizeof(uintptr_t))
+      cr_assert(same(by_libc.tls[o / sizeof(uintptr_t)], by_us.tls[o / sizeof(uintptr_t)]), "TLS of libc at %zu", o);
+  }
+}
+
+// Workers' TCBs are made without the loader. libc's variables are there as in any thread: its locale, malloc's cache.
+Test(tcb, a_workers_has_libcs_variables) {
+  pthread_t t;
+  cr_assert_eq(pthread_create(&t, nullptr, look_and_spoil, nullptr), 0);
+  cr_assert_eq(pthread_join(t, nullptr), 0);
+  bool looked = false;
+  auto look = [](dl_phdr_info* info, size_t, void* p) {
+    auto* tls = static_cast<char*>(info->dlpi_tls_data);
+    for (int i = 0; tls && i < info->dlpi_phnum; i++) {
+      auto& h = info->dlpi_phdr[i];
+      if (h.p_type != PT_TLS || reinterpret_cast<char*>(&errno) < tls || reinterpret_cast<char*>(&errno) >= tls + h.p_memsz) continue;
+      auto* image = reinterpret_cast<char*>(info->dlpi_addr + h.p_vaddr);
+      size_t own = 0;  // words that are the thread's, such as that of its resolver's state
+      for (Worker* w = all_workers(); w; w = w->all_next)
+        for (size_t o = 0; o + sizeof(void*) <= h.p_filesz; o += sizeof(void*))
+          own += memcmp(static_cast<char*>(w->context.tp) + (tls - static_cast<char*>(thread_pointer())) + o, image + o, sizeof(void*)) != 0;
+      cr_assert(own <= statistics.workers.load(), "%zu words are not as in the image", own);
+      *static_cast<bool*>(p) = true;
+    }
+    return 0;
+  };
+  dl_iterate_phdr(look, &looked);
+  cr_assert(looked);
 }

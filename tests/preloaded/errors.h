@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <gnu/libc-version.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
@@ -56,6 +57,11 @@ static const char* format(const char* f, ...) {
   va_end(list);
   return t;
 }
+
+// Whether libc has what came with release 2.n. With us its functions are there in any case.
+static bool since(int n) { return atoi(gnu_get_libc_version() + 2) >= n; }
+
+pid_t tid_of(pthread_t) __asm__("pthread_gettid_np") __attribute__((weak));
 
 static const struct timespec past = {1, 0}, negative = {-1, 0}, bad_low = {1, -1}, bad_high = {1, 1000000000};
 static const struct {

@@ -14,6 +14,67 @@ static const int values[] = {-1, 0, 1, 2, 3, 4, 5, 6, 7, 99, SCHED_RESET_ON_FORK
 static const int priorities[] = {-1, 0, 1, 99, 100};
 #define EACH(i, list) for (size_t i = 0; i < sizeof list / sizeof *list; i++)
 
+// As the kernel has it; headers of 2.41 have the functions, too.
+struct attributes {
+  uint32_t size, policy;
+  uint64_t flags;
+  int32_t nice;
+  uint32_t priority;
+  uint64_t rest[4];
+};
+int set_attributes(pid_t, struct attributes*, unsigned) __asm__("sched_setattr") __attribute__((weak));
+int get_attributes(pid_t, struct attributes*, unsigned, unsigned) __asm__("sched_getattr") __attribute__((weak));
+
+static void by_attributes(int tid, const char* whose) {
+  struct attributes a = {48};
+#define SET(state, ...) show("sched_setattr", state, (errno = 0, set_attributes(__VA_ARGS__)) == -1 ? errno : 0)
+#define GET(state, ...) show("sched_getattr", state, (errno = 0, get_attributes(__VA_ARGS__)) == -1 ? errno : 0)
+  GET(format("%s, NULL", whose), tid, NULL, 48, 0);
+  GET(format("%s, 47 bytes", whose), tid, &a, 47, 0);
+  GET(format("%s, flags", whose), tid, &a, 48, 1);
+  GET(format("%s, nowhere", whose), tid, (void*)8, 48, 0);
+  SET(format("%s, NULL", whose), tid, NULL, 0);
+  SET(format("%s, flags", whose), tid, &a, 1);
+  SET(format("%s, nowhere", whose), tid, (void*)8, 0);
+  EACH(i, values) EACH(k, priorities) {
+    a = (struct attributes){48, values[i], 0, 0, priorities[k]};
+    SET(format("%s, policy %d, priority %d", whose, values[i], priorities[k]), tid, &a, 0);
+    a = (struct attributes){0};
+    GET(whose, tid, &a, 48, 0);
+    printf("size %u policy %u flags %d nice %d priority %u\n", a.size, a.policy, (int)a.flags, a.nice, a.priority);
+  }
+  static const int nices[] = {1, 5, 99, 0, -1, -99};
+  EACH(i, nices) {
+    a = (struct attributes){48, SCHED_OTHER, 0, nices[i]};
+    SET(format("%s, nice %d", whose, nices[i]), tid, &a, 0);
+    printf("nice %d\n", getpriority(PRIO_PROCESS, tid));
+  }
+  a = (struct attributes){48, SCHED_BATCH, 1};
+  SET(format("%s, reset on fork", whose), tid, &a, 0);
+  printf("policy %#x\n", sched_getscheduler(tid));
+  a = (struct attributes){48, SCHED_OTHER, 8};
+  SET(format("%s, policy kept", whose), tid, &a, 0);
+  printf("policy %#x\n", sched_getscheduler(tid));
+  a = (struct attributes){48, SCHED_OTHER, 16, 7};
+  SET(format("%s, parameters kept", whose), tid, &a, 0);
+  printf("policy %#x nice %d\n", sched_getscheduler(tid), getpriority(PRIO_PROCESS, tid));
+  a = (struct attributes){47};
+  SET(format("%s, of 47 bytes", whose), tid, &a, 0);
+  printf("size %u\n", a.size);
+  a = (struct attributes){0};
+  SET(format("%s, of no size", whose), tid, &a, 0);
+  a = (struct attributes){48, SCHED_OTHER, 1 << 30};
+  SET(format("%s, unknown flags", whose), tid, &a, 0);
+  static struct {
+    struct attributes a;
+    char unknown[200];
+  } larger = {{sizeof larger, SCHED_OTHER}};
+  SET(format("%s, of a later form", whose), tid, &larger.a, 0);
+  larger.unknown[190] = 1;
+  SET(format("%s, with unknown parts", whose), tid, &larger.a, 0);
+  GET(format("%s, to a later form", whose), tid, &larger.a, sizeof larger, 0);
+}
+
 static void by_handle(pthread_t t, const char* whose) {
   int policy = 77;
   struct sched_param p = {77};
@@ -111,6 +172,15 @@ static void* all(void* p) {
   by_handle(t, "another");
   by_handle(pthread_self(), "self");
   by_tid(tid, "another");
+  show_value("pthread_gettid_np", "another", !since(42) || tid_of(t) == tid);
+  show_value("pthread_gettid_np", "self", !since(42) || tid_of(pthread_self()) == gettid());
+  if (since(41)) {
+    by_attributes(tid, "another");
+    by_attributes(0, "self");
+    by_attributes(gettid(), "own tid");
+    by_attributes(-1, "-1");
+    by_attributes(INT_MAX, "nobody");
+  }
   by_tid(0, "self");
   by_tid(gettid(), "own tid");
   by_tid(-1, "-1");

@@ -130,6 +130,7 @@ static void ended_threads(void) {
   CASE("ended", pthread_kill, t, 0);
   CASE("ended", pthread_kill, t, SIGUSR1);
   CASE("ended", pthread_cancel, t);
+  show_value("pthread_gettid_np", "ended", since(42) ? tid_of(t) : -1);
   CASE("ended", pthread_getcpuclockid, t, &clock);
   CASE("ended", pthread_sigqueue, t, SIGUSR1, (union sigval){0});
   int policy;
@@ -150,8 +151,10 @@ static void ended_threads(void) {
   CASE("joined", pthread_detach, t);
   CASE("joined", pthread_getcpuclockid, t, &clock);
   CASE("joined", pthread_sigqueue, t, SIGUSR1, (union sigval){0});
-  CASE("joined", pthread_getaffinity_np, t, sizeof set, &set);
-  CASE("joined", pthread_setaffinity_np, t, sizeof set, &set);
+  if (!since(43)) {  // which takes it for the caller
+    CASE("joined", pthread_getaffinity_np, t, sizeof set, &set);
+    CASE("joined", pthread_setaffinity_np, t, sizeof set, &set);
+  }
   CASE("joined", pthread_setschedparam, t, SCHED_OTHER, &p);
 }
 

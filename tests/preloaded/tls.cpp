@@ -1,6 +1,8 @@
-// Thread-local variables of a recycled thread are as new, destructors run, errno and locale are reset; and each thread's stack
-// is as pthread_getattr_np says.
+// Thread-local variables of a recycled thread are as new, destructors run, errno, h_errno, dlerror() and locale are reset; and each
+// thread's stack is as pthread_getattr_np says.
+#include <dlfcn.h>
 #include <locale.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -23,7 +25,7 @@ static thread_local Object object;
 
 static void* look_and_spoil(void*) {
   assert(initialised == 42 && zero == 0 && large[2999] == 0 && errno == 0 && object.text == "new");
-  assert(uselocale(nullptr) == LC_GLOBAL_LOCALE);
+  assert(uselocale(nullptr) == LC_GLOBAL_LOCALE && h_errno == 0 && dlerror() == nullptr);
   pthread_attr_t a;
   void* low;
   size_t size;
@@ -44,6 +46,8 @@ static void* look_and_spoil(void*) {
   }
   uselocale(LC_GLOBAL_LOCALE);
   freelocale(c);
+  h_errno = TRY_AGAIN;
+  dlopen("there is no such library", RTLD_NOW);
   return nullptr;
 }
 

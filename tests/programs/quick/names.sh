@@ -17,8 +17,25 @@ def output(*command, env=None):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env).stdout
 
 
+# libc's names, whatever their versions; GLIBC_PRIVATE is for libc itself.
+library = os.environ["LIBRARY"]
+libc = re.search(r"libc\.so\.6 => (\S+)", output("ldd", library)).group(1)
+versions = collections.defaultdict(set)
+for line in output("nm", "-D", "--with-symbol-versions", "--defined-only", libc).splitlines():
+    name, _, version = line.split()[-1].partition("@")
+    if version.lstrip("@") != "GLIBC_PRIVATE":
+        versions[name].add(version.lstrip("@"))
+
+
+def releases(names):
+    return [int(m[1]) for v in names if (m := re.fullmatch(r"GLIBC_2\.(\d+)(\.\d+)?", v))]
+
+
+this = max(releases(set().union(*versions.values())))
+
 # The table.
 table = {}
+release = {}
 differing = set()
 reason = ""
 explained = set()
@@ -40,28 +57,30 @@ for line in open(f"{top}/shim/names.txt"):
         bad.append(f"{name} is refused with no error")
     if what != "forwarded":
         reason = ""
+    release[name] = 34
+    if errors and (m := re.fullmatch(r"2\.(\d+)", errors[0])):
+        release[name] = int(m[1])
+        errors = errors[1:]
     if errors and errors[-1] == "differs":
         differing.add(name)
         errors = errors[:-1]
+    until = [e.split("<2.") for e in errors]
+    errors = [e[0] for e in until if len(e) == 1 or this < int(e[1])]
     table[name] = (what, errors)
 
 bracketed = {(n, e.strip("()")) for n, (_, errors) in table.items() for e in errors if e[0] == "("}
 for name, error in sorted(bracketed ^ explained):
     bad.append(f"{name}: ({error}) " + ("has no reason" if (name, error) in bracketed else "has a reason, but is not in the table in brackets"))
 
-# libc's names, whatever their versions; GLIBC_PRIVATE is for libc itself.
-library = os.environ["LIBRARY"]
-libc = re.search(r"libc\.so\.6 => (\S+)", output("ldd", library)).group(1)
-versions = collections.defaultdict(set)
-for line in output("nm", "-D", "--with-symbol-versions", "--defined-only", libc).splitlines():
-    name, _, version = line.split()[-1].partition("@")
-    if version.lstrip("@") != "GLIBC_PRIVATE":
-        versions[name].add(version.lstrip("@"))
-ours = re.compile(r"_*(pthread|thrd|mtx|cnd|tss|sem|sched)_|call_once$|gettid$|tgkill$")
+ours = re.compile(r"_*(pthread|thrd|mtx|cnd|tss|sem|sched)_|call_once$|gettid(_np)?$|tgkill$|getcpu$|(open|creat)(at)?(64|2)?$")
 for name in sorted(n for n in versions if ours.match(n) and n not in table):
     bad.append(f"libc has {name} ({', '.join(sorted(versions[name]))}), which the table lacks")
-for name in sorted(n for n in table if n not in versions):
-    bad.append(f"libc has no {name}")
+for name in sorted(table):
+    if name not in versions and release[name] <= this:
+        bad.append(f"libc (2.{this}) has no {name}")
+    first = min(releases(versions[name]), default=release[name])
+    if max(first, 34) != release[name]:
+        bad.append(f"{name} is of release 2.{first}, and the table says 2.{release[name]}")
 
 exports = set(open(f"{top}/tests/exports.txt").read().split())
 built = {line.split()[-1] for line in output("nm", "-D", "--defined-only", library).splitlines()}
@@ -85,7 +104,7 @@ for function, _, result in cases:
     if re.match(r"E|thrd_", result) and result != "thrd_success":
         given[function].add(result)
 for name, (what, errors) in table.items():
-    for error in errors:
+    for error in errors if release[name] <= this else []:
         if error[0] != "(" and error not in given[name]:
             bad.append(f"{name}: no case gives {error}")
         if error[0] == "(" and error.strip("()") in given[name]:
@@ -104,6 +123,6 @@ for name in sorted(told ^ differing):
     bad.append(f"{name} is {'not ' if name in told else ''}marked as differing, and {'' if name in told else 'not '}in the manual's list")
 
 listed = sum(len(errors) for _, errors in table.values())
-print(f"{len(table)} names, {listed} documented errors, {len(bracketed)} of them never given, {len(cases)} cases of {len({c[0] for c in cases})} functions")
+print(f"libc 2.{this}: {len(table)} names, {listed} documented errors, {len(bracketed)} of them never given, {len(cases)} cases of {len({c[0] for c in cases})} functions")
 print("\n".join(bad))
 sys.exit(bool(bad))
