@@ -390,7 +390,8 @@ struct RseqArea {
   int32_t cpu_id;  // negative: it is not registered
 };
 
-// Says that the kernel writes nothing there, as libc does, also where no thread of the process has its area registered.
+// Says that the kernel writes nothing there, as libc does, also where no thread of the process has its area registered: threads that libc
+// makes from here would take a 0 for "registered", and end the process as they cannot be.
 void rseq_is_not_registered(char* tp) {
   if (!&__rseq_offset) return;
   auto& area = at<RseqArea>(tp, __rseq_offset);
