@@ -35,7 +35,6 @@ thread_local constinit Worker* tls_worker __attribute__((tls_model("initial-exec
 
 namespace {
 
-constexpr size_t kPage = 4096;
 constexpr size_t kMaxPthread = 16384;
 
 // One field as libc's debugger descriptors tell it.
@@ -544,7 +543,7 @@ __attribute__((noinline)) bool works_on(char* pd, char* room, size_t size) {
   errno = 77;
   char* e = reinterpret_cast<char*>(&errno);
   bool ok = e >= room && e < room + size && reinterpret_cast<char*>(pthread_self()) == pd && tls_current == nullptr;
-  return ok && (*__ctype_b_loc())['a'] == (*__ctype_b_loc())['b'];
+  return ok && (*__ctype_b_loc())[int{'a'}] == (*__ctype_b_loc())[int{'b'}];
 }
 
 bool prove() {
