@@ -17,10 +17,6 @@
 #include "sched/syscall.h"
 #include "sched/worker.h"
 
-// glibc 2.34 has neither.
-#pragma weak __rseq_offset
-#pragma weak __rseq_size
-
 extern "C" {
 void __pthread_register_cancel(__pthread_unwind_buf_t*);
 void __pthread_unregister_cancel(__pthread_unwind_buf_t*);
@@ -365,13 +361,16 @@ void fill(char* pd) {
   at<uint32_t>(pd, L.cancelhandling) = 0;
 }
 
-bool has_rseq() { return &__rseq_size && __rseq_size; }
+// libc's __rseq_offset and __rseq_size, which 2.34 lacks: a reference, even a weak one, would need the loader of 2.35.
+const ptrdiff_t* rseq_offset;
+const unsigned* rseq_size;
+bool has_rseq() { return rseq_size && *rseq_size; }
 
 void fill_tls(char* pd) {
   char* tp = thread_pointer_of(pd);
   at<char*>(tp, L.resp) = pd + L.res;
   if (!has_rseq()) return;
-  auto& area = at<struct rseq>(tp, __rseq_offset);
+  auto& area = at<struct rseq>(tp, *rseq_offset);
   area.cpu_id_start = 0;
   area.cpu_id = RSEQ_CPU_ID_REGISTRATION_FAILED;
   area.rseq_cs = 0;
@@ -567,6 +566,8 @@ bool prove() {
 
 bool tcb_init(void (*model_main)(), const char** why) {
   if ((*why = read_descriptors())) return false;
+  rseq_offset = static_cast<const ptrdiff_t*>(dlsym(RTLD_DEFAULT, "__rseq_offset"));
+  rseq_size = static_cast<const unsigned*>(dlsym(RTLD_DEFAULT, "__rseq_size"));
   experiment.main = model_main;
   experiment.step.store(0);
   experiment.seen.store(false);
@@ -828,7 +829,7 @@ void tcb_modules_changed() {
 void tcb_adopt_main() {
   void* tp = thread_pointer();
   if (has_rseq()) {
-    auto& area = at<struct rseq>(tp, __rseq_offset);
+    auto& area = at<struct rseq>(tp, *rseq_offset);
     // 32 bytes is what libc registers while __rseq_size is smaller; the flag 1 is "unregister".
     raw_syscall(SYS_rseq, arg(&area), 32, 1, RSEQ_SIG);
     area.cpu_id = RSEQ_CPU_ID_REGISTRATION_FAILED;
