@@ -56,7 +56,7 @@ $(BUILD)/sources: always
 
 # A clear word instead of "g++: not found" for each file.
 $(BUILD)/.compiler:
-	@command -v $(CXX) >/dev/null || { echo 'There is no compiler ($(CXX)); Debian has it in g++$(CROSS:%=-%-linux-gnu). "make deps" installs it, and all that demo, test and bench need.' >&2; exit 1; }
+	@command -v $(firstword $(CXX)) >/dev/null || { echo 'There is no compiler ($(CXX)); Debian has it in g++$(CROSS:%=-%-linux-gnu). "make deps" installs it, and all that demo, test and bench need.' >&2; exit 1; }
 	@mkdir -p $(BUILD) && touch $@
 
 $(BUILD)/obj/%.cpp.o: %.cpp Makefile | $(BUILD)/.compiler
@@ -156,8 +156,9 @@ EMULATED := tls dlopen cond rwlock barrier_spin_once
 .PHONY: emulated
 emulated: $(SO) unit $(EMULATED:%=$(BUILD)/tests/preloaded/%)
 
-.PHONY: unit test-programs
+.PHONY: unit preloaded test-programs
 unit: $(UNIT_TESTS)
+preloaded: $(PRELOADED)
 test-programs: all unit examples $(PRELOADED)
 
 .PHONY: deps demo test test-systems test-glibc apps soak bench bench-servers
