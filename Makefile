@@ -174,9 +174,10 @@ test:
 	@$(MAKE) --no-print-directory CROSS=aarch64 all unit
 	@tests/run $(TESTS)
 test-systems:
+	@tests/deps systems
 	@tests/systems $(or $(SYSTEMS),bookworm trixie sid)
 test-glibc:
-	@tests/deps build test glibc
+	@tests/deps build preloaded glibc
 	@$(MAKE) --no-print-directory all
 	@tests/glibc $(or $(VERSIONS),2.34 2.35 2.36 2.37 2.38 2.39 2.40 2.41 2.42 2.43)
 apps:
