@@ -1,4 +1,5 @@
 # make, make deps, make demo, make test, make apps, make soak, make bench, make bench-servers, make install, make clean.
+# make test-systems SYSTEMS='bookworm trixie sid', make test-glibc VERSIONS='2.34 2.43': the tests on other systems, and with other releases of glibc.
 # Variants, each in a build directory of its own: DEBUG=1, SANITIZE=address|undefined (unit tests only), CROSS=aarch64.
 # Other defaults: DEFINES='-DFIBERTHREAD_DEFAULT_WORKERS=4 -DFIBERTHREAD_DEFAULT_STACK_SIZE=262144 -DFIBERTHREAD_QUEUE_SIZE=4096' with a
 # BUILD=directory of its own.
@@ -57,7 +58,7 @@ $(BUILD)/sources: always
 
 # A clear word instead of "g++: not found" for each file.
 $(BUILD)/.compiler:
-	@command -v $(CXX) >/dev/null || { echo 'There is no compiler ($(CXX)); Debian has it in g++$(CROSS:%=-%-linux-gnu). "make deps" installs it, and all that demo, test and bench need.' >&2; exit 1; }
+	@command -v $(firstword $(CXX)) >/dev/null || { echo 'There is no compiler ($(CXX)); Debian has it in g++$(CROSS:%=-%-linux-gnu). "make deps" installs it, and all that demo, test and bench need.' >&2; exit 1; }
 	@mkdir -p $(BUILD) && touch $@
 
 $(BUILD)/obj/%.cpp.o: %.cpp Makefile | $(BUILD)/.compiler
@@ -158,11 +159,12 @@ EMULATED := tls dlopen cond rwlock barrier_spin_once
 .PHONY: emulated
 emulated: $(SO) unit $(EMULATED:%=$(BUILD)/tests/preloaded/%)
 
-.PHONY: unit test-programs
+.PHONY: unit preloaded test-programs
 unit: $(UNIT_TESTS)
+preloaded: $(PRELOADED)
 test-programs: all unit examples $(PRELOADED)
 
-.PHONY: deps demo test apps soak bench bench-servers
+.PHONY: deps demo test test-systems test-glibc apps soak bench bench-servers
 deps:
 	@tests/deps build demo test bench
 demo:
@@ -174,6 +176,13 @@ test:
 	@$(MAKE) --no-print-directory test-programs
 	@$(MAKE) --no-print-directory CROSS=aarch64 all unit
 	@tests/run $(TESTS)
+test-systems:
+	@tests/deps systems
+	@tests/systems $(or $(SYSTEMS),bookworm trixie sid)
+test-glibc:
+	@tests/deps build preloaded glibc
+	@$(MAKE) --no-print-directory all
+	@tests/glibc $(or $(VERSIONS),2.34 2.35 2.36 2.37 2.38 2.39 2.40 2.41 2.42 2.43)
 apps:
 	@tests/deps build test apps
 	@$(MAKE) --no-print-directory test-programs

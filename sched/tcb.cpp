@@ -18,9 +18,6 @@
 #include "sched/worker.h"
 
 extern "C" {
-// glibc 2.34 has neither. The first says where a thread's area is, the second how much of it the kernel uses (0: it is not registered).
-extern const ptrdiff_t __rseq_offset __attribute__((weak));
-extern const unsigned __rseq_size __attribute__((weak));
 void __pthread_register_cancel(__pthread_unwind_buf_t*);
 void __pthread_unregister_cancel(__pthread_unwind_buf_t*);
 }
@@ -34,7 +31,6 @@ thread_local constinit Worker* tls_worker __attribute__((tls_model("initial-exec
 
 namespace {
 
-constexpr size_t kPage = 4096;
 constexpr size_t kMaxPthread = 16384;
 
 // One field as libc's debugger descriptors tell it.
@@ -384,6 +380,11 @@ void fill(char* pd) {
   at<uint32_t>(pd, L.cancelhandling) = 0;
 }
 
+// libc's __rseq_offset, where a thread's area is, and __rseq_size, how much of it the kernel uses (0: it is not registered). 2.34 has
+// neither: a reference, even a weak one, would need the loader of 2.35.
+const ptrdiff_t* rseq_offset;
+const unsigned* rseq_size;
+
 // Where the kernel would note on which CPU a thread is; as it has it.
 struct RseqArea {
   uint32_t cpu_id_start;
@@ -393,9 +394,9 @@ struct RseqArea {
 // Says that the kernel writes nothing there, as libc does, also where no thread of the process has its area registered: threads that libc
 // makes from here would take a 0 for "registered", and end the process as they cannot be.
 void rseq_is_not_registered(char* tp) {
-  if (!&__rseq_offset) return;
-  auto& area = at<RseqArea>(tp, __rseq_offset);
-  memset(&area, 0, __rseq_size > 32 ? __rseq_size : 32);  // no libc has less room
+  if (!rseq_offset) return;
+  auto& area = at<RseqArea>(tp, *rseq_offset);
+  memset(&area, 0, *rseq_size > 32 ? *rseq_size : 32);  // no libc has less room
   area.cpu_id = -2;
 }
 
@@ -569,7 +570,7 @@ __attribute__((noinline)) bool works_on(char* pd, char* room, size_t size) {
   errno = 77;
   char* e = reinterpret_cast<char*>(&errno);
   bool ok = e >= room && e < room + size && reinterpret_cast<char*>(pthread_self()) == pd && tls_current == nullptr;
-  return ok && (*__ctype_b_loc())['a'] == (*__ctype_b_loc())['b'];
+  return ok && (*__ctype_b_loc())[int{'a'}] == (*__ctype_b_loc())[int{'b'}];
 }
 
 bool prove() {
@@ -593,6 +594,8 @@ bool prove() {
 
 bool tcb_init(void (*model_main)(), const char** why) {
   if ((*why = read_descriptors())) return false;
+  rseq_offset = static_cast<const ptrdiff_t*>(dlvsym(RTLD_DEFAULT, "__rseq_offset", "GLIBC_2.35"));
+  rseq_size = static_cast<const unsigned*>(dlvsym(RTLD_DEFAULT, "__rseq_size", "GLIBC_2.35"));
   experiment.main = model_main;
   experiment.step.store(0);
   experiment.seen.store(false);
@@ -868,14 +871,14 @@ void tcb_modules_changed() {
 
 bool tcb_adopt_main() {
   char* tp = static_cast<char*>(thread_pointer());
-  if (!&__rseq_offset || __atomic_load_n(&at<RseqArea>(tp, __rseq_offset).cpu_id, __ATOMIC_RELAXED) < 0) return true;
+  if (!rseq_offset || __atomic_load_n(&at<RseqArea>(tp, *rseq_offset).cpu_id, __ATOMIC_RELAXED) < 0) return true;
 #if defined(__x86_64__)
   constexpr long kSignature = 0x53053053;
 #else
   constexpr long kSignature = 0xd428bc00;
 #endif
   constexpr long kUnregister = 1, kMost = 1024;
-  char* area = tp + __rseq_offset;
+  char* area = tp + *rseq_offset;
   // The kernel wants the length that was registered, and nothing tells it: 32, or more where libc (2.41) goes by what the kernel has to
   // tell. So all are tried.
   long r = -EINVAL;

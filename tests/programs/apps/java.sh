@@ -1,5 +1,5 @@
 #!/bin/bash
-# packages: openjdk-17-jdk-headless
+# packages: openjdk-17-jdk-headless|default-jdk-headless
 . "$(dirname "$0")/../lib.sh"
 need javac
 javac -d "$TMP" "$(dirname "$0")/../src/Threads.java" || fail "javac failed"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Python's own tests of threads, signals, processes and sockets: the same verdict of each test as on NPTL. ROUNDS (1) times all of
 # them, those of threads and signals at least TIMES (3).
-# packages: python3 libpython3.11-testsuite
+# packages: python3 libpython3.14-testsuite|libpython3.13-testsuite|libpython3.11-testsuite
 . "$(dirname "$0")/../lib.sh"
 python=/usr/bin/python3
 need $python

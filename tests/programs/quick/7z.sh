@@ -1,5 +1,5 @@
 #!/bin/bash
-# packages: p7zip-full
+# packages: p7zip-full|7zip
 . "$(dirname "$0")/../lib.sh"
 need 7z
 corpus 6

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Other allocators, preloaded before us and after us: threads that end, are cancelled, fork and exec behave as with the same
 # allocator on NPTL.
-# packages: libjemalloc2 libtcmalloc-minimal4
+# packages: libjemalloc2 libtcmalloc-minimal4|libtcmalloc-minimal4t64
 . "$(dirname "$0")/../lib.sh"
 found=0
 cd "$TMP" || exit 1

@@ -1,5 +1,5 @@
 #!/bin/bash
-# packages: gcc libdw1
+# packages: gcc libdw1|libdw1t64
 # Deadlocks are reported: once, with each fiber's wait and the cycle, and without a wake-up afterwards. Programs that wait
 # for anything else than their own threads are left in peace.
 . "$(dirname "$0")/../lib.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# packages: gcc libdw1
+# packages: gcc libdw1|libdw1t64
 # A stack overflow ends the program as on NPTL, and says which fiber it was; a program's own handler gets it first.
 . "$(dirname "$0")/../lib.sh"
 cat >"$TMP/overflow.c" <<'C'

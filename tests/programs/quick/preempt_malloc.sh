@@ -1,5 +1,5 @@
 #!/bin/bash
-# packages: g++ libjemalloc2 libtcmalloc-minimal4
+# packages: g++ libjemalloc2 libtcmalloc-minimal4|libtcmalloc-minimal4t64
 # The stress of tests/preloaded/preempt_stress.cpp on other allocators, loaded before or after the library.
 . "$(dirname "$0")/../lib.sh"
 stress=$TMP/stress
