@@ -180,16 +180,23 @@ bool become_worker(FiberRecord* me) {
 std::atomic<uint32_t> helpers{0};
 
 namespace {
+thread_local constinit bool cloning __attribute__((tls_model("initial-exec"))) = false;
+}
+bool sched_is_cloning() { return cloning; }
+
+namespace {
 // With all signals blocked but libc's two. No pthread_create: this may run while a preempted fiber holds any of libc's locks.
 int clone_thread(int (*main)(void*), Worker* w) {
   uint64_t old;
   sched_block_signals(&old);
+  cloning = true;
   int saved_errno = errno;
   // Exactly libc's flags: what sandboxes allow (Firefox, Chromium).
   int tid = __clone(main, w->stack + w->stack_size,
                   CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS |
                       CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID,
                   w, &w->kernel_tid, w->context.tp, &w->kernel_tid);
+  cloning = false;
   errno = saved_errno;
   sched_restore_signals(old);
   return tid;
@@ -252,7 +259,7 @@ void leave_worker(Worker* w) {
   // Of the process's first thread, the kernel and others expect that it lasts.
   if (w->initial && !w->owes_its_end) __atomic_store_n(&w->idle, true, __ATOMIC_RELEASE);
   while (w->initial && !w->owes_its_end) futex_wait(&w->wake, w->wake.load(std::memory_order_relaxed));
-  uint64_t all = ~uint64_t{0};
+  uint64_t all = ~kTrapSignal;
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
   preempt_end_worker(w);
   if (!w->initial) {
@@ -339,6 +346,26 @@ uint64_t fibers_recycled() {
 
 // Counters of their own, since one for all would be fought over at each birth and each end.
 namespace {
+std::atomic<bool> all_have_barriers{false};
+
+void barrier_init() {
+  bool refused = raw_syscall(SYS_membarrier, 1 << 4 /* REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0;
+  no_membarrier.store(refused, std::memory_order_relaxed);
+  all_have_barriers.store(refused, std::memory_order_relaxed);
+}
+}  // namespace
+
+void barrier_everywhere() {
+  if (all_have_barriers.load(std::memory_order_acquire) || raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0) == 0) return;
+  // The program has a filter since. From now on all pay for their own; and what was stored by those who did not know it yet has come out
+  // of their processors when some time has passed.
+  no_membarrier.store(true, std::memory_order_seq_cst);
+  constexpr timespec kWhile{0, 1'000'000};
+  raw_syscall(SYS_nanosleep, arg(&kWhile), 0);
+  all_have_barriers.store(true, std::memory_order_release);
+}
+
+namespace {
 std::atomic<bool> main_ended{false}, last_ended{false};
 
 // Release: who sees the end of a fiber sees that it was made, and what it made.
@@ -361,10 +388,10 @@ bool sched_count_end() {
   // or main the end that was counted.
   if (me->is_main) {
     main_ended.store(true, std::memory_order_seq_cst);
-    raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0);
+    barrier_everywhere();
   } else {
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (__builtin_expect(no_membarrier, 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (__builtin_expect(no_membarrier.load(std::memory_order_relaxed), 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!main_ended.load(std::memory_order_relaxed)) return false;
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);  // of two that end at once, one sees both
@@ -392,7 +419,7 @@ bool sched_start() {
     bool ok = false;
     // The kernel wants to know who uses the cheap form of membarrier (sysmon.cpp). Before the second thread exists, as
     // later it waits 16 ms for every CPU.
-    no_membarrier = raw_syscall(SYS_membarrier, 1 << 4 /* REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0;
+    barrier_init();
     if (options.force_nptl) why = "asked for by FIBERTHREAD_NPTL";
     else if (__tsan_init) why = "ThreadSanitizer keeps threads' state where fibers cannot have their own";
     else if (tcb_go_is_loaded()) why = "Go's runtime makes system calls by itself";

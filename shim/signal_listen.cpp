@@ -61,7 +61,7 @@ void listen_to(uint64_t set) {
 }
 
 void listen() {
-  uint64_t all = ~uint64_t{0} & ~bit(kKick + 1), in_poll = all & ~bit(kKick);
+  uint64_t all = ~(kTrapSignal | bit(kKick + 1)), in_poll = all & ~bit(kKick);
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
   for (;;) {
     uint64_t set = listened.load(std::memory_order_seq_cst), pending = 0;
