@@ -139,7 +139,7 @@ void find_main_stack(FiberRecord* me) {
   if (me->stack_high) return;
   rlimit limit;
   constexpr size_t kMost = size_t{1} << 30;
-  size_t size = getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < kMost ? limit.rlim_cur : kMost;
+  size_t size = raw_syscall(SYS_prlimit64, 0, RLIMIT_STACK, 0, arg(&limit)) == 0 && limit.rlim_cur < kMost ? limit.rlim_cur : kMost;
   me->stack_high = static_cast<char*>(__libc_stack_end);
   me->stack_low = me->stack_high - size;
 }
@@ -180,23 +180,17 @@ bool become_worker(FiberRecord* me) {
 std::atomic<uint32_t> helpers{0};
 
 namespace {
-thread_local constinit bool cloning __attribute__((tls_model("initial-exec"))) = false;
-}
-bool sched_is_cloning() { return cloning; }
-
-namespace {
 // With all signals blocked but libc's two. No pthread_create: this may run while a preempted fiber holds any of libc's locks.
 int clone_thread(int (*main)(void*), Worker* w) {
   uint64_t old;
   sched_block_signals(&old);
-  cloning = true;
+  OwnCalls calls;
   int saved_errno = errno;
   // Exactly libc's flags: what sandboxes allow (Firefox, Chromium).
   int tid = __clone(main, w->stack + w->stack_size,
                   CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS |
                       CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID,
                   w, &w->kernel_tid, w->context.tp, &w->kernel_tid);
-  cloning = false;
   errno = saved_errno;
   sched_restore_signals(old);
   return tid;
@@ -413,6 +407,7 @@ bool sched_start() {
   if (__builtin_expect(p == Phase::On && !(me->is_main && me->kernel), 1)) return true;
   Busy busy;
   if (p == Phase::Off && phase.compare_exchange_strong(p, Phase::Starting, std::memory_order_acq_rel)) {
+    OwnCalls calls;
     const char* why = nullptr;
     uint64_t from_cycles = cycles(), from_ns = now_ns(), old;
     sched_block_signals(&old);

@@ -38,6 +38,19 @@ inline long arg(T* p) { return reinterpret_cast<long>(p); }
 long program_syscall(long nr, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0);
 bool is_own_syscall(const void* at);  // made by the instruction before `at`
 
+// While there is one, what libc does is on our behalf too. Of the kernel thread: Busy, or before it has fibers.
+class OwnCalls {
+ public:
+  OwnCalls() : outer_(now) { now = true; }
+  ~OwnCalls() { now = outer_; }
+  OwnCalls(const OwnCalls&) = delete;
+
+ private:
+  friend bool is_own_syscall(const void*);
+  static thread_local constinit bool now __attribute__((tls_model("initial-exec")));
+  bool outer_;
+};
+
 // The process has a filter of system calls that it has made itself, as far as we know. Set when it asks for one, or has trapped a call of ours.
 extern std::atomic<bool> filtered;
 // SIGSYS, which may come at any call then: no kernel thread of ours blocks it, and as from a fault nobody is safe from it.

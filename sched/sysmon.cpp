@@ -42,6 +42,7 @@ constexpr uint64_t kHotTick = 50'000;   // while something waits that an idle wo
 constexpr uint32_t kLinger = 40;        // ticks without news before it sleeps
 constexpr uint64_t kRotation = 2'000'000;  // while the kernel refuses workers: so long one may sleep in it
 constexpr uint32_t kStuckLooks = 20;    // looks without a switch: the fiber cannot be stopped where it is
+constexpr uint32_t kUnstoppableLooks = 5;  // as many where the kernel gives no timers
 constexpr uint32_t kGrowLooks = 2;      // looks with nothing but spinners on all slots, before there are more
 constexpr uint32_t kShrinkLooks = 100;  // looks with fewer spinners than slots, before there is one less
 constexpr uint32_t kMostGrowth = 4;     // times the base
@@ -193,6 +194,12 @@ void look_at(Worker* w, uint64_t now, Look& look) {
   // Those that have no slot to lose may sleep as they like.
   if (!look.queued || !__atomic_load_n(&w->slot, __ATOMIC_RELAXED) || !w->running.load(std::memory_order_relaxed) || w->revoked.load(std::memory_order_relaxed) == kTaken) {
     w->seen_at = 0;
+    return;
+  }
+  // A fiber that cannot be stopped is left with its worker, which goes on as a thread of NPTL's would.
+  bool unstoppable = options.preempt && w->timer < 0 && !w->sampling_page && w->stuck_looks >= kUnstoppableLooks;
+  if (unstoppable && !w->in_sched.load(std::memory_order_relaxed)) {
+    try_take(w, beat);
     return;
   }
   uint64_t cpu = cpu_time_of_thread(w->tid), used = cpu - w->seen_cpu, time = now - w->seen_at;

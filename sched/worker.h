@@ -212,7 +212,6 @@ uint64_t live_fibers();
 extern std::atomic<bool> workers_refused;
 
 void sched_block_signals(uint64_t* old);
-bool sched_is_cloning();  // the caller is in libc's clone() on our behalf
 void sched_restore_signals(uint64_t old);
 
 // Applies the caller's new FiberRecord::sigmask to the kernel thread. Busy.

@@ -33,7 +33,7 @@ uint32_t kind_of(int fd, PollNotes* notes) {
     // With VMIN 0 or VTIME, read() ends when poll() would not say so, and in the background it stops the process.
     kind = kTerminal;
   } else if (S_ISSOCK(s.st_mode)) {
-    int type = 0;
+    int type = SOCK_SEQPACKET;  // if a filter refuses to tell
     socklen_t size = sizeof type;
     raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size));
     // write() marks the end of a record, send() does not.

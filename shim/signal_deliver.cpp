@@ -359,7 +359,7 @@ void call_in_place(Interrupted& in, int sig, siginfo_t* info) {
 // handler, which may end the process for it, or make calls that come here in turn, is not asked.
 bool not_the_programs(const siginfo_t* info, ucontext_t* uc) {
   constexpr int kBySeccomp = 1;  // Linux' SYS_SECCOMP
-  if (info->si_code != kBySeccomp || !(is_own_syscall(info->si_call_addr) || sched_is_cloning())) return false;
+  if (info->si_code != kBySeccomp || !is_own_syscall(info->si_call_addr)) return false;
   filtered.store(true, std::memory_order_relaxed);
 #if defined(__x86_64__)
   uc->uc_mcontext.gregs[REG_RAX] = -ENOSYS;
