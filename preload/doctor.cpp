@@ -1,5 +1,6 @@
 // fiberthread doctor [program]: can this machine, and this program, run on fibers, and what of it will keep kernel threads?
 #include <elf.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <gnu/libc-version.h>
 #include <linux/perf_event.h>
@@ -10,9 +11,12 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <sys/uio.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
@@ -53,11 +57,46 @@ std::string first_line(const char* path, const char* start = "") {
 
 // ---- the machine ----
 
-bool guards_by_advice() {
-  constexpr int kInstallGuard = 102;  // MADV_GUARD_INSTALL, Linux 6.13
+constexpr int kPopulateWrite = 23, kInstallGuard = 102;  // MADV_POPULATE_WRITE, MADV_GUARD_INSTALL
+bool advice_works(int advice) {
   void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  bool works = page != MAP_FAILED && madvise(page, 4096, kInstallGuard) == 0;
+  bool works = page != MAP_FAILED && madvise(page, 4096, advice) == 0;
   if (page != MAP_FAILED) munmap(page, 4096);
+  return works;
+}
+
+bool is_there(long r) { return r >= 0 || (errno != ENOSYS && errno != EPERM); }
+
+bool waits_for_nanoseconds() {
+  constexpr long kEpollPwait2 = 441;
+  return is_there(syscall(kEpollPwait2, -1, nullptr, 0, nullptr, nullptr, 8));
+}
+
+bool reads_without_waiting() {
+  constexpr int kNowait = 8;  // RWF_NOWAIT
+  int ends[2];
+  char byte;
+  iovec v{&byte, 1};
+  if (pipe2(ends, O_CLOEXEC) != 0) return true;
+  bool works = preadv2(ends[0], &v, 1, -1, kNowait) < 0 && errno == EAGAIN;
+  close(ends[0]);
+  close(ends[1]);
+  return works;
+}
+
+bool rings() {
+  char parameters[120] = {};  // io_uring_params
+  long fd = prctl(PR_GET_SECCOMP) == 0 ? syscall(SYS_io_uring_setup, 1, parameters) : -1;
+  if (fd >= 0) close(static_cast<int>(fd));
+  return fd >= 0;
+}
+
+bool notices_set_clock() {
+  itimerspec far{};
+  far.it_value.tv_sec = 0x7fffffff00;
+  int fd = timerfd_create(CLOCK_REALTIME, TFD_CLOEXEC);
+  bool works = fd >= 0 && timerfd_settime(fd, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, &far, nullptr) == 0;
+  if (fd >= 0) close(fd);
   return works;
 }
 
@@ -107,7 +146,7 @@ void look_at_machine() {
   if (getauxval(AT_HWCAP2) & kFsgsbase) good("FSGSBASE: a switch needs no system call");
   else lacking("FSGSBASE", "each switch asks the kernel to set the thread pointer, and costs some 100 ns more");
   if (preemption_timers()) good("timers of threads' CPU time: fibers that compute are preempted");
-  else lacking("timers of threads' CPU time", "fibers that compute are not preempted");
+  else lacking("timers of threads' CPU time", "fibers that compute are not preempted: while others wait, they go on in kernel threads of their own");
   if (first_line("/proc/self/status", "x86_Thread_features:").find("shstk") != std::string::npos)
     fatal("shadow stacks", "this process has them, and fibers have none of their own");
 #else
@@ -116,9 +155,15 @@ void look_at_machine() {
   constexpr int kRegister = 1 << 4;
   if (syscall(SYS_membarrier, kRegister, 0, 0) == 0) good("membarrier");
   else lacking("membarrier", "entries to the scheduler pay for a barrier of their own");
-  if (guards_by_advice()) good("guard pages without mappings (Linux 6.13): any number of threads has them");
+  if (advice_works(kInstallGuard)) good("guard pages without mappings (Linux 6.13): any number of threads has them");
   else lacking("guard pages without mappings (Linux 6.13)", "guards are mappings, and threads beyond vm.max_map_count / 2 (" +
                first_line("/proc/sys/vm/max_map_count") + " / 2) have none");
+  if (!advice_works(kPopulateWrite)) lacking("MADV_POPULATE_WRITE (Linux 5.14)", "each thread of a burst pays for page faults of its own");
+  if (!waits_for_nanoseconds()) lacking("epoll_pwait2 (Linux 5.11)", "a wait for descriptors and for a time takes two calls");
+  if (!reads_without_waiting()) lacking("RWF_NOWAIT for pipes (Linux 6.4)", "each read and write of a pipe asks poll() first, and reads of slow files take a kernel thread");
+  if (!rings()) lacking("io_uring", "it is not there, or not used because of a filter of system calls: a connect() that waits takes a kernel thread");
+  if (!notices_set_clock()) lacking("timers that are cancelled when the clock is set", "waits until a time of day notice it within a tenth of a second");
+  if (!is_there(syscall(SYS_close_range, ~0u, ~0u, 0))) lacking("close_range", "closefrom() and reports of deadlocks close descriptors one by one");
   if (!perf_events()) lacking("perf events", "FIBERTHREAD_PREEMPT_US, a test aid, does not work");
   rlimit limit;
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -24,6 +25,7 @@ namespace {
 
 constexpr uint64_t kPatience = 30'000'000'000;
 constexpr size_t kMostPath = 1024;
+constexpr rlim_t kMostClosed = 1 << 20;
 
 const char* library = nullptr;         // its path, as the loader keeps it
 std::atomic<bool> taken{false};        // by who started it
@@ -63,8 +65,15 @@ bool find_launcher() {
   return false;
 }
 
+void close_others() {
+  if (raw_syscall(SYS_close_range, 3, ~0u, 0) == 0) return;
+  rlimit limit{};  // an old kernel, or a filter
+  raw_syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, arg(&limit));
+  for (rlim_t fd = 3; fd < limit.rlim_cur && fd < kMostClosed; fd++) raw_syscall(SYS_close, static_cast<long>(fd));
+}
+
 [[noreturn]] void become_dumper() {
-  raw_syscall(SYS_close_range, 3, ~0u, 0);  // a pipe's other end must not stay open because of us
+  close_others();  // a pipe's other end must not stay open because of us
   uintptr_t by_default[8] = {};
   for (int sig = 1; sig <= 64; sig++) raw_syscall(SYS_rt_sigaction, sig, arg(by_default), 0, 8);
   uint64_t none = 0;
@@ -77,7 +86,7 @@ bool find_launcher() {
 
 // The first process, on a stack of its own but with the thread pointer of who made it: system calls only, all signals blocked.
 int first(void*) {
-  raw_syscall(SYS_close_range, 3, ~0u, 0);
+  close_others();
   while (!start.go.load(std::memory_order_acquire)) futex_wait(&start.go, 0);
   // As vfork: on the same stack, while we wait.
   long pid = raw_syscall(SYS_clone, CLONE_VM | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);

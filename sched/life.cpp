@@ -140,7 +140,7 @@ void find_main_stack(FiberRecord* me) {
   if (me->stack_high) return;
   rlimit limit;
   constexpr size_t kMost = size_t{1} << 30;
-  size_t size = getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < kMost ? limit.rlim_cur : kMost;
+  size_t size = raw_syscall(SYS_prlimit64, 0, RLIMIT_STACK, 0, arg(&limit)) == 0 && limit.rlim_cur < kMost ? limit.rlim_cur : kMost;
   me->stack_high = static_cast<char*>(__libc_stack_end);
   me->stack_low = me->stack_high - size;
 }
@@ -185,6 +185,7 @@ namespace {
 int clone_thread(int (*main)(void*), Worker* w) {
   uint64_t old;
   sched_block_signals(&old);
+  OwnCalls calls;
   int saved_errno = errno;
   // Exactly libc's flags: what sandboxes allow (Firefox, Chromium).
   int tid = __clone(main, w->stack + w->stack_size,
@@ -253,7 +254,7 @@ void leave_worker(Worker* w) {
   // Of the process's first thread, the kernel and others expect that it lasts.
   if (w->initial && !w->owes_its_end) __atomic_store_n(&w->idle, true, __ATOMIC_RELEASE);
   while (w->initial && !w->owes_its_end) futex_wait(&w->wake, w->wake.load(std::memory_order_relaxed));
-  uint64_t all = ~uint64_t{0};
+  uint64_t all = ~kTrapSignal;
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
   preempt_end_worker(w);
   if (!w->initial) {
@@ -340,6 +341,26 @@ uint64_t fibers_recycled() {
 
 // Counters of their own, since one for all would be fought over at each birth and each end.
 namespace {
+std::atomic<bool> all_have_barriers{false};
+
+void barrier_init() {
+  bool refused = raw_syscall(SYS_membarrier, 1 << 4 /* REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0;
+  no_membarrier.store(refused, std::memory_order_relaxed);
+  all_have_barriers.store(refused, std::memory_order_relaxed);
+}
+}  // namespace
+
+void barrier_everywhere() {
+  if (all_have_barriers.load(std::memory_order_acquire) || raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0) == 0) return;
+  // The program has a filter since. From now on all pay for their own; and what was stored by those who did not know it yet has come out
+  // of their processors when some time has passed.
+  no_membarrier.store(true, std::memory_order_seq_cst);
+  constexpr timespec kWhile{0, 1'000'000};
+  raw_syscall(SYS_nanosleep, arg(&kWhile), 0);
+  all_have_barriers.store(true, std::memory_order_release);
+}
+
+namespace {
 std::atomic<bool> main_ended{false}, last_ended{false};
 
 // Release: who sees the end of a fiber sees that it was made, and what it made.
@@ -362,10 +383,10 @@ bool sched_count_end() {
   // or main the end that was counted.
   if (me->is_main) {
     main_ended.store(true, std::memory_order_seq_cst);
-    raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0);
+    barrier_everywhere();
   } else {
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (__builtin_expect(no_membarrier, 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (__builtin_expect(no_membarrier.load(std::memory_order_relaxed), 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!main_ended.load(std::memory_order_relaxed)) return false;
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);  // of two that end at once, one sees both
@@ -387,13 +408,14 @@ bool sched_start() {
   if (__builtin_expect(p == Phase::On && !(me->is_main && me->kernel), 1)) return true;
   Busy busy;
   if (p == Phase::Off && phase.compare_exchange_strong(p, Phase::Starting, std::memory_order_acq_rel)) {
+    OwnCalls calls;
     const char* why = nullptr;
     uint64_t from_cycles = cycles(), from_ns = now_ns(), old;
     sched_block_signals(&old);
     bool ok = false;
     // The kernel wants to know who uses the cheap form of membarrier (sysmon.cpp). Before the second thread exists, as
     // later it waits 16 ms for every CPU.
-    no_membarrier = raw_syscall(SYS_membarrier, 1 << 4 /* REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0;
+    barrier_init();
     if (options.force_nptl) why = "asked for by FIBERTHREAD_NPTL";
     else if (__tsan_init) why = "ThreadSanitizer keeps threads' state where fibers cannot have their own";
     else if (tcb_go_is_loaded()) why = "Go's runtime makes system calls by itself";

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -452,33 +453,50 @@ bool poll_dispatch(const PollEvents& events) {
   return any;
 }
 
+namespace {
+#ifndef SYS_epoll_pwait2
+#define SYS_epoll_pwait2 441
+#endif
+
+std::atomic<bool> no_pwait2{false};  // an old kernel, or a filter
+
+bool refused(long r) { return r == -ENOSYS || r == -EPERM; }
+
+// Filters know the call that libc makes of epoll_wait(), and may not know the other one.
+long look_at_epoll(int ep, PollEvents& events, int ms) {
+  long n = raw_syscall(SYS_epoll_pwait, ep, arg(events.all), kPollEvents, ms, 0, 8);
+#ifdef SYS_epoll_wait
+  if (refused(n)) n = raw_syscall(SYS_epoll_wait, ep, arg(events.all), kPollEvents, ms);
+#endif
+  return n;
+}
+}  // namespace
+
 bool poll_look() {
   int ep = epoll_fd.load(std::memory_order_acquire);
   if (ep < 0) return false;
   PollEvents events;
   if (Worker* w = this_worker()) w->polls++;
   else statistics.polls.fetch_add(1, std::memory_order_relaxed);
-  long n = raw_syscall(SYS_epoll_pwait, ep, arg(events.all), kPollEvents, 0, 0, 8);
+  long n = look_at_epoll(ep, events, 0);
   events.n = n > 0 ? static_cast<int>(n) : 0;
   return events.n && poll_dispatch(events);
 }
-
-#ifndef SYS_epoll_pwait2
-#define SYS_epoll_pwait2 441
-#endif
 
 void poll_sleep(PollEvents& events, uint64_t deadline) {
   int ep = epoll_fd.load(std::memory_order_acquire);
   long n;
   if (deadline == kNever) {
-    n = raw_syscall(SYS_epoll_pwait, ep, arg(events.all), kPollEvents, -1, 0, 8);
+    n = look_at_epoll(ep, events, -1);
   } else {
     uint64_t now = now_ns(), left = deadline > now ? deadline - now : 0;
     timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
-    n = raw_syscall(SYS_epoll_pwait2, ep, arg(events.all), kPollEvents, arg(&t), 0, 8);
-    if (n < 0 && n != -EINTR) {  // an old kernel, or a filter
-      uint64_t ms = left / 1'000'000 + 1;
-      n = raw_syscall(SYS_epoll_pwait, ep, arg(events.all), kPollEvents, static_cast<long>(ms > 1'000'000 ? 1'000'000 : ms), 0, 8);
+    n = no_pwait2.load(std::memory_order_relaxed) ? -ENOSYS : raw_syscall(SYS_epoll_pwait2, ep, arg(events.all), kPollEvents, arg(&t), 0, 8);
+    if (refused(n)) {  // as exact by two calls
+      no_pwait2.store(true, std::memory_order_relaxed);
+      pollfd p{ep, POLLIN, 0};
+      n = raw_syscall(SYS_ppoll, arg(&p), 1, arg(&t), 0, 8);
+      if (n > 0) n = look_at_epoll(ep, events, 0);
     }
   }
   events.n = n > 0 ? static_cast<int>(n) : 0;

@@ -387,7 +387,7 @@ void install_kernel_handler(int sig, void (*handler)(int, siginfo_t*, void*), ke
   action.flags |= kSaRestorer;
   action.restorer = __restore_rt;
 #endif
-  action.mask = ~uint64_t{0};  // the program's handlers must not start on top of ours
+  action.mask = ~kTrapSignal;  // the program's handlers must not start on top of ours
   raw_syscall(SYS_rt_sigaction, sig, arg(&action), arg(old), sizeof action.mask);
 }
 

@@ -19,7 +19,7 @@ namespace fiberthread {
 
 uint64_t cycles_per_us = 0;
 std::atomic<uint64_t> recent_ns{0};
-bool no_membarrier = false;
+std::atomic<bool> no_membarrier{false};
 
 namespace {
 
@@ -67,7 +67,7 @@ bool slot_has_work(const Slot* s) {
 
 void entry_fence() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  if (__builtin_expect(no_membarrier, 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (__builtin_expect(no_membarrier.load(std::memory_order_relaxed), 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 // Entry into scheduler code that may use the worker's slot; the other side is try_take() in sysmon.cpp.
@@ -294,6 +294,7 @@ FiberRecord* pick(Worker* w, bool preempting = false) {
 }
 
 void apply_mask(Worker* w, uint64_t mask) {
+  mask = without_trap(mask);
   if (w->kernel_mask == mask) return;
   w->kernel_mask = mask;
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);

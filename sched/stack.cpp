@@ -212,8 +212,8 @@ bool add_chunk(Class& c, unsigned cls, size_t stride) {
       munmap(mem, size);
       continue;
     }
-    madvise(mem, size, MADV_NOHUGEPAGE);
-    madvise(fibers, records, MADV_NOHUGEPAGE);
+    raw_syscall(SYS_madvise, arg(mem), static_cast<long>(size), MADV_NOHUGEPAGE);
+    raw_syscall(SYS_madvise, arg(fibers), static_cast<long>(records), MADV_NOHUGEPAGE);
     Chunk& k = chunks[n];
     char* base = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(mem) + kGranule - 1) & ~(kGranule - 1));
     // A block's hot top and the next one's guard share a page table, unless a new one begins between them.

@@ -3,7 +3,29 @@
 #include <linux/futex.h>
 #include <time.h>
 
+// Of the linker: where the library's code is, and its part for program_syscall().
+extern "C" {
+extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+extern const char etext[] __attribute__((visibility("hidden")));
+extern const char __start_fiberthread_program[] __attribute__((visibility("hidden")));
+extern const char __stop_fiberthread_program[] __attribute__((visibility("hidden")));
+}
+
 namespace fiberthread {
+
+std::atomic<bool> filtered{false};
+
+[[gnu::noinline, gnu::section("fiberthread_program")]] long program_syscall(long nr, long a, long b, long c, long d, long e, long f) {
+  return raw_syscall(nr, a, b, c, d, e, f);
+}
+
+thread_local constinit bool OwnCalls::now = false;
+
+bool is_own_syscall(const void* at) {
+  if (OwnCalls::now) return true;
+  auto* p = static_cast<const char*>(at);
+  return p >= __ehdr_start && p < etext && !(p >= __start_fiberthread_program && p <= __stop_fiberthread_program);
+}
 
 long futex_wait(const void* word, uint32_t expected, uint64_t deadline_ns, bool realtime) {
   int64_t ns = static_cast<int64_t>(deadline_ns);

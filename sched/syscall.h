@@ -1,12 +1,13 @@
 // Raw system calls: no libc function, no errno, no cancellation point, usable in worker context and signal handlers.
 // Each returns what the kernel returned, so an error is a negative errno value.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <sys/syscall.h>
 
 namespace fiberthread {
 
-inline long raw_syscall(long nr, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
+[[gnu::always_inline]] inline long raw_syscall(long nr, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
 #if defined(__x86_64__)
   long ret;
   register long r10 asm("r10") = d;
@@ -32,6 +33,30 @@ inline long raw_syscall(long nr, long a = 0, long b = 0, long c = 0, long d = 0,
 template <class T>
 inline long arg(T* p) { return reinterpret_cast<long>(p); }
 
+// The program's call, made in its place. A filter that traps it (SECCOMP_RET_TRAP) means the program's handler; to a call of our own
+// that is trapped, the answer is -ENOSYS (not_the_programs() in shim/signal_deliver.cpp). The code address tells one from the other.
+long program_syscall(long nr, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0);
+bool is_own_syscall(const void* at);  // made by the instruction before `at`
+
+// While there is one, what libc does is on our behalf too. Of the kernel thread: Busy, or before it has fibers.
+class OwnCalls {
+ public:
+  OwnCalls() : outer_(now) { now = true; }
+  ~OwnCalls() { now = outer_; }
+  OwnCalls(const OwnCalls&) = delete;
+
+ private:
+  friend bool is_own_syscall(const void*);
+  static thread_local constinit bool now __attribute__((tls_model("initial-exec")));
+  bool outer_;
+};
+
+// The process has a filter of system calls that it has made itself, as far as we know. Set when it asks for one, or has trapped a call of ours.
+extern std::atomic<bool> filtered;
+// SIGSYS, which may come at any call then: no kernel thread of ours blocks it, and as from a fault nobody is safe from it.
+constexpr uint64_t kTrapSignal = uint64_t{1} << (31 - 1);
+// What the kernel gets for a fiber's mask.
+inline uint64_t without_trap(uint64_t mask) { return filtered.load(std::memory_order_relaxed) ? mask & ~kTrapSignal : mask; }
 
 // Sleeps while *word == expected, at most until the absolute CLOCK_MONOTONIC time `deadline_ns` (0: no limit).
 // Returns 0, -EAGAIN, -EINTR or -ETIMEDOUT. `realtime`: the time is waited for as what CLOCK_REALTIME shows then, so that a

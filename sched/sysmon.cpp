@@ -42,6 +42,7 @@ constexpr uint64_t kHotTick = 50'000;   // while something waits that an idle wo
 constexpr uint32_t kLinger = 40;        // ticks without news before it sleeps
 constexpr uint64_t kRotation = 2'000'000;  // while the kernel refuses workers: so long one may sleep in it
 constexpr uint32_t kStuckLooks = 20;    // looks without a switch: the fiber cannot be stopped where it is
+constexpr uint32_t kUnstoppableLooks = 5;  // as many where the kernel gives no timers
 constexpr uint32_t kGrowLooks = 2;      // looks with nothing but spinners on all slots, before there are more
 constexpr uint32_t kShrinkLooks = 100;  // looks with fewer spinners than slots, before there is one less
 constexpr uint32_t kMostGrowth = 4;     // times the base
@@ -104,7 +105,7 @@ bool asleep_by_proc(int thread) {
 void try_take(Worker* w, uint32_t heartbeat) {
   uint32_t kept = kKept;
   if (!w->revoked.compare_exchange_strong(kept, kAsked, std::memory_order_seq_cst)) return;
-  raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0);
+  barrier_everywhere();
   Slot* s = w->slot;
   uint32_t asked = kAsked;
   chaos_delay();
@@ -195,6 +196,12 @@ void look_at(Worker* w, uint64_t now, Look& look) {
     w->seen_at = 0;
     return;
   }
+  // A fiber that cannot be stopped is left with its worker, which goes on as a thread of NPTL's would.
+  bool unstoppable = options.preempt && w->timer < 0 && !w->sampling_page && w->stuck_looks >= kUnstoppableLooks;
+  if (unstoppable && !w->in_sched.load(std::memory_order_relaxed)) {
+    try_take(w, beat);
+    return;
+  }
   uint64_t cpu = cpu_time_of_thread(w->tid), used = cpu - w->seen_cpu, time = now - w->seen_at;
   bool ran = w->seen_at && used + kOffCpu > time;
   w->seen_cpu = cpu;
@@ -219,19 +226,41 @@ void get_up(uint32_t slept) {
   else if (slept) futex_wake(&asleep, 1);
 }
 
+// Without a timer that the kernel cancels when the clock is set (a filter): how far it is ahead of the monotonic clock, between two bounds.
+constexpr uint64_t kClockLook = 100'000'000;
+std::atomic<bool> no_clock_timer{false};
+SpinLock ahead_lock;
+int64_t least_ahead, most_ahead;
+
+bool is_ahead_otherwise() {
+  SpinGuard guard(ahead_lock);
+  timespec t;
+  auto before = static_cast<int64_t>(now_ns());
+  clock_gettime(CLOCK_REALTIME, &t);
+  auto after = static_cast<int64_t>(now_ns()), real = t.tv_sec * 1'000'000'000 + t.tv_nsec;
+  bool otherwise = real - before < least_ahead || real - after > most_ahead;
+  least_ahead = real - after;
+  most_ahead = real - before;
+  return otherwise;
+}
+
 // Arms it anew; true if the clock was set since the last time. Never read: a program that closed it by number may have a file
 // of its own there.
 bool clock_was_set() {
   itimerspec never{};
   never.it_value.tv_sec = 0x7fffffff00;  // only so that it is armed
-  long r = raw_syscall(SYS_timerfd_settime, clock_timer, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, arg(&never), 0);
-  if (r != 0 && r != -ECANCELED) clock_watched.store(false, std::memory_order_relaxed);
-  return r == -ECANCELED;
+  long r = no_clock_timer.load(std::memory_order_relaxed)
+               ? -ENOSYS
+               : raw_syscall(SYS_timerfd_settime, clock_timer, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, arg(&never), 0);
+  if (r == 0 || r == -ECANCELED) return r == -ECANCELED;
+  no_clock_timer.store(true, std::memory_order_relaxed);
+  return is_ahead_otherwise();
 }
 
 // Sleeps until somebody stores kAwake, the time has come, the clock was set, or the poller has events.
 void sleep_in_poll(uint64_t until, bool on_poller) {
-  pollfd p[] = {{clock_watched.load(std::memory_order_relaxed) ? clock_timer.load() : -1, POLLIN, 0},
+  bool has_timer = clock_watched.load(std::memory_order_relaxed) && !no_clock_timer.load(std::memory_order_relaxed);
+  pollfd p[] = {{has_timer ? clock_timer.load() : -1, POLLIN, 0},
                 {on_poller ? poll_descriptor() : -1, POLLIN, 0}};
   uint64_t now = now_ns(), left = until > now ? until - now : 0;
   timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
@@ -243,7 +272,7 @@ void sleep_in_poll(uint64_t until, bool on_poller) {
 void adopt_mask() {
   uint32_t v = mask_version.load(std::memory_order_acquire);
   if (v == mask_done.load(std::memory_order_relaxed)) return;
-  uint64_t mask = wanted_mask.load(std::memory_order_relaxed) | kWake;
+  uint64_t mask = without_trap(wanted_mask.load(std::memory_order_relaxed) | kWake);
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
   mask_done.store(v, std::memory_order_release);
   futex_wake(&mask_done, 1 << 30);
@@ -266,7 +295,8 @@ void sysmon_poke() {
 }
 
 void sysmon_watch_clock() {
-  if (__builtin_expect(clock_watched.load(std::memory_order_relaxed), 1) || clock_timer < 0 || !sched_started()) return;
+  if (__builtin_expect(clock_watched.load(std::memory_order_relaxed), 1) || !sched_started()) return;
+  Busy busy;
   clock_was_set();  // from now on
   if (clock_watched.exchange(true, std::memory_order_acq_rel)) return;
   get_up(asleep.exchange(kAwake, std::memory_order_seq_cst));
@@ -299,6 +329,8 @@ void sysmon_set_mask(uint64_t mask) {
 void sysmon_reset() {
   asleep.store(kAwake);
   clock_watched.store(false);
+  no_clock_timer.store(false);
+  ahead_lock.reset();
   poll_give_back(clock_timer);
   wake_at.store(kNever);
   tid.store(0);
@@ -328,6 +360,8 @@ void sysmon_main() {
   for (;;) {
     adopt_mask();
     if (called.load(std::memory_order_relaxed) && called.exchange(0, std::memory_order_acq_rel) && sysmon_hook) sysmon_hook();
+    bool looks_at_clock = clock_watched.load(std::memory_order_acquire) && no_clock_timer.load(std::memory_order_relaxed);
+    if (__builtin_expect(looks_at_clock, 0) && clock_was_set()) sysmon_clock_was_set();
     uint64_t now = now_ns();
     recent_ns.store(now, std::memory_order_relaxed);
     run_timers(now);
@@ -356,13 +390,14 @@ void sysmon_main() {
     if (quiet >= kLinger) {
       growth.settle();
       until = timer;
+      if (looks_at_clock && until > now + kClockLook) until = now + kClockLook;
       on_poller = poll_active() && !poll_watched();
       if (on_poller) in_poll = kInPoll;
       wake_at.store(until, std::memory_order_relaxed);
       asleep.exchange(kDeep | in_poll, std::memory_order_seq_cst);
       // Work that was queued before the store has not poked us. Its queuer pays for no fence between the two: the
       // membarrier makes it see the store, or us the work.
-      raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0);
+      barrier_everywhere();
       std::atomic_thread_fence(std::memory_order_seq_cst);
       chaos_delay();
       bool unwatched = poll_active() && !poll_watched() && !on_poller;

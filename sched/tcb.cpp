@@ -314,6 +314,7 @@ const char* look_at_model() {
 void setxid_wrapper(int sig, siginfo_t* info, void* context) {
   memcpy(experiment.during, L.stack_user, kSearch);
   experiment.seen.store(true, std::memory_order_release);
+  OwnCalls calls;
   experiment.original->handler(sig, info, context);
 }
 

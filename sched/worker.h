@@ -234,8 +234,10 @@ extern uint64_t cycles_per_us;
 // now_ns() of about a tick ago, for who must not pay for a clock: stored by sysmon, and by workers that wake up.
 extern std::atomic<uint64_t> recent_ns;
 // Without membarrier (old kernel, sandbox) entries to the scheduler pay for the barrier themselves.
-extern bool no_membarrier;
-constexpr uint64_t kIdleMask = ~(uint64_t{3} << (kPreemptSignal - 1));  // all signals but libc's two
+extern std::atomic<bool> no_membarrier;
+// All kernel threads have passed a barrier since the call: what this one stored before they see from then on, or it sees what they stored.
+void barrier_everywhere();
+constexpr uint64_t kIdleMask = ~(uint64_t{3} << (kPreemptSignal - 1) | kTrapSignal);  // all signals but libc's two, and that of traps
 [[noreturn]] void worker_loop(Worker* w);
 void empty_free_slots();                // into the global queue, where who looks for work comes before he steals
 bool want_slots(uint32_t n);             // from now on there shall be n; false without memory

@@ -129,7 +129,7 @@ auto despite_ours(Call call) {
 // A call that is made for a disk's sake. A cancellation point at its beginning only.
 long at_the_disk(long nr, long a, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
   test_cancel();
-  return with_errno(wait_for_disk([&] { return raw_syscall(nr, a, b, c, d, e, f); }));
+  return with_errno(wait_for_disk([&] { return program_syscall(nr, a, b, c, d, e, f); }));
 }
 
 // There is something for the other end still to take.
@@ -278,10 +278,10 @@ FIBERTHREAD_EXPORT int gethostbyaddr_r(const void* address, socklen_t size, int 
 FIBERTHREAD_EXPORT int fsync(int fd) { return static_cast<int>(at_the_disk(SYS_fsync, fd)); }
 FIBERTHREAD_EXPORT int fdatasync(int fd) { return static_cast<int>(at_the_disk(SYS_fdatasync, fd)); }
 FIBERTHREAD_EXPORT void sync() noexcept {
-  wait_for_disk([] { return raw_syscall(SYS_sync); });
+  wait_for_disk([] { return program_syscall(SYS_sync); });
 }
 FIBERTHREAD_EXPORT int syncfs(int fd) noexcept {
-  return static_cast<int>(with_errno(wait_for_disk([&] { return raw_syscall(SYS_syncfs, fd); })));
+  return static_cast<int>(with_errno(wait_for_disk([&] { return program_syscall(SYS_syncfs, fd); })));
 }
 FIBERTHREAD_EXPORT int msync(void* from, size_t n, int flags) {
   if (!(flags & MS_SYNC)) return REAL(msync)(from, n, flags);

@@ -202,6 +202,7 @@ FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
       }
     }
   }
+  if (option == PR_SET_SECCOMP) filtered.store(true, std::memory_order_relaxed);
   if (prctl_is_of_thread(option))
     if (int e = own_kernel_thread()) return static_cast<int>(with_errno(-e));
   return REAL(prctl)(option, a, b, c, d);

@@ -121,9 +121,10 @@ long begin_in(Ring& r, int fd, const sockaddr* to, socklen_t size) {
 }
 
 long begin(int fd, const sockaddr* to, socklen_t size) {
-  // A filter may kill who makes calls that it does not know.
-  if (refused.load(std::memory_order_relaxed) || raw_syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 0) return kInKernel;
+  if (refused.load(std::memory_order_relaxed) || filtered.load(std::memory_order_relaxed)) return kInKernel;
   Busy busy;  // on this kernel thread: a cancelled request ends on that which made it
+  // A filter may kill who makes calls that it does not know; and what a ring does, no filter sees.
+  if (raw_syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 0) return kInKernel;
   for (Ring& r : rings) {
     if (r.taken.load(std::memory_order_relaxed) || r.taken.exchange(1, std::memory_order_acquire)) continue;
     long result = r.entries || make_ring(r) ? begin_in(r, fd, to, size) : kInKernel;

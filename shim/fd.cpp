@@ -32,13 +32,13 @@ class Closing {
 
 long duplicate(long nr, int from, int to, int flags) {
   // Only what can be duplicated replaces another.
-  if (from == to || raw_syscall(SYS_fcntl, from, F_GETFD) < 0) return raw_syscall(nr, from, to, flags);
+  if (from == to || raw_syscall(SYS_fcntl, from, F_GETFD) < 0) return program_syscall(nr, from, to, flags);
   if (poll_own(to)) poll_make_way(to);
   Closing closing(to);
-  return raw_syscall(nr, from, to, flags);
+  return program_syscall(nr, from, to, flags);
 }
 
-// All but our own; -ENOSYS on old kernels.
+// All but our own.
 long close_range_here(unsigned first, unsigned last, int flags) {
   long r = 0;
   unsigned from = first;
@@ -46,7 +46,7 @@ long close_range_here(unsigned first, unsigned last, int flags) {
     int mine = from <= 0x7fffffff ? poll_next_own(static_cast<int>(from)) : -1;
     bool last_part = mine < 0 || static_cast<unsigned>(mine) > last;
     unsigned to = last_part ? last : static_cast<unsigned>(mine) - 1;
-    if (from <= to || (last_part && from == first)) r = raw_syscall(SYS_close_range, from, to, flags);
+    if (from <= to || (last_part && from == first)) r = program_syscall(SYS_close_range, from, to, flags);
     if (last_part || static_cast<unsigned>(mine) == last) break;
     from = static_cast<unsigned>(mine) + 1;
   }
@@ -117,9 +117,9 @@ FIBERTHREAD_EXPORT void closefrom(int first) noexcept {
   auto from = static_cast<unsigned>(first);
   poll_closing_range(from, ~0u);
   long r = close_range_here(from, ~0u, 0);
-  if (r == -ENOSYS && poll_next_own(first) < 0) {
+  if (r < 0 && poll_next_own(first) < 0) {
     REAL(closefrom)(first);
-  } else if (r == -ENOSYS) {
+  } else if (r < 0) {  // an old kernel, or a filter
     int most = static_cast<int>(sysconf(_SC_OPEN_MAX));
     for (int fd = first; fd < most; fd++)
       if (!poll_own(fd)) raw_syscall(SYS_close, fd);

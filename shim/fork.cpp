@@ -77,7 +77,7 @@ void in_child() {
 
 long fork_by(long nr, long a, long b, long c, long d, long e) {
   prepare();
-  long r = raw_syscall(nr, a, b, c, d, e);
+  long r = program_syscall(nr, a, b, c, d, e);
   if (r == 0) in_child();
   else in_parent();
   return r;

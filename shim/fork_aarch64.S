@@ -2,7 +2,7 @@
 #define SYS_clone 220
 #define VFORK_FLAGS 0x4111                      // CLONE_VFORK | CLONE_VM | SIGCHLD
 
-        .text
+        .section fiberthread_program, "ax", @progbits  // program_syscall()'s: the call is the program's
         .globl  vfork, __vfork
         .type   vfork, %function
         .type   __vfork, %function

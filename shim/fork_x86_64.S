@@ -2,7 +2,7 @@
 // return address, so that is kept in a register, of which each has its own.
 #define SYS_vfork 58
 
-        .text
+        .section fiberthread_program, "ax", @progbits  // program_syscall()'s: the call is the program's
         .globl  vfork, __vfork
         .type   vfork, @function
         .type   __vfork, @function

@@ -33,7 +33,7 @@ uint32_t kind_of(int fd, PollNotes* notes) {
     // With VMIN 0 or VTIME, read() ends when poll() would not say so, and in the background it stops the process.
     kind = kTerminal;
   } else if (S_ISSOCK(s.st_mode)) {
-    int type = 0;
+    int type = SOCK_SEQPACKET;  // if a filter refuses to tell
     socklen_t size = sizeof type;
     raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size));
     // write() marks the end of a record, send() does not.
@@ -200,7 +200,7 @@ long nowait(long nr, int fd, PollNotes* notes, uint32_t events, const iovec* v, 
     Busy busy;  // on this kernel thread, until it is known where SIGPIPE went
     long r = raw_syscall(nr, fd, arg(v), static_cast<long>(n), -1, -1, RWF_NOWAIT);
     if (r == -EPIPE) signal_take_pipe();
-    if (r != -EOPNOTSUPP && r != -ENOSYS) return r;
+    if (r != -EOPNOTSUPP && r != -ENOSYS && r != -EPERM) return r;  // the file, the kernel or a filter knows it not
     notes->kind.store((kind & ~uint32_t{kKindMask}) | kAsk, std::memory_order_relaxed);
   }
   return is_ready(fd, events) ? kInKernel : -EAGAIN;
@@ -335,9 +335,8 @@ uint32_t file_kind(int fd) {
 // What the kernel has in memory of a file, if it is all that was asked for.
 long read_from_memory(int fd, uint32_t kind, const iovec* v, size_t n, off64_t at) {
   if (kind & kDirect || at < 0) return -EAGAIN;  // it would wait; -1 would be the file's own position
-  Busy busy;  // a filter may refuse it: refused_a_look() in signal_deliver.cpp
   long r = raw_syscall(SYS_preadv2, fd, arg(v), static_cast<long>(n), at, 0, RWF_NOWAIT);
-  if (r == -EOPNOTSUPP || r == -ENOSYS) return -EAGAIN;
+  if (r == -EOPNOTSUPP || r == -ENOSYS || r == -EPERM) return -EAGAIN;  // the file, the kernel or a filter knows it not
   return r <= 0 || static_cast<size_t>(r) >= total_length(v, n) ? r : -EAGAIN;
 }
 
@@ -379,7 +378,7 @@ FIBERTHREAD_EXPORT ssize_t read(int fd, void* buf, size_t n) {
   if (!notes) return n ? read_at_once(fd, [&] { return REAL(read)(fd, buf, n); }) : REAL(read)(fd, buf, n);
   if (kind < kPlain) return with_errno(read_here(fd, notes, buf, n));
   return read_plainly(
-      fd, kind, [&] { return REAL(read)(fd, buf, n); }, [&] { return raw_syscall(SYS_read, fd, arg(buf), static_cast<long>(n)); });
+      fd, kind, [&] { return REAL(read)(fd, buf, n); }, [&] { return program_syscall(SYS_read, fd, arg(buf), static_cast<long>(n)); });
 }
 FIBERTHREAD_ALIAS(__read, read);
 
@@ -393,7 +392,7 @@ FIBERTHREAD_EXPORT ssize_t write(int fd, const void* buf, size_t n) {
   uint32_t kind = notes ? kind_of(fd, notes) : uint32_t{kPlain};
   if ((kind & kKindMask) < kPlain) return with_errno(write_here(fd, notes, buf, n));
   if (!(kind & kDirect)) return REAL(write)(fd, buf, n);
-  return file_call([&] { return REAL(write)(fd, buf, n); }, [&] { return raw_syscall(SYS_write, fd, arg(buf), static_cast<long>(n)); }, not_now);
+  return file_call([&] { return REAL(write)(fd, buf, n); }, [&] { return program_syscall(SYS_write, fd, arg(buf), static_cast<long>(n)); }, not_now);
 }
 FIBERTHREAD_ALIAS(__write, write);
 
@@ -404,7 +403,7 @@ FIBERTHREAD_EXPORT ssize_t readv(int fd, const iovec* v, int n) {
   if (!notes) return read_at_once(fd, [&] { return REAL(readv)(fd, v, n); });
   if (kind < kPlain) return with_errno(readv_here(fd, notes, v, n));
   return read_plainly(
-      fd, kind, [&] { return REAL(readv)(fd, v, n); }, [&] { return raw_syscall(SYS_readv, fd, arg(v), n); });
+      fd, kind, [&] { return REAL(readv)(fd, v, n); }, [&] { return program_syscall(SYS_readv, fd, arg(v), n); });
 }
 
 FIBERTHREAD_EXPORT ssize_t pread64(int fd, void* buf, size_t n, off64_t at) {
@@ -412,7 +411,7 @@ FIBERTHREAD_EXPORT ssize_t pread64(int fd, void* buf, size_t n, off64_t at) {
   if (!kind) return REAL(pread64)(fd, buf, n, at);
   iovec v{buf, n};
   return file_call([&] { return REAL(pread64)(fd, buf, n, at); },
-                   [&] { return raw_syscall(SYS_pread64, fd, arg(buf), static_cast<long>(n), at); },
+                   [&] { return program_syscall(SYS_pread64, fd, arg(buf), static_cast<long>(n), at); },
                    [&] { return read_from_memory(fd, kind, &v, 1, at); });
 }
 FIBERTHREAD_ALIAS(pread, pread64);
@@ -427,7 +426,7 @@ FIBERTHREAD_ALIAS(__pread_chk, __pread64_chk);
 FIBERTHREAD_EXPORT ssize_t preadv64(int fd, const iovec* v, int n, off64_t at) {
   uint32_t kind = n > 0 ? file_kind(fd) : 0;
   if (!kind) return REAL(preadv64)(fd, v, n, at);
-  return file_call([&] { return REAL(preadv64)(fd, v, n, at); }, [&] { return raw_syscall(SYS_preadv, fd, arg(v), n, at, 0); },
+  return file_call([&] { return REAL(preadv64)(fd, v, n, at); }, [&] { return program_syscall(SYS_preadv, fd, arg(v), n, at, 0); },
                    [&] { return read_from_memory(fd, kind, v, static_cast<size_t>(n), at); });
 }
 FIBERTHREAD_ALIAS(preadv, preadv64);
@@ -436,14 +435,14 @@ FIBERTHREAD_ALIAS(preadv, preadv64);
 FIBERTHREAD_EXPORT ssize_t pwrite64(int fd, const void* buf, size_t n, off64_t at) {
   if (!(file_kind(fd) & kDirect)) return REAL(pwrite64)(fd, buf, n, at);
   return file_call([&] { return REAL(pwrite64)(fd, buf, n, at); },
-                   [&] { return raw_syscall(SYS_pwrite64, fd, arg(buf), static_cast<long>(n), at); }, not_now);
+                   [&] { return program_syscall(SYS_pwrite64, fd, arg(buf), static_cast<long>(n), at); }, not_now);
 }
 FIBERTHREAD_ALIAS(pwrite, pwrite64);
 FIBERTHREAD_ALIAS(__pwrite64, pwrite64);
 
 FIBERTHREAD_EXPORT ssize_t pwritev64(int fd, const iovec* v, int n, off64_t at) {
   if (!(file_kind(fd) & kDirect)) return REAL(pwritev64)(fd, v, n, at);
-  return file_call([&] { return REAL(pwritev64)(fd, v, n, at); }, [&] { return raw_syscall(SYS_pwritev, fd, arg(v), n, at, 0); }, not_now);
+  return file_call([&] { return REAL(pwritev64)(fd, v, n, at); }, [&] { return program_syscall(SYS_pwritev, fd, arg(v), n, at, 0); }, not_now);
 }
 FIBERTHREAD_ALIAS(pwritev, pwritev64);
 

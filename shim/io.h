@@ -98,7 +98,7 @@ long wait_for(int fd, PollNotes* notes, uint32_t events, unsigned how, Attempt a
   long r = attempt();
   if (__builtin_expect(r == -EAGAIN, 0))
     r = wait_and_try(fd, notes, events, seen, how, {[](void* p) { return (*static_cast<Attempt*>(p))(); }, &attempt}, until);
-  if (__builtin_expect(r == kInKernel, 0)) {
+  if (__builtin_expect(r == kInKernel || r == -ENOSYS, 0)) {  // a filter may know the program's call, and not the one that was tried
     r = kernel_result(plain);
     poll_pass(fd, events);
   }

@@ -35,6 +35,9 @@ namespace {
 
 constexpr long kInKernel = -4096;  // no errno value: the poller does not take it
 
+// A filter may know the program's call, and not the one that asks without waiting.
+long unless_refused(long r) { return r == -ENOSYS || r == -EPERM ? kInKernel : r; }
+
 long with_errno(long r) {
   if (r >= 0) return r;
   errno = static_cast<int>(-r);
@@ -180,7 +183,7 @@ How how(const sigset_t* set, uint64_t& mask) {
 long poll_parked(pollfd* fds, nfds_t n, uint64_t deadline, const uint64_t* mask) {
   auto ask = [&]() -> long {
     timespec none{};
-    return raw_syscall(SYS_ppoll, arg(fds), static_cast<long>(n), arg(&none), 0, 8);
+    return unless_refused(raw_syscall(SYS_ppoll, arg(fds), static_cast<long>(n), arg(&none), 0, 8));
   };
   Items items;
   if (deadline == 0 || n > 1024) {  // so many may be more than there can be
@@ -228,7 +231,7 @@ long select_parked(int n, fd_set* const user[3], uint64_t deadline, const uint64
     for (int k = 0; k < 3; k++)
       if (user[k]) memcpy(found.words[k], wanted.words[k], size);
     auto set = [&](int k) { return user[k] ? arg(found.words[k]) : 0; };
-    return raw_syscall(SYS_pselect6, n, set(0), set(1), set(2), arg(&none), 0);
+    return unless_refused(raw_syscall(SYS_pselect6, n, set(0), set(1), set(2), arg(&none), 0));
   };
   auto bits = [&](int fd) {
     uint32_t events = 0;
@@ -259,7 +262,7 @@ long select_parked(int n, fd_set* const user[3], uint64_t deadline, const uint64
 // ---- epoll ----
 
 long epoll_parked(int fd, epoll_event* events, int n, uint64_t deadline, const uint64_t* mask) {
-  auto ask = [&]() -> long { return raw_syscall(SYS_epoll_pwait, fd, arg(events), n, 0, 0, 8); };
+  auto ask = [&]() -> long { return unless_refused(raw_syscall(SYS_epoll_pwait, fd, arg(events), n, 0, 0, 8)); };
   if (deadline == 0) {
     test_cancel();
     return ask();

@@ -43,6 +43,7 @@ bool may_be_nice(int rtprio_needed) {
 
 // Whom to ask the kernel about: a fiber that is not bound is as the process was when its scheduler started.
 int kernel_thread_of(FiberRecord* f) {
+  if (f == tls_current && filtered.load(std::memory_order_relaxed)) return 0;  // the one whom sandboxes let a thread ask about
   Worker* w = f->bound.load(std::memory_order_acquire);
   return w ? w->tid : sysmon_tid();
 }
@@ -62,7 +63,10 @@ int on_own_thread(FiberRecord* f, Call call) {
   return r < 0 ? static_cast<int>(-r) : 0;
 }
 
-int policy_of(FiberRecord* f) { return static_cast<int>(raw_syscall(SYS_sched_getscheduler, kernel_thread_of(f))); }
+int policy_of(FiberRecord* f) {
+  long r = raw_syscall(SYS_sched_getscheduler, kernel_thread_of(f));
+  return r == -ENOSYS ? SCHED_OTHER : static_cast<int>(r);  // a filter
+}
 sched_param param_of(FiberRecord* f) {
   sched_param p{};
   raw_syscall(SYS_sched_getparam, kernel_thread_of(f), arg(&p));
@@ -75,14 +79,17 @@ int set_policy(FiberRecord* f, int policy, const sched_param* user_p) {
   sched_param copy, *p = &copy;
   if (!copy_user(p, user_p)) return EFAULT;
   int wanted = policy & ~SCHED_RESET_ON_FORK;
-  int priority = p->sched_priority, error = errno;
-  int low = sched_get_priority_min(wanted), high = sched_get_priority_max(wanted);
-  errno = error;
+  int priority = p->sched_priority;
+  bool real_time = wanted == SCHED_FIFO || wanted == SCHED_RR;
+  auto bound = [&](long nr, long known) {
+    long r = raw_syscall(nr, wanted);
+    return r == -ENOSYS ? (real_time ? known : 0) : r;  // a filter
+  };
+  long low = bound(SYS_sched_get_priority_min, 1), high = bound(SYS_sched_get_priority_max, 99);
   constexpr int kDeadline = 6;  // has more parameters than these calls have
   if (wanted == kDeadline || low < 0 || priority < low || priority > high) return EINVAL;
   int now = policy_of(f);
   if (policy == now && priority == param_of(f).sched_priority) return 0;
-  bool real_time = wanted == SCHED_FIFO || wanted == SCHED_RR;
   bool lower = (now & ~SCHED_RESET_ON_FORK) == wanted && priority <= param_of(f).sched_priority;
   if (real_time && !lower && !may_be_nice(priority)) return EPERM;
   return on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setscheduler, tid, policy, arg(p)); });
@@ -206,6 +213,8 @@ int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr
 void scheduling_to_attr(FiberRecord* f, pthread_attr_t* attr) {
   if (!is_ours(f)) return;
   sched_param p = param_of(f);
+  Busy busy;
+  OwnCalls calls;  // libc asks the kernel for the bounds, which NPTL does not at this place
   pthread_attr_setschedpolicy(attr, policy_of(f) & ~SCHED_RESET_ON_FORK);
   pthread_attr_setschedparam(attr, &p);
   if (explicit_schedule(f)) pthread_attr_setinheritsched(attr, PTHREAD_EXPLICIT_SCHED);

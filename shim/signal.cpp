@@ -61,11 +61,11 @@ void install(int sig, const Action& a) {
   bool by_default = a.handler == reinterpret_cast<void*>(SIG_DFL);
   bool dumps = sig == options.dump_signal;
   if (dumps) dump_signal_is_ours.store(!handled(a), std::memory_order_release);
-  // Stack overflows are reported, so the kernel must come to us for SIGSEGV.
-  bool comes_to_us = sig == SIGSEGV || dumps || main_may_wait_for & bit(sig);
+  // Stack overflows are reported, and calls of ours may be trapped, so the kernel must come to us for SIGSEGV and SIGSYS.
+  bool comes_to_us = sig == SIGSEGV || sig == SIGSYS || dumps || main_may_wait_for & bit(sig);
   if (handled(a) || (by_default && comes_to_us)) {
     k.sa_sigaction = on_signal;
-    k.sa_mask = as_set(~uint64_t{0});  // ours is not interrupted; what the program's blocks is set when that runs
+    k.sa_mask = as_set(~kTrapSignal);  // ours is not interrupted; what the program's blocks is set when that runs
     k.sa_flags = (a.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)) | SA_SIGINFO | SA_ONSTACK;
     if (!handled(a)) k.sa_flags |= SA_RESTART;  // a dump ends no call
   } else {
@@ -139,7 +139,7 @@ void take_over(int sig) {  // Locked
   a.mask = words(k.sa_mask);
   a.flags = k.sa_flags;
   set_action(sig, a);
-  if (handled(a) || sig == SIGSEGV || sig == options.dump_signal) install(sig, a);
+  if (handled(a) || sig == SIGSEGV || sig == SIGSYS || sig == options.dump_signal) install(sig, a);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Our kernel handler, and how the program's are run.
 #include <errno.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <ucontext.h>
 
 #include "sched/dumper.h"
@@ -75,7 +74,7 @@ void call(const Action& a, int sig, siginfo_t* info, void* context) {
 }
 
 uint64_t mask_during(uint64_t before, const Action& a, int sig) {
-  return (before | a.mask | (a.flags & SA_NODEFER ? 0 : bit(sig))) & ~kNeverBlocked;
+  return without_trap(before | a.mask | (a.flags & SA_NODEFER ? 0 : bit(sig))) & ~kNeverBlocked;
 }
 
 // ---- as ordinary calls, of what was recorded ----
@@ -230,6 +229,15 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
   if (!me->kernel) me->worker->kernel_mask = during;
 }
 
+// The kernel shows the registers of before the call.
+void make_call_again(ucontext_t* uc) {
+#if defined(__x86_64__)
+  uc->uc_mcontext.gregs[REG_RIP] -= 2;
+#else
+  uc->uc_mcontext.pc -= 4;
+#endif
+}
+
 // True if the handler has to be called in place.
 bool fault(Interrupted& in, int sig, siginfo_t* info) {
   if (user_memory_fault(in.uc)) return false;
@@ -240,6 +248,7 @@ bool fault(Interrupted& in, int sig, siginfo_t* info) {
     return false;
   }
   if (sig == SIGSEGV) report_overflow(me, info->si_addr);
+  if (sig == SIGSYS) make_call_again(in.uc);
   struct sigaction k;
   memset(&k, 0, sizeof k);
   k.sa_handler = SIG_DFL;
@@ -346,20 +355,30 @@ void call_in_place(Interrupted& in, int sig, siginfo_t* info) {
   }
 }
 
-// A filter's answer to a look of ours that the program has not asked for (nowait() in io.cpp): that the kernel has no such call. A
-// handler that writes a line about it would be asked about that line's look in turn, and so on.
-bool refused_a_look(const siginfo_t* info, ucontext_t* uc) {
+// A call that the library has made of its own accord, and that a filter traps: the answer is that the kernel has no such call. The program's
+// handler, which may end the process for it, or make calls that come here in turn, is not asked.
+bool not_the_programs(const siginfo_t* info, ucontext_t* uc) {
   constexpr int kBySeccomp = 1;  // Linux' SYS_SECCOMP
-  if (info->si_code != kBySeccomp || tls_busy == 0) return false;
-  if (info->si_syscall != SYS_preadv2 && info->si_syscall != SYS_pwritev2) return false;
+  if (info->si_code != kBySeccomp || !is_own_syscall(info->si_call_addr)) return false;
+  filtered.store(true, std::memory_order_relaxed);
 #if defined(__x86_64__)
-  auto& regs = uc->uc_mcontext.gregs;
-  auto &flags = regs[REG_R9], &result = regs[REG_RAX];
+  uc->uc_mcontext.gregs[REG_RAX] = -ENOSYS;
 #else
-  auto &flags = uc->uc_mcontext.regs[5], &result = uc->uc_mcontext.regs[0];
+  uc->uc_mcontext.regs[0] = static_cast<uint64_t>(-ENOSYS);
 #endif
-  if (flags != RWF_NOWAIT) return false;
-  result = -ENOSYS;
+  return true;
+}
+
+// SIGSYS is open where all else is blocked, for traps only. Should somebody have sent it, it is blocked as well, and sent once more.
+bool put_off(const siginfo_t* info, ucontext_t* uc) {
+  uint64_t mask = words(uc->uc_sigmask);
+  bool in_worker = !(kIdleMask & ~mask) && (tls_busy || !tls_current), locked = !(~kTrapSignal & ~mask & ~(bit(SIGKILL) | bit(SIGSTOP)));
+  if (info->si_code > 0 || !(in_worker || locked)) return false;
+  set_words(uc->uc_sigmask, mask | kTrapSignal);
+  Worker* w = in_worker ? this_worker() : nullptr;
+  if (w) w->kernel_mask |= kTrapSignal;
+  if (info->si_code == SI_TKILL) raw_syscall(SYS_tgkill, process, raw_syscall(SYS_gettid), SIGSYS);
+  else raw_syscall(SYS_kill, process, SIGSYS);
   return true;
 }
 
@@ -368,12 +387,15 @@ bool refused_a_look(const siginfo_t* info, ucontext_t* uc) {
 // With all signals blocked, on the worker's signal stack.
 void on_signal(int sig, siginfo_t* info, void* context) {
   int error = errno;
+  if (__builtin_expect(sig == SIGSYS, 0)) {
+    auto* uc = static_cast<ucontext_t*>(context);
+    if (not_the_programs(info, uc) || put_off(info, uc)) return;
+  }
   if (__builtin_expect(tls_vforked && in_vfork_child(), 0)) {
     in_vforked_child(sig, info, static_cast<ucontext_t*>(context));
     errno = error;
     return;
   }
-  if (__builtin_expect(sig == SIGSYS, 0) && refused_a_look(info, static_cast<ucontext_t*>(context))) return;
   if (__builtin_expect(sig == options.dump_signal, 0) && !handled(action_of(sig))) {
     if (!is_poke(*info)) dump_request();
     errno = error;

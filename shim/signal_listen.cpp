@@ -61,15 +61,15 @@ void listen_to(uint64_t set) {
 }
 
 void listen() {
-  uint64_t all = ~uint64_t{0} & ~bit(kKick + 1), in_poll = all & ~bit(kKick);
+  uint64_t all = ~(kTrapSignal | bit(kKick + 1)), in_poll = all & ~bit(kKick);
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
   for (;;) {
     uint64_t set = listened.load(std::memory_order_seq_cst), pending = 0;
     listen_to(set);
     pollfd p{signal_fd, POLLIN, 0};
-    timespec second{1, 0};  // without a descriptor
-    raw_syscall(SYS_ppoll, arg(&p), 1, signal_fd >= 0 ? 0 : arg(&second), arg(&in_poll), 8);  // a kick ends it
-    raw_syscall(SYS_rt_sigpending, arg(&pending), 8);
+    timespec while_blind{0, 20'000'000};  // without a descriptor
+    raw_syscall(SYS_ppoll, arg(&p), 1, signal_fd >= 0 ? 0 : arg(&while_blind), arg(&in_poll), 8);  // a kick ends it
+    if (raw_syscall(SYS_rt_sigpending, arg(&pending), 8) != 0) pending = set;  // a filter: each is asked for
     for (pending &= set; pending; pending &= pending - 1) {
       int sig = __builtin_ctzll(pending) + 1;
       uint64_t one = bit(sig);

@@ -37,7 +37,7 @@ extern SpinLock signals_lock;
 class Locked {
  public:
   Locked() {
-    uint64_t all = ~uint64_t{0};  // preemption too
+    uint64_t all = ~kTrapSignal;  // preemption too
     raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(&old_), 8);
     signals_lock.lock();
   }
@@ -112,7 +112,7 @@ bool pending_for(FiberRecord* me, uint64_t wanted);
 inline uint64_t mask_of(const FiberRecord* f) { return __atomic_load_n(&f->sigmask, __ATOMIC_SEQ_CST); }
 // Sequentially consistent: who changes a mask looks at what is pending afterwards, who adds a pending signal looks at the
 // mask afterwards.
-inline void set_mask_of(FiberRecord* f, uint64_t mask) { __atomic_store_n(&f->sigmask, mask & ~kNeverBlocked, __ATOMIC_SEQ_CST); }
+inline void set_mask_of(FiberRecord* f, uint64_t mask) { __atomic_store_n(&f->sigmask, without_trap(mask) & ~kNeverBlocked, __ATOMIC_SEQ_CST); }
 
 // Who takes a signal sent to the process; null: nobody now.
 FiberRecord* pick_target(FiberRecord* me, int sig);

@@ -1,5 +1,6 @@
 // Signals that are pending, whose they are, and how those are told; the calls that send them.
 #include <errno.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -18,6 +19,11 @@ namespace signals {
 PendingQueue process_queue;
 
 namespace {
+
+uid_t own_user() {
+  long r = raw_syscall(SYS_getuid);
+  return static_cast<uid_t>(r >= 0 ? r : static_cast<long>(getauxval(AT_UID)));  // if a filter does not let us ask
+}
 
 Pending* free_pending = nullptr;
 std::atomic<uint64_t> pending_count{0};  // written under the lock
@@ -382,9 +388,10 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
     info.si_signo = sig;
     info.si_code = SI_TKILL;
     info.si_pid = process;
-    info.si_uid = getuid();
+    info.si_uid = own_user();
   }
-  if (to->kernel) return static_cast<int>(-raw_syscall(SYS_rt_tgsigqueueinfo, process, to->id, sig, arg(&info)));
+  if (to->kernel && !given) return static_cast<int>(-program_syscall(SYS_tgkill, process, to->id, sig));
+  if (to->kernel) return static_cast<int>(-program_syscall(SYS_rt_tgsigqueueinfo, process, to->id, sig, arg(&info)));
   if (sig == SIGKILL || sig == SIGSTOP) return static_cast<int>(-raw_syscall(SYS_kill, process, sig));
   Action a = action_of(sig);
   bool blocked = mask_of(to) & bit(sig);
@@ -432,7 +439,7 @@ void signal_raise_pipe() {
   info.si_signo = SIGPIPE;
   info.si_code = SI_USER;
   info.si_pid = process;
-  info.si_uid = getuid();
+  info.si_uid = own_user();
   int error = errno;
   signal_send(self(), SIGPIPE, &info);
   errno = error;
@@ -468,7 +475,7 @@ FIBERTHREAD_EXPORT int pthread_sigqueue(pthread_t t, int sig, const union sigval
   memset(&info, 0, sizeof info);
   info.si_code = SI_QUEUE;
   info.si_pid = process;
-  info.si_uid = getuid();
+  info.si_uid = own_user();
   info.si_value = value;
   return signal_send(f, sig, &info);
 }
@@ -496,7 +503,7 @@ bool sent_to_ourselves(pid_t pid, int sig, int code, sigval value) {
   info.si_signo = sig;
   info.si_code = code;
   info.si_pid = process;
-  info.si_uid = getuid();
+  info.si_uid = own_user();
   if (code == SI_QUEUE) info.si_value = value;
   Busy busy;
   if (to != me) give(to, info, false);

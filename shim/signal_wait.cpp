@@ -36,7 +36,7 @@ long masked_wait(FiberRecord* me, uint64_t mask, Call call) {
   test_cancel();
   uint64_t old = signal_begin_mask(me, mask);
   // From before the look until the call lets in what its mask does, or a signal between the two would only be recorded.
-  me->worker->kernel_mask = ~uint64_t{0};
+  me->worker->kernel_mask = ~kTrapSignal;
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->worker->kernel_mask), 0, 8);
   long r = pending_for(me, ~mask_of(me)) || cancel_pending(me) ? -EINTR : call();
   signal_end_mask(me, old, r == -EINTR);

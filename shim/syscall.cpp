@@ -178,7 +178,7 @@ namespace {
 
 // The kernel's call. Who may be cancelled anywhere makes it in libc, where it can be stopped.
 long plain_call(long nr, long a, long b, long c, long d, long e, long f) {
-  if (__builtin_expect(!cancel_is_asynchronous(self()), 1)) return raw_syscall(nr, a, b, c, d, e, f);
+  if (__builtin_expect(!cancel_is_asynchronous(self()), 1)) return program_syscall(nr, a, b, c, d, e, f);
   int error = errno;
   long r = REAL(syscall)(nr, a, b, c, d, e, f);
   if (r != -1) return r;
@@ -301,7 +301,7 @@ long action_here(int sig, const kernel_handler* act, kernel_handler* old, size_t
 long sleep_here(clockid_t clock, int flags, const timespec* t, timespec* left) {
   // Others' answers are the kernel's, which looks at the clock first.
   bool known = clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME || clock == CLOCK_TAI;
-  if (!known && (clock > 0 || !owner_of_clock(clock))) return raw_syscall(SYS_clock_nanosleep, clock, flags, arg(t), arg(left));
+  if (!known && (clock > 0 || !owner_of_clock(clock))) return program_syscall(SYS_clock_nanosleep, clock, flags, arg(t), arg(left));
   timespec copy, rest;
   if (!copy_user(&copy, t)) return -EFAULT;
   NotCancelled not_cancelled;
@@ -323,7 +323,7 @@ long timer_here(clockid_t clock, struct sigevent* event, int* number) {
   struct sigevent copy;
   if (event && !copy_user(&copy, event)) return -EFAULT;
   bool thread = event && copy.sigev_notify == SIGEV_THREAD;  // which to libc means a function
-  if (thread) return raw_syscall(SYS_timer_create, clock, arg(event), arg(number));
+  if (thread) return program_syscall(SYS_timer_create, clock, arg(event), arg(number));
   timer_t timer;
   if (timer_create(clock, event ? &copy : nullptr, &timer) != 0) return -errno;
   int n = static_cast<int>(reinterpret_cast<intptr_t>(timer));
@@ -387,7 +387,7 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
     case SYS_rt_sigprocmask:
       return mask_here(static_cast<int>(a), reinterpret_cast<uint64_t*>(b), reinterpret_cast<uint64_t*>(c), static_cast<size_t>(d));
     case SYS_rt_sigpending: {
-      if (b != 8) return raw_syscall(nr, a, b);
+      if (b != 8) return program_syscall(nr, a, b);
       uint64_t set = signal_pending_set(me);
       return copy_user(reinterpret_cast<uint64_t*>(a), &set) ? 0 : -EFAULT;
     }
@@ -503,14 +503,14 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
     case SYS_clock_gettime: {
       timespec now;
       FiberRecord* owner = owner_of_clock(static_cast<clockid_t>(a));
-      if (!owner) return raw_syscall(nr, a, b);
+      if (!owner) return program_syscall(nr, a, b);
       clock_gettime(static_cast<clockid_t>(a), &now);
       return copy_user(reinterpret_cast<timespec*>(b), &now) ? 0 : -EFAULT;
     }
     case SYS_clock_getres:
-      return raw_syscall(nr, owner_of_clock(static_cast<clockid_t>(a)) ? CLOCK_THREAD_CPUTIME_ID : a, b);
+      return program_syscall(nr, owner_of_clock(static_cast<clockid_t>(a)) ? CLOCK_THREAD_CPUTIME_ID : a, b);
     case SYS_getrusage: {
-      if (a != RUSAGE_THREAD) return raw_syscall(nr, a, b);
+      if (a != RUSAGE_THREAD) return program_syscall(nr, a, b);
       struct rusage usage;
       getrusage(RUSAGE_THREAD, &usage);
       return copy_user(reinterpret_cast<struct rusage*>(b), &usage) ? 0 : -EFAULT;
@@ -553,7 +553,7 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return as_kernel(sched_setaffinity(static_cast<pid_t>(a), static_cast<size_t>(b), reinterpret_cast<cpu_set_t*>(c)));
     case SYS_sched_getaffinity: {
       // The kernel's tells how much it wrote.
-      long n = raw_syscall(SYS_sched_getaffinity, 0, b, c);
+      long n = program_syscall(SYS_sched_getaffinity, 0, b, c);
       if (n < 0) return n;
       long r = as_kernel(sched_getaffinity(static_cast<pid_t>(a), static_cast<size_t>(b), reinterpret_cast<cpu_set_t*>(c)));
       return r < 0 ? r : n;
@@ -592,7 +592,7 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       if (a == kSetFs) return -EPERM;  // the next switch would lose it, and all of libc before
       if (a == kSetGs || a == kSetCpuid)
         if (int error = own_kernel_thread()) return -error;
-      return raw_syscall(nr, a, b);
+      return program_syscall(nr, a, b);
     }
 #endif
     case SYS_clone: {
@@ -622,7 +622,7 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
         if (int error = of == me ? own_kernel_thread() : sched_bind(of)) return -error;
       Busy busy;
       Worker* own = of->bound.load(std::memory_order_acquire);
-      return raw_syscall(nr, kProcess, of != me && own ? own->tid : 0, c);
+      return program_syscall(nr, kProcess, of != me && own ? own->tid : 0, c);
     }
     default:
       if (call_is_of_thread(nr, b))
@@ -647,8 +647,10 @@ long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f) {
   bool fiber = me && sched_started() && !me->kernel;
   // Futexes are one and the same for all threads of the process.
   if (nr == SYS_clone && a & CLONE_VM && !(a & CLONE_THREAD)) poll_memory_shared();
+  bool sets_filter = (nr == SYS_seccomp && a <= 1) || (nr == SYS_prctl && a == PR_SET_SECCOMP);
+  if (__builtin_expect(sets_filter, 0)) filtered.store(true, std::memory_order_relaxed);
   bool ours = (fiber || (nr == SYS_futex && sched_started())) && !(nr != SYS_futex && in_vfork_child());
-  return ours ? in_fiber(nr, a, b, c, d, e, f) : raw_syscall(nr, a, b, c, d, e, f);
+  return ours ? in_fiber(nr, a, b, c, d, e, f) : program_syscall(nr, a, b, c, d, e, f);
 }
 
 }  // namespace fiberthread
