@@ -15,10 +15,15 @@
 #endif
 
 #include "sched/accounting.h"
+#include "sched/arch.h"
 #include "sched/fiber.h"
+#if defined(__aarch64__)
+#include "sched/kernel_frame.h"
+#endif
 #include "sched/syscall.h"
 #include "sched/worker.h"
 
+#if defined(__x86_64__)
 extern "C" {
 void __restore_rt() __attribute__((visibility("hidden")));
 void fiberthread_trampoline() __attribute__((visibility("hidden")));
@@ -30,20 +35,20 @@ extern uint32_t fiberthread_xsave_sizes[3] __attribute__((visibility("hidden")))
 uint32_t fiberthread_xsave_mask = 0;
 uint32_t fiberthread_xsave_sizes[3] = {};
 }
+#endif
 
 namespace fiberthread {
 
 void (*preempt_poke_hook)(siginfo_t*, void* ucontext) = nullptr;
+void (*inject_hook)(void* ucontext, void (*fn)()) = nullptr;
 
 namespace {
 
 // ---- the kernel's types, which libc's headers change ----
 
-constexpr unsigned long kSaRestorer = 0x04000000;
+[[maybe_unused]] constexpr unsigned long kSaRestorer = 0x04000000;
 
-[[maybe_unused]] char timer_mark;  // its address in sigev_value tells our timers from others'
-
-#if defined(__x86_64__)
+char timer_mark;  // its address in sigev_value tells our timers from others'
 
 // ---- whose code is it ----
 
@@ -132,9 +137,11 @@ uintptr_t never_low = 0, never_high = 0;
 
 Code code_at(uintptr_t pc) {
   if (pc - never_low < never_high - never_low) return Code::Never;
+#if defined(__x86_64__)
   if (pc - reinterpret_cast<uintptr_t>(&fiberthread_trampoline) <
       reinterpret_cast<uintptr_t>(fiberthread_trampoline_end) - reinterpret_cast<uintptr_t>(&fiberthread_trampoline))
     return Code::Never;
+#endif
   uint32_t version = ranges_version.load(std::memory_order_acquire);
   unsigned low = 0, high = ranges.count < Ranges::kMax ? ranges.count : Ranges::kMax;
   while (low < high) {
@@ -150,6 +157,10 @@ Code code_at(uintptr_t pc) {
   return code;
 }
 
+bool enabled = false;
+
+#if defined(__x86_64__)
+
 // ---- register state ----
 
 constexpr uint32_t kX87Sse = 0x3, kAvx = 0x4, kPkru = 0x200, kAmx = 0x60000;
@@ -159,7 +170,6 @@ constexpr uint32_t kXsaveLegacy = 576; // fixed part and header
 
 uint32_t component_size[32];
 bool component_aligned[32];
-bool enabled = false;
 
 uint32_t area_size(uint32_t components) {
   uint32_t size = kXsaveLegacy;
@@ -218,19 +228,8 @@ uint32_t area_needed(const ucontext_t* uc) {
 constexpr uintptr_t kRedZone = 128;
 constexpr uintptr_t kWords = 2 * 8;            // rip and the function
 constexpr uintptr_t kRegisters = 16 * 8 + 64;  // and the gap
-constexpr uintptr_t kCalled = 4096;            // for the code that is called
 
-bool has_room(const FiberRecord* f, const ucontext_t* uc) {
-  auto low = reinterpret_cast<uintptr_t>(f->stack_low), high = reinterpret_cast<uintptr_t>(f->stack_high);
-  // Without an alternate stack our own signal frame would be where the trampoline's goes.
-  if (reinterpret_cast<uintptr_t>(uc) - low < high - low) return false;
-  auto sp = static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RSP]);
-  if (auto other = reinterpret_cast<uintptr_t>(f->alternate.ss_sp); sp - other <= f->alternate.ss_size) {
-    low = other;
-    high = low + f->alternate.ss_size;
-  }
-  return sp <= high && sp >= low + kRedZone + kWords + kRegisters + area_needed(uc) + kCalled;
-}
+uintptr_t room_needed(ucontext_t* uc) { return kRedZone + kWords + kRegisters + area_needed(uc); }
 
 void inject(ucontext_t* uc, void (*fn)()) {
   auto& regs = uc->uc_mcontext.gregs;
@@ -241,7 +240,33 @@ void inject(ucontext_t* uc, void (*fn)()) {
   regs[REG_RIP] = reinterpret_cast<greg_t>(&fiberthread_trampoline);
 }
 
-// Called by the trampoline on the fiber's stack; Busy since the handler.
+#else
+
+// ---- injection ----
+
+constexpr uintptr_t kRest = sizeof(siginfo_t) + 64;  // beside what is saved; of the handlers' frames
+
+bool look_at_processor() { return true; }
+uintptr_t room_needed(ucontext_t* uc) { return saved_size(uc) + kRest; }
+void inject(ucontext_t* uc, void (*fn)()) { inject_hook(uc, fn); }
+
+#endif
+
+constexpr uintptr_t kCalled = 4096;  // for the code that is called
+
+bool has_room(const FiberRecord* f, ucontext_t* uc) {
+  auto low = reinterpret_cast<uintptr_t>(f->stack_low), high = reinterpret_cast<uintptr_t>(f->stack_high);
+  // Without an alternate stack our own signal frame would be where the trampoline's goes.
+  if (reinterpret_cast<uintptr_t>(uc) - low < high - low) return false;
+  uintptr_t sp = interrupted_sp(uc);
+  if (auto other = reinterpret_cast<uintptr_t>(f->alternate.ss_sp); sp - other <= f->alternate.ss_size) {
+    low = other;
+    high = low + f->alternate.ss_size;
+  }
+  return sp <= high && sp >= low + room_needed(uc) + kCalled;
+}
+
+// Injected, on the fiber's stack; Busy since the handler.
 void give_way() {
   int error = errno;
   preempt_switch_out(tls_current);
@@ -268,7 +293,7 @@ void tick(ucontext_t* uc, bool sleeper = false) {
   if (!enabled || !f || f->kernel || tls_busy > 0) return;
   // Who cancelled it has found it where it could not be stopped.
   if (!in_wait(f) && cancel_due && cancel_due(f) && inject_call(uc, cancel_now)) return;
-  Code code = code_at(uc->uc_mcontext.gregs[REG_RIP]);
+  Code code = code_at(interrupted_pc(uc));
   if (!preempt_wanted(f) || !has_room(f, uc)) return;
   // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.
   uint64_t mask;
@@ -290,7 +315,7 @@ void tick(ucontext_t* uc, bool sleeper = false) {
     f->in_libc = false;
   }
   if (!f->in_libc) tls_refused = 0;
-  note_place(f, static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RIP]), static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RSP]));
+  note_place(f, interrupted_pc(uc), interrupted_sp(uc));
   tls_busy = 1;
   inject(uc, give_way);
 }
@@ -337,10 +362,7 @@ void tell_refusal() {
   raw_syscall(SYS_write, 2, arg(kLine), sizeof kLine - 1);
 }
 
-#endif  // __x86_64__
-
 void on_signal(int, siginfo_t* info, void* context) {
-#if defined(__x86_64__)
   if (info->si_code == SI_TIMER) {
     if (info->si_value.sival_ptr != &timer_mark) return;
     account_tick();
@@ -357,7 +379,6 @@ void on_signal(int, siginfo_t* info, void* context) {
     tick(static_cast<ucontext_t*>(context));
     return;
   }
-#endif
   if (auto* hook = preempt_poke_hook) {
     int error = errno;
     hook(info, context);
@@ -387,8 +408,6 @@ void install_kernel_handler(int sig, void (*handler)(int, siginfo_t*, void*), ke
 void restore_kernel_handler(int sig, const kernel_handler& old) {
   raw_syscall(SYS_rt_sigaction, sig, arg(&old), 0, sizeof old.mask);
 }
-
-#if defined(__x86_64__)
 
 bool preempt_init() {
   install_kernel_handler(kPreemptSignal, on_signal);
@@ -471,7 +490,7 @@ bool inject_call(void* ucontext, void (*fn)()) {
   auto* uc = static_cast<ucontext_t*>(ucontext);
   FiberRecord* f = tls_current;
   if (!enabled || !f || f->kernel || tls_busy > 0) return false;
-  if (code_at(uc->uc_mcontext.gregs[REG_RIP]) == Code::Never || !has_room(f, uc)) return false;
+  if (code_at(interrupted_pc(uc)) == Code::Never || !has_room(f, uc)) return false;
   inject(uc, fn);
   return true;
 }
@@ -480,22 +499,5 @@ void preempt_never(const char* low, const char* high) {
   never_low = reinterpret_cast<uintptr_t>(low);
   never_high = reinterpret_cast<uintptr_t>(high);
 }
-
-#else  // no preemption on AArch64 yet, only pokes
-
-bool preempt_init() {
-  install_kernel_handler(kPreemptSignal, on_signal);
-  return false;
-}
-
-void preempt_look_at_objects() {}
-void preempt_never(const char*, const char*) {}
-void preempt_start_worker(Worker*) { unblock(); }
-void preempt_end_worker(Worker*) {}
-void preempt_sleeper(Worker*) {}
-uint32_t preempt_sampled_workers() { return 0; }
-bool inject_call(void*, void (*)()) { return false; }
-
-#endif
 
 }  // namespace fiberthread
