@@ -94,7 +94,7 @@ $(BUILD)/fiberthread.pc: preload/fiberthread.pc.in Makefile
 # Unit tests are linked with the objects, so that they reach what is hidden in the library. Their threads are fibers.
 $(BUILD)/tests/%_test: tests/%_test.cpp $(LOW_OBJECTS) $(HIGH_OBJECTS) Makefile
 	@mkdir -p $(@D)
-	$(Q)$(CXX) $(TESTFLAGS) $< $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@ -pthread $(if $(CROSS),-static-libstdc++ -static-libgcc,-lcriterion)
+	$(Q)$(CXX) $(TESTFLAGS) $< $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@ -pthread $(if $(CROSS),,-lcriterion)
 
 PRELOADED_FLAGS = -O2 -g -w -pthread -rdynamic
 $(BUILD)/tests/preloaded/%: tests/preloaded/%.c $(wildcard tests/preloaded/*.h) Makefile | $(BUILD)/.compiler

@@ -47,8 +47,8 @@ void default_action(int sig) {
 
 namespace {
 
-// The control and status of floating point. A handler starts with the initial one and changes nothing for whom it interrupts;
-// the kernel sees to that only for the first handler that we run in a frame of its.
+// The control and status of floating point. A handler starts with the initial one (on AArch64 with what it interrupts) and changes
+// nothing for that; the kernel sees to this only for the first handler that we run in a frame of its.
 class FloatingEnvironment {
 #if defined(__x86_64__)
   char x87_[28];
@@ -62,7 +62,7 @@ class FloatingEnvironment {
 
  public:
   FloatingEnvironment() {
-    asm volatile("mrs %0, fpcr\n\tmrs %1, fpsr\n\tmsr fpcr, xzr\n\tmsr fpsr, xzr" : "=&r"(fpcr_), "=&r"(fpsr_) : : "memory");
+    asm volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=&r"(fpcr_), "=&r"(fpsr_) : : "memory");
   }
   ~FloatingEnvironment() { asm volatile("msr fpcr, %0\n\tmsr fpsr, %1" : : "r"(fpcr_), "r"(fpsr_) : "memory"); }
 #endif

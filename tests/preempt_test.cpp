@@ -723,6 +723,11 @@ Test(preempt, at_the_tick_where_perf_events_are_refused) {
 // ---- a loop inside libc, which is refused for some ticks only ----
 
 std::atomic<bool> other_ran;
+#if defined(__x86_64__)
+constexpr int kSearches = 1000;
+#else
+constexpr int kSearches = 20;  // under an emulator
+#endif
 
 Test(preempt, loop_inside_libc_is_preempted_in_the_end) {
   static char big[1 << 20];
@@ -732,7 +737,7 @@ Test(preempt, loop_inside_libc_is_preempted_in_the_end) {
   for (int i = 0; i < n; i++)
     pthread_create(&t[i], nullptr, +[](void*) -> void* {
       while (!other_ran && now_ms() < deadline + 20000)
-        for (int j = 0; j < 1000; j++) {
+        for (int j = 0; j < kSearches; j++) {
           asm volatile("" ::: "memory");
           cr_assert(memchr(big, 1, sizeof big) == nullptr);
         }
