@@ -549,8 +549,8 @@ static void run(std::initializer_list<Body> bodies, int count, int ms) {
 int main(int argc, char** argv) {
   const char* only = argc > 1 ? argv[1] : "";
   int ms = argc > 2 ? atoi(argv[2]) : 120;
-  if (!getenv("STRESS_LIBRARIES")) {
-    build_libraries();
+  if (!getenv("STRESS_LIBRARIES")) build_libraries();
+  if (!getenv("FIBERTHREAD_PREEMPT_US")) {
     setenv("FIBERTHREAD_PREEMPT_US", "100", 0);
     execv("/proc/self/exe", argv);
     return 1;
