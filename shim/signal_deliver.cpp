@@ -443,7 +443,9 @@ void leave_busy_slow() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   bool restarts = run_pending(me);
   state_of(me).restarts = restarts;
-  cancel_if_asynchronous();
+  // A wait that has just begun ends first, and by this bit: the request has come before it looked.
+  if (is_only_wait(me) && cancel_due && cancel_due(me)) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+  else cancel_if_asynchronous();
 }
 
 }  // namespace fiberthread
