@@ -38,7 +38,7 @@ void make_context(Context& c, char* stack_high, void* tp, void (*entry)(void*), 
   frame->rbx = reinterpret_cast<uintptr_t>(entry);
   frame->r12 = reinterpret_cast<uintptr_t>(arg);
 #elif defined(__aarch64__)
-  asm volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(frame->fpcr), "=r"(frame->fpsr));
+  asm volatile("mrs %0, fpcr" : "=r"(frame->fpcr));
   frame->x30 = reinterpret_cast<uintptr_t>(fiberthread_entry);
   frame->x19 = reinterpret_cast<uintptr_t>(entry);
   frame->x20 = reinterpret_cast<uintptr_t>(arg);

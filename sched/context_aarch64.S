@@ -4,7 +4,7 @@
 // as struct Frame, and asserts every offset. Only the low halves of v8-v15 survive a call, so only those are kept.
 //
 //      sp + 176  end of the frame: sp of the caller once it goes on
-//      sp + 168  fpsr  its flags are the thread's too
+//      sp + 168  (unused)
 //      sp + 160  fpcr
 //      sp + 152  d15
 //      sp + 144  d14
@@ -85,9 +85,8 @@ fiberthread_switch:
         stp     d14, d15, [sp, #FRAME_D14]
         .cfi_rel_offset d14, FRAME_D14
         .cfi_rel_offset d15, FRAME_D14 + 8
-        mrs     x2, fpcr
-        mrs     x6, fpsr
-        stp     x2, x6, [sp, #FRAME_FPCR]
+        mrs     x2, fpcr                        // all of it is control; the flags are in fpsr
+        str     x2, [sp, #FRAME_FPCR]
         mrs     x3, tpidr_el0
         mov     x4, sp
         str     x4, [x0, #CONTEXT_SP]
@@ -97,9 +96,8 @@ fiberthread_switch:
         ldr     x3, [x1, #CONTEXT_TP]
         mov     sp, x4
         msr     tpidr_el0, x3
-        ldp     x5, x7, [sp, #FRAME_FPCR]
+        ldr     x5, [sp, #FRAME_FPCR]
         cmp     x5, x2
-        ccmp    x7, x6, #0, eq
         b.ne    .Lload_fpcr                     // serialises on many cores, so only when it must be
 .Lhave_fpcr:
         ldp     d14, d15, [sp, #FRAME_D14]
@@ -166,7 +164,6 @@ fiberthread_switch:
         .cfi_rel_offset d15, FRAME_D14 + 8
 .Lload_fpcr:
         msr     fpcr, x5
-        msr     fpsr, x7
         b       .Lhave_fpcr
         .cfi_endproc
         .size   fiberthread_switch, . - fiberthread_switch

@@ -204,23 +204,6 @@ Test(context, rounding_is_inherited_at_birth_and_then_each_contexts_own) {
   cr_assert_eq(fegetround(), FE_DOWNWARD);
 }
 
-Test(context, what_floating_point_has_raised_is_each_contexts_own) {
-  context_init();
-  feclearexcept(FE_ALL_EXCEPT);
-  start(0, [](void*) {
-    volatile double zero = 0, infinite = 1 / zero;
-    (void)infinite;
-    for (;;) {
-      back(0);
-      cr_assert_eq(fetestexcept(FE_ALL_EXCEPT), FE_DIVBYZERO);
-    }
-  });
-  for (int i = 0; i < 3; i++) {
-    go(0);
-    cr_assert_eq(fetestexcept(FE_ALL_EXCEPT), 0);
-  }
-}
-
 #if defined(__x86_64__)
 
 Test(context, x87_precision_is_each_contexts_own) {
