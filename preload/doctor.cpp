@@ -100,7 +100,6 @@ bool notices_set_clock() {
   return works;
 }
 
-#if defined(__x86_64__)
 bool preemption_timers() {
   sigevent event{};
   event.sigev_notify = SIGEV_NONE;
@@ -109,7 +108,6 @@ bool preemption_timers() {
   timer_delete(timer);
   return true;
 }
-#endif
 
 bool perf_events() {
   perf_event_attr attr{};
@@ -145,13 +143,11 @@ void look_at_machine() {
   constexpr unsigned long kFsgsbase = 2;
   if (getauxval(AT_HWCAP2) & kFsgsbase) good("FSGSBASE: a switch needs no system call");
   else lacking("FSGSBASE", "each switch asks the kernel to set the thread pointer, and costs some 100 ns more");
-  if (preemption_timers()) good("timers of threads' CPU time: fibers that compute are preempted");
-  else lacking("timers of threads' CPU time", "fibers that compute are not preempted: while others wait, they go on in kernel threads of their own");
   if (first_line("/proc/self/status", "x86_Thread_features:").find("shstk") != std::string::npos)
     fatal("shadow stacks", "this process has them, and fibers have none of their own");
-#else
-  lacking("preemption", "not on this processor yet: a fiber that computes keeps its worker until it waits");
 #endif
+  if (preemption_timers()) good("timers of threads' CPU time: fibers that compute are preempted");
+  else lacking("timers of threads' CPU time", "fibers that compute are not preempted: while others wait, they go on in kernel threads of their own");
   constexpr int kRegister = 1 << 4;
   if (syscall(SYS_membarrier, kRegister, 0, 0) == 0) good("membarrier");
   else lacking("membarrier", "entries to the scheduler pay for a barrier of their own");

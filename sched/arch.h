@@ -1,5 +1,7 @@
 // The few things that differ by processor and are one instruction or one register.
 #pragma once
+#include <ucontext.h>
+
 #include <cstdint>
 
 namespace fiberthread {
@@ -32,6 +34,22 @@ inline void* thread_pointer() {
   asm volatile("mrs %0, tpidr_el0" : "=r"(tp));
 #endif
   return tp;
+}
+
+// Of the code that a signal interrupted.
+inline uintptr_t interrupted_pc(const ucontext_t* uc) {
+#if defined(__x86_64__)
+  return static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RIP]);
+#else
+  return uc->uc_mcontext.pc;
+#endif
+}
+inline uintptr_t interrupted_sp(const ucontext_t* uc) {
+#if defined(__x86_64__)
+  return static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RSP]);
+#else
+  return uc->uc_mcontext.sp;
+#endif
 }
 
 // A question to valgrind, in the instructions that it knows as one and a processor as nothing (valgrind.h); 0 without it: on how

@@ -15,10 +15,15 @@
 #endif
 
 #include "sched/accounting.h"
+#include "sched/arch.h"
 #include "sched/fiber.h"
+#if defined(__aarch64__)
+#include "sched/kernel_frame.h"
+#endif
 #include "sched/syscall.h"
 #include "sched/worker.h"
 
+#if defined(__x86_64__)
 extern "C" {
 void __restore_rt() __attribute__((visibility("hidden")));
 void fiberthread_trampoline() __attribute__((visibility("hidden")));
@@ -30,20 +35,20 @@ extern uint32_t fiberthread_xsave_sizes[3] __attribute__((visibility("hidden")))
 uint32_t fiberthread_xsave_mask = 0;
 uint32_t fiberthread_xsave_sizes[3] = {};
 }
+#endif
 
 namespace fiberthread {
 
 void (*preempt_poke_hook)(siginfo_t*, void* ucontext) = nullptr;
+void (*inject_hook)(void* ucontext, void (*fn)()) = nullptr;
 
 namespace {
 
 // ---- the kernel's types, which libc's headers change ----
 
-constexpr unsigned long kSaRestorer = 0x04000000;
+[[maybe_unused]] constexpr unsigned long kSaRestorer = 0x04000000;
 
-[[maybe_unused]] char timer_mark;  // its address in sigev_value tells our timers from others'
-
-#if defined(__x86_64__)
+char timer_mark;  // its address in sigev_value tells our timers from others'
 
 // ---- whose code is it ----
 
@@ -133,9 +138,11 @@ std::atomic<uintptr_t> asleep_low{0}, asleep_high{0};
 
 Code code_at(uintptr_t pc) {
   if (pc - never_low < never_high - never_low) return Code::Never;
+#if defined(__x86_64__)
   if (pc - reinterpret_cast<uintptr_t>(&fiberthread_trampoline) <
       reinterpret_cast<uintptr_t>(fiberthread_trampoline_end) - reinterpret_cast<uintptr_t>(&fiberthread_trampoline))
     return Code::Never;
+#endif
   uint32_t version = ranges_version.load(std::memory_order_acquire);
   unsigned low = 0, high = ranges.count < Ranges::kMax ? ranges.count : Ranges::kMax;
   while (low < high) {
@@ -151,6 +158,10 @@ Code code_at(uintptr_t pc) {
   return code;
 }
 
+bool enabled = false;
+
+#if defined(__x86_64__)
+
 // ---- register state ----
 
 constexpr uint32_t kX87Sse = 0x3, kAvx = 0x4, kPkru = 0x200, kAmx = 0x60000;
@@ -160,7 +171,6 @@ constexpr uint32_t kXsaveLegacy = 576; // fixed part and header
 
 uint32_t component_size[32];
 bool component_aligned[32];
-bool enabled = false;
 
 uint32_t area_size(uint32_t components) {
   uint32_t size = kXsaveLegacy;
@@ -219,19 +229,8 @@ uint32_t area_needed(const ucontext_t* uc) {
 constexpr uintptr_t kRedZone = 128;
 constexpr uintptr_t kWords = 2 * 8;            // rip and the function
 constexpr uintptr_t kRegisters = 16 * 8 + 64;  // and the gap
-constexpr uintptr_t kCalled = 4096;            // for the code that is called
 
-bool has_room(const FiberRecord* f, const ucontext_t* uc) {
-  auto low = reinterpret_cast<uintptr_t>(f->stack_low), high = reinterpret_cast<uintptr_t>(f->stack_high);
-  // Without an alternate stack our own signal frame would be where the trampoline's goes.
-  if (reinterpret_cast<uintptr_t>(uc) - low < high - low) return false;
-  auto sp = static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RSP]);
-  if (auto other = reinterpret_cast<uintptr_t>(f->alternate.ss_sp); sp - other <= f->alternate.ss_size) {
-    low = other;
-    high = low + f->alternate.ss_size;
-  }
-  return sp <= high && sp >= low + kRedZone + kWords + kRegisters + area_needed(uc) + kCalled;
-}
+uintptr_t room_needed(ucontext_t* uc) { return kRedZone + kWords + kRegisters + area_needed(uc); }
 
 void inject(ucontext_t* uc, void (*fn)()) {
   auto& regs = uc->uc_mcontext.gregs;
@@ -242,7 +241,33 @@ void inject(ucontext_t* uc, void (*fn)()) {
   regs[REG_RIP] = reinterpret_cast<greg_t>(&fiberthread_trampoline);
 }
 
-// Called by the trampoline on the fiber's stack; Busy since the handler.
+#else
+
+// ---- injection ----
+
+constexpr uintptr_t kRest = sizeof(siginfo_t) + 64;  // beside what is saved; of the handlers' frames
+
+bool look_at_processor() { return true; }
+uintptr_t room_needed(ucontext_t* uc) { return saved_size(uc) + kRest; }
+void inject(ucontext_t* uc, void (*fn)()) { inject_hook(uc, fn); }
+
+#endif
+
+constexpr uintptr_t kCalled = 4096;  // for the code that is called
+
+bool has_room(const FiberRecord* f, ucontext_t* uc) {
+  auto low = reinterpret_cast<uintptr_t>(f->stack_low), high = reinterpret_cast<uintptr_t>(f->stack_high);
+  // Without an alternate stack our own signal frame would be where the trampoline's goes.
+  if (reinterpret_cast<uintptr_t>(uc) - low < high - low) return false;
+  uintptr_t sp = interrupted_sp(uc);
+  if (auto other = reinterpret_cast<uintptr_t>(f->alternate.ss_sp); sp - other <= f->alternate.ss_size) {
+    low = other;
+    high = low + f->alternate.ss_size;
+  }
+  return sp <= high && sp >= low + room_needed(uc) + kCalled;
+}
+
+// Injected, on the fiber's stack; Busy since the handler.
 void give_way() {
   int error = errno;
   preempt_switch_out(tls_current);
@@ -270,7 +295,7 @@ void note_place(FiberRecord* f, uintptr_t pc, uintptr_t sp) {
 void tick(ucontext_t* uc, bool sleeper = false) {
   FiberRecord* f = tls_current;
   if (!enabled || !f || f->kernel || tls_busy > 0) return;
-  auto pc = static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RIP]);
+  uintptr_t pc = interrupted_pc(uc);
   // Who cancelled it has found it where it could not be stopped.
   if (cancel_due_at && cancel_due_at(f, pc) && inject_call(uc, cancel_now)) return;
   uintptr_t high = asleep_high.load(std::memory_order_acquire), low = asleep_low.load(std::memory_order_relaxed);
@@ -297,7 +322,7 @@ void tick(ucontext_t* uc, bool sleeper = false) {
     f->in_libc = false;
   }
   if (!f->in_libc) tls_refused = 0;
-  note_place(f, pc, static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RSP]));
+  note_place(f, pc, interrupted_sp(uc));
   tls_busy = 1;
   inject(uc, give_way);
 }
@@ -344,10 +369,7 @@ void tell_refusal() {
   raw_syscall(SYS_write, 2, arg(kLine), sizeof kLine - 1);
 }
 
-#endif  // __x86_64__
-
 void on_signal(int, siginfo_t* info, void* context) {
-#if defined(__x86_64__)
   if (info->si_code == SI_TIMER) {
     if (info->si_value.sival_ptr != &timer_mark) return;
     account_tick();
@@ -364,7 +386,6 @@ void on_signal(int, siginfo_t* info, void* context) {
     tick(static_cast<ucontext_t*>(context));
     return;
   }
-#endif
   if (auto* hook = preempt_poke_hook) {
     int error = errno;
     hook(info, context);
@@ -394,8 +415,6 @@ void install_kernel_handler(int sig, void (*handler)(int, siginfo_t*, void*), ke
 void restore_kernel_handler(int sig, const kernel_handler& old) {
   raw_syscall(SYS_rt_sigaction, sig, arg(&old), 0, sizeof old.mask);
 }
-
-#if defined(__x86_64__)
 
 bool preempt_init() {
   install_kernel_handler(kPreemptSignal, on_signal);
@@ -478,7 +497,7 @@ bool inject_call(void* ucontext, void (*fn)()) {
   auto* uc = static_cast<ucontext_t*>(ucontext);
   FiberRecord* f = tls_current;
   if (!enabled || !f || f->kernel || tls_busy > 0) return false;
-  if (code_at(uc->uc_mcontext.gregs[REG_RIP]) == Code::Never || !has_room(f, uc)) return false;
+  if (code_at(interrupted_pc(uc)) == Code::Never || !has_room(f, uc)) return false;
   inject(uc, fn);
   return true;
 }
@@ -492,23 +511,5 @@ void preempt_only_asleep(uintptr_t low, uintptr_t high) {
   asleep_low.store(low, std::memory_order_relaxed);
   asleep_high.store(high, std::memory_order_release);
 }
-
-#else  // no preemption on AArch64 yet, only pokes
-
-bool preempt_init() {
-  install_kernel_handler(kPreemptSignal, on_signal);
-  return false;
-}
-
-void preempt_look_at_objects() {}
-void preempt_never(const char*, const char*) {}
-void preempt_only_asleep(uintptr_t, uintptr_t) {}
-void preempt_start_worker(Worker*) { unblock(); }
-void preempt_end_worker(Worker*) {}
-void preempt_sleeper(Worker*) {}
-uint32_t preempt_sampled_workers() { return 0; }
-bool inject_call(void*, void (*)()) { return false; }
-
-#endif
 
 }  // namespace fiberthread

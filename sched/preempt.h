@@ -8,6 +8,9 @@
 //
 // The timer's resolution is the kernel's tick. For stress tests, options.preempt_us asks for more: a perf event on the same
 // clock then stands in for it, where the kernel allows that.
+//
+// AArch64 has no instruction that loads every register and jumps. There the code that is called returns as the program's handlers
+// do: the kernel restores all registers, vectors of any length too, from a copy of the handler's frame on the fiber's stack.
 #pragma once
 #include <csignal>
 #include <cstdint>
@@ -34,6 +37,10 @@ void preempt_look_at_objects();
 void preempt_start_worker(Worker* w);
 // Undoes it, before the worker's thread ends.
 void preempt_end_worker(Worker* w);
+
+// AArch64: lets the kernel return into fn() on the fiber's own stack, below which there is room for what the kernel has saved. The layer
+// above does it, by the frames of its handlers.
+extern void (*inject_hook)(void* ucontext, void (*fn)());
 
 // Nothing is ever stopped in this code, not even in tests that are linked with it. There is one such place.
 void preempt_never(const char* low, const char* high);

@@ -17,6 +17,7 @@
 #include <sys/select.h>
 #include <ucontext.h>
 
+#include "sched/arch.h"
 #include "sched/preempt.h"
 #include "sched/syscall.h"
 #include "sched/tcb.h"
@@ -86,7 +87,6 @@ bool libc_is_asynchronous(FiberRecord* f) { return type_field.is_set(f->tcb); }
 
 #if defined(__x86_64__)
 constexpr uintptr_t kCallSize = 2;
-uintptr_t pc_of(const ucontext_t* uc) { return static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RIP]); }
 // Of a function that has pushed nothing yet.
 uintptr_t return_address(const ucontext_t* uc) { return *reinterpret_cast<uintptr_t*>(uc->uc_mcontext.gregs[REG_RSP]); }
 void go_on_at(ucontext_t* uc, uintptr_t pc, long result) {
@@ -105,7 +105,6 @@ uintptr_t called_before(uintptr_t back) {
 }
 #else
 constexpr uintptr_t kCallSize = 4;
-uintptr_t pc_of(const ucontext_t* uc) { return uc->uc_mcontext.pc; }
 uintptr_t return_address(const ucontext_t* uc) { return uc->uc_mcontext.regs[30]; }
 void go_on_at(ucontext_t* uc, uintptr_t pc, long result) {
   uc->uc_mcontext.pc = pc;
@@ -195,7 +194,7 @@ void find_libc_wait() {
 // If libc waits there: the call ends as if by a signal, and libc finds the request that stands in its word. By the thread itself, or in a
 // handler on top of it.
 bool end_libc_wait(void* tcb, ucontext_t* uc) {
-  if (!libc_wait.holds(pc_of(uc))) return false;
+  if (!libc_wait.holds(interrupted_pc(uc))) return false;
   uint32_t handling = __atomic_load_n(tcb_cancelhandling(tcb), __ATOMIC_SEQ_CST);
   if (!(handling & kLibcCanceled) || handling & kLibcExiting || state_field.is_set(tcb)) return false;
   go_on_at(uc, libc_wait.end.load(std::memory_order_relaxed), -EINTR);
@@ -342,7 +341,7 @@ void foreign_poked(void* context) {
 void cancel_poked(siginfo_t*, void* context) {
   auto* uc = static_cast<ucontext_t*>(context);
   if (__builtin_expect(finder.load(std::memory_order_relaxed) == pthread_self(), 0)) {
-    found = {pc_of(uc), return_address(uc), type_field.is_set(reinterpret_cast<void*>(pthread_self()))};
+    found = {interrupted_pc(uc), return_address(uc), type_field.is_set(reinterpret_cast<void*>(pthread_self()))};
     return;
   }
   FiberRecord* me = tls_current;
@@ -353,7 +352,7 @@ void cancel_poked(siginfo_t*, void* context) {
   if (in_wait(me) || !cancel_pending(me)) return;
   // libc must not unwind a stack on which a wait is queued: then the handler that has interrupted that wait is left.
   if (!me->queued && end_libc_wait(me->tcb, uc)) return;
-  if (!due_at(me, pc_of(uc)) || !inject_call(context, cancel_self)) signal_look_again(context);
+  if (!due_at(me, interrupted_pc(uc)) || !inject_call(context, cancel_self)) signal_look_again(context);
 }
 
 void cancel_handler_over(FiberRecord* me, void* context) {

@@ -46,8 +46,8 @@ void default_action(int sig) {
 
 namespace {
 
-// The control and status of floating point. A handler starts with the initial one and changes nothing for whom it interrupts;
-// the kernel sees to that only for the first handler that we run in a frame of its.
+// The control and status of floating point. A handler starts with the initial one (on AArch64 with what it interrupts) and changes
+// nothing for that; the kernel sees to this only for the first handler that we run in a frame of its.
 class FloatingEnvironment {
 #if defined(__x86_64__)
   char x87_[28];
@@ -61,7 +61,7 @@ class FloatingEnvironment {
 
  public:
   FloatingEnvironment() {
-    asm volatile("mrs %0, fpcr\n\tmrs %1, fpsr\n\tmsr fpcr, xzr\n\tmsr fpsr, xzr" : "=&r"(fpcr_), "=&r"(fpsr_) : : "memory");
+    asm volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=&r"(fpcr_), "=&r"(fpsr_) : : "memory");
   }
   ~FloatingEnvironment() { asm volatile("msr fpcr, %0\n\tmsr fpsr, %1" : : "r"(fpcr_), "r"(fpsr_) : "memory"); }
 #endif
@@ -466,7 +466,9 @@ void leave_busy_slow() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   bool restarts = run_pending(me);
   state_of(me).restarts = restarts;
-  cancel_if_asynchronous();
+  // A wait that has just begun ends first, and by this bit: the request has come before it looked.
+  if (is_only_wait(me) && cancel_due && cancel_due(me)) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+  else cancel_if_asynchronous();
 }
 
 }  // namespace fiberthread

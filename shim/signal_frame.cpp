@@ -3,6 +3,9 @@
 #include <errno.h>
 #include <stddef.h>
 
+#if defined(__aarch64__)
+#include "sched/kernel_frame.h"
+#endif
 #include "sched/preempt.h"
 #include "sched/tcb.h"
 #include "shim/export.h"
@@ -48,10 +51,6 @@ uintptr_t lowest(const FiberRecord* me, uintptr_t sp) {
 }
 
 }  // namespace
-
-void frames_init() {
-  preempt_never(reinterpret_cast<const char*>(&fiberthread_sigreturn), fiberthread_sigreturn_end);
-}
 
 char* other_stack(const Action& a, uintptr_t sp) {
   if (!(a.flags & SA_ONSTACK) || !alternate().ss_size || on_alternate(sp)) return nullptr;
@@ -217,30 +216,43 @@ namespace {
 struct Words {
   uint32_t busy;
   bool left, restarts;
+  bool injected;  // by frame_inject(): nothing is to be as it was but the registers and the mask
 };
 static_assert(sizeof(Words) <= 16 && offsetof(ucontext_t, uc_stack) == 16);
 Words& words_of(Frame* f) { return *reinterpret_cast<Words*>(f->uc()); }
 
-// Records of more state than there is room for in the frame proper stand behind it, and are pointed to.
-struct Record {
-  uint32_t magic, size;
+struct FrameRecord {
+  uint64_t fp, lr;
 };
-struct Extra {
-  Record head;
-  uint64_t data;
-  uint32_t size;
-};
-constexpr uint32_t kExtra = 0x45585401;
 
-Extra* extra_of(ucontext_t* uc) {
-  auto* p = reinterpret_cast<char*>(uc->uc_mcontext.__reserved);
-  for (char* end = p + sizeof uc->uc_mcontext.__reserved; p + sizeof(Extra) <= end;) {
-    auto* r = reinterpret_cast<Record*>(p);
-    if (r->magic == kExtra) return reinterpret_cast<Extra*>(p);
-    if (!r->magic || r->size < sizeof *r) break;
-    p += r->size;
-  }
-  return nullptr;
+// Copies what the kernel has saved to below `top`, and lets it return to `code` there, as if it had called that. Null, and nothing
+// done, if that would be below `low`.
+Frame* call_in_copy(ucontext_t* uc, uintptr_t top, uintptr_t low, uint64_t code) {
+  auto& m = uc->uc_mcontext;
+  uintptr_t record = (top - sizeof(FrameRecord)) & ~uintptr_t{15};
+  uintptr_t at = (record - saved_size(uc) - offsetof(Frame, context)) & ~uintptr_t{15};
+  if (at < low || at > top) return nullptr;
+  auto* f = reinterpret_cast<Frame*>(at);
+  copy_saved(f->uc(), uc);
+  *reinterpret_cast<FrameRecord*>(record) = {m.regs[29], m.regs[30]};
+
+  constexpr uint64_t kBranchType = 3 << 10;
+  drop_scalable_state(uc);
+  m.regs[29] = record;
+  m.regs[30] = reinterpret_cast<uint64_t>(&fiberthread_sigreturn);
+  m.sp = at;
+  m.pc = code;
+  m.pstate &= ~kBranchType;
+  return f;
+}
+
+// Of the scheduler, which has looked for room.
+void frame_inject(void* context, void (*fn)()) {
+  auto* uc = static_cast<ucontext_t*>(context);
+  Frame* f = call_in_copy(uc, uc->uc_mcontext.sp, 0, reinterpret_cast<uint64_t>(fn));
+  // Not what the kernel has: libc's own changes of the mask, as in posix_spawn(), do not move with the fiber.
+  set_words(f->uc()->uc_sigmask, mask_of(tls_current));
+  words_of(f) = {0, false, false, true};
 }
 
 }  // namespace
@@ -250,35 +262,19 @@ uintptr_t stack_pointer(const ucontext_t* uc) { return uc->uc_mcontext.sp; }
 bool frame_enter(FiberRecord* me, const Action& a, int sig, const siginfo_t& info, ucontext_t* uc, uint32_t busy, uint64_t before,
                  uint64_t during) {
   auto& m = uc->uc_mcontext;
-  Extra* extra = extra_of(uc);
-  size_t size = extra ? extra->data + extra->size - reinterpret_cast<uintptr_t>(uc) : sizeof *uc;
   char* other = other_stack(a, m.sp);
   uintptr_t top = other ? reinterpret_cast<uintptr_t>(other) : m.sp;
   uintptr_t low = other ? reinterpret_cast<uintptr_t>(alternate().ss_sp) : lowest(me, m.sp);
-  struct FrameRecord {
-    uint64_t fp, lr;
-  };
-  uintptr_t record = (top - sizeof(FrameRecord)) & ~uintptr_t{15};
-  uintptr_t at = (record - size - offsetof(Frame, context)) & ~uintptr_t{15};
-  if (at < low || at > top) return false;
-  auto* f = reinterpret_cast<Frame*>(at);
-  memcpy(static_cast<void*>(&f->context), uc, size);
-  if (extra) extra_of(f->uc())->data += reinterpret_cast<uintptr_t>(f->uc()) - reinterpret_cast<uintptr_t>(uc);
-  *reinterpret_cast<FrameRecord*>(record) = {m.regs[29], m.regs[30]};
+  Frame* f = call_in_copy(uc, top, low, reinterpret_cast<uint64_t>(a.handler));
+  if (!f) return false;
   if (!me->kernel) f->uc()->uc_stack = show_alternate();
   set_words(f->uc()->uc_sigmask, before);
   f->info = info;
-  words_of(f) = {busy, false, state_of(me).restarts};
+  words_of(f) = {busy, false, state_of(me).restarts, false};
 
-  constexpr uint64_t kBranchType = 3 << 10;
   m.regs[0] = static_cast<uint64_t>(sig);
   m.regs[1] = reinterpret_cast<uint64_t>(&f->info);
   m.regs[2] = reinterpret_cast<uint64_t>(f->uc());
-  m.regs[29] = record;
-  m.regs[30] = reinterpret_cast<uint64_t>(&fiberthread_sigreturn);
-  m.sp = at;
-  m.pc = reinterpret_cast<uint64_t>(a.handler);
-  m.pstate &= ~kBranchType;
   set_words(uc->uc_sigmask, during);
   return true;
 }
@@ -288,6 +284,7 @@ void frame_end_anew(ucontext_t* uc) { uc->uc_mcontext.pc = reinterpret_cast<uint
 void frame_leaving(FiberRecord* me, Frame* f, uint32_t* busy) {
   Words& w = words_of(f);
   *busy = w.busy;
+  if (w.injected) return;
   if (!w.left && !me->kernel) set_alternate(f->uc()->uc_stack, stack_pointer(f->uc()));
   w.left = true;
   state_of(me).restarts = w.restarts;
@@ -299,6 +296,13 @@ void frame_left(FiberRecord* me, Frame* f) {
 }
 
 #endif
+
+void frames_init() {
+  preempt_never(reinterpret_cast<const char*>(&fiberthread_sigreturn), fiberthread_sigreturn_end);
+#if defined(__aarch64__)
+  inject_hook = frame_inject;
+#endif
+}
 
 }  // namespace signals
 }  // namespace fiberthread

@@ -1,7 +1,7 @@
-// How a handler of the program ends, on AArch64; and calls on another stack.
+// How a handler of the program ends, on AArch64, and a call that the scheduler has injected; and calls on another stack.
 //
-// frame_enter() (signal_frame.cpp) has laid out this on the stack that the handler runs on, as the kernel would, and sp is
-// there when the handler returns. It stays so to the end: wherever a signal finds the fiber in here, the interrupted code's
+// frame_enter() or frame_inject() (signal_frame.cpp) has laid out this on the stack that the handler runs on, as the kernel would, and
+// sp is there when the handler returns. It stays so to the end: wherever a signal finds the fiber in here, the interrupted code's
 // registers are all in the frame, and the return can be begun anew.
 //
 //      sp +    0   siginfo, 128 bytes

@@ -557,7 +557,6 @@ Test(job_queue, tasks_may_wait_for_later_tasks) {
   cr_assert_eq(result, number(100));
 }
 
-#if defined(__x86_64__)  // the emulator has no preemption
 // Each time with the stack pointer elsewhere, so that it is not taken for a spinner, for which there would be another slot.
 [[gnu::noinline]] void computes_at(uintptr_t depth) {
   auto* room = static_cast<volatile char*>(__builtin_alloca(depth * 16 + 16));
@@ -639,7 +638,6 @@ Test(job_queue, a_task_may_spin_for_a_later_one) {
     cr_assert_eq(q.wait(first), 0);
   });
 }
-#endif
 
 #if defined(__x86_64__)  // the emulator cannot fork with threads
 Test(job_queue, a_child_of_fork_has_its_own) {

@@ -228,7 +228,6 @@ struct Counted {
 };
 std::atomic<int> Counted::alive{0};
 
-#if defined(__x86_64__)  // the emulated tests have an unwinder of their own, which is not that of pthread_exit
 Test(nursery, children_that_are_ended_by_force) {
   {
     Counted counted;
@@ -249,7 +248,6 @@ Test(nursery, children_that_are_ended_by_force) {
   }
   cr_assert_eq(Counted::alive, 0);
 }
-#endif
 
 Test(nursery, options) {
   Nursery n;

@@ -64,7 +64,6 @@ Test(once, what_throws_has_not_been_called) {
   o.call([] { cr_assert(false); });
 }
 
-#if defined(__x86_64__)  // the emulated tests have an unwinder of their own, which is not that of pthread_cancel
 // So has what a thread was in that was cancelled, or has left by pthread_exit: one of those who wait calls its own.
 Test(once, what_a_thread_ended_in_has_not_been_called, .timeout = 120) {
   for (bool exits : {false, true}) {
@@ -184,6 +183,5 @@ void may_go_when_a_wait_has_returned() {
 }
 Test(once, may_go_when_a_wait_has_returned, .timeout = 120) { may_go_when_a_wait_has_returned<OurOnce>(); }
 Test(once, pthread_s_may_go_when_a_wait_has_returned, .timeout = 120) { may_go_when_a_wait_has_returned<PosixOnce>(); }
-#endif
 
 }  // namespace

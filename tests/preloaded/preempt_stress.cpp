@@ -14,7 +14,9 @@
 #include <ctime>
 #include <dlfcn.h>
 #include <exception>
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
 #include <link.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -72,12 +74,13 @@ constexpr int kTerms = 20000;
   for (int k = 1; k <= terms; k++) s += 1.0 / k;
   return s;
 }
-[[gnu::noinline]] static long double sum_x87(int terms) {
+// On the x87 stack; elsewhere in software, which follows the rounding mode as well.
+[[gnu::noinline]] static long double sum_long(int terms) {
   long double s = 0;
   for (int k = 1; k <= terms; k++) s += 1.0L / k;
   return s;
 }
-// All ymm registers, or zmm, in use.
+// All ymm registers, or zmm, or AArch64's, in use.
 template <class V>
 [[gnu::always_inline]] inline double sum_vector_of(int terms) {
   constexpr int kLanes = sizeof(V) / sizeof(double);
@@ -94,48 +97,75 @@ template <class V>
   return sum;
 }
 typedef double V2 __attribute__((vector_size(16)));
+[[gnu::noinline]] static double sum_two(int terms) { return sum_vector_of<V2>(terms); }
+static double (*sum_vector)(int) = sum_two;
+#if defined(__x86_64__)
 typedef double V4 __attribute__((vector_size(32)));
 typedef double V8 __attribute__((vector_size(64)));
-[[gnu::noinline]] static double sum_sse(int terms) { return sum_vector_of<V2>(terms); }
 __attribute__((noinline, target("avx2"))) static double sum_avx(int terms) { return sum_vector_of<V4>(terms); }
 __attribute__((noinline, target("avx512f"))) static double sum_avx512(int terms) { return sum_vector_of<V8>(terms); }
-static double (*sum_vector)(int);
 
+static void choose_vectors() { sum_vector = __builtin_cpu_supports("avx512f") ? sum_avx512 : __builtin_cpu_supports("avx2") ? sum_avx : sum_two; }
+constexpr bool kLongInSoftware = false, kHandlersInherit = false;
+constexpr uint64_t kFlush = 0x8040;
+static uint64_t control() { return _mm_getcsr(); }
+static void set_control(uint64_t v) { _mm_setcsr(static_cast<unsigned>(v)); }
+#else
+static void choose_vectors() {}
+constexpr bool kLongInSoftware = true, kHandlersInherit = true;
+constexpr uint64_t kFlush = 1 << 24;
+static uint64_t control() {
+  uint64_t v;
+  asm volatile("mrs %0, fpcr" : "=r"(v));
+  return v;
+}
+static void set_control(uint64_t v) { asm volatile("msr fpcr, %0" : : "r"(v)); }
+#endif
+
+constexpr int kLongTerms = kLongInSoftware ? kTerms / 10 : kTerms;
 constexpr int kModes[] = {FE_TONEAREST, FE_DOWNWARD, FE_UPWARD, FE_TOWARDZERO};
 static struct Expected {
   double scalar, vector;
-  long double x87;
+  long double wide;
 } expected[4];
 
 static void learn_expected() {
-  sum_vector = __builtin_cpu_supports("avx512f") ? sum_avx512 : __builtin_cpu_supports("avx2") ? sum_avx : sum_sse;
+  choose_vectors();
   for (int m = 0; m < 4; m++) {
     fesetround(kModes[m]);
-    expected[m] = {sum_double(kTerms), sum_vector(kTerms / 8), sum_x87(kTerms)};
+    expected[m] = {sum_double(kTerms), sum_vector(kTerms / 8), sum_long(kLongTerms)};
   }
   fesetround(FE_TONEAREST);
-  CHECK(expected[1].scalar < expected[2].scalar && expected[1].x87 < expected[2].x87 && expected[1].vector < expected[2].vector);
+  CHECK(expected[1].scalar < expected[2].scalar && expected[1].wide < expected[2].wide && expected[1].vector < expected[2].vector);
 }
 
-// Seven values on the x87 stack while counting.
-static void x87_stack_in_use(int seed) {
+// Values in registers that compilers seldom use while counting: seven on the x87 stack, or AArch64's last seven.
+static void rare_registers_in_use(int seed) {
   double in[7], out[7];
   for (int i = 0; i < 7; i++) in[i] = seed * 16 + i + 0.5;
   long count = 200000;
+#if defined(__x86_64__)
   asm volatile(
       "fldl 0(%1); fldl 8(%1); fldl 16(%1); fldl 24(%1); fldl 32(%1); fldl 40(%1); fldl 48(%1)\n"
       "1: dec %0; jnz 1b\n"
       "fstpl 48(%2); fstpl 40(%2); fstpl 32(%2); fstpl 24(%2); fstpl 16(%2); fstpl 8(%2); fstpl 0(%2)"
       : "+r"(count) : "r"(in), "r"(out) : "memory", "cc", "st", "st(1)", "st(2)", "st(3)", "st(4)", "st(5)", "st(6)", "st(7)");
+#else
+  asm volatile(
+      "ldp d25, d26, [%1]; ldp d27, d28, [%1, #16]; ldp d29, d30, [%1, #32]; ldr d31, [%1, #48]\n"
+      "1: sub %0, %0, #1; cbnz %0, 1b\n"
+      "stp d25, d26, [%2]; stp d27, d28, [%2, #16]; stp d29, d30, [%2, #32]; str d31, [%2, #48]"
+      : "+r"(count) : "r"(in), "r"(out) : "memory", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
+#endif
   CHECK(memcmp(in, out, sizeof in) == 0);
 }
 
 static void floating_round(int mode, bool flush, int n) {
   switch (n % 5) {
     case 0: CHECK(sum_double(kTerms) == expected[mode].scalar); break;
-    case 1: CHECK(sum_x87(kTerms) == expected[mode].x87); break;
+    case 1: CHECK(sum_long(kLongTerms) == expected[mode].wide); break;
     case 2: CHECK(sum_vector(kTerms / 8) == expected[mode].vector); break;
-    case 3: x87_stack_in_use(n); break;
+    case 3: rare_registers_in_use(n); break;
     case 4: {
       // Sticky flags: none comes from others, and ours stays.
       feclearexcept(FE_ALL_EXCEPT);
@@ -156,11 +186,10 @@ static void floating(int id) {
   int mode = id % 4;
   bool flush = id & 4;
   fesetround(kModes[mode]);
-  constexpr unsigned kFlush = 0x8040;
-  if (flush) _mm_setcsr(_mm_getcsr() | kFlush);
+  if (flush) set_control(control() | kFlush);
   for (int n = id; !enough; n++) {
     floating_round(mode, flush, n);
-    CHECK(((_mm_getcsr() & kFlush) != 0) == flush);
+    CHECK(((control() & kFlush) != 0) == flush);
     if (n % 8 == 0) sched_yield();
   }
 }
@@ -234,7 +263,7 @@ static int count_object(dl_phdr_info* info, size_t, void* data) {
   int& n = *static_cast<int*>(data);
   if (n++ < 2) {
     lock_a_while(n == 1);
-    x87_stack_in_use(n);
+    rare_registers_in_use(n);
   }
   return 0;
 }
@@ -420,11 +449,12 @@ static std::atomic<int> alive_threads;
 static void on_signal(int, siginfo_t*, void*) {
   int error = errno;
   // Starts with the initial state, whatever the interrupted code has set, and leaves that alone whatever it does.
+  if (kHandlersInherit) fesetround(FE_TONEAREST);
   CHECK(fegetround() == FE_TONEAREST, fegetround());
   CHECK(sum_double(kTerms) == expected[0].scalar);
   fesetround(FE_UPWARD);
   CHECK(sum_vector(kTerms / 8) == expected[2].vector);
-  x87_stack_in_use(handled);
+  rare_registers_in_use(handled);
   sem_post(&posted);
   handled++;
   errno = error;
@@ -519,8 +549,8 @@ static void run(std::initializer_list<Body> bodies, int count, int ms) {
 int main(int argc, char** argv) {
   const char* only = argc > 1 ? argv[1] : "";
   int ms = argc > 2 ? atoi(argv[2]) : 120;
-  if (!getenv("STRESS_LIBRARIES")) {
-    build_libraries();
+  if (!getenv("STRESS_LIBRARIES")) build_libraries();
+  if (!getenv("FIBERTHREAD_PREEMPT_US")) {
     setenv("FIBERTHREAD_PREEMPT_US", "100", 0);
     execv("/proc/self/exe", argv);
     return 1;
