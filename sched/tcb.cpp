@@ -381,8 +381,7 @@ void fill(char* pd) {
   at<uint32_t>(pd, L.cancelhandling) = 0;
 }
 
-// libc's __rseq_offset, where a thread's area is, and __rseq_size, how much of it the kernel uses (0: it is not registered). 2.34 has
-// neither: a reference, even a weak one, would need the loader of 2.35.
+// libc's __rseq_offset and __rseq_size, which 2.34 lacks: a reference, even a weak one, would need the loader of 2.35.
 const ptrdiff_t* rseq_offset;
 const unsigned* rseq_size;
 
@@ -392,13 +391,15 @@ struct RseqArea {
   int32_t cpu_id;  // negative: it is not registered
 };
 
-// Says that the kernel writes nothing there, as libc does, also where no thread of the process has its area registered: threads that libc
-// makes from here would take a 0 for "registered", and end the process as they cannot be.
+RseqArea* rseq_area(char* tp) { return rseq_offset && *rseq_offset ? &at<RseqArea>(tp, *rseq_offset) : nullptr; }
+
+// Says that the kernel writes nothing there. As libc does, also where no thread of the process has its area registered: to threads
+// that libc makes from here a 0 would mean that it is.
 void rseq_is_not_registered(char* tp) {
-  if (!rseq_offset) return;
-  auto& area = at<RseqArea>(tp, *rseq_offset);
-  memset(&area, 0, *rseq_size > 32 ? *rseq_size : 32);  // no libc has less room
-  area.cpu_id = -2;
+  RseqArea* area = rseq_area(tp);
+  if (!area) return;
+  memset(area, 0, *rseq_size > 32 ? *rseq_size : 32);  // no libc has less room
+  area->cpu_id = -2;
 }
 
 void fill_tls(char* pd) {
@@ -595,8 +596,8 @@ bool prove() {
 
 bool tcb_init(void (*model_main)(), const char** why) {
   if ((*why = read_descriptors())) return false;
-  rseq_offset = static_cast<const ptrdiff_t*>(dlvsym(RTLD_DEFAULT, "__rseq_offset", "GLIBC_2.35"));
   rseq_size = static_cast<const unsigned*>(dlvsym(RTLD_DEFAULT, "__rseq_size", "GLIBC_2.35"));
+  if (rseq_size) rseq_offset = static_cast<const ptrdiff_t*>(dlvsym(RTLD_DEFAULT, "__rseq_offset", "GLIBC_2.35"));
   experiment.main = model_main;
   experiment.step.store(0);
   experiment.seen.store(false);
@@ -872,14 +873,14 @@ void tcb_modules_changed() {
 
 bool tcb_adopt_main() {
   char* tp = static_cast<char*>(thread_pointer());
-  if (!rseq_offset || __atomic_load_n(&at<RseqArea>(tp, *rseq_offset).cpu_id, __ATOMIC_RELAXED) < 0) return true;
+  RseqArea* area = rseq_area(tp);
+  if (!area || __atomic_load_n(&area->cpu_id, __ATOMIC_RELAXED) < 0) return true;
 #if defined(__x86_64__)
   constexpr long kSignature = 0x53053053;
 #else
   constexpr long kSignature = 0xd428bc00;
 #endif
   constexpr long kUnregister = 1, kMost = 1024;
-  char* area = tp + *rseq_offset;
   // The kernel wants the length that was registered, and nothing tells it: 32, or more where libc (2.41) goes by what the kernel has to
   // tell. So all are tried.
   long r = -EINVAL;
