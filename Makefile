@@ -22,13 +22,22 @@ Q = $(if $(V),,@echo "  $@";)
 ARCH := $(if $(CROSS),$(CROSS),$(shell uname -m))
 BUILD := build$(if $(CROSS),/$(CROSS))$(if $(DEBUG),/debug)$(if $(SANITIZE),/sanitize-$(SANITIZE))
 TOOL := $(if $(CROSS),$(CROSS)-linux-gnu-)
-CXX := $(TOOL)g++
-CC := $(TOOL)gcc
+# CXX=clang++ CC=clang choose others, but not for another processor.
+ifneq ($(CROSS),)
+override CXX := $(TOOL)g++
+override CC := $(TOOL)gcc
+endif
+ifeq ($(origin CXX),default)
+CXX := g++
+endif
+ifeq ($(origin CC),default)
+CC := gcc
+endif
 AR := $(TOOL)ar
 
 # -g in every build: a report from the field needs names.
 OPTIMIZE := $(if $(DEBUG),-O1 -DFIBERTHREAD_DEBUG_CHECKS,-O2) $(DEFINES)
-WARN := -Wall -Wextra
+WARN := -Wall -Wextra $(if $(WERROR),-Werror)
 # Landing pads for indirect calls and jumps; return addresses signed where the processor can. No shadow stacks: sched/asm_end.h.
 PROTECT := $(if $(filter aarch64,$(ARCH)),-mbranch-protection=standard,-fcf-protection=branch)
 LIBFLAGS := -std=c++20 $(OPTIMIZE) $(PROTECT) -g $(WARN) -I. -MMD -MP -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics \
@@ -100,7 +109,8 @@ $(BUILD)/tests/%_test: tests/%_test.cpp $(LOW_OBJECTS) $(HIGH_OBJECTS) Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(TESTFLAGS) $< $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@ -pthread $(if $(CROSS),,-lcriterion)
 
-PRELOADED_FLAGS = -O2 -g -w -pthread -rdynamic
+# Their threads need not use what they are given, the fields that they do not name are zero, and they call what is deprecated too.
+PRELOADED_FLAGS = -O2 -g $(WARN) -Wno-unused-parameter -Wno-missing-field-initializers -Wno-deprecated-declarations -pthread -rdynamic
 $(BUILD)/tests/preloaded/%: tests/preloaded/%.c $(wildcard tests/preloaded/*.h) Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)/private
 	$(Q)$(CC) $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n "s|^// libs: ||p" $<)

@@ -11,7 +11,7 @@ namespace fiberthread {
 // to build, and only dumps need the library.
 struct Dwfl;
 struct Module;
-struct Line;
+struct SourceLine;
 struct Thread;
 struct Frame;
 struct Elf;
@@ -53,8 +53,8 @@ struct ThreadCallbacks {
   X(dwfl_addrmodule, Module* (*)(Dwfl*, Address))                                                                                \
   X(dwfl_module_info, const char* (*)(Module*, void***, Address*, Address*, Address*, Address*, const char**, const char**))     \
   X(dwfl_module_addrinfo, const char* (*)(Module*, Address, Address*, Elf64_Sym*, uint32_t*, Elf**, Address*))                   \
-  X(dwfl_module_getsrc, Line* (*)(Module*, Address))                                                                             \
-  X(dwfl_lineinfo, const char* (*)(Line*, Address*, int*, int*, Address*, Address*))
+  X(dwfl_module_getsrc, SourceLine* (*)(Module*, Address))                                                                             \
+  X(dwfl_lineinfo, const char* (*)(SourceLine*, Address*, int*, int*, Address*, Address*))
 
 struct Symbols::Library {
 #define DECLARE(name, ...) std::decay_t<__VA_ARGS__> name = nullptr;
@@ -177,7 +177,7 @@ const std::string& Symbols::place(const StackFrame& frame) {
   int line = 0;
   const char* file = nullptr;
   // The library's own lines tell the reader of a program nothing.
-  Line* l = target_.in_library(pc) && !full_ ? nullptr : l_->dwfl_module_getsrc(m, pc);
+  SourceLine* l = target_.in_library(pc) && !full_ ? nullptr : l_->dwfl_module_getsrc(m, pc);
   if (l) file = l_->dwfl_lineinfo(l, nullptr, &line, nullptr, nullptr, nullptr);
   const char* object = l_->dwfl_module_info(m, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
   if (file && line) s += std::string(" at ") + file + ":" + std::to_string(line);

@@ -115,13 +115,9 @@ FIBERTHREAD_EXPORT int personality(unsigned long persona) noexcept {
   constexpr unsigned long kAsk = 0xffffffff;
   return persona == kAsk ? REAL(personality)(persona) : on_own_thread([&] { return REAL(personality)(persona); });
 }
-FIBERTHREAD_EXPORT long ptrace(__ptrace_request request, ...) noexcept {
-  va_list list;
-  va_start(list, request);
-  long pid = va_arg(list, long);
-  void* address = va_arg(list, void*);
-  void* data = va_arg(list, void*);
-  va_end(list);
+// Of a variable number of arguments, these are passed as if it took four.
+FIBERTHREAD_EXPORT long four_of_ptrace(__ptrace_request request, long pid, void* address, void* data) noexcept asm("ptrace");
+long four_of_ptrace(__ptrace_request request, long pid, void* address, void* data) noexcept {
   return on_own_thread([&] { return REAL(ptrace)(request, pid, address, data); });
 }
 

@@ -532,6 +532,6 @@ FIBERTHREAD_EXPORT int sigqueue(pid_t pid, int sig, const union sigval value) no
   return REAL(sigqueue)(pid, sig, value);
 }
 
-FIBERTHREAD_EXPORT int tgkill(pid_t tgid, pid_t tid, int sig) noexcept {
+FIBERTHREAD_EXPORT int tgkill(pid_t tgid, pid_t tid, int sig) {  // declared without noexcept
   return static_cast<int>(with_errno(-thread_kill_tid(tgid, tid, sig, nullptr)));
 }

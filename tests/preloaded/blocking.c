@@ -411,7 +411,7 @@ static void run_plain(const struct item* i, char* out) {
 
 int main(int argc, char** argv) {
   begin(argc, argv);
-  for (int n = 0; n < sizeof calls / sizeof *calls; n++)
+  for (int n = 0; n < (int)(sizeof calls / sizeof *calls); n++)
     for (int e = 0; e < kEvents; e++)
       if (calls[n].events >> e & 1) {
         struct item* i = add_item(run_call, calls[n].name, "", event_names[e]);

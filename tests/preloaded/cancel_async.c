@@ -204,7 +204,6 @@ static void* defer_np(void* p) {
   ready = 1;
   for (;;) pause();
 }
-static pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t c = PTHREAD_COND_INITIALIZER;
 static void unlock(void* p) {
   tell(pthread_mutex_unlock(p) == 0 ? "unlocked" : "was not locked");

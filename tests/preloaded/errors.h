@@ -24,19 +24,19 @@
 #include <time.h>
 #include <unistd.h>
 
-static int show(const char* function, const char* state, int r) {
+static inline int show(const char* function, const char* state, int r) {
   const char* name = r == ENOTSUP ? "ENOTSUP" : r > 0 ? strerrorname_np(r) : NULL;
   if (name) printf("%s: %s: %s\n", function, state, name);
   else printf("%s: %s: %d\n", function, state, r);
   return r;
 }
 // Of functions that have no errors.
-static void show_value(const char* function, const char* state, int v) { printf("%s: %s: %d\n", function, state, v); }
+static inline void show_value(const char* function, const char* state, int v) { printf("%s: %s: %d\n", function, state, v); }
 // Of functions that return the error, and of those that return -1 and set errno.
 #define CASE(state, f, ...) show(#f, state, f(__VA_ARGS__))
 #define FAILS(state, f, ...) show(#f, state, (errno = 0, f(__VA_ARGS__)) == -1 ? errno : 0)
 // Of the functions of C11, whose results have no names of their own.
-static int show_c11(const char* function, const char* state, int r) {
+static inline int show_c11(const char* function, const char* state, int r) {
   static const struct {
     int value;
     const char* name;
@@ -47,7 +47,7 @@ static int show_c11(const char* function, const char* state, int r) {
 }
 #define C11(state, f, ...) show_c11(#f, state, f(__VA_ARGS__))
 
-static const char* format(const char* f, ...) {
+static inline const char* format(const char* f, ...) {
   static char text[256][160];
   static int next;
   va_list list;
@@ -59,7 +59,7 @@ static const char* format(const char* f, ...) {
 }
 
 // Whether libc has what came with release 2.n. With us its functions are there in any case.
-static bool since(int n) { return atoi(gnu_get_libc_version() + 2) >= n; }
+static inline bool since(int n) { return atoi(gnu_get_libc_version() + 2) >= n; }
 
 pid_t tid_of(pthread_t) __asm__("pthread_gettid_np") __attribute__((weak));
 
@@ -69,7 +69,7 @@ static const struct {
   const struct timespec* t;
 } moments[] = {{"passed", &past}, {"before 1970", &negative}, {"tv_nsec -1", &bad_low}, {"tv_nsec 1e9", &bad_high}};
 #define MOMENTS (sizeof moments / sizeof *moments)
-static struct timespec soon(clockid_t clock) {
+static inline struct timespec soon(clockid_t clock) {
   struct timespec t;
   clock_gettime(clock, &t);
   t.tv_nsec += 2000000;
@@ -80,7 +80,7 @@ static const clockid_t clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_PROCES
 #define CLOCKS (sizeof clocks / sizeof *clocks)
 
 // Runs f(arg) on a thread of its own, to its end.
-static void elsewhere(void* (*f)(void*), void* arg) {
+static inline void elsewhere(void* (*f)(void*), void* arg) {
   pthread_t t;
   assert(pthread_create(&t, NULL, f, arg) == 0 && pthread_join(t, NULL) == 0);
 }
@@ -93,7 +93,7 @@ struct helper {
   sem_t done, go;
   pthread_t thread;
 };
-static void* helper_main(void* p) {
+static inline void* helper_main(void* p) {
   struct helper* h = p;
   if (h->first) h->first(h->arg);
   sem_post(&h->done);
@@ -102,7 +102,7 @@ static void* helper_main(void* p) {
   if (h->last) h->last(h->arg);
   return p;
 }
-static void helper_start(struct helper* h, void (*first)(void*), void (*last)(void*), void* arg) {
+static inline void helper_start(struct helper* h, void (*first)(void*), void (*last)(void*), void* arg) {
   *h = (struct helper){first, last, arg};
   sem_init(&h->done, 0, 0);
   sem_init(&h->go, 0, 0);
@@ -110,13 +110,13 @@ static void helper_start(struct helper* h, void (*first)(void*), void (*last)(vo
   while (sem_wait(&h->done) != 0) {
   }
 }
-static void helper_end(struct helper* h) {
+static inline void helper_end(struct helper* h) {
   sem_post(&h->go);
   assert(pthread_join(h->thread, NULL) == 0);
 }
 
 // In a process of its own, for what it leaves behind; with a thread made before, so that there has been one.
-static void in_child(void (*f)(void)) {
+static inline void in_child(void (*f)(void)) {
   fflush(stdout);
   pid_t pid = fork();
   if (pid == 0) {
@@ -133,12 +133,12 @@ static void in_child(void (*f)(void)) {
 }
 
 static void cases(void);
-static void* cases_main(void* p) {
+static inline void* cases_main(void* p) {
   cases();
   return p;
 }
 static sem_t detached_done;
-static void* cases_detached(void* p) {
+static inline void* cases_detached(void* p) {
   cases();
   sem_post(&detached_done);
   return p;

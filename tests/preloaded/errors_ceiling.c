@@ -17,7 +17,7 @@ static void ceilings(const char* who) {
     const char* s = format("%s, ceiling %d, type %d", who, some[i], type);
     for (int k = 0; k < 3; k++) {
       int e = k == 0 ? CASE(s, pthread_mutex_lock, &m) : k == 1 ? CASE(s, pthread_mutex_trylock, &m) : CASE(s, pthread_mutex_timedlock, &m, &past);
-      int policy, old = 77;
+      int old = 77;
       struct sched_param p;
       if (e) continue;
       sched_getparam(0, &p);

@@ -234,7 +234,7 @@ struct {
     {"SYS_exit of the last", [] { atexit([] { tell("never"); }); std::thread([] { usleep(300000); syscall(SYS_exit, 46); }).detach(); syscall(SYS_exit, 47); }},
     {"terminate in a thread", [] { as_thread([] { throw 1; }); }},
     {"exec while threads run", [] { others(); as_thread([] { execl("/bin/sh", "sh", "-c", "exit 48", nullptr); }); }},
-    {"stdin at exit", [] { std::thread([] { char c; fgetc(fdopen(dup(0), "r")); }).detach(); usleep(1000); exit(17); }},
+    {"stdin at exit", [] { std::thread([] { fgetc(fdopen(dup(0), "r")); }).detach(); usleep(1000); exit(17); }},
 };
 
 }  // namespace

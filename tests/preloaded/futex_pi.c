@@ -181,7 +181,7 @@ int main() {
   show("unlock, mine", futex(FUTEX_UNLOCK_PI, NULL));
   show("unlock, free", futex(FUTEX_UNLOCK_PI, NULL));
   show("trylock, free", futex(FUTEX_TRYLOCK_PI, NULL));
-  printf("mine %d\n", word == gettid());
+  printf("mine %d\n", (pid_t)word == gettid());
   show("unlock", unlock());
   unsigned gone = 0;
   pthread_create(&t[0], NULL, says_tid, &gone);

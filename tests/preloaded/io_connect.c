@@ -62,7 +62,7 @@ static const char* const event_names[] = {"ready", "comes", "shutdown", "timeout
 
 static void run_accept(const struct item* i, char* out) {
   struct job j, k[20];
-  enum family f = i->kind;
+  enum family f = (enum family)i->kind;
   struct listener l = new_listener(f, 100);
   int c = -1, more[20], n = 0;
   memset(&j, 0, sizeof j);
@@ -156,7 +156,7 @@ static long do_connect(struct job* j) {
 }
 
 static void run_connect(const struct item* i, char* out) {
-  enum family f = i->kind;
+  enum family f = (enum family)i->kind;
   struct listener l = new_listener(f, 0);
   struct job j;
   int full[8], n = 0;
@@ -435,12 +435,12 @@ int main(int argc, char** argv) {
         i->kind = f, i->event = e;
       }
   for (int k = 0; k < kKinds; k++)
-    for (int n = 0; n < sizeof several / sizeof *several; n++)
+    for (int n = 0; n < (int)(sizeof several / sizeof *several); n++)
       if (BIT(k) & (BIT(DGRAM) | BIT(SEQPACKET) | BIT(UDP)) && (n < 8 || k != UDP)) {
         struct item* i = add_item(run_several, kind_names[k], several[n], "");
         i->kind = k, i->event = n;
       }
-  for (int n = 0; n < sizeof openings / sizeof *openings; n++) add_item(run_open, "fifo", openings[n], "")->event = n;
+  for (int n = 0; n < (int)(sizeof openings / sizeof *openings); n++) add_item(run_open, "fifo", openings[n], "")->event = n;
   for (int n = 0; n < 4; n++) add_item(run_bad, "bad arguments of", n == 0 ? "read" : n == 1 ? "write" : n == 2 ? "recv and send" : "the rest", "")->event = n;
   return run_items();
 }

@@ -387,7 +387,7 @@ static void opens(const struct item* i, char* out) {
   if (e == O_PEER || e == O_RESTART) {
     *out++ = ' ';
     out += end_job(&b.j, out);
-    FILE *from = writes ? b.j.more : a.j.more, *to = writes ? a.j.more : b.j.more;
+    FILE *from = (FILE*)(writes ? b.j.more : a.j.more), *to = (FILE*)(writes ? a.j.more : b.j.more);
     fputs("through it\n", to);
     fclose(to);
     char* got = fgets(line, sizeof line, from);
@@ -468,7 +468,8 @@ static long do_pclose(struct job* j) {
 // Its child sleeps; the number of that.
 static pid_t open_sleeper(struct job* j) {
   char line[64] = "";
-  FILE* f = j->more = popen("exec sh -c 'echo $$; exec sleep 100'", "r");
+  FILE* f = popen("exec sh -c 'echo $$; exec sleep 100'", "r");
+  j->more = f;
   assert(f && fgets(line, sizeof line, f));
   return atoi(line);
 }
@@ -510,13 +511,13 @@ int main(int argc, char** argv) {
   sigaction(SIGPIPE, &sa, NULL);
   for (int k = 0; k < kKinds; k++) {
     if (!(BIT(k) & BYTES)) continue;
-    for (int n = 0; n < sizeof readers / sizeof *readers; n++)
+    for (int n = 0; n < (int)(sizeof readers / sizeof *readers); n++)
       for (int e = 0; e < kEvents; e++)
         if (fits(0, k, e)) {
           struct item* i = add_item(e == REPLACED ? run_replaced : run_reader, readers[n].name, kind_names[k], event_names[e]);
           i->call = &readers[n], i->kind = k, i->event = e;
         }
-    for (int n = 0; n < sizeof writers / sizeof *writers; n++)
+    for (int n = 0; n < (int)(sizeof writers / sizeof *writers); n++)
       for (int e = 0; e < kWritten; e++)
         // Of a dprintf() that is cancelled, libc keeps a stream on a stack that has gone.
         if (fits(1, k, e) && (e != W_CANCEL || writers[n].function != do_dprintf)) {
@@ -524,6 +525,7 @@ int main(int argc, char** argv) {
           i->call = &writers[n], i->kind = k, i->event = e;
         }
     add_item(shared, "one stream", kind_names[k], "")->kind = k;
+    if (k != PTY) add_item(broken, "broken", kind_names[k], "")->kind = k;
   }
   for (int w = 0; w < 2; w++)
     for (int e = 0; e < kOpens; e++)

@@ -493,14 +493,14 @@ static int writer_event_fits(const struct call* c, enum kind kind, enum event e)
 
 int main(int argc, char** argv) {
   begin(argc, argv);
-  for (int n = 0; n < sizeof readers / sizeof *readers; n++)
+  for (int n = 0; n < (int)(sizeof readers / sizeof *readers); n++)
     for (int k = 0; k < kKinds; k++)
       for (int e = 0; e < kEvents; e++)
         if (readers[n].kinds & BIT(k) && reader_event_fits(&readers[n], k, e)) {
           struct item* i = add_item(run_reader, readers[n].name, kind_names[k], event_names[e]);
           i->call = &readers[n], i->kind = k, i->event = e;
         }
-  for (int n = 0; n < sizeof writers / sizeof *writers; n++)
+  for (int n = 0; n < (int)(sizeof writers / sizeof *writers); n++)
     for (int k = 0; k < kKinds; k++)
       for (int e = 0; e < kEvents; e++)
         if (writers[n].kinds & BIT(k) && writer_event_fits(&writers[n], k, e)) {

@@ -430,7 +430,7 @@ int main(int argc, char** argv) {
   close(dup2(0, 1000));  // select() passes over numbers that the table of descriptors never had
   file = mkostemp(name, O_CLOEXEC);
   unlink(name);
-  for (int n = 0; n < sizeof calls / sizeof *calls; n++)
+  for (int n = 0; n < (int)(sizeof calls / sizeof *calls); n++)
     for (int k = 0; k < kKinds; k++)
       for (int e = 0; e < kEvents; e++)
         if (fits(&calls[n], k, e)) {

@@ -80,21 +80,11 @@ void* writes(void*) {
   if (write(wire[1], "x", 1) == 1) finished++;
   return nullptr;
 }
-std::atomic<int> flag;
 void* computes(void*) {
   started++;
   for (volatile int i = 0; i < 3000000; i = i + 1) {
   }
   finished++;
-  return nullptr;
-}
-void* signalled(void*) {
-  started++;
-  sigset_t s;
-  sigemptyset(&s);
-  sigaddset(&s, SIGUSR1);
-  int sig;
-  if (sigwait(&s, &sig) == 0) finished++;
   return nullptr;
 }
 

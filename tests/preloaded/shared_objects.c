@@ -164,7 +164,8 @@ static void semaphore_cases(void) {
   for (int i = 0; i < 2; i++) {
     pthread_t t;
     void* result;
-    o->waiting = caught = 0;
+    o->waiting = 0;
+    caught = 0;
     pthread_create(&t, NULL, interrupted, i ? &t : NULL);
     while (!o->waiting) usleep(100);
     usleep(2000);

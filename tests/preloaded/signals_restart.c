@@ -116,7 +116,7 @@ static struct flock whole = {F_WRLCK, SEEK_SET}, unlocked = {F_UNLCK, SEEK_SET};
 static sigset_t none, another;
 static struct pollfd readable;
 static struct epoll_event event;
-static volatile int done, drained;
+static volatile int done;
 static void wakes(void) {
   while (!done) syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0), usleep(500);
 }

@@ -49,6 +49,8 @@ static void* lets_in(void* way) {
         for (volatile int k = 0; k < i % 300; k++) {
         }
         pthread_sigmask(SIG_BLOCK, &usr1, NULL);
+        break;
+      case kWays: break;
     }
     __atomic_store_n(&over, i, __ATOMIC_SEQ_CST);
     wait_for(&go_on);

@@ -18,8 +18,8 @@ enum { kThreads = 6, kRounds = 300, kStops = 60, kQueued = 2000 };
 static pthread_t threads[kThreads], main_thread;
 static sem_t handled, stopped, tokens;
 static int pipe_fd[2];
-static volatile int restart_count, end;
-static long sent, seen;
+static volatile int end;
+static long sent;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
 static long guarded;
@@ -57,7 +57,6 @@ static void usr2(int sig, siginfo_t* info, void* context) { __atomic_fetch_add(&
 
 // As Boehm's collector stops the world: the handler says that it is there, and waits for the other signal.
 static volatile long world;
-static __thread long my_world;
 static void stop(int sig, siginfo_t* info, void* context) {
   int error = errno;
   long w = world;
@@ -121,7 +120,6 @@ static void* work(void* p) {
         break;
       }
       case 7: {
-        char c;
         struct timespec t;
         clock_gettime(CLOCK_REALTIME, &t);
         while (sem_timedwait(&tokens, &t) < 0 && errno == EINTR) {

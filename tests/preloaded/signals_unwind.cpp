@@ -1,5 +1,7 @@
 // C++ exceptions out of handlers, of faults and of signals that were sent, on several threads; handlers that waited before.
+#if !defined(__clang__)  // which has no such thing
 #pragma GCC optimize("non-call-exceptions")
+#endif
 #include <assert.h>
 #include <pthread.h>
 #include <sched.h>

@@ -60,13 +60,13 @@ struct ends {
   char path[32];
 };
 
-static void pause_ms(int ms) {
+static inline void pause_ms(int ms) {
   struct timespec t = {ms / 1000, ms % 1000 * 1000000};
   while (nanosleep(&t, &t)) {
   }
 }
 
-static int loopback(int type, struct sockaddr_in* address) {
+static inline int loopback(int type, struct sockaddr_in* address) {
   int fd = socket(AF_INET, type | SOCK_CLOEXEC, 0), small = 16384, one = 1;
   assert(fd >= 0);
   setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
@@ -84,7 +84,7 @@ static int loopback(int type, struct sockaddr_in* address) {
 static pthread_mutex_t one_signalfd = PTHREAD_MUTEX_INITIALIZER;
 
 // `writes`: the waiter is going to write to `a`.
-static struct ends open_ends(enum kind kind, int writes) {
+static inline struct ends open_ends(enum kind kind, int writes) {
   struct ends e = {.kind = kind, .a = -1, .b = -1};
   int fd[2];
   strcpy(e.path, "waitingXXXXXX");
@@ -158,12 +158,12 @@ static struct ends open_ends(enum kind kind, int writes) {
   return e;
 }
 
-static void set_nonblocking(int fd, int on) {
+static inline void set_nonblocking(int fd, int on) {
   int flags = fcntl(fd, F_GETFL);
   assert(fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK) == 0);
 }
 
-static void close_ends(struct ends* e) {
+static inline void close_ends(struct ends* e) {
   if (e->kind == SIGNALFD) {
     struct signalfd_siginfo s;
     set_nonblocking(e->a, 1);
@@ -182,7 +182,7 @@ static void close_ends(struct ends* e) {
 }
 
 // Something comes to be read from `a`: five bytes where they are bytes.
-static void send_data(struct ends* e) {
+static inline void send_data(struct ends* e) {
   uint64_t five = 5;
   switch (e->kind) {
     case EVENTFD: assert(write(e->b, &five, 8) == 8); break;
@@ -204,13 +204,13 @@ static void send_data(struct ends* e) {
   }
 }
 
-static void set_timeout(int fd, int option, int ms) {
+static inline void set_timeout(int fd, int option, int ms) {
   struct timeval t = {ms / 1000, ms % 1000 * 1000};
   assert(setsockopt(fd, SOL_SOCKET, option, &t, sizeof t) == 0);
 }
 
 // Until nothing more can be written to `a`. Packets of 2000 bytes, so that a smaller one has no room either.
-static void fill(struct ends* e) {
+static inline void fill(struct ends* e) {
   static const char zeros[2000];
   if (e->kind == EVENTFD) {
     uint64_t most = UINT64_MAX - 1;
@@ -230,7 +230,7 @@ static void fill(struct ends* e) {
 }
 
 // All that is in `b` now.
-static long drain(struct ends* e) {
+static inline long drain(struct ends* e) {
   static __thread char room[65536];
   long n = 0;
   ssize_t r;
@@ -258,11 +258,11 @@ struct job {
 };
 
 static __thread struct job* mine;
-static void count_signal(int sig) {
+static inline void count_signal(int sig) {
   if (mine) mine->handled++;
 }
 
-static void* wait_in_call(void* p) {
+static inline void* wait_in_call(void* p) {
   struct job* j = p;
   mine = j;
   j->started = 1;
@@ -273,7 +273,7 @@ static void* wait_in_call(void* p) {
   return NULL;
 }
 
-static void start_job(struct job* j) {
+static inline void start_job(struct job* j) {
   int e = pthread_create(&j->thread, NULL, wait_in_call, j);
   assert(e == 0);
   while (!j->started) pause_ms(1);
@@ -281,27 +281,27 @@ static void start_job(struct job* j) {
 }
 
 // Signals may come before the call: one of them does not.
-static void interrupt_job(struct job* j, int sig) {
+static inline void interrupt_job(struct job* j, int sig) {
   while (!j->done) {
     pthread_kill(j->thread, sig);
     pause_ms(2);
   }
 }
 // The call goes on after it.
-static void signal_job(struct job* j, int sig) {
+static inline void signal_job(struct job* j, int sig) {
   int before = j->handled;
   pthread_kill(j->thread, sig);
   while (j->handled == before && !j->done) pause_ms(1);
   pause_ms(2);
 }
 
-static const char* error_name(int e) {
+static inline const char* error_name(int e) {
   const char* s = strerrorname_np(e);
   return s ? s : "0";
 }
 
 // Joins it and says what came of it.
-static int end_job(struct job* j, char* out) {
+static inline int end_job(struct job* j, char* out) {
   void* r;
   int e = pthread_join(j->thread, &r);
   assert(e == 0);
@@ -327,7 +327,7 @@ static int item_count;
 static atomic_int next_item;
 static const char* wanted;
 
-static struct item* add_item(void (*run)(const struct item*, char*), const char* call, const char* kind, const char* event) {
+static inline struct item* add_item(void (*run)(const struct item*, char*), const char* call, const char* kind, const char* event) {
   struct item* i = &items[item_count];
   snprintf(i->name, sizeof i->name, "%s%s%s%s%s", call, *kind ? " " : "", kind, *event ? ": " : "", event);
   if (wanted && !strstr(i->name, wanted)) {
@@ -340,7 +340,7 @@ static struct item* add_item(void (*run)(const struct item*, char*), const char*
   return i;
 }
 
-static void* run_some(void* p) {
+static inline void* run_some(void* p) {
   for (int n; (n = next_item++) < item_count;) {
     items[n].state = 1;
     items[n].run(&items[n], items[n].out);
@@ -350,14 +350,14 @@ static void* run_some(void* p) {
 }
 
 // A hang: tells where.
-static void* watch(void* p) {
+static inline void* watch(void* p) {
   pause_ms(60000);
   for (int i = 0; i < item_count; i++)
     if (items[i].state == 1) fprintf(stderr, "not done: %s\n", items[i].name);
   _exit(1);
 }
 
-static void begin(int argc, char** argv) {
+static inline void begin(int argc, char** argv) {
   struct sigaction sa = {.sa_handler = count_signal};
   sigset_t s;
   wanted = argc > 1 ? argv[1] : NULL;
@@ -370,7 +370,7 @@ static void begin(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &s, NULL);
 }
 
-static int run_items(void) {
+static inline int run_items(void) {
   pthread_t t, all[kAtOnce];
   pthread_create(&t, NULL, watch, NULL);
   for (int i = 0; i < kAtOnce; i++) pthread_create(&all[i], NULL, run_some, NULL);
