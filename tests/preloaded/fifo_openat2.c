@@ -1,4 +1,5 @@
 // openat2() of a FIFO waits for the other end, and only the caller waits: by libc's function (2.43), or by syscall() where there is none.
+// libc's is a cancellation point.
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -37,12 +38,27 @@ static void* others(void* p) {
   return p;
 }
 
+static void* waits(void* p) {
+  open_it(AT_FDCWD, names[0], O_RDONLY | O_CLOEXEC);
+  return p;
+}
+static void cancel(void) {
+  for (int i = 0; of_libc && i < kRounds; i++) {
+    pthread_t t;
+    void* result;
+    pthread_create(&t, NULL, waits, NULL);
+    if (i % 2) usleep(3000);
+    assert(pthread_cancel(t) == 0 && pthread_join(t, &result) == 0 && result == PTHREAD_CANCELED);
+  }
+}
+
 int main() {
   for (int i = 0; i < kRounds; i++) {
     sprintf(names[i], "fifo%d", i);
     assert(mkfifo(names[i], 0600) == 0);
   }
   assert(open_it(AT_FDCWD, "absent", O_RDONLY) == -1 && errno == ENOENT);
+  cancel();
   pthread_t reader, other[4];
   pthread_create(&reader, NULL, reads, NULL);
   for (int i = 0; i < 4; i++) pthread_create(&other[i], NULL, others, NULL);
