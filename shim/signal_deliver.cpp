@@ -374,10 +374,14 @@ bool put_off(const siginfo_t* info, ucontext_t* uc) {
   uint64_t mask = words(uc->uc_sigmask);
   bool in_worker = !(kIdleMask & ~mask) && (tls_busy || !tls_current), locked = !(~kTrapSignal & ~mask & ~(bit(SIGKILL) | bit(SIGSTOP)));
   if (info->si_code > 0 || !(in_worker || locked)) return false;
+  if (is_poke(*info) && !locked) return true;  // whoever is Busy looks afterwards
   set_words(uc->uc_sigmask, mask | kTrapSignal);
   Worker* w = in_worker ? this_worker() : nullptr;
   if (w) w->kernel_mask |= kTrapSignal;
-  if (info->si_code == SI_TKILL) raw_syscall(SYS_tgkill, process, raw_syscall(SYS_gettid), SIGSYS);
+  long tid = raw_syscall(SYS_gettid);
+  if (info->si_code == SI_TKILL) raw_syscall(SYS_tgkill, process, tid, SIGSYS);
+  else if (is_poke(*info)) raw_syscall(SYS_rt_tgsigqueueinfo, process, tid, SIGSYS, arg(info));
+  else if (info->si_code == SI_QUEUE) raw_syscall(SYS_rt_sigqueueinfo, process, SIGSYS, arg(info));
   else raw_syscall(SYS_kill, process, SIGSYS);
   return true;
 }

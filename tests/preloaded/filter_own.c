@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -53,11 +54,13 @@ static int make_filter() {
   ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS));
   ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3));  // threads only
   ADD(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args)));
-  ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kLibcsFlags, 4, 0));
+  ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kLibcsFlags, 6, 0));
   ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP));
-  ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 3));  // a stack is given back
+  ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 5));  // stacks are given back, and get guards (MADV_GUARD_INSTALL, glibc 2.42)
   ADD(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args) + 16));
-  ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MADV_DONTNEED, 0, 1));
+  ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MADV_DONTNEED, 2, 0));
+  ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 102, 1, 0));
+  ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 103, 0, 1));
   ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP));
   struct sock_fprog filter = {(unsigned short)n, code};
@@ -203,6 +206,39 @@ static void handler_later() {
   pthread_join(t, &r);
   printf("%ld\n", (long)r);
 }
+// Rings that there were before are not used under a filter of which they would be none of the business.
+static struct sockaddr_in address;
+static void* connects(void* p) {
+  long good = 0;
+  for (int i = 0; i < 10; i++) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    good += connect(fd, (struct sockaddr*)&address, sizeof address) == 0;
+    close(fd);
+  }
+  return (void*)good;
+}
+static void rings() {
+  static struct sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)), BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 425, 0, 2),
+      BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 427, 1, 0), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  struct sock_fprog program = {sizeof code / sizeof *code, code};
+  socklen_t size = sizeof address;
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  pthread_t t[4];
+  void* r;
+  long sum = 0;
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (bind(fd, (struct sockaddr*)&address, size) || listen(fd, 200) || getsockname(fd, (struct sockaddr*)&address, &size)) _exit(1);
+  for (int round = 0; round < 2; round++) {
+    for (int i = 0; i < 4; i++) pthread_create(&t[i], NULL, connects, NULL);
+    for (int i = 0; i < 4; i++) pthread_join(t[i], &r), sum += (long)r;
+    if (round == 0 && (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program))) _exit(1);
+  }
+  printf("connected %ld\n", sum);
+}
+
 static void* makes_it(void* p) {
   printf("makes it\n");
   getpgid(0);
@@ -297,6 +333,7 @@ int main() {
   in_child("later", later);
   in_child("handler later", handler_later);
   in_child("without handler", without_handler);
+  in_child("rings", rings);
   in_child("sent", by_somebody);
   return 0;
 }

@@ -28,6 +28,8 @@ done
 under ENOSYS "${names[@]}"
 under EPERM $(printf '%s\n' "${names[@]}" | grep -v clone3)  # for which libc makes no threads
 under 510 "${names[@]}"
+# What is not even tried, where there is a filter or at all.
+under KILL io_uring perf_event_open
 
 # They are fibers all the same.
 doctor=$BUILD/fiberthread

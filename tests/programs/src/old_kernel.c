@@ -1,4 +1,5 @@
-// old_kernel ANSWER NAME… -- COMMAND…: runs it where the kernel answers ENOSYS, EPERM, or what Linux 5.10 answers (510), to these calls.
+// old_kernel ANSWER NAME… -- COMMAND…: runs it where the kernel answers ENOSYS, EPERM, or what Linux 5.10 answers (510), to these calls, or
+// ends the process for them (KILL).
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>
@@ -46,6 +47,7 @@ int main(int argc, char** argv) {
   unsigned n = 0;
   if (argc < 4) return 2;
   int answer = !strcmp(argv[1], "EPERM") ? EPERM : !strcmp(argv[1], "510") ? 0 : ENOSYS, command = 2;
+  int kills = !strcmp(argv[1], "KILL");
   while (argv[command] && strcmp(argv[command], "--")) command++;
   if (!argv[command] || !argv[command + 1]) return 2;
   for (int a = 2; a < command; a++) {
@@ -63,7 +65,7 @@ int main(int argc, char** argv) {
         code[n++] = c->bits ? (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, c->bits, 0, 1)
                             : (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, c->value, 0, 1);
       }
-      code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error);
+      code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, kills ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | (unsigned)error);
     }
     if (!known) {
       fprintf(stderr, "no such call: %s\n", argv[a]);
