@@ -32,7 +32,7 @@ enum {
 static const int allowed[] = {
     SYS_read, SYS_write, SYS_close, SYS_fstat, SYS_lseek, SYS_mmap, SYS_munmap, SYS_mprotect, SYS_brk, SYS_rt_sigaction, SYS_rt_sigprocmask,
     SYS_rt_sigreturn, SYS_rt_sigtimedwait, SYS_sched_yield, SYS_nanosleep, SYS_clock_nanosleep, SYS_getpid, SYS_gettid, SYS_exit, SYS_exit_group, SYS_futex,
-    SYS_sigaltstack, SYS_set_robust_list, SYS_set_tid_address, SYS_rseq, SYS_ppoll, SYS_recvfrom, SYS_sendto, SYS_tgkill, SYS_tkill, SYS_kill,
+    SYS_sigaltstack, SYS_set_robust_list, SYS_set_tid_address, SYS_rseq, SYS_ppoll, SYS_tgkill, SYS_tkill, SYS_kill,
     SYS_newfstatat, SYS_getrandom, SYS_wait4, SYS_pselect6, SYS_epoll_ctl,
 #ifdef SYS_poll
     SYS_poll, SYS_epoll_wait,
@@ -50,6 +50,12 @@ static int make_filter() {
     ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i], 0, 1));
     ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   }
+  ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_recvfrom, 1, 0));  // as the program makes them
+  ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendto, 0, 4));
+  ADD(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args) + 24));
+  ADD(BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, MSG_DONTWAIT, 0, 1));
+  ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP));
+  ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 435 /* clone3 */, 0, 1));
   ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS));
   ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3));  // threads only
