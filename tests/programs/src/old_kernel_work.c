@@ -48,7 +48,20 @@ static void* overflows(void* p) {
   here[0] = 1;
   return overflows((void*)&here[1]) + here[0];
 }
+static void* looks_below(void* p) {
+  pthread_attr_t attr;
+  void* low;
+  size_t size;
+  int ends[2];
+  if (pthread_getattr_np(pthread_self(), &attr) || pthread_attr_getstack(&attr, &low, &size) || pipe(ends)) exit(1);
+  long r = write(ends[1], (char*)low - 1, 1);  // the kernel reads it for us
+  printf("below the stack: %s\n", said(r));
+  return p;
+}
 static void guard() {
+  pthread_t below;
+  pthread_create(&below, NULL, looks_below, NULL);
+  pthread_join(below, NULL);
   pid_t pid = fork();
   if (pid == 0) {
     pthread_t t;
