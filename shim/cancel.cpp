@@ -255,9 +255,9 @@ void cancel_self() {
   FiberRecord* me = self();
   Cancellation& s = state_of(me);
   void* result = s.leaves ? s.result : PTHREAD_CANCELED;
-  cancel_leave(me, result);
   // As a libc with such a function does: cleanup handlers find cancellation disabled.
   if (!s.leaves && libc_wait.end.load(std::memory_order_relaxed)) REAL(pthread_setcancelstate)(PTHREAD_CANCEL_DISABLE, nullptr);
+  cancel_leave(me, result);
   thread_exit(result);
 }
 
@@ -272,6 +272,7 @@ void cancel_leave(FiberRecord* me, void* result) {
   s.result = result;
   s.requested.store(true, std::memory_order_relaxed);
   s.exiting.store(false, std::memory_order_relaxed);  // it begins to exit where it is left to
+  __atomic_fetch_and(tcb_cancelhandling(me->tcb), ~kLibcExiting, __ATOMIC_RELAXED);
   interrupt(me, kInterruptCancel | kInterruptLeave);
   __builtin_longjmp(back, 1);
 }
@@ -279,6 +280,13 @@ void cancel_leave(FiberRecord* me, void* result) {
 void test_cancel() {
   FiberRecord* me = self();
   if (__builtin_expect(cancel_pending(me), 0)) cancel_self();
+}
+
+void test_cancel_as_libc() {
+  FiberRecord* me = self();
+  if (__builtin_expect(!cancel_pending(me), 1)) return;
+  if (!me->queued) pthread_testcancel();
+  cancel_self();
 }
 
 bool cancel_is_asynchronous(FiberRecord* me) { return state_of(me).asynchronous.load(std::memory_order_relaxed); }
@@ -350,13 +358,12 @@ void cancel_poked(siginfo_t*, void* context) {
     return;
   }
   if (in_wait(me) || !cancel_pending(me)) return;
-  // libc must not unwind a stack on which a wait is queued: then the handler that has interrupted that wait is left.
-  if (!me->queued && end_libc_wait(me->tcb, uc)) return;
+  if (end_libc_wait(me->tcb, uc)) return;
   if (!due_at(me, interrupted_pc(uc)) || !inject_call(context, cancel_self)) signal_look_again(context);
 }
 
 void cancel_handler_over(FiberRecord* me, void* context) {
-  if (!me->queued && cancel_pending(me)) end_libc_wait(me->tcb, static_cast<ucontext_t*>(context));
+  if (cancel_pending(me)) end_libc_wait(me->tcb, static_cast<ucontext_t*>(context));
 }
 
 void cancel_reset_after_fork() {
@@ -381,7 +388,7 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   s.requested.store(true, std::memory_order_seq_cst);
   __atomic_fetch_or(tcb_cancelhandling(f->tcb), kLibcCanceled, __ATOMIC_SEQ_CST);
   if (f == self()) {
-    cancel_if_asynchronous();
+    if (!in_wait(f) && asynchronous_and_pending(f)) test_cancel_as_libc();
     return 0;
   }
   // The signal bit brings it to where asynchronous cancellation is looked for, should it not be running.

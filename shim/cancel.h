@@ -20,6 +20,8 @@ bool cancel_pending(FiberRecord* me);
 [[noreturn]] void cancel_self();
 // cancel_self() if cancel_pending().
 void test_cancel();
+// The same as pthread_testcancel() does it, which differs from libc's waits in the state that cleanup handlers find.
+void test_cancel_as_libc();
 // The caller's type, whatever its state.
 bool cancel_is_asynchronous(FiberRecord* me);
 // cancel_self() if that is pending and the caller's type is asynchronous.

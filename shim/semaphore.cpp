@@ -50,11 +50,11 @@ int fail(int e) {
 
 bool likely_to_wait(sem_t* sem) { return value_in(of(sem).word.load(std::memory_order_relaxed)) == 0; }
 
-int wait_on(sem_t* sem, clockid_t clock, const timespec* t, bool timed) {
+int wait_on(sem_t* sem, clockid_t clock, const timespec* t, bool timed, void (*test)() = test_cancel_as_libc) {
   Semaphore& s = of(sem);
   FiberRecord* me = self();
   if (timed && !valid(*t)) return fail(EINVAL);  // at once, as NPTL
-  test_cancel();
+  test();
   for (;;) {
     if (try_wait(s)) return 0;
     Waiter w;
@@ -152,7 +152,7 @@ FIBERTHREAD_EXPORT int sem_clockwait(sem_t* sem, clockid_t clock, const timespec
     Blocking blocking(likely_to_wait(sem));
     return REAL(sem_clockwait)(sem, clock, t);
   }
-  return wait_on(sem, clock, t, true);
+  return wait_on(sem, clock, t, true, test_cancel);
 }
 
 FIBERTHREAD_EXPORT int sem_getvalue(sem_t* sem, int* value) noexcept {

@@ -1,7 +1,9 @@
 // Our kernel handler, and how the program's are run.
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <ucontext.h>
+#include <unwind.h>
 
 #include "sched/dumper.h"
 #include "sched/report.h"
@@ -82,26 +84,28 @@ uint64_t mask_during(uint64_t before, const Action& a, int sig) {
 // Returns as well when cancel_leave() leaves a handler that interrupts a wait. Nothing of ours is used from then on. A handler on top of that,
 // which has interrupted no wait of its own, is left with it.
 [[gnu::noinline]] void call_on(FiberRecord* me, char* stack, const Action& a, int sig, siginfo_t* info, ucontext_t* context) {
-  void* back[5];
-  if (in_wait(me)) {
-    if (__builtin_setjmp(back) != 0) return;
-    state_of(me).back = back;
-    me->queued_below = me->queued;
-  }
-  if (!stack) return call(a, sig, info, context);
   struct Arguments {
+    char* stack;
     const Action& a;
     int sig;
     siginfo_t* info;
     ucontext_t* context;
-  } arguments{a, sig, info, context};
-  fiberthread_call_on(
-      stack,
-      [](void* p) {
-        auto& x = *static_cast<Arguments*>(p);
-        call(x.a, x.sig, x.info, x.context);
-      },
-      &arguments);
+    static void call_here(void* p) {
+      auto& x = *static_cast<Arguments*>(p);
+      call(x.a, x.sig, x.info, x.context);
+    }
+    static void call_there(void* p) {
+      auto& x = *static_cast<Arguments*>(p);
+      if (x.stack) fiberthread_call_on(x.stack, call_here, p);
+      else call_here(p);
+    }
+  } arguments{stack, a, sig, info, context};
+  if (!in_wait(me)) return Arguments::call_there(&arguments);
+  void* back[5];
+  if (__builtin_setjmp(back) != 0) return;
+  state_of(me).back = back;
+  me->queued_below = me->queued;
+  fiberthread_call_to_leave(Arguments::call_there, &arguments);
 }
 
 // Runs what is pending for the fiber and not blocked, and leaves Busy, once. True if all handlers asked for SA_RESTART.
@@ -445,6 +449,14 @@ extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fi
 }  // namespace signals
 
 using namespace signals;
+
+// Asked by the frame of fiberthread_call_to_leave(). Cleanup handlers of the program's handler have run by now.
+extern "C" __attribute__((visibility("hidden"), used)) _Unwind_Reason_Code fiberthread_leave_personality(
+    int, _Unwind_Action actions, _Unwind_Exception_Class, _Unwind_Exception*, _Unwind_Context*) {
+  constexpr int kEnds = _UA_FORCE_UNWIND | _UA_CLEANUP_PHASE;
+  if ((actions & kEnds) == kEnds && tls_current) cancel_leave(tls_current, PTHREAD_CANCELED);
+  return _URC_CONTINUE_UNWIND;
+}
 
 void signal_look_again(void* context) {
   auto* uc = static_cast<ucontext_t*>(context);

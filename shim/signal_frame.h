@@ -65,5 +65,7 @@ char* stack_of_kernel_thread(FiberRecord* me, const Action& a, uintptr_t sp);
 
 // signal_frame_<arch>.S
 extern "C" void fiberthread_call_on(char* top, void (*function)(void*), void* argument) __attribute__((visibility("hidden")));
+// libc may unwind out of the function because it has found a request to cancel: then cancel_leave() is called instead.
+extern "C" void fiberthread_call_to_leave(void (*function)(void*), void* argument) __attribute__((visibility("hidden")));
 
 }  // namespace fiberthread::signals

@@ -86,50 +86,50 @@ struct Case {
   int rounds;
 };
 const Case cases[] = {
-    {"wait", [] { wait(nullptr); }, 100},
-    {"waitpid", [] { waitpid(child, nullptr, 0); }, 100},
+    {"wait", [] { wait(nullptr); }, 40},
+    {"waitpid", [] { waitpid(child, nullptr, 0); }, 40},
     {"waitid",
      [] {
        siginfo_t i;
        waitid(P_PID, child, &i, WEXITED);
      },
-     100},
+     40},
     {"F_SETLKW",
      [] {
        struct flock l = {};
        l.l_type = F_WRLCK;
        fcntl(locked_file, F_SETLKW, &l);
      },
-     100},
+     40},
     {"F_OFD_SETLKW",
      [] {
        struct flock l = {};
        l.l_type = F_WRLCK;
        fcntl(locked_file, F_OFD_SETLKW, &l);
      },
-     100},
-    {"lockf", [] { lockf(locked_file, F_LOCK, 0); }, 100},
-    {"mq_receive", [] { mq_receive(mq_empty, memory, sizeof memory, nullptr); }, 100},
+     40},
+    {"lockf", [] { lockf(locked_file, F_LOCK, 0); }, 40},
+    {"mq_receive", [] { mq_receive(mq_empty, memory, sizeof memory, nullptr); }, 40},
     {"mq_timedreceive",
      [] {
        timespec t = after(1000);
        mq_timedreceive(mq_empty, memory, sizeof memory, nullptr, &t);
      },
-     100},
-    {"mq_send", [] { mq_send(mq_full, "x", 1, 0); }, 100},
+     40},
+    {"mq_send", [] { mq_send(mq_full, "x", 1, 0); }, 40},
     {"msgrcv",
      [] {
        message m;
        msgrcv(queue, &m, sizeof m.text, 0, 0);
      },
-     100},
+     40},
     {"msgsnd",
      [] {
        message m = {1, {}};
        msgsnd(full_queue, &m, sizeof m.text, 0);
      },
-     100},
-    {"open of a FIFO", [] { open("fifo", O_RDONLY); }, 100},
+     40},
+    {"open of a FIFO", [] { open("fifo", O_RDONLY); }, 40},
     {"aio_suspend",
      [] {
        static aiocb cb;
@@ -141,15 +141,15 @@ const Case cases[] = {
        const aiocb* list[] = {&cb};
        if (once) aio_suspend(list, 1, nullptr);
      },
-     100},
+     40},
     {"sigsuspend",
      [] {
        sigset_t none;
        sigemptyset(&none);
        sigsuspend(&none);
      },
-     100},
-    {"pause", [] { pause(); }, 100},
+     40},
+    {"pause", [] { pause(); }, 40},
     {"system", [] { system("exec sleep 1000"); }, 10},
 };
 
@@ -285,7 +285,7 @@ void at_the_same_time() {
     fflush(stdout);
     int lost = 0, wrong = 0;
     bool fifo = !strncmp(e.name, "open", 4);
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 100; i++) {
       stage = 0;
       opened = -1;
       fifo_writer = -1;
@@ -377,6 +377,10 @@ void computes(int) {
   while (!go_on) {
   }
 }
+void computes_and_opens(int) {
+  computes(0);
+  close(open("/dev/null", O_RDONLY));
+}
 pthread_mutex_t mutex;
 pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
 std::atomic<int> unlocked;
@@ -433,28 +437,32 @@ void in_handlers() {
   }
   printf("in a handler that computes: %d, %d cleaned, %d destroyed\n", ended, cleaned.load(), destroyed.load());
 
-  ended = 0;
   pthread_mutexattr_t checked;
   pthread_mutexattr_init(&checked);
   pthread_mutexattr_settype(&checked, PTHREAD_MUTEX_ERRORCHECK);
   pthread_mutex_init(&mutex, &checked);
-  int wrong = 0;
-  for (int i = 0; i < 50; i++) {
-    pthread_t t;
-    stage = in_handler = 0;
-    unlocked = -1;
-    pthread_create(&t, nullptr, in_cond_wait, nullptr);
-    wait_for_stage(1);
-    usleep(1000);
-    pthread_kill(t, SIGUSR1);
-    while (!in_handler) sched_yield();
-    usleep(1000);
-    pthread_cancel(t);
-    ended += result_of(t) == PTHREAD_CANCELED;
-    wrong += unlocked != 0;
+  for (int opens = 0; opens < 2; opens++) {
+    a.sa_handler = computes_and_opens;
+    sigaction(SIGUSR2, &a, nullptr);
+    int wrong = ended = 0;
+    for (int i = 0; i < 50; i++) {
+      pthread_t t;
+      stage = in_handler = go_on = 0;
+      unlocked = -1;
+      pthread_create(&t, nullptr, in_cond_wait, nullptr);
+      wait_for_stage(1);
+      usleep(1000);
+      pthread_kill(t, opens ? SIGUSR2 : SIGUSR1);
+      while (!in_handler) sched_yield();
+      if (!opens) usleep(1000);
+      pthread_cancel(t);
+      go_on = 1;
+      ended += result_of(t) == PTHREAD_CANCELED;
+      wrong += unlocked != 0;
+    }
+    pthread_cond_broadcast(&cond);
+    printf("in a handler over a condition variable that %s: %d, %d without the mutex\n", opens ? "opens" : "waits", ended, wrong);
   }
-  pthread_cond_broadcast(&cond);
-  printf("in a handler over a condition variable: %d, %d without the mutex\n", ended, wrong);
 }
 
 // ---- threads of libc's own ----
@@ -525,6 +533,7 @@ void prepare() {
   mq_send(mq_full, "x", 1, 0);
   int ready[2];
   assert(pipe(ready) == 0);
+  pid_t parent = getpid();
   child = fork();
   if (child == 0) {
     struct flock l = {};
@@ -532,7 +541,8 @@ void prepare() {
     l.l_len = 10;
     fcntl(locked_file, F_SETLK, &l);
     write(ready[1], "x", 1);
-    for (;;) sleep(1000);
+    while (getppid() == parent) sleep(1);
+    _exit(0);
   }
   char c;
   read(ready[0], &c, 1);
@@ -541,6 +551,7 @@ void prepare() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
   if (argc > 1) seed = static_cast<unsigned>(atoi(argv[1]));
   prepare();
   at_any_moment();

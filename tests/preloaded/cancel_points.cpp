@@ -366,8 +366,12 @@ const Case cases[] = {
 
 volatile int stage;       // 1: about to call, 2: returned
 bool cleaned;
+int state_seen;  // by the cleanup handler
 
-void cleanup(void*) { cleaned = true; }
+void cleanup(void*) {
+  cleaned = true;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state_seen);
+}
 
 struct Guard {
   bool* destroyed;
@@ -491,22 +495,24 @@ int main(int argc, char** argv) {
     if (argc > 1 && strcmp(argv[1], c.name) != 0) continue;
     pthread_t t;
     cleaned = destroyed = mutex_held_in_cleanup = false;
+    state_seen = -1;
     stage = 0;
     printf("%s:", c.name);
     fflush(stdout);
     if (!strstr(c.name, "aio")) {
       pthread_create(&t, nullptr, pending, (void*)&c);
       printf(" %s", end_of(t));
-      printf(" %d%d%d", cleaned, destroyed, mutex_held_in_cleanup);
+      printf(" %d%d%d%d", cleaned, destroyed, mutex_held_in_cleanup, state_seen);
     }
     if (c.waits) {
       cleaned = destroyed = mutex_held_in_cleanup = false;
+      state_seen = -1;
       pthread_create(&t, nullptr, waiting, (void*)&c);
       let_it_wait();
       bool in_it = stage == 1;
       pthread_cancel(t);
       printf(", waiting %d: %s", in_it, end_of(t));
-      printf(" %d%d%d", cleaned, destroyed, mutex_held_in_cleanup);
+      printf(" %d%d%d%d", cleaned, destroyed, mutex_held_in_cleanup, state_seen);
     } else {
       pthread_create(&t, nullptr, disabled, (void*)&c);
       const char* e = end_of(t);
