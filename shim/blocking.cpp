@@ -113,6 +113,7 @@ template <class Call>
 auto blocked(bool likely, Call call) {
   if (!likely || !has_slot_to_give()) return call();
   Blocking blocking;
+  cancel_if_asynchronous();  // a libc that is so already does not look
   return call();
 }
 

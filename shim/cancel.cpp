@@ -218,14 +218,14 @@ void adopt(FiberRecord* f) {
   f->interrupts.fetch_or(kInterruptCancel, std::memory_order_seq_cst);
 }
 
-bool asynchronous_and_pending(FiberRecord* me) {
-  return (state_of(me).asynchronous.load(std::memory_order_relaxed) || state_of(me).leaves) && cancel_pending(me);
-}
+// Its type, or that of the wait of libc's which its handler has interrupted.
+bool is_asynchronous(FiberRecord* f) { return state_of(f).asynchronous.load(std::memory_order_seq_cst) || libc_is_asynchronous(f); }
+
+bool asynchronous_and_pending(FiberRecord* me) { return (is_asynchronous(me) || state_of(me).leaves) && cancel_pending(me); }
 
 // May it end where it was stopped?
 bool due_at(FiberRecord* me, uintptr_t pc) {
-  if (in_wait(me) || !cancel_pending(me)) return false;
-  return asynchronous_and_pending(me) || libc_is_asynchronous(me) || libc_wait.holds(pc);
+  return !in_wait(me) && cancel_pending(me) && (asynchronous_and_pending(me) || libc_wait.holds(pc));
 }
 }  // namespace
 
@@ -359,7 +359,11 @@ void cancel_poked(siginfo_t*, void* context) {
   }
   if (in_wait(me) || !cancel_pending(me)) return;
   if (end_libc_wait(me->tcb, uc)) return;
-  if (!due_at(me, interrupted_pc(uc)) || !inject_call(context, cancel_self)) signal_look_again(context);
+  if (due_at(me, interrupted_pc(uc))) {
+    if (inject_call(context, cancel_self)) return;
+    me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);  // it looks when Busy ends
+  }
+  signal_look_again(context);
 }
 
 void cancel_handler_over(FiberRecord* me, void* context) {
@@ -392,7 +396,7 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
     return 0;
   }
   // The signal bit brings it to where asynchronous cancellation is looked for, should it not be running.
-  interrupt(f, kInterruptCancel | (s.asynchronous.load(std::memory_order_seq_cst) ? uint32_t{kInterruptSignal} : 0));
+  interrupt(f, kInterruptCancel | (is_asynchronous(f) ? uint32_t{kInterruptSignal} : 0));
   // With cancellation off, the signal would only end calls that no handler lets go on, like poll(). Who turns it on looks at
   // the request afterwards.
   if (!f->kernel && !s.disabled.load(std::memory_order_seq_cst) && f->state.load(std::memory_order_seq_cst) == State::Running) {
