@@ -23,6 +23,12 @@
 #include "sched/syscall.h"
 #include "sched/worker.h"
 
+extern "C" {
+// How handlers, and on AArch64 injected calls, end; shim/signal_frame_<arch>.S.
+void fiberthread_sigreturn() __attribute__((visibility("hidden")));
+extern const char fiberthread_sigreturn_end[] __attribute__((visibility("hidden")));
+}
+
 #if defined(__x86_64__)
 extern "C" {
 void __restore_rt() __attribute__((visibility("hidden")));
@@ -40,7 +46,6 @@ uint32_t fiberthread_xsave_sizes[3] = {};
 namespace fiberthread {
 
 void (*preempt_poke_hook)(siginfo_t*, void* ucontext) = nullptr;
-void (*inject_hook)(void* ucontext, void (*fn)()) = nullptr;
 
 namespace {
 
@@ -133,15 +138,16 @@ int look_at_object(dl_phdr_info* info, size_t, void* data) {
   return 0;
 }
 
-uintptr_t never_low = 0, never_high = 0;
 std::atomic<uintptr_t> asleep_low{0}, asleep_high{0};
 
 Code code_at(uintptr_t pc) {
-  if (pc - never_low < never_high - never_low) return Code::Never;
+  // Not even in tests that are linked with them.
+  auto within = [pc](void (*low)(), const char* high) {
+    return pc - reinterpret_cast<uintptr_t>(low) < reinterpret_cast<uintptr_t>(high) - reinterpret_cast<uintptr_t>(low);
+  };
+  if (within(fiberthread_sigreturn, fiberthread_sigreturn_end)) return Code::Never;
 #if defined(__x86_64__)
-  if (pc - reinterpret_cast<uintptr_t>(&fiberthread_trampoline) <
-      reinterpret_cast<uintptr_t>(fiberthread_trampoline_end) - reinterpret_cast<uintptr_t>(&fiberthread_trampoline))
-    return Code::Never;
+  if (within(fiberthread_trampoline, fiberthread_trampoline_end)) return Code::Never;
 #endif
   uint32_t version = ranges_version.load(std::memory_order_acquire);
   unsigned low = 0, high = ranges.count < Ranges::kMax ? ranges.count : Ranges::kMax;
@@ -500,11 +506,6 @@ bool inject_call(void* ucontext, void (*fn)()) {
   if (code_at(interrupted_pc(uc)) == Code::Never || !has_room(f, uc)) return false;
   inject(uc, fn);
   return true;
-}
-
-void preempt_never(const char* low, const char* high) {
-  never_low = reinterpret_cast<uintptr_t>(low);
-  never_high = reinterpret_cast<uintptr_t>(high);
 }
 
 void preempt_only_asleep(uintptr_t low, uintptr_t high) {

@@ -38,12 +38,6 @@ void preempt_start_worker(Worker* w);
 // Undoes it, before the worker's thread ends.
 void preempt_end_worker(Worker* w);
 
-// AArch64: lets the kernel return into fn() on the fiber's own stack, below which there is room for what the kernel has saved. The layer
-// above does it, by the frames of its handlers.
-extern void (*inject_hook)(void* ucontext, void (*fn)());
-
-// Nothing is ever stopped in this code, not even in tests that are linked with it. There is one such place.
-void preempt_never(const char* low, const char* high);
 // In this code only a fiber that sleeps in a system call is stopped. There is one such place.
 void preempt_only_asleep(uintptr_t low, uintptr_t high);
 // Asks the fiber on that worker, asleep in a system call, to give way; the call is begun anew when it runs again. One that
@@ -80,5 +74,9 @@ bool preempt_wanted(FiberRecord* f);
 // Puts `f`, the caller, into the global queue (in front if f->in_libc) and switches away; returns when it runs again.
 // Called Busy on the fiber's stack.
 void preempt_switch_out(FiberRecord* f);
+
+// Provided by the signals' part, by the frames of its handlers. AArch64: lets the kernel return into fn() on the fiber's own stack, where
+// there is room for what the kernel has saved.
+extern void (*inject_hook)(void* ucontext, void (*fn)());
 
 }  // namespace fiberthread

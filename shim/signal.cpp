@@ -174,7 +174,6 @@ void signal_init() {
   io_init();
   socket_init();
   fd_init();
-  frames_init();
   {
     Locked locked;
     for (int sig = 1; sig <= kSignals; sig++)

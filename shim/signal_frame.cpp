@@ -257,6 +257,10 @@ void frame_inject(void* context, void (*fn)()) {
 
 }  // namespace
 
+}  // namespace signals
+void (*inject_hook)(void*, void (*)()) = signals::frame_inject;
+namespace signals {
+
 uintptr_t stack_pointer(const ucontext_t* uc) { return uc->uc_mcontext.sp; }
 
 bool frame_enter(FiberRecord* me, const Action& a, int sig, const siginfo_t& info, ucontext_t* uc, uint32_t busy, uint64_t before,
@@ -296,13 +300,6 @@ void frame_left(FiberRecord* me, Frame* f) {
 }
 
 #endif
-
-void frames_init() {
-  preempt_never(reinterpret_cast<const char*>(&fiberthread_sigreturn), fiberthread_sigreturn_end);
-#if defined(__aarch64__)
-  inject_hook = frame_inject;
-#endif
-}
 
 }  // namespace signals
 }  // namespace fiberthread

@@ -47,8 +47,6 @@ void frame_left(FiberRecord* me, Frame* frame);
 
 uintptr_t stack_pointer(const ucontext_t* uc);
 
-void frames_init();  // before there are fibers
-
 // ---- the alternate stack ----
 
 // As sigaltstack() from code with that stack pointer. 0 or an errno value.

@@ -96,9 +96,11 @@ inline bool passes(const Test& t, bool* skipped) {
 #define cr_skip(...) mini::skip(__VA_ARGS__)
 #define cr_skip_test cr_skip
 
-int main() {
+// An argument is a part of the names of tests to run.
+int main(int argc, char** argv) {
   int n = 0, bad = 0;
   for (mini::Test* t = mini::Test::first; t; t = t->next) {
+    if (argc > 1 && !strstr(t->name, argv[1])) continue;
     bool skipped = t->options.disabled, ok = skipped || mini::passes(*t, &skipped);
     bad += !ok;
     printf("%s %d - %s::%s%s\n", ok ? "ok" : "not ok", ++n, t->suite, t->name, skipped ? " # SKIP" : "");

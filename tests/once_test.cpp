@@ -105,6 +105,7 @@ Test(once, what_a_thread_ended_in_has_not_been_called, .timeout = 120) {
   }
 }
 
+#if defined(__x86_64__)  // single steps
 // ---- who has come back may unmap it, wherever the one that called the function is on its way out ----
 
 struct OurOnce : Once {
@@ -183,5 +184,6 @@ void may_go_when_a_wait_has_returned() {
 }
 Test(once, may_go_when_a_wait_has_returned, .timeout = 120) { may_go_when_a_wait_has_returned<OurOnce>(); }
 Test(once, pthread_s_may_go_when_a_wait_has_returned, .timeout = 120) { may_go_when_a_wait_has_returned<PosixOnce>(); }
+#endif
 
 }  // namespace
