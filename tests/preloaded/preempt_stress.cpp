@@ -471,13 +471,22 @@ static void signalled(int id) {
 
 // The next alarm is asked for by main, which gets them: by themselves they could come faster than it is through with them when
 // the machine is busy.
-static timer_t* alarms;
+static timer_t timer;
+static bool alarms;
 static void next_alarm() {
   itimerspec once = {{0, 0}, {0, 1000000}};
-  if (alarms) CHECK(timer_settime(*alarms, 0, &once, nullptr) == 0);
+  if (alarms) CHECK(timer_settime(timer, 0, &once, nullptr) == 0);
 }
 
-static void start_signals(timer_t* timer) {
+// Before there are workers: each has a timer, and an emulator of AArch64 has few.
+static void make_timer() {
+  sigevent event = {};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGALRM;
+  CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
+}
+
+static void start_signals() {
   struct sigaction action = {};
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_SIGINFO | SA_RESTART;
@@ -485,16 +494,13 @@ static void start_signals(timer_t* timer) {
   sigaction(SIGALRM, &action, nullptr);
   sem_init(&posted, 0, 0);
   handled = 0;
-  sigevent event = {};
-  event.sigev_notify = SIGEV_SIGNAL;
-  event.sigev_signo = SIGALRM;
-  CHECK(timer_create(CLOCK_MONOTONIC, &event, timer) == 0);
-  alarms = timer;
+  alarms = true;
 }
 
-static void stop_signals(timer_t timer) {
-  alarms = nullptr;
-  timer_delete(timer);
+static void stop_signals() {
+  alarms = false;
+  itimerspec none = {};
+  CHECK(timer_settime(timer, 0, &none, nullptr) == 0);
   usleep(1000);
   CHECK(handled > 0);
   int value;
@@ -567,7 +573,7 @@ int main(int argc, char** argv) {
     fflush(stdout);
     return true;
   };
-  timer_t timer;
+  make_timer();
   if (wanted("floating")) run({floating}, 8, ms);
   if (wanted("malloc")) {
     run({allocating}, 6, ms);
@@ -583,15 +589,15 @@ int main(int argc, char** argv) {
   }
   if (wanted("dlopen")) run({loading}, 6, ms);
   if (wanted("signals")) {
-    start_signals(&timer);
+    start_signals();
     run({signalled}, 6, ms);
-    stop_signals(timer);
+    stop_signals();
   }
   if (wanted("all")) {
     CHECK(file = tmpfile());
-    start_signals(&timer);
+    start_signals();
     run({floating, allocating, iterating, sorting, throwing, printing, loading, signalled}, 16, 2 * ms);
-    stop_signals(timer);
+    stop_signals();
     free_shared();
     read_back();
   }
