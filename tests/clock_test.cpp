@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <initializer_list>
 
 #include "sched/worker.h"
 #include "tests/test.h"
