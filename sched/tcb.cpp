@@ -635,6 +635,7 @@ bool tcb_init(void (*model_main)(), const char** why) {
   return false;
 }
 
+size_t tcb_size() { return L.sizeof_pthread; }
 size_t tcb_reserve() {
 #if defined(__x86_64__)
   return (L.tls_size + 2 * L.tls_align + 63) & ~size_t{63};

@@ -17,6 +17,8 @@ bool tcb_init(void (*model_main)(), const char** why);
 
 // Bytes that TCB and static TLS take at the top of a block, alignment included.
 size_t tcb_reserve();
+// Of libc's struct pthread.
+size_t tcb_size();
 
 // Makes TCB and TLS below `top`, all modules' TLS initialised, and links it into the loader's stack list. Sets
 // f.tcb, f.context.tp. Calls malloc: fiber or native thread only. Returns false without memory.

@@ -55,15 +55,16 @@ struct Field {
   // `set`(value, &old) is what changes it from `cleared`.
   void find(int (*set)(int, int*), int value, int cleared) {
     if (offset.load(std::memory_order_acquire) >= 0) return;
-    constexpr size_t kLook = 2048;
-    unsigned char before[kLook];
+    // All of it: glibc 2.34 and 2.35 have these two at its very end.
+    unsigned char before[4096];
+    const size_t size = tcb_size() < sizeof before ? tcb_size() : sizeof before;
     auto* tcb = static_cast<volatile unsigned char*>(self()->tcb);
     Busy busy;
     int old;
-    for (size_t i = 0; i < kLook; i++) before[i] = tcb[i];
+    for (size_t i = 0; i < size; i++) before[i] = tcb[i];
     if (set(value, &old) != 0) return;
     int32_t at = -1;
-    for (size_t i = 0; i < kLook && at < 0; i++)
+    for (size_t i = 0; i < size && at < 0; i++)
       if (before[i] != tcb[i]) at = static_cast<int32_t>(i);
     uint32_t changed = at >= 0 ? before[at] ^ tcb[at] : 0;
     set(old, nullptr);

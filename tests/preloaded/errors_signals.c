@@ -1,5 +1,6 @@
 // Signals: every call that sets, masks, sends and waits for them.
 #include "errors.h"
+#include "old_libc.h"
 
 #include <poll.h>
 #include <sys/epoll.h>

@@ -1,5 +1,6 @@
 // Calls that wait until descriptors are ready: each on every kind of descriptor, mixed ones, masks, timeouts, epoll in epoll.
 #include "waiting.h"
+#include "old_libc.h"
 
 extern int __poll_chk(struct pollfd*, nfds_t, int, size_t);
 extern int __ppoll_chk(struct pollfd*, nfds_t, const struct timespec*, const sigset_t*, size_t);
