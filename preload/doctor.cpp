@@ -143,8 +143,6 @@ void look_at_machine() {
   constexpr unsigned long kFsgsbase = 2;
   if (getauxval(AT_HWCAP2) & kFsgsbase) good("FSGSBASE: a switch needs no system call");
   else lacking("FSGSBASE", "each switch asks the kernel to set the thread pointer, and costs some 100 ns more");
-  if (first_line("/proc/self/status", "x86_Thread_features:").find("shstk") != std::string::npos)
-    fatal("shadow stacks", "this process has them, and fibers have none of their own");
 #endif
   if (preemption_timers()) good("timers of threads' CPU time: fibers that compute are preempted");
   else lacking("timers of threads' CPU time", "fibers that compute are not preempted: while others wait, they go on in kernel threads of their own");

@@ -12,8 +12,15 @@ namespace {
 
 constexpr unsigned long kHwcap2Fsgsbase = 2;  // Linux' HWCAP2_FSGSBASE, of asm/hwcap2.h
 constexpr long kArchSetFs = 0x1002;
+constexpr long kArchShadowStackStatus = 0x5005;
+
+#else
+
+constexpr long kGetShadowStackStatus = 74;  // of prctl()
 
 #endif
+
+constexpr uint64_t kShadowStackOn = 1;
 
 }  // namespace
 
@@ -57,6 +64,16 @@ __attribute__((noinline)) void set_thread_pointer(void* tp) {
 #elif defined(__aarch64__)
   asm volatile("msr tpidr_el0, %0" ::"r"(tp) : "memory");
 #endif
+}
+
+bool has_shadow_stack() {
+  uint64_t status = 0;
+#if defined(__x86_64__)
+  long r = raw_syscall(SYS_arch_prctl, kArchShadowStackStatus, arg(&status));
+#else
+  long r = raw_syscall(SYS_prctl, kGetShadowStackStatus, arg(&status));
+#endif
+  return r == 0 && status & kShadowStackOn;
 }
 
 }  // namespace fiberthread

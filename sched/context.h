@@ -84,4 +84,7 @@ void make_context(Context& c, char* stack_high, void* tp, void (*entry)(void*), 
 
 void set_thread_pointer(void* tp);
 
+// Has the calling thread a shadow stack, where the processor keeps return addresses a second time? A switch would leave it behind.
+bool has_shadow_stack();
+
 }  // namespace fiberthread
