@@ -41,7 +41,7 @@ static void attributes(void) {
 // Of the keys beyond the first 32, a thread's values are allocated when it sets the first one.
 static void keys(void) {
   pthread_key_t all[200];
-  int r;
+  int r = 0;
   for (int i = 0; i < 200; i++) assert(pthread_key_create(&all[i], NULL) == 0);
   show("pthread_setspecific", "no memory", WITHOUT(r, pthread_setspecific(all[199], &r)));
   (void)WITHOUT(r, tss_set(all[199], &r));
@@ -50,7 +50,7 @@ static void keys(void) {
   for (int i = 0; i < 200; i++) pthread_key_delete(all[i]);
 }
 
-static void* create(void* p) {
+static void create(void) {
   // On fibers it may come out of a block that is there already, on NPTL with its memory in a stack that is.
   pthread_t t;
   int r;
@@ -58,6 +58,9 @@ static void* create(void* p) {
   show("pthread_create", "no memory, either way", r == EAGAIN ? 0 : r);
   if (r == 0) pthread_join(t, NULL);
   if (CASE("afterwards", pthread_create, &t, NULL, no_work, NULL) == 0) CASE("afterwards", pthread_join, t, NULL);
+}
+static void* create_there(void* p) {
+  create();
   return p;
 }
 static void threads(void) {
@@ -65,8 +68,8 @@ static void threads(void) {
   fflush(stdout);
   pid_t pid = fork();
   if (pid == 0) {
-    create(NULL);
-    elsewhere(create, NULL);
+    create();
+    elsewhere(create_there, NULL);
     fflush(stdout);
     _exit(0);
   }
