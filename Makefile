@@ -1,4 +1,5 @@
 # make, make deps, make demo, make test, make apps, make soak, make bench, make bench-servers, make install, make clean.
+# make compilers COMPILERS='gcc-14 clang-19': all of it by each of them (gcc and clang), without a warning.
 # make test-systems SYSTEMS='bookworm trixie sid', make test-glibc VERSIONS='2.34 2.43': the tests on other systems, and with other releases of glibc.
 # Variants, each in a build directory of its own: DEBUG=1, SANITIZE=address|undefined (unit tests only), CROSS=aarch64.
 # Other defaults: DEFINES='-DFIBERTHREAD_DEFAULT_WORKERS=4 -DFIBERTHREAD_DEFAULT_STACK_SIZE=262144 -DFIBERTHREAD_QUEUE_SIZE=4096' with a
@@ -176,6 +177,17 @@ emulated: $(SO) unit $(EMULATED:%=$(BUILD)/tests/preloaded/%)
 unit: $(UNIT_TESTS)
 preloaded: $(PRELOADED)
 test-programs: all unit examples $(PRELOADED)
+
+# All of it by each compiler that is here, in a directory of its own, without a warning; and the public headers.
+.PHONY: compilers
+compilers:
+	@tests/deps build test
+	@for c in $(or $(COMPILERS),gcc clang); do \
+		echo "$$($$c --version | head -n 1)"; \
+		$(MAKE) --no-print-directory CC=$$c CXX=$$(echo $$c | sed 's/gcc/g++/; s/clang/clang++/') WERROR=1 BUILD=build/$$c test-programs bench-programs || exit; \
+	done
+	@$(MAKE) --no-print-directory all
+	@tests/run quick/install
 
 .PHONY: deps demo test test-systems test-glibc apps soak bench bench-servers
 deps:

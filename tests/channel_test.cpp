@@ -340,7 +340,6 @@ Test(channel, cancellation_ends_a_wait_and_loses_nothing) {
       if (sends)
         while (tx.try_send(Counted(0)) == 0) {}
       std::atomic<FiberRecord*> waits{nullptr};
-      std::atomic<bool> go{false};
       Threads t;
       t.fiber([&, &tx = tx, &rx = rx, sends = sends, capacity = capacity] {
         Counted v(9);

@@ -99,7 +99,7 @@ Test(fiber_api, options_that_cannot_be_had) {
 }
 
 Test(fiber_api, stack_size) {
-  for (size_t size : {size_t{PTHREAD_STACK_MIN}, size_t{200'000}, size_t{1} << 20}) {
+  for (size_t size : {static_cast<size_t>(PTHREAD_STACK_MIN), size_t{200'000}, size_t{1} << 20}) {
     size_t got = 0;
     Fiber f = Fiber::spawn(FiberOptions{size, nullptr, false, true}, [&] {
       pthread_attr_t a;

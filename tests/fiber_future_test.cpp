@@ -322,7 +322,6 @@ void consumed_in_each_way(int workers, uint64_t seed) {
   };
   Shared shared[kPairs] = {};
   std::atomic<FiberRecord*> consumer[kPairs] = {};
-  std::atomic<bool> over{false};
   std::atomic<long> consumed{0}, given_up{0}, cancelled{0};
   std::atomic<int> left{kPairs};
   Threads t;

@@ -53,7 +53,7 @@ Test(parking_lot, queues_keep_their_order_whatever_is_taken_out) {
 }
 
 Test(parking_lot, first_come_first_woken) {
-  char address;
+  char address = 0;
   std::vector<int> order;  // one at a time writes
   std::atomic<int> woken{0};
   Threads t;
@@ -75,7 +75,7 @@ Test(parking_lot, first_come_first_woken) {
 }
 
 Test(parking_lot, wakes_as_many_as_asked_and_says_so) {
-  char address;
+  char address = 0;
   std::atomic<int> woken{0};
   Threads t;
   for (int i = 0; i < 10; i++)
@@ -99,14 +99,14 @@ Test(parking_lot, wakes_as_many_as_asked_and_says_so) {
 }
 
 Test(parking_lot, who_is_told_not_to_wait_is_not_queued) {
-  char address;
+  char address = 0;
   Waiter w;
   cr_assert(park(&address, w, [] { return false; }, {"test"}) == WakeReason::Invalid);
   cr_assert_eq(queued(&address), 0u);
 }
 
 Test(parking_lot, wake_up_before_the_sleep_counts) {
-  char address;
+  char address = 0;
   auto self_wake = [&] {
     Waiter w;
     auto wake = [&] { cr_assert_eq(unpark_all(&address), 1u); };
@@ -118,7 +118,7 @@ Test(parking_lot, wake_up_before_the_sleep_counts) {
 }
 
 void times_out() {
-  char address;
+  char address = 0;
   for (uint64_t ms : {0, 1, 15}) {
     Waiter w;
     uint64_t deadline = now_ns() + ms * kMs;
@@ -138,7 +138,7 @@ Test(parking_lot, times_out_but_not_early) {
 }
 
 Test(parking_lot, interrupts_of_the_mask_end_a_wait) {
-  char address;
+  char address = 0;
   for (bool kernel : {true, false}) {
     std::atomic<FiberRecord*> who{nullptr};
     std::atomic<int> phase{0};
@@ -173,7 +173,7 @@ Test(parking_lot, interrupts_of_the_mask_end_a_wait) {
 }
 
 Test(parking_lot, token_and_tag_go_between_waiter_and_waker) {
-  char address;
+  char address = 0;
   Threads t;
   for (uint32_t i = 0; i < 8; i++)
     t.fiber([&, i] {
@@ -306,7 +306,7 @@ Test(parking_lot, who_does_not_belong_there_is_woken_instead_of_moved) {
   while (woken != 4) yield();
   cr_assert_eq(queued(&to), 2u);
   MoveAnswer not_asked{true};
-  char nobody;
+  char nobody = 0;
   cr_assert_eq(requeue_waiters(&nobody, &to, answer_move, &not_asked), 0u);
   cr_assert_eq(not_asked.asked, 0);
   unpark_all(&to);
@@ -400,7 +400,7 @@ Test(parking_lot, counts_of_wake_ups_agree, .timeout = 240) {
 
 #if defined(__x86_64__)  // the emulator cannot fork with threads
 Test(parking_lot, nobody_waits_in_a_forked_child) {
-  char address;
+  char address = 0;
   Threads t;
   for (int i = 0; i < 3; i++)
     t.fiber([&] {

@@ -32,6 +32,7 @@ static void* jumper(void* p) {
 static void* endless(void* p) {
   pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
   for (;;) fsync(fd);
+  return p;
 }
 
 int main(void) {

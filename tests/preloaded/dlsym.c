@@ -74,6 +74,10 @@ int sem_post(sem_t* s) {
   int (*next)(sem_t*) = layer_version ? dlvsym(RTLD_NEXT, "sem_post", layer_version) : dlsym(RTLD_NEXT, "sem_post");
   return next(s);
 }
+static void* posts_it(void* s) {
+  sem_post(s);
+  return NULL;
+}
 
 // ---- half of the threads use those, half the ones that are linked ----
 
@@ -215,7 +219,7 @@ int main() {
     int (*create)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) = dlvsym(libc, "pthread_create", FIRST);
     posts = 0;
     sem_init(&sem, 0, 0);
-    create(&t, NULL, (void* (*)(void*))sem_post, &sem);
+    create(&t, NULL, posts_it, &sem);
     sem_wait(&sem);
     pthread_join(t, NULL);
     _exit(posts);

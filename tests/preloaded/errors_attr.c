@@ -131,9 +131,10 @@ static void affinity_and_mask(void) {
   }
   pthread_attr_init(&a);
   memset(all, 0, sizeof all);
+  cpu_set_t* volatile none = NULL;  // volatile: the header says that it is not to be null
   CASE("no CPU", pthread_attr_setaffinity_np, &a, 8, (cpu_set_t*)all);
   create("no CPU");
-  CASE("none", pthread_attr_setaffinity_np, &a, 0, NULL);
+  CASE("none", pthread_attr_setaffinity_np, &a, 0, none);
   create("none");
   sigset_t mask, now;
   sigemptyset(&mask);

@@ -35,12 +35,12 @@ static void one_timer(clockid_t clock, const char* name, int notify, int signal,
   timer_t timer;
   const char* state = format("%s, %s", name, what);
   if (FAILS(state, timer_create, clock, &e, &timer) != 0) return;
-  struct itimerspec i = {{0, 0}, {0, 1000000000}};
+  struct itimerspec i = {{0, 0}, {0, 1000000000}}, before;
   FAILS(format("%s, tv_nsec 1e9", state), timer_settime, timer, 0, &i, NULL);
   i.it_value.tv_nsec = -1;
   FAILS(format("%s, tv_nsec -1", state), timer_settime, timer, 0, &i, NULL);
   i.it_value = (struct timespec){3600, 0};
-  FAILS(state, timer_settime, timer, 0, &i, &i);
+  FAILS(state, timer_settime, timer, 0, &i, &before);
   FAILS(state, timer_gettime, timer, &i);
   printf("armed %d\n", i.it_value.tv_sec > 3000);
   show_value("timer_getoverrun", state, timer_getoverrun(timer));

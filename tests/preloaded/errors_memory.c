@@ -41,24 +41,27 @@ static void attributes(void) {
 // Of the keys beyond the first 32, a thread's values are allocated when it sets the first one.
 static void keys(void) {
   pthread_key_t all[200];
-  int r;
+  int r = 0;
   for (int i = 0; i < 200; i++) assert(pthread_key_create(&all[i], NULL) == 0);
   show("pthread_setspecific", "no memory", WITHOUT(r, pthread_setspecific(all[199], &r)));
-  WITHOUT(r, tss_set(all[199], &r));
+  (void)WITHOUT(r, tss_set(all[199], &r));
   show_c11("tss_set", "no memory", r);
   printf("value %d\n", pthread_getspecific(all[199]) == NULL);
   for (int i = 0; i < 200; i++) pthread_key_delete(all[i]);
 }
 
-static void* nothing(void* p) { return p; }
 static void create(void) {
   // On fibers it may come out of a block that is there already, on NPTL with its memory in a stack that is.
   pthread_t t;
   int r;
-  WITHOUT(r, pthread_create(&t, NULL, nothing, NULL));
+  (void)WITHOUT(r, pthread_create(&t, NULL, no_work, NULL));
   show("pthread_create", "no memory, either way", r == EAGAIN ? 0 : r);
   if (r == 0) pthread_join(t, NULL);
-  if (CASE("afterwards", pthread_create, &t, NULL, nothing, NULL) == 0) CASE("afterwards", pthread_join, t, NULL);
+  if (CASE("afterwards", pthread_create, &t, NULL, no_work, NULL) == 0) CASE("afterwards", pthread_join, t, NULL);
+}
+static void* create_there(void* p) {
+  create();
+  return p;
 }
 static void threads(void) {
   // In a process that has made none yet, if this one has not.
@@ -66,7 +69,7 @@ static void threads(void) {
   pid_t pid = fork();
   if (pid == 0) {
     create();
-    elsewhere((void* (*)(void*))create, NULL);
+    elsewhere(create_there, NULL);
     fflush(stdout);
     _exit(0);
   }
@@ -80,11 +83,11 @@ static void names(void) {
   snprintf(name, sizeof name, "/errors_memory-%d", getpid());
   s = sem_open(name, O_CREAT, 0600, 1);
   sem_close(s);
-  WITHOUT(s, sem_open(name, 0));
+  (void)WITHOUT(s, sem_open(name, 0));
   show("sem_open", "no memory", s == SEM_FAILED ? errno : 0);
   sem_unlink(name);
   int r;
-  WITHOUT(r, initgroups("root", 0));
+  (void)WITHOUT(r, initgroups("root", 0));
   show("initgroups", "no memory", r == -1 ? errno : 0);
 }
 

@@ -116,10 +116,12 @@ static void semaphores(void) {
   }
 }
 
-#define OPENS(state, ...)                                                \
-  (errno = 0, opened = sem_open(__VA_ARGS__), show("sem_open", state, opened == SEM_FAILED ? errno : 0), opened)
+static sem_t* opened(const char* state, sem_t* s) {
+  show("sem_open", state, s == SEM_FAILED ? errno : 0);
+  return s;
+}
+#define OPENS(state, ...) opened(state, (errno = 0, sem_open(__VA_ARGS__)))
 static void names(void) {
-  sem_t* opened;
   char name[64], long_name[400];
   snprintf(name, sizeof name, "/errors-objects-%d", getpid());
   memset(long_name, 'x', sizeof long_name);

@@ -19,6 +19,10 @@ extern int __ppoll_chk(struct pollfd*, nfds_t, const struct timespec*, const sig
 extern int capset(void*, void*);
 
 static int nothing(void* p) { return 0; }
+static void* waits_for(void* s) {
+  sem_wait(s);
+  return NULL;
+}
 static char child_stack[65536];
 static char theirs[64];  // a semaphore that is root's
 
@@ -161,7 +165,7 @@ static void long_names(void) {
 }
 
 static void bad_memory(void) {
-  void* bad = (void*)8;
+  void* volatile bad = (void*)8;  // volatile: compilers warn of what they see, and it is meant
   cpu_set_t set;
   struct timespec zero = {0, 0};
   struct epoll_event event;
@@ -304,7 +308,7 @@ static void old_names(void) {
   pthread_t t;
   sem_t* go = malloc(sizeof *go);  // for ever: nobody knows when the thread is done with it
   sem_init(go, 0, 0);
-  if (pthread_create(&t, &detached, (void* (*)(void*))sem_wait, go) == 0) CASE("detached", pthread_tryjoin_np, t, NULL);
+  if (pthread_create(&t, &detached, waits_for, go) == 0) CASE("detached", pthread_tryjoin_np, t, NULL);
   sem_post(go);
 }
 

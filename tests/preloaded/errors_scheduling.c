@@ -9,6 +9,7 @@ static void* waits(void* p) {
   *(int*)p = gettid();
   sem_post(&go);
   for (;;) pause();
+  return p;
 }
 static const int values[] = {-1, 0, 1, 2, 3, 4, 5, 6, 7, 99, SCHED_RESET_ON_FORK, INT_MIN};
 static const int priorities[] = {-1, 0, 1, 99, 100};

@@ -99,7 +99,7 @@ struct {
     {"abort handled, returns", [] { signal(SIGABRT, [](int) { tell("handler"); }); others(); as_thread([] { abort(); }); }},
     {"raise", [] { others(); as_thread([] { raise(SIGTERM); for (;;) pause(); }); }},
     {"kill", [] { others(); as_thread([] { kill(getpid(), SIGKILL); for (;;) pause(); }); }},
-    {"fault", [] { others(); as_thread([] { *(volatile int*)8 = 1; }); }},
+    {"fault", [] { others(); as_thread([] { int* volatile nowhere = (int*)8; *nowhere = 1; }); }},
     {"exit waits for threads in atexit",
      [] {
        static std::thread* t;

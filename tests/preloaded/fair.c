@@ -102,8 +102,7 @@ static void* oldest(void* p) {
   return p;
 }
 static void* make_and_join(void* p) {
-  long made = 0;
-  for (; !atomic_load(&set); made++) {
+  while (!atomic_load(&set)) {
     pthread_t t[3];
     for (int i = 0; i < 3; i++)
       if (pthread_create(&t[i], NULL, nothing, NULL) != 0) abort();

@@ -275,6 +275,7 @@ static void cancels(union sigval v) {
 }
 static void* stop(void* p) {
   for (;;) pause();
+  return p;
 }
 static void ends(void) {
   timer_t t;

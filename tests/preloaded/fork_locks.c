@@ -86,6 +86,7 @@ int main() {
   stop = 1;
   for (int i = 0; i < 6; i++) pthread_join(t[i], NULL);
   while (made) usleep(100);
+  for (int i = 0; i < kHoles; i++) free(kept[i]);
   printf("%d children\n", right);
   return 0;
 }

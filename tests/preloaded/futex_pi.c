@@ -202,7 +202,7 @@ int main() {
   pthread_create(&t[0], NULL, dies, NULL);
   while (!has_it) sched_yield();
   show("lock, its owner dies", futex(FUTEX_LOCK_PI, NULL));
-  printf("died %d, mine %d\n", (word & FUTEX_OWNER_DIED) != 0, (word & FUTEX_TID_MASK) == gettid());
+  printf("died %d, mine %d\n", (word & FUTEX_OWNER_DIED) != 0, (pid_t)(word & FUTEX_TID_MASK) == gettid());
   pthread_join(t[0], NULL);
   show("unlock", futex(FUTEX_UNLOCK_PI, NULL));
 
@@ -210,7 +210,7 @@ int main() {
   pthread_create(&t[0], NULL, ends, NULL);
   while (has_it != 2) sched_yield();
   show("lock, its owner ends", futex(FUTEX_LOCK_PI, NULL));
-  printf("died %d, mine %d\n", (word & FUTEX_OWNER_DIED) != 0, (word & FUTEX_TID_MASK) == gettid());
+  printf("died %d, mine %d\n", (word & FUTEX_OWNER_DIED) != 0, (pid_t)(word & FUTEX_TID_MASK) == gettid());
   pthread_join(t[0], NULL);
   show("unlock", futex(FUTEX_UNLOCK_PI, NULL));
   return 0;

@@ -343,7 +343,8 @@ static void run_open(const struct item* i, char* out) {
   } while (0)
 static void run_bad(const struct item* i, char* out) {
   char *at = out, b[8];
-  void* nowhere = (void*)8;
+  void* volatile nowhere = (void*)8;  // volatile: compilers warn of what they see, and it is meant
+  volatile int less = -1, many = 2000;
   int p[2], s[2], dir = open(".", O_RDONLY | O_CLOEXEC), closed = 1000;
   struct iovec v = {b, 1}, wild = {nowhere, 8};
   struct msghdr m = {.msg_iov = &wild, .msg_iovlen = 1};
@@ -358,9 +359,9 @@ static void run_bad(const struct item* i, char* out) {
       SAY(read(s[0], nowhere, 1));
       SAY(read(dir, b, 1));
       SAY(read(p[0], b, 0));
-      SAY(readv(p[0], &v, -1));
+      SAY(readv(p[0], &v, less));
       SAY(readv(p[0], &v, 0));
-      SAY(readv(p[0], &v, 2000));
+      SAY(readv(p[0], &v, many));
       SAY(readv(p[0], nowhere, 1));
       SAY(readv(p[0], &wild, 1));
       SAY(preadv2(p[0], &v, 1, 0, 0));
@@ -374,7 +375,7 @@ static void run_bad(const struct item* i, char* out) {
       SAY(write(s[0], nowhere, 1));
       SAY(write(dir, b, 1));
       SAY(write(p[1], b, 0));
-      SAY(writev(p[1], &v, -1));
+      SAY(writev(p[1], &v, less));
       SAY(writev(p[1], &wild, 1));
       SAY(writev(p[1], nowhere, 1));
       SAY(pwrite(p[1], b, 1, 0));

@@ -482,6 +482,7 @@ static int writer_event_fits(const struct call* c, enum kind kind, enum event e)
     case PART_TIMEOUT: return b & STREAMS && !(c->has & kPipe);
     case PART_DRAINED:  // some stop when a pipe was full once
       if (c->function == do_vmsplice || (c->function == do_sendfile && b & PIPES)) return 0;
+      __attribute__((fallthrough));
     case PART_SIGNAL:
     case PART_RESTART:
     case PART_CLOSES:

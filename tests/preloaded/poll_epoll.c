@@ -48,7 +48,8 @@ static void* take_outer(void* p) {
 static void crowd(int m, void* (*body)(void*), const char* name) {
   pthread_t t[kThreads];
   mode = m;
-  stop = 0, taken = 0;
+  stop = 0;
+  taken = 0;
   ep = epoll_create1(EPOLL_CLOEXEC);
   outer = epoll_create1(EPOLL_CLOEXEC);
   struct epoll_event e = {.events = EPOLLIN};

@@ -186,6 +186,7 @@ static void run(const struct item* i, char* out) {
     case NONBLOCKING:
       set_nonblocking(j.fd, 1);
       flags = fcntl(j.fd, F_GETFL);
+      __attribute__((fallthrough));
     case COMES:
       start_job(&j);
       send_data(&j.e);
@@ -343,6 +344,8 @@ static void bad(const struct item* i, char* out) {
   struct timespec wrong = {0, 1000000000}, negative = {-1, 0}, none = {0, 0};
   struct timeval wrong_tv = {0, -1}, much_tv = {0, 1500000}, none_tv = {0, 0};
   struct pollfd p = {-1, POLLIN, 77};
+  void* volatile nowhere = (void*)8;  // volatile: compilers warn of what they see, and it is meant
+  volatile int less = -1, many = 1 << 30;
   fd_set set;
   assert(pipe2(fd, O_CLOEXEC) == 0);
   assert(write(fd[1], "x", 1) == 1);
@@ -354,9 +357,9 @@ static void bad(const struct item* i, char* out) {
     p.fd = closed;
     SAY(poll(&p, 1, -1));
     at += sprintf(at, " %d", p.revents);
-    SAY(poll((void*)8, 1, -1));
+    SAY(poll(nowhere, 1, -1));
     SAY(poll(NULL, 0, 3));
-    SAY(poll(&p, 1 << 30, 0));
+    SAY(poll(&p, many, 0));
     SAY(ppoll(&p, 1, &wrong, NULL));
     SAY(ppoll(&p, 1, &negative, NULL));
     SAY(ppoll(NULL, 0, &none, NULL));
@@ -374,14 +377,14 @@ static void bad(const struct item* i, char* out) {
     FD_SET(fd[0], &set);
     SAY(select(fd[0] + 1, &set, NULL, NULL, &much_tv));
     at += sprintf(at, " %d", FD_ISSET(fd[0], &set) != 0);
-    SAY(select(fd[0] + 1, (void*)8, NULL, NULL, &none_tv));
+    SAY(select(fd[0] + 1, nowhere, NULL, NULL, &none_tv));
     SAY(pselect(0, NULL, NULL, NULL, &wrong, NULL));
     SAY(pselect(0, NULL, NULL, NULL, &negative, NULL));
     SAY(pselect(0, NULL, NULL, NULL, &none, NULL));
   } else {
     SAY(epoll_wait(ep, &ev, 0, 0));
-    SAY(epoll_wait(ep, &ev, -1, -1));
-    SAY(epoll_wait(ep, &ev, 1 << 30, -1));
+    SAY(epoll_wait(ep, &ev, less, -1));
+    SAY(epoll_wait(ep, &ev, many, -1));
     SAY(epoll_wait(closed, &ev, 1, -1));
     SAY(epoll_wait(-1, &ev, 1, -1));
     SAY(epoll_wait(fd[0], &ev, 1, -1));
@@ -389,7 +392,7 @@ static void bad(const struct item* i, char* out) {
     SAY(epoll_ctl(ep, EPOLL_CTL_ADD, ep, &ev));
     SAY(epoll_ctl(ep, EPOLL_CTL_ADD, file, &ev));
     SAY(epoll_ctl(ep, EPOLL_CTL_ADD, fd[0], &ev));
-    SAY(epoll_wait(ep, (void*)8, 1, -1));
+    SAY(epoll_wait(ep, nowhere, 1, -1));
     SAY(epoll_wait(ep, &ev, 1, -5));
     SAY(epoll_pwait2(ep, &ev, 1, &wrong, NULL));
     SAY(epoll_pwait2(ep, &ev, 1, &negative, NULL));

@@ -100,8 +100,8 @@ void noise(int n) {
         if (f) fprintf(f, "%d", n), fclose(f);
         break;
       }
-      case 7: for (volatile int i = 0; i < 2000; i = i + 1) {
-      } break;
+      case 7: for (volatile int i = 0; i < 2000;) i = i + 1;
+        break;
     }
   }
 }

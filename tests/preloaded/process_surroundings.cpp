@@ -82,8 +82,7 @@ void* writes(void*) {
 }
 void* computes(void*) {
   started++;
-  for (volatile int i = 0; i < 3000000; i = i + 1) {
-  }
+  for (volatile int i = 0; i < 3000000;) i = i + 1;
   finished++;
   return nullptr;
 }
@@ -279,8 +278,7 @@ void body() {
     pthread_mutex_unlock(&m);
     if (i % 5 == 0) usleep(10);
     if (i % 3 == 0) sched_yield();
-    for (volatile int k = 0; k < 20000; k = k + 1) {
-    }
+    for (volatile int k = 0; k < 20000;) k = k + 1;
     try {
       throw i;
     } catch (int e) {

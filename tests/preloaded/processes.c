@@ -122,6 +122,7 @@ static void ends(int how) {
     case 4:
       pthread_create(&t[0], NULL, exits, NULL);
       pthread_join(t[0], NULL);
+      break;
     case 5:
       pthread_create(&t[0], NULL, spins, NULL);
       alarm(1);
@@ -129,11 +130,13 @@ static void ends(int how) {
     case 6:
       pthread_create(&t[0], NULL, spins, NULL);
       syscall(SYS_exit_group, 11);
+      break;
     case 7: {
       struct sigaction sa;
       memset(&sa, 0, sizeof sa);
       pthread_create(&t[0], NULL, spins, NULL);
-      *(volatile int*)8 = 1;
+      int* volatile nowhere = (int*)8;
+      *nowhere = 1;
     }
   }
 }

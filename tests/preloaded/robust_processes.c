@@ -136,7 +136,7 @@ static void* lock_all(void* p) {
   switch ((long)p) {
     case 0: return NULL;
     case 1: pthread_exit(NULL);
-    case 2: syscall(SYS_exit, 0);
+    case 2: syscall(SYS_exit, 0); __attribute__((fallthrough));
     default:
       for (;;) pause();  // until cancelled
   }

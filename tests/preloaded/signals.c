@@ -113,6 +113,7 @@ static void* suspend(void* p) {
 }
 
 static int cleaned;
+static void unlock(void* m) { pthread_mutex_unlock(m); }
 static void clean(void* p) { cleaned += p != NULL; }
 static void* waits(void* p) {
   pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
@@ -131,7 +132,7 @@ static void* waits(void* p) {
     case 5: poll(NULL, 0, 100000); break;
     case 6:
       pthread_mutex_lock(&m);
-      pthread_cleanup_push((void (*)(void*))pthread_mutex_unlock, &m);
+      pthread_cleanup_push(unlock, &m);
       pthread_cond_wait(&c, &m);
       pthread_cleanup_pop(1);
       break;

@@ -103,9 +103,10 @@ static long registers(long seed) {
   if (avx512) {
 #define LOAD(n) "vmovdqu64 %[in], %%zmm" #n "\n\tvmovdqu64 %[in], %%zmm1" "6\n\t"
 #define STORE(n) "vmovdqu64 %%zmm" #n ", " #n "*64(%[out])\n\t"
+    int low = (int)seed;
     asm volatile(EACH16(LOAD) "vmovdqu64 %[in], %%zmm31\n\tmov %[seed], %%eax\n\tkmovw %%eax, %%k3\n\t" FAULT EACH16(STORE)
                  "vmovdqu64 %%zmm16, 16*64(%[out])\n\tvmovdqu64 %%zmm31, 31*64(%[out])\n\tkmovw %%k3, %%eax\n\tmov %%eax, %[k]\n\tvzeroupper"
-                 : [k] "=m"(*(int*)k) : [in] "m"(*(char(*)[64])in), [out] "r"(out), [seed] "m"(*(int*)&seed) : "rax", "rsi", "memory");
+                 : [k] "=m"(*(int*)k) : [in] "m"(*(char(*)[64])in), [out] "r"(out), [seed] "m"(low) : "rax", "rsi", "memory");
     for (int i = 0; i < 32; i++) bad += (i < 17 || i == 31) && memcmp(out[i], in, 64) != 0;
     bad += (*(int*)k & 0xffff) != (seed & 0xffff);
 #undef LOAD
@@ -193,7 +194,7 @@ static void jump(int sig, siginfo_t* info, void* context) {
   siglongjmp(back, sig);
 }
 static void* jumps(void* p) {
-  for (int i = 0; i < 2000; i++) {
+  for (volatile int i = 0; i < 2000; i++) {
     uint64_t before = mask_now();
     int r = sigsetjmp(back, 1);
     if (!r) {

@@ -20,6 +20,7 @@ static void* waits(void* own) {
     sigwait(&set, &signal);
     atomic_fetch_add(&seen, 1);
   }
+  return own;
 }
 
 static void* sends(void* p) {

@@ -126,7 +126,7 @@ static void* overflow(void* p) {
 static void* many(void* p) {
   mine = malloc(kSize);
   stack_t s = {mine, 0, kSize};
-  for (int i = 0; i < 200; i++) {
+  for (volatile int i = 0; i < 200; i++) {
     stack_t now;
     assert(sigaltstack(&s, &now) == 0);
     assert(i == 0 ? now.ss_flags == SS_DISABLE : now.ss_sp == mine && now.ss_size == kSize);
@@ -141,11 +141,16 @@ static void leave(int sig, siginfo_t* info, void* context) {
   siglongjmp(back, 1);
 }
 
+static void* yields(void* p) {
+  sched_yield();
+  return p;
+}
+static void* state_there(void* p) { return (void*)state(); }
 int main() {
   mine = malloc(kSize);
   pthread_t t[8];
   void* r;
-  pthread_create(t, NULL, (void* (*)(void*))sched_yield, NULL);
+  pthread_create(t, NULL, yields, NULL);
   pthread_join(t[0], NULL);
   handle(SIGRTMIN + 0, look, SA_ONSTACK | SA_NODEFER);
   handle(SIGRTMIN + 1, look, 0);
@@ -157,7 +162,7 @@ int main() {
   puts("thread");
   pthread_create(t, NULL, in_thread, NULL);
   pthread_join(t[0], NULL);
-  pthread_create(t, NULL, (void* (*)(void*))state, NULL);
+  pthread_create(t, NULL, state_there, NULL);
   pthread_join(t[0], &r);
 
   handle(SIGSEGV, overflowed, SA_ONSTACK);

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static pthread_t main_thread, helper;
+static pthread_t main_thread;
 static sem_t about, go;
 static volatile int runs, ran_in_main, last_code, last_value, last_pid;
 static char order[256];
@@ -254,7 +254,7 @@ int main() {
   sem_init(&go, 0, 0);
   sem_init(&sem, 0, 0);
   assert(pipe(pipe_fd) == 0);
-  pthread_t t, u;
+  pthread_t t;
   void* r;
   sigset_t s = set_of(SIGUSR2, SIGRTMIN + 4);
   pthread_sigmask(SIG_BLOCK, &s, NULL);

@@ -68,7 +68,7 @@ static void signals(void) {
   sigaddset(&a.sa_mask, SIGUSR2);
   assert(sigaction(SIGUSR1, &a, NULL) == 0);
   // The kernel's form of it: handler, flags, restorer, mask.
-  uint64_t kernel[4] = {0}, missing_one[4];
+  uint64_t kernel[4] = {0};
   assert(syscall(SYS_rt_sigaction, SIGUSR1, NULL, kernel, 8) == 0);
   assert(kernel[0] != 0);
   FAILS(EINVAL, SYS_rt_sigaction, SIGKILL, kernel, NULL, 8);
@@ -92,13 +92,13 @@ static void signals(void) {
 }
 
 static void scheduling(void) {
-  struct sched_param p = {0};
+  struct sched_param p = {0}, *volatile none = NULL;  // volatile: the header says that it is not to be null
   FAILS(EINVAL, SYS_sched_setscheduler, 0, SCHED_OTHER, NULL);
   FAILS(EINVAL, SYS_sched_setparam, 0, NULL);
   FAILS(EINVAL, SYS_sched_getparam, 0, NULL);
   FAILS(EFAULT, SYS_sched_setaffinity, 0, 128, NULL);
   FAILS(EINVAL, SYS_sched_setscheduler, 0, 6 /* SCHED_DEADLINE */, &p);
-  assert(pthread_setschedparam(pthread_self(), SCHED_OTHER, NULL) == EINVAL);
+  assert(pthread_setschedparam(pthread_self(), SCHED_OTHER, none) == EINVAL);
   assert(sched_setscheduler(0, SCHED_BATCH | SCHED_RESET_ON_FORK, &p) == 0);
   assert(sched_getscheduler(0) == (SCHED_BATCH | SCHED_RESET_ON_FORK));
   struct {

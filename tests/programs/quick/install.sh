@@ -1,6 +1,6 @@
 #!/bin/bash
-# packages: clang cmake pkg-config
-# What `make install` puts there: each public header by itself and all together, in both languages, under both compilers; a C program built
+# packages: clang cmake libc++-dev pkg-config
+# What `make install` puts there: each public header by itself and all together, in both languages, under both compilers, with both C++ libraries; a C program built
 # by pkg-config and a C++ one by CMake run on it; so does the launcher; pages are found by each name.
 . "$(dirname "$0")/../lib.sh"
 top=$(cd "$(dirname "$0")/../../.." && pwd)
@@ -24,14 +24,16 @@ done
 echo '#include <fiberthread/fiberthread.h>' >c.c
 echo "#include \"$all\"" >all.cpp
 ls one_*.cpp | xargs -P 2 -n 1 g++ -std=c++20 $strict || fail "a header does not compile by itself"
+# The library that includes the least on its own.
+ls one_*.cpp | xargs -P 2 -n 1 clang++ -std=c++2b -stdlib=libc++ $strict || fail "a header does not compile by itself with libc++"
 status=0
-for compiler in g++ clang++; do
-  for mode in "-std=c++17" "-std=c++17 -fno-exceptions -fno-rtti" "-std=c++20" "-std=c++20 -fno-exceptions -fno-rtti" "-std=c++20 -DFIBERTHREAD_DEBUG_CHECKS"; do
+for compiler in g++ clang++ "clang++ -stdlib=libc++"; do
+  for mode in "-std=c++17" "-std=c++17 -fno-exceptions -fno-rtti" "-std=c++20" "-std=c++20 -fno-exceptions -fno-rtti" "-std=c++20 -DFIBERTHREAD_DEBUG_CHECKS" -std=c++2b; do
     $compiler $mode $strict all.cpp || { echo "$compiler $mode: the headers do not compile"; status=1; }
   done
 done
 for compiler in gcc clang; do
-  for mode in -std=c11 -std=c17 -std=gnu11; do
+  for mode in -std=c11 -std=c17 -std=c2x -std=gnu11; do
     $compiler $mode $strict -Wstrict-prototypes c.c || { echo "$compiler $mode: fiberthread.h does not compile"; status=1; }
   done
 done
