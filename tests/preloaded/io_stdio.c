@@ -255,7 +255,12 @@ static void run_writer(const struct item* i, char* out) {
       break;
     case W_EINTR:
       start_job(&j);
-      interrupt_job(&j, kInterrupts);
+      // Since glibc 2.37 dprintf() goes on after EINTR, and ends only when all is written.
+      for (int k = 0; !j.done && (j.call != do_dprintf || k < 300); k++) {
+        pthread_kill(j.thread, kInterrupts);
+        pause_ms(2);
+      }
+      while (!j.done) got += drain(e), pause_ms(1);
       break;
     case W_NONBLOCKING:
       fill(e);
@@ -271,7 +276,7 @@ static void run_writer(const struct item* i, char* out) {
   pthread_join(j.thread, &r);
   at += sprintf(at, "%s", r == PTHREAD_CANCELED ? "cancelled" : j.result < 0 ? error_name(j.error) : "written");
   if (j.call != do_dprintf && r != PTHREAD_CANCELED) at = state_of(f, at);
-  if (i->event == ROOM || i->event == DRAINED || i->event == W_RESTARTED) {
+  if (i->event == ROOM || i->event == DRAINED || i->event == W_RESTARTED || got) {
     pause_ms(1);
     for (int quiet = 0; quiet < 3; pause_ms(2)) {
       long n = drain(e);

@@ -229,12 +229,12 @@ static void executable_stack() {
     results[0] = call(1);
   });
   void* h = dlopen(path_of("nested.so").c_str(), RTLD_NOW);
-  if (!h) {
-    printf("executable stack: %s\n", dlerror());
-    go = 1;
-    _exit(1);
+  if (!h) {  // glibc 2.41 and later make no stack executable for a library that comes later
+    printf("executable stack: %s\n", strrchr(dlerror(), ':'));
+    call = [](int n) { return n; };
+  } else {
+    call = find<int(int)>(h, "call_nested");
   }
-  call = find<int(int)>(h, "call_nested");
   go = 1;
   before.join();
   std::thread([&] { results[1] = call(2); }).join();

@@ -54,10 +54,11 @@ int main(int argc, char** argv) {
   printf("%ld %d\n", left, sum == n * (n - 1) / 2);
 
   for (int i = 0; i <= 64; i++) assert(pipe(pipes[i]) == 0);
-  for (long i = 0; i < 64; i++) pthread_create(&t[i], NULL, pass_on, (void*)i);
+  pthread_t chain[64];
+  for (long i = 0; i < 64; i++) pthread_create(&chain[i], NULL, pass_on, (void*)i);
   char c = 1;
   assert(write(pipes[0][1], &c, 1) == 1 && read(pipes[64][0], &c, 1) == 1);
-  for (int i = 0; i < 64; i++) pthread_join(t[i], NULL);
+  for (int i = 0; i < 64; i++) pthread_join(chain[i], NULL);
   printf("%d\n", c);
   return 0;
 }
