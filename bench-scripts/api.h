@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -81,8 +82,8 @@ double lock_unlock() {
 template <class Mutex>
 double lock_unlock_8(long n = 40'000) {
   Mutex m;
-  long count = 0;
   return ns_each(n, [&](long all) {
+    long count = 0;
     in_threads(8, [&](int) {
       for (long i = 0; i < all / 8; i++) {
         m.lock();
@@ -90,6 +91,7 @@ double lock_unlock_8(long n = 40'000) {
         m.unlock();
       }
     });
+    if (count != all / 8 * 8) abort();
   });
 }
 

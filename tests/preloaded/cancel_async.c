@@ -31,8 +31,9 @@ static void* busy_loop(void* p) {
 }
 // Compilers warn of a recursion that no path returns from; they cannot know that this is always true.
 static volatile int always = 1;
+static char* const levels[] = {"c0", "c1", "c2"};
 static __attribute__((noinline)) void nested(int n) {
-  pthread_cleanup_push(tells, n == 0 ? "c0" : n == 1 ? "c1" : "c2");
+  pthread_cleanup_push(tells, levels[n]);
   if (n) nested(n - 1);
   ready = 1;
   while (always) counted++;
@@ -183,7 +184,7 @@ static void* popped(void* p) {
   pthread_cleanup_pop(0);
 }
 static __attribute__((noinline)) void frames(int n) {
-  pthread_cleanup_push(tells, n == 0 ? "c0" : n == 1 ? "c1" : "c2");
+  pthread_cleanup_push(tells, levels[n]);
   if (n) frames(n - 1);
   else if (always) pthread_exit((void*)42);
   pthread_cleanup_pop(0);
