@@ -43,7 +43,7 @@ many() {
   debug "$TMP/inside_cxx" "$core" -ex "source $script" -ex 'fiber apply all bt' >"$TMP/log"
   rm -f "$core"
   [ "$(count '^fiber [0-9]+: waits for cond 0x')" = $1 ] || fail "many: $(count '^fiber') fibers"
-  [ "$(count '^#[0-9]+ .*Guarded::wait\(int, int\) \(this=.*, n=7, depth=')" = $(($1 * ($2 + 1))) ] || fail "many: the frames: $(tail -n 40 "$TMP/log")"
+  [ "$(count '^#[0-9]+ .*Guarded::wait(\(int, int\))? \(this=.*, n=7, depth=')" = $(($1 * ($2 + 1))) ] || fail "many: the frames: $(tail -n 40 "$TMP/log")"
   [ "$(count '^#[0-9]+ .*std::thread::_State_impl<.*_M_run')" = $1 ] || fail "many: not all stacks go to their start: $(tail -n 40 "$TMP/log")"
 }
 if [ "${1:-}" = many ]; then
@@ -90,7 +90,7 @@ has 'exited normally' "run"
 
 begin 2 "$TMP/inside_cxx"
 debug -p $pid -ex "source $script" -ex 'fiber apply all bt' >"$TMP/log"
-has "Guarded::wait\(int, int\) \(this=.*, n=7, depth=0\) at .*inside_cxx\.cpp" C++
+has "Guarded::wait(\(int, int\))? \(this=.*, n=7, depth=0\) at .*inside_cxx\.cpp" C++
 has "^#[0-9]+ .*std::thread::_State_impl<.*_M_run" C++
 end C++
 many 500 12

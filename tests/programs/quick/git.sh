@@ -14,8 +14,8 @@ for workers in 1 2 16; do
   fiber $workers git -c pack.threads=8 repack -adfq --window=20 || fail "repack on $workers workers: status $?"
   made_fibers 1
   git fsck --full 2>&1 | grep -v dangling | grep . && fail "the pack is broken"
-  fiber $workers git index-pack --threads=4 -o "$TMP/index" .git/objects/pack/*.pack >"$TMP/name" || fail "index-pack on $workers workers: status $?"
+  fiber $workers git index-pack --threads=4 -o "$TMP/index.idx" .git/objects/pack/*.pack >"$TMP/name" || fail "index-pack on $workers workers: status $?"
   made_fibers 1
-  cmp "$TMP/index" .git/objects/pack/*.idx || exit 1
-  rm -f "$TMP/index"
+  cmp "$TMP/index.idx" .git/objects/pack/*.idx || exit 1
+  rm -f "$TMP/index.idx"
 done
