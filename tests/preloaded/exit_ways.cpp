@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <gnu/libc-version.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
 
 namespace {
@@ -37,6 +39,8 @@ void until_in_handler() {
   while (!in_handler) usleep(100);
   usleep(1000);
 }
+
+int libc_minor() { return atoi(strchr(gnu_get_libc_version(), '.') + 1); }
 
 void others() {
   static pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
@@ -128,8 +132,8 @@ struct {
     {"pthread_exit in main with others", [] { atexit([] { tell("never"); }); others(); std::thread([] { usleep(3000); _exit(16); }).detach(); pthread_exit(nullptr); }},
     {"exit in two threads",
      [] {
-       // The second one ends the process while the first still runs a handler.
-       atexit([] { tell("atexit"); in_handler = true; for (;;) pause(); });
+       // The second one ends the process while the first still runs a handler. Since glibc 2.41 it waits until the first has ended it.
+       atexit([] { tell("atexit"); in_handler = true; while (libc_minor() < 41) pause(); usleep(20000); });
        others();
        std::thread([] { exit(18); }).detach();
        std::thread([] { until_in_handler(); exit(19); }).join();
@@ -138,8 +142,15 @@ struct {
     {"exit in a handler of exit", [] { atexit([] { tell("first"); }); atexit([] { tell("second"); exit(22); }); as_thread([] { exit(23); }); }},
     {"exit while streams are locked",
      [] {
-       std::thread([] { flockfile(stderr), ready++; for (;;) pause(); }).detach();
-       std::thread([] { FILE* f = tmpfile(); fputs("x", f); flockfile(f); ready++; sem_t s; sem_init(&s, 0, 0); sem_wait(&s); }).detach();
+       // Since glibc 2.38 exit() waits for them.
+       static auto hold = [] {
+         ready++;
+         until_in_handler();
+         while (libc_minor() < 38) pause();
+       };
+       atexit([] { in_handler = true; });
+       std::thread([] { flockfile(stderr), hold(), funlockfile(stderr); }).detach();
+       std::thread([] { FILE* f = tmpfile(); fputs("x", f); flockfile(f); hold(); usleep(5000); funlockfile(f); }).detach();
        while (ready < 2) usleep(100);
        printf("buffered\n");
        exit(24);
