@@ -200,6 +200,7 @@ test:
 	@tests/deps build test
 	@$(MAKE) --no-print-directory test-programs
 	@$(MAKE) --no-print-directory CROSS=aarch64 all emulated
+	@! command -v clang++ >/dev/null || $(MAKE) --no-print-directory CC=clang CXX=clang++ WERROR=1 BUILD=build/clang all
 	@tests/run $(TESTS)
 test-systems:
 	@tests/deps systems

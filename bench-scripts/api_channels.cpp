@@ -18,8 +18,10 @@ double send_receive(size_t capacity) {
       long v, sum = 0;
       if (who)
         for (long i = 0; i < n; i++) c.sender.send(i);
-      else
+      else {
         for (long i = 0; i < n; i++) c.receiver.receive(v), sum += v;
+        if (sum != n * (n - 1) / 2) abort();
+      }
     });
   });
 }
