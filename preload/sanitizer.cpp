@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <string.h>
 #include <sys/auxv.h>
 
 #include "sched/syscall.h"
@@ -11,7 +10,6 @@ extern "C" {
 void __asan_init() __attribute__((weak));
 void __lsan_do_leak_check() __attribute__((weak));
 void __tsan_init() __attribute__((weak));
-extern int __asan_option_detect_stack_use_after_return __attribute__((weak));
 // AddressSanitizer's own start comes before ours, and would end the program for the order in which we find things. It asks for options
 // by this name; the second time it is in front, and so is its own answer.
 __attribute__((visibility("default"))) const char* __asan_default_options() { return "verify_asan_link_order=0"; }
@@ -92,19 +90,9 @@ void begin_anew(char** argv, char** envp) {
   raw_syscall(SYS_execve, arg("/proc/self/exe"), arg(argv), arg(envp));
 }
 
-// Newer compilers let functions keep their variables elsewhere than on the stack. LeakSanitizer finds those of kernel threads only, and
-// would call a leak what a fiber that waits holds by them. So the default is that of older compilers.
-void variables_on_stacks(char** envp) {
-  if (!__asan_init || !&__asan_option_detect_stack_use_after_return) return;
-  __asan_init();  // else it sets the default again
-  char** asked = find(envp, "ASAN_OPTIONS=");
-  if (!asked || !strstr(*asked, "detect_stack_use_after_return=")) __asan_option_detect_stack_use_after_return = 0;
-}
-
 }  // namespace
 
 void sanitizer_start(char** argv, char** envp) {
-  variables_on_stacks(envp);
   // What we changed for this start is not for the programs that this one runs.
   if (char** anew = find(envp, kBegunAnew)) {
     size_t added = length(*anew + sizeof kBegunAnew - 1) + 1;

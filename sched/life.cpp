@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -29,6 +30,7 @@ extern "C" int __clone(int (*)(void*), void*, int, void*, ...) noexcept;  // lib
 // The sanitizers', in programs that have them. To AddressSanitizer, a recycled stack is as its last user left it.
 extern "C" void __tsan_init() __attribute__((weak));
 extern "C" void __asan_unpoison_memory_region(const volatile void*, size_t) __attribute__((weak));
+extern "C" int __asan_option_detect_stack_use_after_return __attribute__((weak));
 extern "C" void __lsan_register_root_region(const void*, size_t) __attribute__((weak));
 extern "C" void __lsan_unregister_root_region(const void*, size_t) __attribute__((weak));
 
@@ -467,6 +469,14 @@ bool sched_start() {
 
 namespace {
 
+// Newer compilers let functions keep their variables elsewhere than on the stack. LeakSanitizer finds those of kernel threads only, and
+// would call a leak what a fiber that waits holds by them. So the default is that of older compilers.
+void variables_on_stacks() {
+  const char* asked = getenv("ASAN_OPTIONS");
+  if (&__asan_option_detect_stack_use_after_return && !(asked && strstr(asked, "detect_stack_use_after_return=")))
+    __asan_option_detect_stack_use_after_return = 0;
+}
+
 // LeakSanitizer looks for pointers on the stacks of kernel threads; of fibers it has to be told. Busy: whoever ends waits for its lock in
 // worker context.
 void tell_leak_sanitizer(FiberRecord* f, void (*tell)(const void*, size_t)) {
@@ -555,7 +565,10 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
   f->queued = f->queued_below = 0;
   tcb_begin(*f);
   tell_leak_sanitizer(f, __lsan_register_root_region);
-  if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
+  if (__asan_unpoison_memory_region) {
+    __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
+    variables_on_stacks();
+  }
   char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->stack_high) & ~uintptr_t{15});
   make_context(f->context, high, f->context.tp, fiber_entry, f);
   f->state.store(State::Created, std::memory_order_relaxed);
