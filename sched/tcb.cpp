@@ -139,7 +139,7 @@ constexpr uint32_t kWordBits = 8 * sizeof(void*);
 constexpr uint32_t kMaxElement = 256, kMaxLoader = 65536;  // far beyond what any libc has
 
 bool fits(size_t offset, size_t bytes, size_t limit) {
-  return offset % (bytes < sizeof(void*) ? bytes : sizeof(void*)) == 0 && offset + bytes <= limit;
+  return bytes != 0 && offset % (bytes < sizeof(void*) ? bytes : sizeof(void*)) == 0 && offset + bytes <= limit;
 }
 
 bool two_words(size_t a, size_t b, size_t limit) {
@@ -342,16 +342,17 @@ bool keys_are_right(char* pd) {
     pthread_key_t key = keys[made];
     char* entry = L.keys + key * L.sizeof_key_struct;
     uintptr_t seq, set, data_seq;
-    ok = ok && key < L.key_count && read_word(entry + L.key_destr, set) && set == reinterpret_cast<uintptr_t>(destructor) &&
-         read_word(entry + L.key_seq, seq);
-    // A value of a key above the first ones would need memory of the model's own.
-    if (!ok || key >= L.level2_count) continue;
-    char* block;
-    ok = pthread_setspecific(key, &keys[made]) == 0 && read_word(pd + L.specific, block);
+    ok = ok && read_word(entry + L.key_destr, set) && set == reinterpret_cast<uintptr_t>(destructor);
+    // A value of a key above the first ones would need memory of the model's own. Then those are the program's: one has it for a moment.
+    if (key >= L.level2_count) key = made;
+    void* old = pthread_getspecific(key);
+    char* block = nullptr;
+    ok = ok && pthread_setspecific(key, &keys[made]) == 0 && read_word(pd + L.specific, block) &&
+         read_word(L.keys + key * L.sizeof_key_struct + L.key_seq, seq);
     char* data = block + L.level2_data + key * L.sizeof_key_data;
     ok = ok && read_word(data + L.key_data_data, set) && set == reinterpret_cast<uintptr_t>(&keys[made]) &&
          read_word(data + L.key_data_seq, data_seq) && data_seq == seq;
-    pthread_setspecific(key, nullptr);
+    pthread_setspecific(key, old);
   }
   while (made > 0) pthread_key_delete(keys[--made]);
   if (L.specific_used) at<uint8_t>(pd, L.specific_used) = 0;
@@ -731,12 +732,13 @@ __attribute__((noinline)) bool works_on(char* pd, char* room, size_t size) {
   return ok && (*__ctype_b_loc())[int{'a'}] == (*__ctype_b_loc())[int{'b'}];
 }
 
+bool proven = false;
+
 bool prove() {
   // A TCB like any fiber's, on which libc must work. Signals are blocked by the caller.
   alignas(64) static char room[65536];
-  static bool proven = false;
   if (proven) return true;
-  if (tcb_reserve() > sizeof room) return true;  // large TLS; the layout itself was checked already
+  if (tcb_reserve() > sizeof room) return proven = true;  // large TLS; the layout itself was checked already
   char* pd = make(room + sizeof room);
   if (!pd) return false;
   void* mine = thread_pointer();
@@ -750,7 +752,8 @@ bool prove() {
 
 }  // namespace
 
-bool tcb_init(void (*model_main)(), const char** why) {
+namespace {
+bool learn(void (*model_main)(), const char** why) {
   if ((*why = read_descriptors())) return false;
   rseq_size = static_cast<const unsigned*>(dlvsym(RTLD_DEFAULT, "__rseq_size", "GLIBC_2.35"));
   if (rseq_size) rseq_offset = static_cast<const ptrdiff_t*>(dlvsym(RTLD_DEFAULT, "__rseq_offset", "GLIBC_2.35"));
@@ -789,6 +792,13 @@ bool tcb_init(void (*model_main)(), const char** why) {
   if (!*why) return true;
   join(thread, nullptr);
   munmap(experiment.stack, kModelStack);
+  return false;
+}
+}  // namespace
+
+bool tcb_init(void (*model_main)(), const char** why) {
+  if (learn(model_main, why)) return true;
+  if (!proven) L = {};  // native threads are asked for their words of cancellation all the same: nothing wrong may be used
   return false;
 }
 

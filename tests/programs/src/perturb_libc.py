@@ -115,7 +115,7 @@ def run(number):
     env.update(FIBERTHREAD_VERBOSE="1", FIBERTHREAD_STATS="1", FIBERTHREAD_WORKERS="2")
     try:
         p = subprocess.run([loader, "--library-path", place, "--preload", preload, program, module], env=env, stdin=subprocess.DEVNULL,
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20)
         status, out, err = p.returncode, p.stdout.decode(), p.stderr.decode(errors="replace")
     except subprocess.TimeoutExpired as e:
         status, out, err = "hung", "", (e.stderr or b"").decode(errors="replace")
