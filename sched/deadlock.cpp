@@ -110,11 +110,6 @@ bool each_fiber(Visit visit) {
 
 bool is_parked(const FiberRecord* f) { return f->state.load(std::memory_order_acquire) == State::Parked; }
 
-bool readable(const void* p) {
-  // The kernel reads the set before it finds that there is no such way to change a mask.
-  return raw_syscall(SYS_rt_sigprocmask, -1, arg(p), 0, 8) == -EINVAL;
-}
-
 // Owners are read from the program's memory, which may hold anything.
 bool is_fiber(const FiberRecord* f) {
   if (f == main_fiber) return true;

@@ -1,6 +1,7 @@
 // Raw system calls: no libc function, no errno, no cancellation point, usable in worker context and signal handlers.
 // Each returns what the kernel returned, so an error is a negative errno value.
 #pragma once
+#include <errno.h>
 #include <atomic>
 #include <cstdint>
 #include <sys/syscall.h>
@@ -63,5 +64,8 @@ inline uint64_t without_trap(uint64_t mask) { return filtered.load(std::memory_o
 // clock that is set moves it.
 long futex_wait(const void* word, uint32_t expected, uint64_t deadline_ns = 0, bool realtime = false);
 long futex_wake(const void* word, int count);
+
+// A word of 8 bytes, aligned. The kernel reads the set before it finds that there is no such way to change a mask.
+inline bool readable(const void* p) { return raw_syscall(SYS_rt_sigprocmask, -1, arg(p), 0, 8) == -EINVAL; }
 
 }  // namespace fiberthread

@@ -20,6 +20,7 @@
 extern "C" {
 void __pthread_register_cancel(__pthread_unwind_buf_t*);
 void __pthread_unregister_cancel(__pthread_unwind_buf_t*);
+void* __res_state();
 }
 
 namespace fiberthread {
@@ -32,6 +33,11 @@ thread_local constinit Worker* tls_worker __attribute__((tls_model("initial-exec
 namespace {
 
 constexpr size_t kMaxPthread = 16384;
+#if defined(__x86_64__)
+constexpr size_t kTcbAlign = 64;
+#else
+constexpr size_t kTcbAlign = 16;
+#endif
 
 // One field as libc's debugger descriptors tell it.
 struct Field {
@@ -54,7 +60,7 @@ struct Layout {
   char* rtld_global;
   char* stack_user;             // list head
   std::atomic<int>* list_lock;  // libc's own low-level lock over the stack lists
-  char** slotinfo_list;
+  char* slotinfo_list;          // a pointer to its first part
   char* keys;                   // __pthread_keys
   ptrdiff_t resp;               // of the TLS variable __resp, from the thread pointer
 };
@@ -109,13 +115,18 @@ T& at(void* base, size_t offset) { return *reinterpret_cast<T*>(static_cast<char
 
 void* private_symbol(const char* name) { return dlvsym(RTLD_DEFAULT, name, "GLIBC_PRIVATE"); }
 
-bool field(const char* name, uint32_t& offset, uint32_t* count = nullptr, uint32_t* bits = nullptr) {
+// Bits: what the field has to have, by how it is used here.
+bool field(const char* name, uint32_t bits, uint32_t& offset) {
   auto* f = static_cast<const Field*>(private_symbol(name));
-  if (!f) return false;
+  if (!f || f->bits != bits || f->count != 1) return false;
   offset = f->offset;
-  if (count) *count = f->count;
-  if (bits) *bits = f->bits;
   return true;
+}
+
+bool array(const char* name, uint32_t& bits, uint32_t& count, uint32_t& offset) {
+  auto* f = static_cast<const Field*>(private_symbol(name));
+  if (f) bits = f->bits, count = f->count, offset = f->offset;
+  return f;
 }
 
 bool number(const char* name, uint32_t& value) {
@@ -124,9 +135,21 @@ bool number(const char* name, uint32_t& value) {
   return p;
 }
 
+constexpr uint32_t kWordBits = 8 * sizeof(void*);
+constexpr uint32_t kMaxElement = 256, kMaxLoader = 65536;  // far beyond what any libc has
+
+bool fits(size_t offset, size_t bytes, size_t limit) {
+  return bytes != 0 && offset % (bytes < sizeof(void*) ? bytes : sizeof(void*)) == 0 && offset + bytes <= limit;
+}
+
+bool two_words(size_t a, size_t b, size_t limit) {
+  return a != b && limit % sizeof(void*) == 0 && fits(a, sizeof(void*), limit) && fits(b, sizeof(void*), limit);
+}
+
 const char* read_descriptors() {
-  uint32_t size = 0, unused;
-  if (!number("_thread_db_sizeof_pthread", size) || size > kMaxPthread) return "no size of struct pthread";
+  uint32_t size = 0;
+  if (!number("_thread_db_sizeof_pthread", size) || size == 0 || size > kMaxPthread || size % kTcbAlign != 0)
+    return "no size of struct pthread";
   L.sizeof_pthread = size;
   auto* info = reinterpret_cast<void (*)(size_t*, size_t*)>(private_symbol("_dl_get_tls_static_info"));
   dl_allocate_tls = reinterpret_cast<void* (*)(void*)>(private_symbol("_dl_allocate_tls"));
@@ -141,43 +164,87 @@ const char* read_descriptors() {
   if (void* resp = private_symbol("__resp")) L.resp = static_cast<char*>(resp) - static_cast<char*>(thread_pointer());
   else return "no resolver state";
 
-  uint32_t stack_user, slotinfo, entry_bits;
-  bool ok = field("_thread_db_pthread_tid", L.tid) && field("_thread_db_pthread_list", L.list) &&
-            field("_thread_db_pthread_cancelhandling", L.cancelhandling) &&
-            field("_thread_db_pthread_specific", L.specific) &&
-            field("_thread_db_pthread_dtvp", L.dtv) && field("_thread_db_list_t_next", L.list_next) &&
-            field("_thread_db_list_t_prev", L.list_prev) &&
-            field("_thread_db_pthread_key_data_level2_data", L.level2_data, &L.level2_count) &&
-            field("_thread_db_pthread_key_data_seq", L.key_data_seq) &&
-            field("_thread_db_pthread_key_data_data", L.key_data_data) &&
-            field("_thread_db_pthread_key_struct_seq", L.key_seq) &&
-            field("_thread_db_pthread_key_struct_destr", L.key_destr) &&
-            field("_thread_db___pthread_keys", unused, &L.key_count) &&
-            field("_thread_db_dtv_dtv", unused, nullptr, &entry_bits) &&
-            field("_thread_db_dtv_t_pointer_val", L.dtv_val) &&
-            field("_thread_db_rtld_global__dl_stack_user", stack_user) &&
-            field("_thread_db_rtld_global__dl_tls_dtv_slotinfo_list", slotinfo) &&
-            field("_thread_db_dtv_slotinfo_list_len", L.slotinfo_len) &&
-            field("_thread_db_dtv_slotinfo_list_next", L.slotinfo_next) &&
-            field("_thread_db_dtv_slotinfo_list_slotinfo", L.slotinfo_array) &&
-            field("_thread_db_dtv_slotinfo_map", L.slotinfo_map) &&
-            field("_thread_db_link_map_l_tls_offset", L.map_offset) &&
-            field("_thread_db_link_map_l_tls_modid", L.map_modid) &&
+  uint32_t stack_user, slotinfo, table, unused, level2_size, slotinfo_bits, slotinfo_count;
+  uint32_t level2_bits, key_bits, key_offset, dtv_bits, dtv_offset;
+  auto* specific = static_cast<const Field*>(private_symbol("_thread_db_pthread_specific"));
+  bool ok = specific && field("_thread_db_pthread_specific", specific->bits, L.specific) &&
+            field("_thread_db_pthread_tid", 32, L.tid) && field("_thread_db_pthread_list", 2 * kWordBits, L.list) &&
+            field("_thread_db_pthread_cancelhandling", 32, L.cancelhandling) &&
+            field("_thread_db_pthread_dtvp", kWordBits, L.dtv) && field("_thread_db_list_t_next", kWordBits, L.list_next) &&
+            field("_thread_db_list_t_prev", kWordBits, L.list_prev) &&
+            array("_thread_db_pthread_key_data_level2_data", level2_bits, L.level2_count, L.level2_data) &&
+            field("_thread_db_pthread_key_data_seq", kWordBits, L.key_data_seq) &&
+            field("_thread_db_pthread_key_data_data", kWordBits, L.key_data_data) &&
+            field("_thread_db_pthread_key_struct_seq", kWordBits, L.key_seq) &&
+            field("_thread_db_pthread_key_struct_destr", kWordBits, L.key_destr) &&
+            array("_thread_db___pthread_keys", key_bits, L.key_count, key_offset) &&
+            array("_thread_db_dtv_dtv", dtv_bits, unused, dtv_offset) &&
+            field("_thread_db_dtv_t_pointer_val", kWordBits, L.dtv_val) &&
+            field("_thread_db_rtld_global__dl_stack_user", 2 * kWordBits, stack_user) &&
+            field("_thread_db_rtld_global__dl_tls_dtv_slotinfo_list", kWordBits, slotinfo) &&
+            field("_thread_db_dtv_slotinfo_list_len", kWordBits, L.slotinfo_len) &&
+            field("_thread_db_dtv_slotinfo_list_next", kWordBits, L.slotinfo_next) &&
+            array("_thread_db_dtv_slotinfo_list_slotinfo", slotinfo_bits, slotinfo_count, L.slotinfo_array) &&
+            field("_thread_db_dtv_slotinfo_map", kWordBits, L.slotinfo_map) &&
+            field("_thread_db_link_map_l_tls_offset", kWordBits, L.map_offset) &&
+            field("_thread_db_link_map_l_tls_modid", kWordBits, L.map_modid) &&
             number("_thread_db_sizeof_dtv_slotinfo", L.sizeof_slotinfo) &&
             number("_thread_db_sizeof_pthread_key_data", L.sizeof_key_data) &&
+            number("_thread_db_sizeof_pthread_key_data_level2", level2_size) &&
             number("_thread_db_sizeof_pthread_key_struct", L.sizeof_key_struct);
-  if (!ok) return "libc lacks a debugger descriptor";
-  L.level1_count = L.key_count / L.level2_count;  // the descriptor calls the array one element
-  L.dtv_entry = entry_bits / 8;
-  if (L.dtv_entry != 2 * sizeof(void*)) return "unknown form of the dtv";
+  if (!ok) return "libc lacks a debugger descriptor, or has it in another form";
+  // Each is used only where it fits what it lies in. What is there is looked at later, on living threads.
+  L.level1_count = specific->bits / kWordBits;  // the descriptor calls the array one element
+  table = L.level1_count * sizeof(void*);
+#if defined(__x86_64__)
+  size_t dtv_limit = size;
+#else
+  size_t dtv_limit = size + 2 * sizeof(void*);  // beside the thread pointer, which is at the end
+#endif
+  if (!fits(L.tid, 4, size) || !fits(L.list, 2 * sizeof(void*), size) || !fits(L.cancelhandling, 4, size) ||
+      !fits(L.specific, table, size) || !fits(L.dtv, sizeof(void*), dtv_limit))
+    return "a field is outside of struct pthread";
+  if (!two_words(L.list_next, L.list_prev, 2 * sizeof(void*))) return "the list's nodes have an unknown form";
+  if (!two_words(L.key_data_seq, L.key_data_data, L.sizeof_key_data) || L.sizeof_key_data > kMaxElement || key_offset != 0 ||
+      !two_words(L.key_seq, L.key_destr, L.sizeof_key_struct) || L.sizeof_key_struct > kMaxElement ||
+      key_bits != 8 * L.sizeof_key_struct || level2_bits != 8 * L.sizeof_key_data || L.key_count != PTHREAD_KEYS_MAX ||
+      L.level1_count == 0 || L.key_count % L.level1_count != 0 || L.level2_count != L.key_count / L.level1_count ||
+      L.level2_data % sizeof(void*) != 0 || level2_size != L.level2_data + L.level2_count * L.sizeof_key_data)
+    return "the tables of keys have an unknown form";
+  L.dtv_entry = dtv_bits / 8;
+  if (dtv_bits != 2 * kWordBits || dtv_offset != 0 || !fits(L.dtv_val, sizeof(void*), L.dtv_entry)) return "unknown form of the dtv";
+  if (!two_words(L.slotinfo_len, L.slotinfo_next, L.slotinfo_array) || L.slotinfo_array % sizeof(void*) != 0 ||
+      L.slotinfo_array > kMaxElement || slotinfo_bits != 8 * L.sizeof_slotinfo || L.sizeof_slotinfo > kMaxElement ||
+      !fits(L.slotinfo_map, sizeof(void*), L.sizeof_slotinfo) || !two_words(L.map_offset, L.map_modid, kMaxLoader) ||
+      !fits(stack_user, 2 * sizeof(void*), kMaxLoader) || !fits(slotinfo, sizeof(void*), kMaxLoader))
+    return "the loader's tables have an unknown form";
   L.stack_user = L.rtld_global + stack_user;
-  L.slotinfo_list = reinterpret_cast<char**>(L.rtld_global + slotinfo);
+  L.slotinfo_list = L.rtld_global + slotinfo;
   return nullptr;
 }
+
+char* place(char* top) {
+#if defined(__x86_64__)
+  return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(top - L.sizeof_pthread) & ~(L.tls_align - 1));
+#else
+  return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(top - L.tls_size) & ~(L.tls_align - 1)) - L.sizeof_pthread;
+#endif
+}
+
+// libc's __rseq_offset and __rseq_size, which 2.34 lacks: a reference, even a weak one, would need the loader of 2.35.
+const ptrdiff_t* rseq_offset;
+const unsigned* rseq_size;
+
+// Where the kernel would note on which CPU a thread is; as it has it.
+struct RseqArea {
+  uint32_t cpu_id_start;
+  int32_t cpu_id;  // negative: it is not registered
+};
 
 // ---- the experiment on the model thread ----
 
 constexpr size_t kModelStack = 256 * 1024 + 0x5000;  // an odd size, so that its value is found nowhere by chance
+constexpr size_t kResWords = 64;                     // bytes of the resolver state that begin as zeros
 constexpr size_t kSearch = 512;                      // bytes around the list head that may hold its lock
 constinit struct Experiment {
   void (*main)();
@@ -186,6 +253,7 @@ constinit struct Experiment {
   const char* why = nullptr;
   struct kernel_sigaction* original;
   int during[kSearch / sizeof(int)];
+  uint32_t cancel_during;
   std::atomic<bool> seen{false};
 } experiment{};
 
@@ -245,6 +313,52 @@ const char* find_random() {
   return nullptr;
 }
 
+// A word of a structure that may not be where libc says.
+template <class T>
+bool read_word(const char* p, T& value) {
+  static_assert(sizeof(T) == sizeof(void*));
+  if (reinterpret_cast<uintptr_t>(p) % sizeof(T) != 0 || !readable(p)) return false;
+  memcpy(&value, p, sizeof value);
+  return true;
+}
+
+// libc puts a new thread that has its stack from the program first in the list.
+bool list_is_right(char* pd) {
+  char* node = pd + L.list;
+  auto leads = [](char* from, char* to) {
+    char *next, *prev;
+    return read_word(from + L.list_next, next) && next == to && read_word(to + L.list_prev, prev) && prev == from;
+  };
+  return leads(L.stack_user, node) && leads(node, at<char*>(node, L.list_next));
+}
+
+// Two new keys, so that the distance of their entries counts as well. libc's free keys come back in order: the program sees no difference.
+bool keys_are_right(char* pd) {
+  pthread_key_t keys[2];
+  auto destructor = +[](void*) {};
+  int made = 0;
+  bool ok = true;
+  for (; made < 2 && pthread_key_create(&keys[made], destructor) == 0; made++) {
+    pthread_key_t key = keys[made];
+    char* entry = L.keys + key * L.sizeof_key_struct;
+    uintptr_t seq, set, data_seq;
+    ok = ok && read_word(entry + L.key_destr, set) && set == reinterpret_cast<uintptr_t>(destructor);
+    // A value of a key above the first ones would need memory of the model's own. Then those are the program's: one has it for a moment.
+    if (key >= L.level2_count) key = made;
+    void* old = pthread_getspecific(key);
+    char* block = nullptr;
+    ok = ok && pthread_setspecific(key, &keys[made]) == 0 && read_word(pd + L.specific, block) &&
+         read_word(L.keys + key * L.sizeof_key_struct + L.key_seq, seq);
+    char* data = block + L.level2_data + key * L.sizeof_key_data;
+    ok = ok && read_word(data + L.key_data_data, set) && set == reinterpret_cast<uintptr_t>(&keys[made]) &&
+         read_word(data + L.key_data_seq, data_seq) && data_seq == seq;
+    pthread_setspecific(key, old);
+  }
+  while (made > 0) pthread_key_delete(keys[--made]);
+  if (L.specific_used) at<uint8_t>(pd, L.specific_used) = 0;
+  return ok;
+}
+
 const char* look_at_model() {
   char* pd = reinterpret_cast<char*>(pthread_self());
   if (thread_pointer_of(pd) != thread_pointer()) return "thread pointer is elsewhere";
@@ -252,6 +366,8 @@ const char* look_at_model() {
   char* low = experiment.stack;
   char* high = low + kModelStack;
   if (pd < low || pd + L.sizeof_pthread > high) return "TCB is not on the given stack";
+  if (pd != place(high)) return "struct pthread has another size";
+  if (rseq_offset && thread_pointer_of(pd) + *rseq_offset + sizeof(RseqArea) > high) return "the rseq area is elsewhere";
 
   // cleanup_jmp_buf and cleanup: let libc itself put an address that we know there.
   __pthread_unwind_buf_t buf;
@@ -279,12 +395,16 @@ const char* look_at_model() {
   size_t head_size = 0;
   if (raw_syscall(SYS_get_robust_list, 0, arg(&head), arg(&head_size)) == 0 && head >= pd && head < pd + L.sizeof_pthread)
     L.robust_head = static_cast<char*>(head) - pd;
-  char* res = at<char*>(thread_pointer(), L.resp);
-  if (res < pd || res >= pd + L.sizeof_pthread) return "resolver state is elsewhere";
+  char* res;
+  if (!read_word(static_cast<char*>(thread_pointer()) + L.resp, res) || res != static_cast<char*>(__res_state()) || res < pd ||
+      res + kResWords > pd + L.sizeof_pthread)
+    return "resolver state is elsewhere";
   L.res = res - pd;
   if (at<uint32_t>(pd, L.tid) != static_cast<uint32_t>(raw_syscall(SYS_gettid))) return "tid is elsewhere";
+  if (!list_is_right(pd)) return "the list of threads is elsewhere";
 
   find_specific_used(pd);
+  if (!keys_are_right(pd)) return "the values of keys are elsewhere";
   if (const char* why = find_random()) return why;
   memcpy(template_image, pd, L.sizeof_pthread);
   if (L.random) at<void*>(template_image, L.random) = nullptr;
@@ -312,14 +432,17 @@ const char* look_at_model() {
 }
 
 void setxid_wrapper(int sig, siginfo_t* info, void* context) {
-  memcpy(experiment.during, L.stack_user, kSearch);
-  experiment.seen.store(true, std::memory_order_release);
+  if (reinterpret_cast<char*>(pthread_self()) == model_tcb) {
+    memcpy(experiment.during, L.stack_user, kSearch);
+    experiment.cancel_during = at<uint32_t>(model_tcb, L.cancelhandling);
+    experiment.seen.store(true, std::memory_order_release);
+  }
   OwnCalls calls;
   experiment.original->handler(sig, info, context);
 }
 
 // libc holds the lock of its stack lists while it signals the other threads to change ids. Changing none, we look which
-// word is 1 only meanwhile.
+// word is 1 only meanwhile. In each thread's cancelhandling it has set one bit then.
 const char* find_list_lock() {
   kernel_sigaction old, wrapped;
   constexpr int kSetxid = 33;  // libc's SIGSETXID
@@ -333,10 +456,14 @@ const char* find_list_lock() {
   if (!real) return "no setresuid";
   raw_syscall(SYS_rt_sigaction, kSetxid, arg(&wrapped), 0, 8);
   memcpy(before, L.stack_user, kSearch);
+  uint32_t cancel = at<uint32_t>(model_tcb, L.cancelhandling);
   real(-1, -1, -1);
   memcpy(after, L.stack_user, kSearch);
   raw_syscall(SYS_rt_sigaction, kSetxid, arg(&old), 0, 8);
   if (!experiment.seen.load(std::memory_order_acquire)) return "set*id did not signal";
+  uint32_t bit = experiment.cancel_during & ~cancel;
+  if (experiment.cancel_during != cancel + bit || __builtin_popcount(bit) != 1 || at<uint32_t>(model_tcb, L.cancelhandling) != cancel)
+    return "cancelhandling is elsewhere";
   int found = -1;
   for (size_t i = 0; i < kSearch / sizeof(int); i++) {
     if (before[i] != 0 || experiment.during[i] != 1 || after[i] != 0) continue;
@@ -375,21 +502,11 @@ void fill(char* pd) {
   memcpy(pd, template_image, L.sizeof_pthread);
   for (unsigned i = 0; i < self_pointer_count; i++)
     at<uintptr_t>(pd, self_pointers[i]) += reinterpret_cast<uintptr_t>(pd);
-  memset(pd + L.res, 0, 64);
+  memset(pd + L.res, 0, kResWords);
   at<char*>(pd, L.list + L.list_next) = at<char*>(pd, L.list + L.list_prev) = pd + L.list;
   at<void*>(pd, L.dtv) = nullptr;
   at<uint32_t>(pd, L.cancelhandling) = 0;
 }
-
-// libc's __rseq_offset and __rseq_size, which 2.34 lacks: a reference, even a weak one, would need the loader of 2.35.
-const ptrdiff_t* rseq_offset;
-const unsigned* rseq_size;
-
-// Where the kernel would note on which CPU a thread is; as it has it.
-struct RseqArea {
-  uint32_t cpu_id_start;
-  int32_t cpu_id;  // negative: it is not registered
-};
 
 RseqArea* rseq_area(char* tp) { return rseq_offset && *rseq_offset ? &at<RseqArea>(tp, *rseq_offset) : nullptr; }
 
@@ -420,14 +537,6 @@ void link(char* pd) {
   list_unlock();
 }
 
-char* place(char* top) {
-#if defined(__x86_64__)
-  return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(top - L.sizeof_pthread) & ~(L.tls_align - 1));
-#else
-  return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(top - L.tls_size) & ~(L.tls_align - 1)) - L.sizeof_pthread;
-#endif
-}
-
 void unlink(char* pd) {
   char* node = pd + L.list;
   list_lock();
@@ -453,18 +562,25 @@ T& tls_of(void* tcb, T& mine) {
 
 // ---- modules ----
 
-// Where module `modid` has its static TLS, by the loader's own table.
-bool static_offset(size_t modid, ptrdiff_t& offset) {
-  size_t first = 0;
-  for (char* list = *L.slotinfo_list; list; list = at<char*>(list, L.slotinfo_next)) {
-    size_t len = at<size_t>(list, L.slotinfo_len);
-    if (modid >= first + len) {
+// Where module `modid` has its static TLS, by the loader's own table. `check`: it is not yet known that the table is where libc says.
+bool static_offset(size_t modid, ptrdiff_t& offset, bool check = false) {
+  auto read = [check](char* p, auto& value) {
+    if (check) return read_word(p, value);
+    memcpy(&value, p, sizeof value);
+    return true;
+  };
+  size_t first = 0, len, id;
+  char *list, *map;
+  for (bool ok = read(L.slotinfo_list, list); ok && list; ok = read(list + L.slotinfo_next, list)) {
+    if (!read(list + L.slotinfo_len, len) || len == 0) return false;
+    if (modid - first >= len) {
       first += len;
       continue;
     }
-    char* map = at<char*>(list, L.slotinfo_array + (modid - first) * L.sizeof_slotinfo + L.slotinfo_map);
-    if (!map || at<size_t>(map, L.map_modid) != modid) return false;
-    ptrdiff_t o = at<ptrdiff_t>(map, L.map_offset);
+    ptrdiff_t o;
+    if (!read(list + L.slotinfo_array + (modid - first) * L.sizeof_slotinfo + L.slotinfo_map, map) || !map ||
+        !read(map + L.map_modid, id) || id != modid || !read(map + L.map_offset, o))
+      return false;
 #if defined(__x86_64__)
     if (o <= 0) return false;  // none, or forced to be dynamic
     offset = -o;
@@ -504,6 +620,47 @@ void each_module(Visit visit) {
     return 0;
   };
   dl_iterate_phdr(look, &visit);
+}
+
+// What the loader says of the calling thread's TLS is where its tables and the thread's dtv have it, by our descriptors.
+const char* check_tls() {
+  struct Check {
+    char *tp, *dtv;
+    size_t entries;
+    bool ours = false, libc = false;
+    const char* why = nullptr;
+  } check{};
+  check.tp = static_cast<char*>(thread_pointer());
+  if (!read_word(reinterpret_cast<char*>(pthread_self()) + L.dtv, check.dtv) || !read_word(check.dtv - L.dtv_entry, check.entries))
+    return "the dtv is elsewhere";
+  auto look = [](dl_phdr_info* info, size_t, void* data) {
+    auto& c = *static_cast<Check*>(data);
+    size_t id = info->dlpi_tls_modid;
+    auto* tls = static_cast<char*>(info->dlpi_tls_data);
+    if (!id || !tls) return 0;
+    char *block, *to_free;
+    char* entry = c.dtv + id * L.dtv_entry;
+    ptrdiff_t offset;
+    if (id > c.entries || !read_word(entry + L.dtv_val, block) || block != tls ||
+        !read_word(entry + sizeof(void*) - L.dtv_val, to_free)) {
+      c.why = "the dtv is elsewhere";
+      return 1;
+    }
+    if (!static_offset(id, offset, true)) return 0;
+    if (c.tp + offset != tls || to_free) {
+      c.why = "static TLS is elsewhere";
+      return 1;
+    }
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+      auto& ph = info->dlpi_phdr[i];
+      auto in = [&](const void* p) { return ph.p_type == PT_TLS && reinterpret_cast<uintptr_t>(p) - reinterpret_cast<uintptr_t>(tls) < ph.p_memsz; };
+      c.ours |= in(&tls_current);
+      c.libc |= in(c.tp + L.resp);
+    }
+    return 0;
+  };
+  dl_iterate_phdr(look, &check);
+  return check.why ? check.why : check.ours && check.libc ? nullptr : "the loader's table of TLS is elsewhere";
 }
 
 }  // namespace
@@ -575,12 +732,13 @@ __attribute__((noinline)) bool works_on(char* pd, char* room, size_t size) {
   return ok && (*__ctype_b_loc())[int{'a'}] == (*__ctype_b_loc())[int{'b'}];
 }
 
+bool proven = false;
+
 bool prove() {
   // A TCB like any fiber's, on which libc must work. Signals are blocked by the caller.
   alignas(64) static char room[65536];
-  static bool proven = false;
   if (proven) return true;
-  if (tcb_reserve() > sizeof room) return true;  // large TLS; the layout itself was checked already
+  if (tcb_reserve() > sizeof room) return proven = true;  // large TLS; the layout itself was checked already
   char* pd = make(room + sizeof room);
   if (!pd) return false;
   void* mine = thread_pointer();
@@ -594,7 +752,8 @@ bool prove() {
 
 }  // namespace
 
-bool tcb_init(void (*model_main)(), const char** why) {
+namespace {
+bool learn(void (*model_main)(), const char** why) {
   if ((*why = read_descriptors())) return false;
   rseq_size = static_cast<const unsigned*>(dlvsym(RTLD_DEFAULT, "__rseq_size", "GLIBC_2.35"));
   if (rseq_size) rseq_offset = static_cast<const ptrdiff_t*>(dlvsym(RTLD_DEFAULT, "__rseq_offset", "GLIBC_2.35"));
@@ -623,6 +782,7 @@ bool tcb_init(void (*model_main)(), const char** why) {
   pthread_attr_destroy(&attr);
   while (experiment.step.load(std::memory_order_acquire) == 0) futex_wait(&experiment.step, 0);
   *why = experiment.why;
+  if (!*why) *why = check_tls();
   if (!*why) *why = find_list_lock();
   if (!*why && !prove()) *why = "the self-check failed";
   // Last, as nothing has been changed so far. Should the initial thread get here later, it is asked then.
@@ -632,6 +792,13 @@ bool tcb_init(void (*model_main)(), const char** why) {
   if (!*why) return true;
   join(thread, nullptr);
   munmap(experiment.stack, kModelStack);
+  return false;
+}
+}  // namespace
+
+bool tcb_init(void (*model_main)(), const char** why) {
+  if (learn(model_main, why)) return true;
+  if (!proven) L = {};  // native threads are asked for their words of cancellation all the same: nothing wrong may be used
   return false;
 }
 
@@ -753,7 +920,7 @@ bool tcb_is_pristine(const FiberRecord& f) {
   for (uint32_t i = 1; i < L.level1_count; i++)
     if (at<char*>(f.tcb, L.specific + i * sizeof(char*))) return false;
   // The resolver state begins with zeros as long as it is not used.
-  for (size_t o = 0; o < 64; o += sizeof(long))
+  for (size_t o = 0; o < kResWords; o += sizeof(long))
     if (at<long>(f.tcb, L.res + o)) return false;
   return true;
 }

@@ -1,0 +1,12 @@
+#!/bin/bash
+# Whatever libc has elsewhere than it says, or lacks, is found at start: threads are libc's then, and the program ends as ever.
+# packages: gcc python3
+. "$(dirname "$0")/../lib.sh"
+need gcc
+need python3
+here=$(cd "$(dirname "$0")/.." && pwd)
+gcc -O1 -pthread -o "$TMP/self_check" "$here/src/self_check.c" || fail "the program does not compile"
+gcc -shared -fPIC -o "$TMP/plugin.so" "$here/src/self_check_plugin.c" || fail "the plugin does not compile"
+"$TMP/self_check" "$TMP/plugin.so" >/dev/null || fail "wrong on NPTL"
+mkdir "$TMP/copies"
+python3 "$here/src/perturb_libc.py" "$LIBRARY" "$here/../../sched/tcb.cpp" "$TMP/self_check" "$TMP/plugin.so" "$TMP/copies"
