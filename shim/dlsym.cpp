@@ -202,7 +202,8 @@ void* fiberthread_dl_ours(void* handle, const char* name, const char* version, c
   if (!libcs || others_have_it(name, hash, caller, next)) return nullptr;
   void* found = libcs;
   bool by_handle = !next && handle != RTLD_DEFAULT;
-  if (version) found = fiberthread_next_dlvsym(by_handle ? handle : libc, name, version);
+  // The next after us is libc's. Not by the handle of libc: until somebody opens it, that has no objects, and the loader crashes.
+  if (version) found = fiberthread_next_dlvsym(by_handle ? handle : RTLD_NEXT, name, version);
   else if (by_handle) found = fiberthread_next_dlsym(handle, name);
   if (!found || !last.contains(found)) return nullptr;
   // What an older version means we do not know, but of condition variables: those are as large, and as zero when new.

@@ -5,7 +5,7 @@ need git
 export HOME=$TMP GIT_CONFIG_NOSYSTEM=1 GIT_AUTHOR_DATE='@1000000000 +0000' GIT_COMMITTER_DATE='@1000000000 +0000'
 mkdir "$TMP/repository" && cd "$TMP/repository" || exit 1
 cp -r /usr/share/perl files
-git init -q . && git add . && git -c user.name=a -c user.email=a@b commit -qm 1 || fail "no repository"
+git init -q . && git config maintenance.auto false && git add . && git -c user.name=a -c user.email=a@b commit -qm 1 || fail "no repository"
 find files -name '*.pm' | head -n 200 | xargs sed -i 's/the/THE/g'
 git -c user.name=a -c user.email=a@b commit -qam 2
 compare 1 git --no-pager grep --threads=8 -n -E 'sub +[a-z]+_[a-z]+'
