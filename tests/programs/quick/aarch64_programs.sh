@@ -1,7 +1,7 @@
 #!/bin/bash
 # Debian's programs for AArch64, preloaded under the emulator: the same bytes, lines and status as on NPTL under the same emulator.
 # They are those of this machine's release, fetched once into $BUILD/aarch64/root; without a network or the emulator they are skipped.
-# packages: qemu-user-static apt python3
+# packages: python3
 . "$(dirname "$0")/../lib.sh"
 emulator=$(command -v qemu-aarch64-static qemu-aarch64 | head -n 1)
 [ -n "$emulator" ] || skip "no emulator of AArch64 is installed"
@@ -52,17 +52,18 @@ same() {
 }
 corpus 2
 
-same 5 pigz -p 4 -c "$TMP/corpus"
+# pigz and xz start a thread only where all others are busy: how many there are depends on the machine.
+same 2 pigz -p 4 -c "$TMP/corpus"
 cp "$TMP/fiber.out" "$TMP/corpus.gz"
 same 2 pigz -dc "$TMP/corpus.gz"
 cmp "$TMP/corpus" "$TMP/fiber.out" || fail "pigz: not what it was"
 
-same 4 xz -T4 -1 --block-size=512KiB -c "$TMP/corpus"
+same 1 xz -T4 -1 --block-size=512KiB -c "$TMP/corpus"
 cp "$TMP/fiber.out" "$TMP/corpus.xz"
-same 4 xz -T4 -dc "$TMP/corpus.xz"
+same 1 xz -T4 -dc "$TMP/corpus.xz"
 cmp "$TMP/corpus" "$TMP/fiber.out" || fail "xz: not what it was"
 
-# Not the parts that fork, or start other programs: in a process with threads the emulator cannot, and a preload there is for its own architecture.
+# Not the parts that fork or start other programs: the emulator cannot fork a process with threads.
 cp "$(dirname "$0")/../src/threads.py" "$TMP" || exit 1
 same 64 python3 -B -c "import sys; sys.path.insert(0, '$TMP')
 import threads as t
@@ -131,5 +132,5 @@ serve "$TMP/fiber.out" "${fibers[@]}"
 split_stderr
 [ $status = $expected ] || fail "memcached: SIGTERM ends it with status $status, $expected on NPTL"
 diff "$TMP/nptl.out" "$TMP/fiber.out" || fail "memcached answers otherwise"
-grep -qF "b'VALUE common 0 3" "$TMP/fiber.out" || fail "memcached: $(cat "$TMP/fiber.out")"
+grep -qF "b'VALUE common 0 3\r\n200\r\n" "$TMP/fiber.out" || fail "memcached: $(cat "$TMP/fiber.out")"
 made_fibers 3
