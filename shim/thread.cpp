@@ -1,8 +1,8 @@
 // pthread_create, _join, _detach, _exit and what a thread knows of itself.
 #include "shim/thread.h"
 
+#include <dlfcn.h>
 #include <errno.h>
-#include <gnu/libc-version.h>
 #include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -151,9 +151,10 @@ int become_joiner(FiberRecord* me, FiberRecord* f) {
 
 // Of who was joined. Since 2.43, libc takes it for one that has ended just now, as long as it remembers it at all.
 int join_again(pthread_t t, void** result) {
-  static const bool is_as_before = atoi(gnu_get_libc_version() + 2) < 43;
-  if (is_as_before) return ESRCH;
-  if (result) *result = block_find(reinterpret_cast<void*>(t))->result;
+  static const bool is_since_2_43 = dlvsym(RTLD_DEFAULT, "openat2", "GLIBC_2.43") != nullptr;  // which came with it
+  FiberRecord* f = is_since_2_43 ? block_find(reinterpret_cast<void*>(t)) : nullptr;
+  if (!f) return ESRCH;
+  if (result) *result = f->result;
   return 0;
 }
 
