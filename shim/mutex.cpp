@@ -19,6 +19,8 @@
 #include "shim/user_memory.h"
 #include "sync/fiber_mutex.h"
 
+extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);
+
 namespace fiberthread {
 namespace {
 
@@ -48,6 +50,26 @@ constexpr unsigned kOwnerDied = FUTEX_OWNER_DIED;
 
 // Robust mutexes that the thread holds, last one first. TLS is the fiber's own.
 constinit thread_local Mutex* held_robust = nullptr;
+// A kernel thread that is not ours ends by libc, which knows nothing of that list: we have asked to be told.
+constinit thread_local bool end_is_told = false;
+
+void private_owner_died(FiberRecord* me) {
+  while (Mutex* m = held_robust) {
+    held_robust = m->next_held;
+    m->owner = 0;
+    m->count = 0;
+    m->state |= kOwnerDied;
+    m->word.unlock(me);
+  }
+}
+
+void kernel_thread_ends(void* p) {
+  auto* me = static_cast<FiberRecord*>(p);
+  end_is_told = false;
+  if (!me->kernel || me->is_main) return;  // main's come with the end of the process
+  Busy busy;
+  private_owner_died(me);
+}
 
 Mutex& of(pthread_mutex_t* m) { return *reinterpret_cast<Mutex*>(m); }
 
@@ -69,6 +91,7 @@ int acquired(Mutex& m, FiberRecord* me, int kind) {
     }
     m.next_held = held_robust;
     held_robust = &m;
+    if (me->kernel && !end_is_told) end_is_told = __cxa_thread_atexit_impl(kernel_thread_ends, me, &held_robust) == 0;
     if (m.state & kOwnerDied) {
       m.state &= ~kOwnerDied;
       result = EOWNERDEAD;
@@ -202,13 +225,7 @@ WaitLook mutex_look{"mutex", look};
 }  // namespace
 
 void robust_mutexes_owner_died(FiberRecord* me) {
-  while (Mutex* m = held_robust) {
-    held_robust = m->next_held;
-    m->owner = 0;
-    m->count = 0;
-    m->state |= kOwnerDied;
-    m->word.unlock(me);
-  }
+  private_owner_died(me);
   shared_robust_owner_died(me);
 }
 

@@ -26,7 +26,7 @@ static __thread char large[500];
 enum { kThreads = 4, kKeys = 70 };  // some of them beyond those that have their place in the TCB
 static pthread_key_t keys[kKeys];
 static int destroyed[kKeys], tls_destroyed, cleaned;
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER, robust;
 static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
 static int arrived, go_on, plugin_is_there;
 static int* (*plugin)(void);
@@ -103,6 +103,11 @@ static void* waits(void* sem) {
   return NULL;
 }
 
+static void* owns(void* p) {
+  check(pthread_mutex_lock(&robust) == 0);
+  return p;
+}
+
 static void* returns_tid(void* p) { return (void*)(long)gettid(); }
 
 int main(int argc, char** argv) {
@@ -122,6 +127,13 @@ int main(int argc, char** argv) {
   while (sem_wait(&sem) != 0) {
   }
   check(pthread_cancel(t) == 0 && pthread_join(t, &result) == 0 && result == PTHREAD_CANCELED && cleaned == 1);
+
+  pthread_mutexattr_t attr;
+  pthread_mutexattr_init(&attr);
+  pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(&robust, &attr);
+  check(pthread_create(&t, NULL, owns, NULL) == 0 && pthread_join(t, NULL) == 0 && pthread_mutex_lock(&robust) == EOWNERDEAD);
+  check(pthread_mutex_consistent(&robust) == 0 && pthread_mutex_unlock(&robust) == 0);
 
   check(pthread_create(&t, NULL, waits, &sem) == 0 && sem_wait(&sem) == 0);
   pid_t pid = fork();  // while another thread is there
