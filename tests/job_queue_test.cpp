@@ -365,6 +365,7 @@ Test(job_queue, without_memory_no_task_is_forgotten, .timeout = 120) {
   chaos_seed = 5;
   auto q = std::make_unique<JobQueue>(0);
   std::atomic<int> done{0}, taken{0}, refused{0};
+  std::atomic<bool> over{false};
   std::vector<Fiber> hoard;
   Rounds rounds(kThreads + 1);
   Threads t;
@@ -407,7 +408,10 @@ Test(job_queue, without_memory_no_task_is_forgotten, .timeout = 120) {
       rounds.meet();
     }
     setrlimit(RLIMIT_AS, &all);
+    over = true;
   });
+  // Not in the join, which is libc's: that would keep the only worker there is, and there is no memory for another.
+  while (!over) yield();
   t.join();
   q.reset();
   cr_assert_eq(done, taken);
