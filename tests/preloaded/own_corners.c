@@ -181,7 +181,7 @@ static void* numbers(void* p) {
   printf(" %ld %ld", syscall(SYS_ioprio_get, 1, 0), syscall(SYS_ioprio_get, 1, gettid()));
   printf(", getsid %d, getpgid %d", syscall(SYS_getsid, gettid()) == getsid(0), syscall(SYS_getpgid, gettid()) == getpgid(0));
   printf(", prlimit %s", err(syscall(SYS_prlimit64, gettid(), RLIMIT_NOFILE, NULL, &limit)));
-  printf(", process_vm_readv %ld %s", syscall(SYS_process_vm_readv, gettid(), &l, 1, &r, 1, 0), to);
+  printf(", process_vm_readv %ld %s", syscall(SYS_process_vm_readv, gettid(), &l, 1l, &r, 1l, 0l), to);
   printf(", move_pages %s", err(syscall(SYS_move_pages, gettid(), 0, NULL, NULL, NULL, 0)));
   printf(", nobody's: kill %s", err(kill(1 << 29, 0)));
   printf(", getsid %s\n", err(syscall(SYS_getsid, 1 << 29)));
