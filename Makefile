@@ -1,6 +1,7 @@
 # make, make deps, make demo, make test, make apps, make soak, make bench, make bench-servers, make install, make clean.
 # make compilers COMPILERS='gcc-14 clang-19': all of it by each of them (gcc and clang), without a warning.
 # make test-systems SYSTEMS='bookworm trixie sid', make test-glibc VERSIONS='2.34 2.43': the tests on other systems, and with other releases of glibc.
+# WERROR=1: warnings are errors. CXX=clang++ CC=clang BUILD=build/clang: another compiler.
 # Variants, each in a build directory of its own: DEBUG=1, SANITIZE=address|undefined (unit tests only), CROSS=aarch64.
 # Other defaults: DEFINES='-DFIBERTHREAD_DEFAULT_WORKERS=4 -DFIBERTHREAD_DEFAULT_STACK_SIZE=262144 -DFIBERTHREAD_QUEUE_SIZE=4096' with a
 # BUILD=directory of its own.
@@ -115,7 +116,7 @@ PRELOADED_FLAGS = -O2 -g $(WARN) -Wno-unused-parameter -Wno-missing-field-initia
 $(BUILD)/tests/preloaded/%: tests/preloaded/%.c $(wildcard tests/preloaded/*.h) Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)/private
 	$(Q)$(CC) $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n "s|^// libs: ||p" $<)
-$(BUILD)/tests/preloaded/%: tests/preloaded/%.cpp Makefile | $(BUILD)/.compiler
+$(BUILD)/tests/preloaded/%: tests/preloaded/%.cpp $(wildcard tests/preloaded/*.h) Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++20 $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n "s|^// libs: ||p" $<)
 

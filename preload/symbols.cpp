@@ -53,7 +53,7 @@ struct ThreadCallbacks {
   X(dwfl_addrmodule, Module* (*)(Dwfl*, Address))                                                                                \
   X(dwfl_module_info, const char* (*)(Module*, void***, Address*, Address*, Address*, Address*, const char**, const char**))     \
   X(dwfl_module_addrinfo, const char* (*)(Module*, Address, Address*, Elf64_Sym*, uint32_t*, Elf**, Address*))                   \
-  X(dwfl_module_getsrc, SourceLine* (*)(Module*, Address))                                                                             \
+  X(dwfl_module_getsrc, SourceLine* (*)(Module*, Address))                                                                       \
   X(dwfl_lineinfo, const char* (*)(SourceLine*, Address*, int*, int*, Address*, Address*))
 
 struct Symbols::Library {

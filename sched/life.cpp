@@ -742,6 +742,7 @@ uint32_t foreign_serial = 0;
 void forget_foreign(void* p) {
   auto* f = static_cast<FiberRecord*>(p);
   tls_busy = 1;
+  if (kernel_record_end_hook) kernel_record_end_hook(f);
   if (f->called_by.load(std::memory_order_relaxed)) release_caller(f);
   tls_current = nullptr;
   // As in post_exit().
@@ -821,6 +822,7 @@ FiberRecord* kernel_record_get() {
 }
 
 void (*kernel_record_hook)(FiberRecord*) = nullptr;
+void (*kernel_record_end_hook)(FiberRecord*) = nullptr;
 
 void kernel_record_enter(FiberRecord* f) {
   tls_busy = tls_busy + 1;

@@ -282,7 +282,8 @@ void give_way() {
     tls_busy = tls_busy - 1;  // the handler's; so what `leave` does at its end is done for that
   }
   errno = error;
-  // Who has cancelled it meanwhile saw that it did not run, and sent no signal. The worker has said before that it runs.
+  // A thread that cancelled this fiber while it was queued saw it not running, and sent no signal. This fence comes after the worker has
+  // marked the fiber as running: either that thread sees the mark, or we see its request.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (cancel_due_at && cancel_due_at(tls_current, tls_current->stopped_pc)) cancel_now();
 }

@@ -952,7 +952,10 @@ void tcb_release(FiberRecord& f) {
 }
 
 void** tcb_cleanup_jmp_buf(void* tcb) { return &at<void*>(tcb, L.cleanup_jmp_buf); }
-uint32_t* tcb_cancelhandling(void* tcb) { return &at<uint32_t>(tcb, L.cancelhandling); }
+uint32_t* tcb_cancelhandling(void* tcb) {
+  static uint32_t nobodys;  // where nothing is known of this libc, and threads are its own
+  return L.sizeof_pthread ? &at<uint32_t>(tcb, L.cancelhandling) : &nobodys;
+}
 uint32_t* tcb_tid(void* tcb) { return &at<uint32_t>(tcb, L.tid); }
 FiberRecord* tcb_fiber(void* tcb) { return tls_of(tcb, tls_current); }
 void* tcb_robust_list(void* tcb) { return L.robust_head ? static_cast<char*>(tcb) + L.robust_head : nullptr; }

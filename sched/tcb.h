@@ -47,7 +47,7 @@ void tcb_release(FiberRecord& f);
 
 // Where the caller's unwinding by libc's pthread_exit shall end: a sigsetjmp'ed __pthread_unwind_buf_t, or null.
 void** tcb_cleanup_jmp_buf(void* tcb);
-// The caller's cancellation word of libc.
+// The cancellation word of libc; where nothing has been learnt of this libc, a word that stays 0.
 uint32_t* tcb_cancelhandling(void* tcb);
 uint32_t* tcb_tid(void* tcb);
 // The record that the thread of a TCB has: null if it is a foreign one that has not needed any.

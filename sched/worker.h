@@ -221,7 +221,8 @@ void sched_apply_mask();
 // it is `detached`, as they are at first, else by who has waited for `done`.
 FiberRecord* kernel_record_get();
 void kernel_record_enter(FiberRecord* f);
-extern void (*kernel_record_hook)(FiberRecord*);  // on the thread that has just entered one
+extern void (*kernel_record_hook)(FiberRecord*);      // on the thread that has just entered one
+extern void (*kernel_record_end_hook)(FiberRecord*);  // on the thread that is about to lose it, as it ends; Busy
 void kernel_record_put(FiberRecord* f);
 void kernel_record_each(bool (*visit)(FiberRecord*, void*), void* data);  // until it returns false
 

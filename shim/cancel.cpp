@@ -126,7 +126,7 @@ uintptr_t called_before(uintptr_t back) {
 struct LibcWait {
   std::atomic<uintptr_t> begin{0}, end{0};
 
-  // With the system call not made yet, or to be made anew?
+  // With the system call not made yet, or to be made anew? `end` is written last, so with it `begin` is seen.
   bool holds(uintptr_t pc) const {
     uintptr_t e = end.load(std::memory_order_acquire), b = begin.load(std::memory_order_relaxed);
     return pc - b < e - b;
@@ -134,14 +134,15 @@ struct LibcWait {
 };
 LibcWait libc_wait;
 
-// What the signal has found.
+// What the signal has found. Written in its handler, on the thread that reads it.
 struct Found {
   uintptr_t pc, back;
   bool asynchronous;
 };
 Found found;
-std::atomic<pthread_t> finder{0};  // the thread that makes the experiment
-std::atomic<bool> looked{false};
+// The thread that makes the experiment. Relaxed, as only that thread has to see itself there.
+std::atomic<pthread_t> finder{0};
+std::atomic<bool> looked{false};  // release: libc_wait is as it stays
 SpinLock find_lock;
 
 // `wait`(mask) waits for a second, with that mask.
@@ -155,10 +156,11 @@ void find_libc_wait() {
   if (looked.load(std::memory_order_acquire)) return;
   void* tcb = self()->tcb;
   Busy busy;
+  OwnCalls calls;
   SpinGuard guard(find_lock);
   if (looked.load(std::memory_order_relaxed)) return;
   int error = errno;
-  uint64_t all = ~uint64_t{0}, before;
+  uint64_t all = ~kTrapSignal, before;
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(&before), 8);
   // libc must take the caller for one that may be cancelled and is not. Nobody else writes these bits: pthread_cancel() begins here.
   constexpr uint32_t kEnds = kLibcCanceled | kLibcExiting;
@@ -169,7 +171,7 @@ void find_libc_wait() {
   finder.store(pthread_self(), std::memory_order_relaxed);
   sigset_t mask;
   memset(&mask, 0, sizeof mask);
-  uint64_t others = ~(uint64_t{1} << (kPreemptSignal - 1));
+  uint64_t others = all & ~(uint64_t{1} << (kPreemptSignal - 1));
   memcpy(&mask, &others, sizeof others);
   constexpr static timespec kSecond = {1, 0};
   Found a = signal_in([](const sigset_t* m) { REAL(ppoll)(nullptr, 0, &kSecond, m); }, &mask);

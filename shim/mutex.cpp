@@ -12,14 +12,13 @@
 #include <new>
 
 #include "sched/deadlock.h"
+#include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/shared_use.h"
 #include "shim/time.h"
 #include "shim/user_memory.h"
 #include "sync/fiber_mutex.h"
-
-extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);
 
 namespace fiberthread {
 namespace {
@@ -50,8 +49,6 @@ constexpr unsigned kOwnerDied = FUTEX_OWNER_DIED;
 
 // Robust mutexes that the thread holds, last one first. TLS is the fiber's own.
 constinit thread_local Mutex* held_robust = nullptr;
-// A kernel thread that is not ours ends by libc, which knows nothing of that list: we have asked to be told.
-constinit thread_local bool end_is_told = false;
 
 void private_owner_died(FiberRecord* me) {
   while (Mutex* m = held_robust) {
@@ -61,14 +58,6 @@ void private_owner_died(FiberRecord* me) {
     m->state |= kOwnerDied;
     m->word.unlock(me);
   }
-}
-
-void kernel_thread_ends(void* p) {
-  auto* me = static_cast<FiberRecord*>(p);
-  end_is_told = false;
-  if (!me->kernel || me->is_main) return;  // main's come with the end of the process
-  Busy busy;
-  private_owner_died(me);
 }
 
 Mutex& of(pthread_mutex_t* m) { return *reinterpret_cast<Mutex*>(m); }
@@ -91,7 +80,6 @@ int acquired(Mutex& m, FiberRecord* me, int kind) {
     }
     m.next_held = held_robust;
     held_robust = &m;
-    if (me->kernel && !end_is_told) end_is_told = __cxa_thread_atexit_impl(kernel_thread_ends, me, &held_robust) == 0;
     if (m.state & kOwnerDied) {
       m.state &= ~kOwnerDied;
       result = EOWNERDEAD;
@@ -220,7 +208,11 @@ void look(ParkReason& r) {
   if (!same) r.owner = nullptr;  // its owner has ended, and the record is somebody else's
 }
 WaitLook mutex_look{"mutex", look};
-[[gnu::constructor]] void register_look() { deadlock_look_by(mutex_look); }
+[[gnu::constructor]] void set_hooks() {
+  deadlock_look_by(mutex_look);
+  // A kernel thread that is not ours ends by libc, which knows nothing of that list.
+  kernel_record_end_hook = private_owner_died;
+}
 
 }  // namespace
 

@@ -8,7 +8,7 @@
 
 extern "C" {
 // once_<arch>.S: calls fn; unwinding through its frame asks the function below.
-void fiberthread_once_call(void (*fn)()) __attribute__((visibility("hidden")));
+void fiberthread_once_call(void (*fn)(void*), void* argument) __attribute__((visibility("hidden")));
 _Unwind_Reason_Code fiberthread_once_personality(int, _Unwind_Action actions, _Unwind_Exception_Class, _Unwind_Exception*,
                                                  _Unwind_Context*) __attribute__((visibility("hidden")));
 }
@@ -48,7 +48,7 @@ void settle(std::atomic<uint32_t>& word, uint32_t value) {
       if (!word.compare_exchange_weak(w, running, std::memory_order_acquire)) continue;
       Frame frame{&word, frames};
       frames = &frame;
-      fiberthread_once_call(fn);
+      fiberthread_once_call([](void* p) { reinterpret_cast<void (*)()>(p)(); }, reinterpret_cast<void*>(fn));
       frames = frame.outer;
       settle(word, kDone);
       return;

@@ -43,7 +43,7 @@ bool may_be_nice(int rtprio_needed) {
 
 // Whom to ask the kernel about: a fiber that is not bound is as the process was when its scheduler started.
 int kernel_thread_of(FiberRecord* f) {
-  if (f == tls_current && filtered.load(std::memory_order_relaxed)) return 0;  // the one whom sandboxes let a thread ask about
+  if (f == tls_current && filtered.load(std::memory_order_relaxed)) return 0;  // sandboxes let a thread ask about itself only
   Worker* w = f->bound.load(std::memory_order_acquire);
   return w ? w->tid : sysmon_tid();
 }

@@ -373,12 +373,13 @@ bool not_the_programs(const siginfo_t* info, ucontext_t* uc) {
   return true;
 }
 
-// SIGSYS is open where all else is blocked, for traps only. Should somebody have sent it, it is blocked as well, and sent once more.
+// SIGSYS is open where all else is blocked, for traps only. If another thread or process has sent it, we block it there as well, and send it
+// once more.
 bool put_off(const siginfo_t* info, ucontext_t* uc) {
   uint64_t mask = words(uc->uc_sigmask);
   bool in_worker = !(kIdleMask & ~mask) && (tls_busy || !tls_current), locked = !(~kTrapSignal & ~mask & ~(bit(SIGKILL) | bit(SIGSTOP)));
   if (info->si_code > 0 || !(in_worker || locked)) return false;
-  if (is_poke(*info) && !locked) return true;  // whoever is Busy looks afterwards
+  if (is_poke(*info) && !locked) return true;  // the fiber is Busy, and looks at what it was sent when that ends
   set_words(uc->uc_sigmask, mask | kTrapSignal);
   Worker* w = in_worker ? this_worker() : nullptr;
   if (w) w->kernel_mask |= kTrapSignal;

@@ -82,29 +82,4 @@ fiberthread_call_on:
         .cfi_endproc
         .size   fiberthread_call_on, . - fiberthread_call_on
 
-// void fiberthread_call_to_leave(void (*function)(void*): x0, void* argument: x1): unwinding through its frame asks the personality.
-        .globl  fiberthread_call_to_leave
-        .hidden fiberthread_call_to_leave
-        .type   fiberthread_call_to_leave, %function
-        .p2align 4
-fiberthread_call_to_leave:
-        .cfi_startproc
-        .cfi_personality 0x1b, fiberthread_leave_personality    // pc-relative, 4 bytes
-        hint    34                              // bti c
-        stp     x29, x30, [sp, #-16]!
-        .cfi_adjust_cfa_offset 16
-        .cfi_rel_offset x29, 0
-        .cfi_rel_offset x30, 8
-        mov     x29, sp
-        mov     x2, x0
-        mov     x0, x1
-        blr     x2
-        ldp     x29, x30, [sp], #16
-        .cfi_adjust_cfa_offset -16
-        .cfi_restore x29
-        .cfi_restore x30
-        ret
-        .cfi_endproc
-        .size   fiberthread_call_to_leave, . - fiberthread_call_to_leave
-
 #include "sched/asm_end.h"

@@ -132,24 +132,4 @@ fiberthread_call_on:
         .cfi_endproc
         .size   fiberthread_call_on, . - fiberthread_call_on
 
-// void fiberthread_call_to_leave(void (*function)(void*): rdi, void* argument: rsi): unwinding through its frame asks the personality.
-        .globl  fiberthread_call_to_leave
-        .hidden fiberthread_call_to_leave
-        .type   fiberthread_call_to_leave, @function
-        .p2align 4
-fiberthread_call_to_leave:
-        .cfi_startproc
-        .cfi_personality 0x1b, fiberthread_leave_personality    // pc-relative, 4 bytes
-        endbr64
-        push    %rbp                            // keeps the stack aligned
-        .cfi_adjust_cfa_offset 8
-        mov     %rdi, %rax
-        mov     %rsi, %rdi
-        call    *%rax
-        pop     %rbp
-        .cfi_adjust_cfa_offset -8
-        ret
-        .cfi_endproc
-        .size   fiberthread_call_to_leave, . - fiberthread_call_to_leave
-
 #include "sched/asm_end.h"

@@ -149,7 +149,8 @@ int become_joiner(FiberRecord* me, FiberRecord* f) {
   return 0;
 }
 
-// Of who was joined. Since 2.43, libc takes it for one that has ended just now, as long as it remembers it at all.
+// Returns what a second join of the same thread does. Since 2.43, libc treats it like the first, as long as it has the thread's memory; before, it
+// says ESRCH.
 int join_again(pthread_t t, void** result) {
   static const bool is_since_2_43 = dlvsym(RTLD_DEFAULT, "openat2", "GLIBC_2.43") != nullptr;  // which came with it
   FiberRecord* f = is_since_2_43 ? block_find(reinterpret_cast<void*>(t)) : nullptr;

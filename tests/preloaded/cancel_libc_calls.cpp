@@ -6,15 +6,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gnu/libc-version.h>
-#include <mqueue.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ipc.h>
-#include <sys/msg.h>
 #include <sys/sem.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -22,6 +19,8 @@
 #include <unistd.h>
 
 #include <atomic>
+
+#include "queues.h"
 
 namespace {
 
@@ -39,14 +38,9 @@ bool loses_results() {
   return major == 2 && minor < 41;
 }
 
-int pipe_fds[2], locked_file, queue, full_queue, semaphores;
-mqd_t mq_empty, mq_full;
+int pipe_fds[2], locked_file, semaphores;
 char memory[8192];
 pid_t child;
-struct message {
-  long type;
-  char text[4000];
-};
 
 timespec after(int seconds) {
   timespec t;
@@ -518,23 +512,8 @@ void prepare() {
   locked_file = open("locked", O_RDWR | O_CREAT, 0600);
   second_file = open("locked", O_RDWR);
   third_file = open("locked", O_RDWR);
-  queue = msgget(IPC_PRIVATE, 0600);
-  full_queue = msgget(IPC_PRIVATE, 0600);
+  open_queues();
   semaphores = semget(IPC_PRIVATE, 1, 0600);
-  message m = {1, {}};
-  while (msgsnd(full_queue, &m, sizeof m.text, IPC_NOWAIT) == 0) {
-  }
-  char name[64];
-  mq_attr attr = {};
-  attr.mq_maxmsg = 1;
-  attr.mq_msgsize = 64;
-  snprintf(name, sizeof name, "/fiberthread-%d-c", getpid());
-  mq_empty = mq_open(name, O_CREAT | O_RDWR, 0600, &attr);
-  mq_unlink(name);
-  snprintf(name, sizeof name, "/fiberthread-%d-d", getpid());
-  mq_full = mq_open(name, O_CREAT | O_RDWR, 0600, &attr);
-  mq_unlink(name);
-  mq_send(mq_full, "x", 1, 0);
   int ready[2];
   assert(pipe(ready) == 0);
   pid_t parent = getpid();
@@ -564,8 +543,7 @@ int main(int argc, char** argv) {
   in_handlers();
   of_libcs_own();
   kill(child, SIGKILL);
-  msgctl(queue, IPC_RMID, nullptr);
-  msgctl(full_queue, IPC_RMID, nullptr);
+  remove_queues();
   semctl(semaphores, 0, IPC_RMID);
   fflush(stdout);
   _exit(0);

@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <mqueue.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -15,9 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/ipc.h>
 #include <sys/mman.h>
-#include <sys/msg.h>
 #include <sys/select.h>
 #include <sys/sem.h>
 #include <sys/socket.h>
@@ -31,10 +28,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "queues.h"
+
 namespace {
 
-int pipe_fds[2], full_pipe[2], pair[2], full_pair[2], listener, locked_file, regular, queue, full_queue, semaphores;
-mqd_t mq_empty, mq_full;
+int pipe_fds[2], full_pipe[2], pair[2], full_pair[2], listener, locked_file, regular, semaphores;
 char fifo[] = "fifo", memory[65536];
 sem_t never_posted;
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -53,10 +51,6 @@ timespec later() {
 }
 const timespec long_time = {100, 0};
 
-struct message {
-  long type;
-  char text[4000];
-};
 
 void* sleeps_on(void*) {
   for (;;) pause();
@@ -446,25 +440,10 @@ void prepare() {
   regular = open("regular", O_RDWR | O_CREAT, 0600);
   locked_file = open("locked", O_RDWR | O_CREAT, 0600);
   assert(mkfifo(fifo, 0600) == 0);
-  queue = msgget(IPC_PRIVATE, 0600);
-  full_queue = msgget(IPC_PRIVATE, 0600);
+  open_queues();
   semaphores = semget(IPC_PRIVATE, 1, 0600);
   sembuf up = {0, 1000, 0};
   semop(semaphores, &up, 1);
-  message m = {1, {}};
-  while (msgsnd(full_queue, &m, sizeof m.text, IPC_NOWAIT) == 0) {
-  }
-  char name[64];
-  mq_attr attr = {};
-  attr.mq_maxmsg = 1;
-  attr.mq_msgsize = 64;
-  snprintf(name, sizeof name, "/fiberthread-%d-a", getpid());
-  mq_empty = mq_open(name, O_CREAT | O_RDWR, 0600, &attr);
-  mq_unlink(name);
-  snprintf(name, sizeof name, "/fiberthread-%d-b", getpid());
-  mq_full = mq_open(name, O_CREAT | O_RDWR, 0600, &attr);
-  mq_unlink(name);
-  mq_send(mq_full, "x", 1, 0);
   sem_init(&never_posted, 0, 0);
   mtx_init(&c_mutex, mtx_plain);
   cnd_init(&c_cond);
@@ -522,8 +501,7 @@ int main(int argc, char** argv) {
     fflush(stdout);
   }
   kill(child, SIGKILL);
-  msgctl(queue, IPC_RMID, nullptr);
-  msgctl(full_queue, IPC_RMID, nullptr);
+  remove_queues();
   semctl(semaphores, 0, IPC_RMID);
   fflush(stdout);
   _exit(0);
