@@ -204,10 +204,34 @@ static void before_all() {
   filter();
   all_of_it("filter first");
 }
+// It has blocked all signals before there is a filter.
+static atomic_int filtered;
+static void* blocked_before(void* p) {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, NULL);
+  spinning++;
+  while (!filtered) usleep(500);
+  char b = 'x';
+  long good = 0;
+  for (int i = 0; i < 20; i++) {
+    good += write(wires[1], &b, 1) == 1 && read(wires[0], &b, 1) == 1;
+    usleep(100);
+  }
+  return (void*)good;
+}
 static void later() {
+  pthread_t t;
+  void* r;
   handle();
   all_of_it("without");
+  spinning = 0;
+  pthread_create(&t, NULL, blocked_before, NULL);
+  while (!spinning) usleep(500);
   filter();
+  filtered = 1;
+  pthread_join(t, &r);
+  printf("blocked before: %ld\n", (long)r);
   all_of_it("filter later");
   pthread_exit(NULL);  // and the last one ends the process
 }
