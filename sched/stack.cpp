@@ -51,7 +51,7 @@ struct Class {
   uint32_t idle = 0;        // what the reaper shall still take since then
   uint32_t next_chunk_blocks = 64;
   uint32_t unborn_taken = 0;  // ever; wraps
-  uint32_t to_populate = 0;   // what idle workers shall still do
+  uint32_t ahead = 0;         // unborn blocks that are populated, or just being
   size_t guard_size = 0;      // of its latest block
   int chunk = -1;  // the one that still has extents that were never opened
   uint32_t first[kLists] = {kNone, kNone, kNone}, last[kLists] = {kNone, kNone, kNone};
@@ -280,14 +280,13 @@ FiberRecord* take_unborn(Class& c, unsigned cls, size_t stride) {
     uint64_t warm = e.unborn & e.warm;
     i = static_cast<uint32_t>(__builtin_ctzll(warm ? warm : e.unborn));
     uint64_t bit = uint64_t{1} << i;
-    e.warm &= ~bit;
-    change(c, id, 0, e.unborn & ~bit);
-    // Two for each one taken, so that whoever populates gets ahead.
-    if (c.unborn_taken == kMany) many_blocks.store(true, std::memory_order_relaxed);
-    if (++c.unborn_taken > kAhead && c.to_populate < kAhead) {
-      c.to_populate += 2;
-      burst.store(&c, std::memory_order_relaxed);
+    if (warm) {
+      e.warm &= ~bit;
+      c.ahead--;
     }
+    change(c, id, 0, e.unborn & ~bit);
+    if (c.unborn_taken == kMany) many_blocks.store(true, std::memory_order_relaxed);
+    if (++c.unborn_taken > kAhead && c.ahead < kAhead) burst.store(&c, std::memory_order_relaxed);
   }
   return unborn_fiber(id, i);
 }
@@ -428,8 +427,7 @@ bool block_populate() {
       id = extent(id).next;
       if (id == kNone && open_extent(c)) id = c.last[kCold];
     }
-    if (c.to_populate == 0 || id == kNone || is_stale(id)) {
-      c.to_populate = 0;
+    if (c.ahead >= kAhead || id == kNone || is_stale(id)) {
       burst.store(nullptr, std::memory_order_relaxed);
       return false;
     }
@@ -437,26 +435,25 @@ bool block_populate() {
       bits |= cold & -cold;
       cold &= cold - 1;
     }
-    uint32_t n = static_cast<uint32_t>(__builtin_popcountll(bits));
-    c.to_populate -= c.to_populate < n ? c.to_populate : n;
+    c.ahead += static_cast<uint32_t>(__builtin_popcountll(bits));
     change(c, id, extent(id).free, extent(id).unborn & ~bits);
     guard_size = __atomic_load_n(&c.guard_size, __ATOMIC_RELAXED);
   }
-  bool done = true;
+  uint64_t refused = 0;  // an old kernel, or no memory
   for (uint64_t rest = bits; rest; rest &= rest - 1) {
     FiberRecord* f = unborn_fiber(id, static_cast<uint32_t>(__builtin_ctzll(rest)));
     char* top = top_of(f);
     // What a fiber's birth and first wait need of its stack lies right below its TLS.
     char* low = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(tcb_low(top) - 1024) & ~(kPage - 1));
-    if (raw_syscall(SYS_madvise, arg(low), top - low, MADV_POPULATE_WRITE) != 0) done = false;
+    if (raw_syscall(SYS_madvise, arg(low), top - low, MADV_POPULATE_WRITE) != 0) refused |= rest & -rest;
     else set_guard(*f, guard_size);
   }
   SpinGuard guard(c.lock);
   Extent& e = extent(id);
-  e.warm |= bits;
+  e.warm |= bits & ~refused;
+  c.ahead -= static_cast<uint32_t>(__builtin_popcountll(refused));
   change(c, id, e.free, e.unborn | bits);
-  if (!done) c.to_populate = 0;  // an old kernel, or no memory
-  return done;
+  return !refused;
 }
 
 namespace {
@@ -598,10 +595,15 @@ bool hold(Class& c, uint32_t id, uint64_t ours) {
   return true;
 }
 
+void no_longer_warm(Class& c, Extent& e) {
+  c.ahead -= static_cast<uint32_t>(__builtin_popcountll(e.warm));
+  e.warm = 0;
+}
+
 void free_of_memory(Class& c, uint32_t id) {
   SpinGuard guard(c.lock);
   change(c, id, 0, all_of(id));
-  extent(id).warm = 0;
+  no_longer_warm(c, extent(id));
   extent(id).clean = true;
   chunk_of(id).clean++;
 }
@@ -619,6 +621,7 @@ void empty(Class& c, uint32_t id, uint64_t blocks) {
   }
   SpinGuard guard(c.lock);
   Extent& e = extent(id);
+  if (e.warm & blocks) no_longer_warm(c, e);  // a whole extent that could not be wiped
   change(c, id, e.free, e.unborn | blocks);
 }
 
@@ -725,7 +728,7 @@ void block_reset_after_fork(FiberRecord* survivor) {
   for (uint32_t i = 0; i < n; i++) {
     Class& c = classes[chunks[i].cls];
     c.hot = nullptr;
-    c.hot_count = c.free_count = c.low_water = c.idle = c.to_populate = 0;
+    c.hot_count = c.free_count = c.low_water = c.idle = c.ahead = 0;
     for (auto& id : c.first) id = kNone;
     for (auto& id : c.last) id = kNone;
     c.chunk = static_cast<int>(i);  // of several the last

@@ -70,7 +70,7 @@ constexpr uint32_t kPerExtent = 64;
 struct Extent {
   uint64_t free;    // with TCB and memory
   uint64_t unborn;  // without
-  uint64_t warm;    // of these, those with populated pages and a guard; others' bits mean nothing
+  uint64_t warm;    // of these, those with populated pages and a guard; Class::ahead counts them
   uint32_t next, prev;  // in the list that list_of() says
   bool clean;           // nothing is left in its memory: as mapped
 };

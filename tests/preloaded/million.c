@@ -1,7 +1,8 @@
 // expect: preloaded only
 // Very many threads blocked at once: what each costs in memory, page tables included, and that all of it comes back after
-// they end. `million [THREADS [STACK]]` prints what it measures; STACK in bytes, 0 for the default. Without arguments
-// 100,000 threads of each kind, and only words.
+// they end; also when they are made so slowly that workers who prepare memory for the next ones could get far ahead.
+// `million [THREADS [STACK]]` prints what it measures; STACK in bytes, 0 for the default. Without arguments 100,000 threads of
+// each kind, and only words.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -17,7 +18,7 @@ static pthread_cond_t may_end = PTHREAD_COND_INITIALIZER, all_there = PTHREAD_CO
 static long there, ended, wanted;
 static int ending;
 static pthread_t* threads;
-static int talk;
+static int talk, slowly;
 
 static void check(int ok, const char* what, long value) {
   if (ok) return;
@@ -63,6 +64,8 @@ static double burst(long n, size_t stack) {
   for (long i = 0; i < n; i++) {
     int e = pthread_create(&threads[i], &attr, body, (void*)i);
     check(e == 0, "no thread", e);
+    for (double until = now() + 50e-6; slowly && now() < until;) {
+    }
   }
   pthread_mutex_lock(&mutex);
   while (there < n) pthread_cond_wait(&all_there, &mutex);
@@ -129,5 +132,7 @@ int main(int argc, char** argv) {
   kind("256 kB", n, 256 << 10, 10240);
   // 8 MB, whatever the limit is here: each needs a page table of its own.
   kind("8 MB", n, 8 << 20, 13312);
+  slowly = 1;
+  kind("slowly", n / 10, 1 << 20, 13312);
   return 0;
 }
