@@ -50,6 +50,12 @@ double number_in(const std::string& json, const char* name) {
   return at == std::string::npos ? NAN : strtod(json.c_str() + at + strlen(name) + 3, nullptr);
 }
 
+// "name": {"value": NUMBER
+double value_in(const std::string& json, const char* name) {
+  size_t at = json.find(std::string("\"") + name + "\":");
+  return at == std::string::npos ? NAN : number_in(json.substr(at, 100), "value");
+}
+
 // Of all processes that have made some, each of which has written a report; NaN without one.
 double fibers_made(const std::string& err) {
   constexpr char kReport[] = "{\"fiberthread\":{";
@@ -76,8 +82,10 @@ bool time_once(Side& side, const std::vector<std::string>& command) {
     return false;
   }
   json[n] = 0;
-  side.wall.push_back(number_in(json, "mean"));
-  side.cpu.push_back(number_in(json, "user") + number_in(json, "system"));
+  // Before version 2, and since.
+  bool old = std::isfinite(number_in(json, "mean")) && std::isfinite(number_in(json, "user"));
+  side.wall.push_back(old ? number_in(json, "mean") : value_in(json, "time_wall_clock"));
+  side.cpu.push_back(old ? number_in(json, "user") + number_in(json, "system") : value_in(json, "time_user") + value_in(json, "time_system"));
   return std::isfinite(side.wall.back()) && std::isfinite(side.cpu.back());
 }
 

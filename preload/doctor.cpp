@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <initializer_list>
 #include <set>
 
 #include "preload/launcher.h"

@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 #include "preload/launcher.h"
 #include "preload/options.h"
 

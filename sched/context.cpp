@@ -11,7 +11,6 @@ namespace {
 #if defined(__x86_64__)
 
 constexpr unsigned long kHwcap2Fsgsbase = 2;  // Linux' HWCAP2_FSGSBASE, of asm/hwcap2.h
-constexpr long kArchSetFs = 0x1002;
 constexpr long kArchShadowStackStatus = 0x5005;
 
 #else
@@ -59,11 +58,27 @@ __attribute__((noinline)) void set_thread_pointer(void* tp) {
 #if defined(__x86_64__)
   if (fiberthread_fsgsbase)
     asm volatile("wrfsbase %0" ::"r"(tp) : "memory");
-  else
-    raw_syscall(SYS_arch_prctl, kArchSetFs, arg(tp));
+  else if (raw_syscall(SYS_arch_prctl, kArchSetFs, arg(tp)) != 0)
+    fiberthread_no_switch();
 #elif defined(__aarch64__)
   asm volatile("msr tpidr_el0, %0" ::"r"(tp) : "memory");
 #endif
+}
+
+bool may_switch() {
+#if defined(__x86_64__)
+  void* tp;
+  asm("mov %%fs:0, %0" : "=r"(tp));
+  return fiberthread_fsgsbase || raw_syscall(SYS_arch_prctl, kArchSetFs, arg(tp)) == 0;
+#else
+  return true;
+#endif
+}
+
+void fiberthread_no_switch() {
+  static const char text[] = "fiberthread: a filter of system calls refuses arch_prctl(ARCH_SET_FS), which a switch of fibers is on this processor; FIBERTHREAD_NPTL=1 does without\n";
+  raw_syscall(SYS_write, 2, arg(text), sizeof text - 1);
+  __builtin_trap();
 }
 
 bool has_shadow_stack() {

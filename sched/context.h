@@ -45,6 +45,8 @@ void fiberthread_switch(Context* from, Context* to);
 // Where a new fiber begins; calls entry(arg), and ends by fiberthread_end() (life.cpp) if that returns.
 void fiberthread_entry();
 void fiberthread_end() __attribute__((visibility("hidden")));
+// The kernel has refused a switch the thread pointer: nothing of the program can go on.
+[[noreturn]] void fiberthread_no_switch() __attribute__((visibility("hidden")));
 // 1 if user code may write the thread pointer itself (FSGSBASE); else the switch asks the kernel. Always 1 on AArch64.
 extern int fiberthread_fsgsbase __attribute__((visibility("hidden")));
 }
@@ -83,6 +85,13 @@ void context_init();
 void make_context(Context& c, char* stack_high, void* tp, void (*entry)(void*), void* arg);
 
 void set_thread_pointer(void* tp);
+
+#if defined(__x86_64__)
+constexpr long kArchSetFs = 0x1002;  // Linux' ARCH_SET_FS, of asm/prctl.h: what a switch asks for without FSGSBASE
+#endif
+
+// False if a filter that was there before us refuses what a switch asks of the kernel.
+bool may_switch();
 
 // Has the calling thread a shadow stack, where the processor keeps return addresses a second time? A switch would leave it behind.
 bool has_shadow_stack();

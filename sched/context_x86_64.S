@@ -126,9 +126,15 @@ fiberthread_switch:
         mov     $ARCH_SET_FS, %edi
         mov     %rdx, %rsi
         syscall
+        test    %rax, %rax
+        jne     .Lrefused
         mov     %r10d, %eax
         mov     %r8d, %ecx
         jmp     .Lhave_tp
+.Lrefused:
+        and     $-16, %rsp                      // as a call wants it
+        call    fiberthread_no_switch
+        ud2
         .cfi_endproc
         .size   fiberthread_switch, . - fiberthread_switch
 

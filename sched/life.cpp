@@ -423,6 +423,8 @@ bool sched_start() {
     else if (tcb_go_is_loaded()) why = "Go's runtime makes system calls by itself";
     else if (running_on_valgrind()) why = "valgrind does not let a signal handler say where its thread goes on";
     else if (has_shadow_stack()) why = "they have shadow stacks, and a fiber could have none of its own";
+    else if (!may_switch()) why = "a filter of system calls refuses arch_prctl(), which a switch is on this processor";
+    else if (options.refused) why = options.refused;
     else if (options.fail_self_check) why = "the self-check was told to fail";
     else {
       sysmon_prepare();

@@ -143,6 +143,7 @@ struct Options {
   int dump_signal = 0;      // 0: none
   uint64_t stack_size = FIBERTHREAD_DEFAULT_STACK_SIZE;  // 0: what libc says
   Report statistics = Report::None;
+  const char* refused = nullptr;  // why threads must be libc's, if that was found before the start
   bool preempt = true, verbose = false, force_nptl = false, fail_self_check = false;
 };
 extern Options options;

@@ -1,11 +1,11 @@
-// pthread_cond_*. Waiters stand in the parking lot under the object's address; of the object itself only a flag is used, and
-// __wrefs, whose two low bits glibc's static initialisers and attributes give a meaning. Process-shared ones are libc's, but for
-// waits with a private mutex.
+// pthread_cond_*. Waiters stand in the parking lot under the object's address; of the object itself only a flag is used, and the
+// word in which libc keeps what the attributes say. Process-shared ones are libc's, but for waits with a private mutex.
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "sched/deadlock.h"
+#include "sched/worker.h"
 #include "shim/cancel.h"
 #include "shim/export.h"
 #include "shim/mutex.h"
@@ -18,8 +18,39 @@ namespace {
 
 constexpr unsigned kShared = 1, kMonotonic = 2;  // of __wrefs
 
+// Which word that is. 2.38 took away two words before it, so the headers that this was compiled with need not tell; libc does, by an
+// object that it initialises.
+constexpr size_t kWords = sizeof(pthread_cond_t) / sizeof(unsigned);
+size_t flags_word = offsetof(pthread_cond_t, __data.__wrefs) / sizeof(unsigned);
+
+// The only word that is not zero, which must be `expected`; else kWords.
+size_t only_word(bool monotonic, unsigned expected, decltype(&::pthread_cond_init) init) {
+  pthread_condattr_t attr;
+  pthread_condattr_init(&attr);
+  pthread_condattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+  if (monotonic) pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_cond_t c = {};
+  unsigned words[kWords];
+  if (init(&c, &attr) != 0) return kWords;
+  memcpy(words, &c, sizeof words);
+  size_t found = kWords;
+  for (size_t i = 0; i < kWords; i++) {
+    if (!words[i]) continue;
+    if (found != kWords || words[i] != expected) return kWords;
+    found = i;
+  }
+  return found;
+}
+
+[[gnu::constructor]] void find_flags() {
+  auto init = reinterpret_cast<decltype(&::pthread_cond_init)>(find_real("pthread_cond_init"));
+  size_t word = init ? only_word(false, kShared, init) : kWords;
+  if (word < kWords && only_word(true, kShared | kMonotonic, init) == word) flags_word = word;
+  else options.refused = "libc's condition variables have another form";
+}
+
 // libc counts in the rest of the word.
-unsigned bits_of(const pthread_cond_t* c) { return __atomic_load_n(&c->__data.__wrefs, __ATOMIC_RELAXED); }
+unsigned bits_of(const pthread_cond_t* c) { return __atomic_load_n(reinterpret_cast<const unsigned*>(c) + flags_word, __ATOMIC_RELAXED); }
 
 // Set by each waiter under the bucket lock, before it gives the mutex up; cleared under it when the queue is empty. So who
 // signals after having held the mutex sees it. It may stay set after a timeout.
@@ -101,7 +132,7 @@ FIBERTHREAD_EXPORT int pthread_cond_init(pthread_cond_t* c, const pthread_condat
     if (shared == PTHREAD_PROCESS_SHARED) return REAL(pthread_cond_init)(c, attr);
   }
   memset(c, 0, sizeof *c);
-  if (clock == CLOCK_MONOTONIC) c->__data.__wrefs = kMonotonic;
+  if (clock == CLOCK_MONOTONIC) reinterpret_cast<unsigned*>(c)[flags_word] = kMonotonic;
   return 0;
 }
 

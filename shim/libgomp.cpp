@@ -63,21 +63,29 @@ bool write_text(long memory, unsigned char* at, const unsigned char (&bytes)[siz
   return raw_syscall(SYS_pwrite64, memory, arg(bytes), sizeof bytes, arg(at)) == sizeof bytes;
 }
 
-// A call or jump to another place of the text, whose distance happens to begin as a system call does.
-bool is_call(const Library& l, const unsigned char* p) {
-  int32_t distance;
-  if (p < l.text || p + 5 > l.text + l.size || (*p != 0xe8 && *p != 0xe9)) return false;
-  memcpy(&distance, p + 1, sizeof distance);
-  return distance > 0 ? distance < l.text + l.size - (p + 5) : -int64_t{distance} <= p + 5 - l.text;
+// Is what looks like a system call part of a distance to something in the library, in a call, a jump or an operand? A true one would make a
+// distance of many megabytes, with what stands around it.
+bool in_distance(const Library& l, const unsigned char* p) {
+  for (const unsigned char* d = p - 3; d <= p; d++) {
+    if (d < l.text + 2 || d + 4 > l.text + l.size) continue;
+    bool jump = d[-1] == 0xe8 || d[-1] == 0xe9 || (d[-2] == 0x0f && (d[-1] & 0xf0) == 0x80);
+    bool operand = (d[-1] & 0xc7) == 0x05;
+    int32_t distance;
+    memcpy(&distance, d, sizeof distance);
+    uintptr_t to = reinterpret_cast<uintptr_t>(d + 4) + static_cast<uintptr_t>(int64_t{distance});
+    if ((jump || operand) && to >= l.first && to < l.last) return true;
+  }
+  return false;
 }
 
 void patch(const Library& l) {
   unsigned char *sites[kMostSites], *end = l.text + l.size;
   size_t n = 0, all = 0;
   for (unsigned char* p = l.text; (p = static_cast<unsigned char*>(memmem(p, static_cast<size_t>(end - p), kSite, 2))); p += 2) {
-    if (is_call(l, p - 1)) continue;
+    bool site = static_cast<size_t>(end - p) >= sizeof kSite && memcmp(p, kSite, sizeof kSite) == 0;
+    if (!site && in_distance(l, p)) continue;
     all++;
-    if (static_cast<size_t>(end - p) < sizeof kSite || memcmp(p, kSite, sizeof kSite) != 0) continue;
+    if (!site) continue;
     if (n == kMostSites) return;
     sites[n++] = p;
   }

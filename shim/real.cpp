@@ -11,7 +11,7 @@
 
 namespace fiberthread {
 
-void* resolve_real(const char* name, std::atomic<void*>& slot) {
+void* find_real(const char* name) {
   int saved = errno;
   void* p = nullptr;
   // dlsym would give x86-64's condition variables of 2002, which have another layout.
@@ -19,13 +19,18 @@ void* resolve_real(const char* name, std::atomic<void*>& slot) {
   if (strncmp(name, "pthread_cond_", 13) == 0) p = dlvsym(RTLD_NEXT, name, "GLIBC_2.3.2");
 #endif
   if (!p) p = dlsym(RTLD_NEXT, name);
+  errno = saved;
+  return p;
+}
+
+void* resolve_real(const char* name, std::atomic<void*>& slot) {
+  void* p = find_real(name);
   if (!p) {
     for (const char* s : {"fiberthread: this libc has no ", name, "\n"})
       raw_syscall(SYS_write, 2, arg(s), static_cast<long>(strlen(s)));
     abort();
   }
   slot.store(p, std::memory_order_relaxed);
-  errno = saved;
   return p;
 }
 

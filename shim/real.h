@@ -7,7 +7,8 @@
 
 namespace fiberthread {
 
-void* resolve_real(const char* name, std::atomic<void*>& slot);
+void* find_real(const char* name);  // null if there is none
+void* resolve_real(const char* name, std::atomic<void*>& slot);  // ends the process then
 
 inline void* real_symbol(const char* name, std::atomic<void*>& slot) {
   void* p = slot.load(std::memory_order_relaxed);  // code, there since the loader mapped it

@@ -54,9 +54,6 @@ static void all(void) {
   nanosleep(&a_while, NULL);  // all wait now
   for (int i = 0; i < kWaiters; i++) sem_post(&go);
   for (int i = 0; i < kWaiters; i++) pthread_join(t[i], NULL);
-  turns = 0;
-  for (int i = 0; i < kHogs; i++) assert(!pthread_create(&hog[i], NULL, computes, NULL));
-  for (int i = 0; i < kHogs; i++) pthread_join(hog[i], NULL);
   pthread_create(&blocker, NULL, blocks, NULL);
   nanosleep(&a_while, NULL);
   // Somebody has to want the slot.
@@ -66,6 +63,10 @@ static void all(void) {
     pthread_join(other, NULL);
   }
   pthread_join(blocker, NULL);
+  // Last: there may be more slots from then on, and nobody is in want of one.
+  turns = 0;
+  for (int i = 0; i < kHogs; i++) assert(!pthread_create(&hog[i], NULL, computes, NULL));
+  for (int i = 0; i < kHogs; i++) pthread_join(hog[i], NULL);
 }
 
 int main(int argc, char** argv) {
