@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,13 +15,13 @@
 #include "sched/accounting.h"
 #include "sched/worker.h"
 #include "shim/export.h"
+#include "shim/filter.h"
 #include "shim/io.h"
 #include "shim/own_thread.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
-#include "shim/signal.h"
+#include "shim/signal_parts.h"
 #include "shim/time.h"
-#include "shim/user_memory.h"
 #include "shim/user_memory.h"
 
 namespace fiberthread {
@@ -34,6 +35,7 @@ struct ThreadTimer {
   uint32_t id = 0;
   // Null: deleted. The number is kept until the room is needed, as a signal may have been taken out of the kernel just before.
   std::atomic<FiberRecord*> fiber{nullptr};
+  std::atomic<uint32_t> handing_over{0};  // how many are about to record a signal of it
 };
 ThreadTimer timers[1024];
 std::atomic<size_t> timers_used{0};  // the others have never been used
@@ -44,6 +46,7 @@ void add_timer(int number, FiberRecord* f) {
     ThreadTimer& t = timers[i];
     int n = t.number.load(std::memory_order_relaxed);
     if (n == -2 || (n >= 0 && t.pid == pid && t.fiber.load(std::memory_order_relaxed)) || !t.number.compare_exchange_strong(n, -2, std::memory_order_acquire)) continue;
+    if (t.pid != pid) t.handing_over.store(0, std::memory_order_relaxed);  // those of the parent's threads
     t.pid = pid;
     t.id = f->id;
     t.fiber.store(f, std::memory_order_relaxed);
@@ -71,12 +74,19 @@ bool is_ours(FiberRecord* f) { return f && sched_started() && !f->kernel && !in_
 
 }  // namespace
 
-FiberRecord* timer_target(int number, bool* gone) {
-  ThreadTimer* t = find_timer(number);
-  if (!t) return nullptr;
-  FiberRecord* f = t->fiber.load(std::memory_order_relaxed);
-  *gone = !f || f->id != t->id || !f->valid.load(std::memory_order_acquire) || f->done.load(std::memory_order_acquire);
-  return *gone ? nullptr : f;
+TimerTarget::TimerTarget(const siginfo_t& info) {
+  ThreadTimer* t = info.si_code == SI_TIMER ? find_timer(info.si_timerid) : nullptr;
+  if (!t) return;
+  // Said before looked at; timer_delete() does it the other way round.
+  handing_over_ = &t->handing_over;
+  handing_over_->fetch_add(1, std::memory_order_seq_cst);
+  FiberRecord* f = t->fiber.load(std::memory_order_seq_cst);
+  gone_ = !f || f->id != t->id || !f->valid.load(std::memory_order_acquire) || f->done.load(std::memory_order_acquire);
+  fiber_ = gone_ ? nullptr : f;
+}
+
+TimerTarget::~TimerTarget() {
+  if (handing_over_) handing_over_->fetch_sub(1, std::memory_order_release);
 }
 
 // A number has room for 28 bits of an id.
@@ -174,9 +184,15 @@ FIBERTHREAD_EXPORT int timer_create(clockid_t clock, struct sigevent* event, tim
 FIBERTHREAD_EXPORT int timer_delete(timer_t timer) noexcept {
   // Before the kernel may give the number to another one. libc's own kind of timers have negative handles.
   intptr_t number = reinterpret_cast<intptr_t>(timer);
-  if (ThreadTimer* t = number >= 0 && sched_started() && !in_vfork_child() ? find_timer(static_cast<int>(number)) : nullptr)
-    t->fiber.store(nullptr, std::memory_order_relaxed);
-  return REAL(timer_delete)(timer);
+  ThreadTimer* t = number >= 0 && sched_started() && !in_vfork_child() ? find_timer(static_cast<int>(number)) : nullptr;
+  if (t) {
+    t->fiber.store(nullptr, std::memory_order_seq_cst);
+    while (t->handing_over.load(std::memory_order_seq_cst)) sched_yield();  // instructions, unless the kernel has stopped them there
+  }
+  int r = REAL(timer_delete)(timer);
+  // What has come for the caller has come before this call returns.
+  if (FiberRecord* me = t && !tls_busy ? signals::ours() : nullptr) signals::run_unblocked(me);
+  return r;
 }
 
 FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
@@ -202,8 +218,14 @@ FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
       }
     }
   }
-  if (option == PR_SET_SECCOMP) filtered.store(true, std::memory_order_relaxed);
   if (prctl_is_of_thread(option))
     if (int e = own_kernel_thread()) return static_cast<int>(with_errno(-e));
+  if (option == PR_SET_SECCOMP) {
+    filtered.store(true, std::memory_order_relaxed);
+    if (a == SECCOMP_MODE_FILTER) {
+      FilterForKernel filter(reinterpret_cast<void*>(b));
+      return REAL(prctl)(option, a, reinterpret_cast<unsigned long>(filter.program()), c, d);
+    }
+  }
   return REAL(prctl)(option, a, b, c, d);
 }

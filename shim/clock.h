@@ -1,14 +1,29 @@
 // What names a thread to the kernel, as the rest of the shim needs it.
 #pragma once
+#include <signal.h>
 #include <time.h>
+
+#include <atomic>
 
 #include "sched/fiber.h"
 
 namespace fiberthread {
 
-// Whom the timer with this number (siginfo_t::si_timerid) signals by SIGEV_THREAD_ID; null: it signals the process. *gone is
-// set if that thread has ended. Signal-safe.
-FiberRecord* timer_target(int timer, bool* gone);
+// Whom a signal concerns that a timer has sent by SIGEV_THREAD_ID; null: any other signal, or a timer's for the process. While this exists,
+// timer_delete() of that timer waits: afterwards its thread has got no signal of it that it could not see. Signal-safe.
+class TimerTarget {
+ public:
+  explicit TimerTarget(const siginfo_t& info);
+  ~TimerTarget();
+  TimerTarget(const TimerTarget&) = delete;
+  FiberRecord* fiber() const { return fiber_; }
+  bool gone() const { return gone_; }  // the thread has ended, or the timer is deleted: the signal is nobody's
+
+ private:
+  std::atomic<uint32_t>* handing_over_ = nullptr;
+  FiberRecord* fiber_ = nullptr;
+  bool gone_ = false;
+};
 
 // The fiber whose CPU time this clock shows: the caller's for CLOCK_THREAD_CPUTIME_ID, or one by pthread_getcpuclockid()'s number.
 // Null: the clock is the kernel's.

@@ -382,6 +382,7 @@ FIBERTHREAD_EXPORT ssize_t read(int fd, void* buf, size_t n) {
 }
 FIBERTHREAD_ALIAS(__read, read);
 
+// A cancellation point, which libc's own is from 2.36 on only.
 extern "C" ssize_t __read_chk(int fd, void* buf, size_t n, size_t size);
 FIBERTHREAD_EXPORT ssize_t __read_chk(int fd, void* buf, size_t n, size_t size) {
   return n > size ? REAL(__read_chk)(fd, buf, n, size) : read(fd, buf, n);

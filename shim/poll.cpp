@@ -361,16 +361,25 @@ FIBERTHREAD_EXPORT int epoll_pwait(int fd, struct epoll_event* events, int n, in
   return static_cast<int>(with_errno(r));
 }
 
+namespace {
+// glibc 2.34 has no such name; there it is asked for by syscall() only.
+int real_epoll_pwait2(int fd, struct epoll_event* events, int n, const timespec* timeout, const sigset_t* set) {
+  static const bool named = find_real("epoll_pwait2");
+  if (named) return REAL(epoll_pwait2)(fd, events, n, timeout, set);
+  return static_cast<int>(with_errno(program_syscall(SYS_epoll_pwait2, fd, arg(events), n, arg(timeout), arg(set), 8)));
+}
+}  // namespace
+
 FIBERTHREAD_EXPORT int epoll_pwait2(int fd, struct epoll_event* events, int n, const timespec* timeout, const sigset_t* set) {
   uint64_t mask = 0;
   How h = how(set, mask);
-  if (h == How::Libc) return REAL(epoll_pwait2)(fd, events, n, timeout, set);
+  if (h == How::Libc) return real_epoll_pwait2(fd, events, n, timeout, set);
   timespec t;
   if (timeout && !copy_user(&t, timeout)) return static_cast<int>(with_errno(-EFAULT));
   if (timeout && (!valid(t) || t.tv_sec < 0)) return static_cast<int>(with_errno(-EINVAL));
   uint64_t deadline = after(timeout ? &t : nullptr);
   long r = h == How::Parked ? epoll_parked(fd, events, n, deadline, set ? &mask : nullptr) : kInKernel;
-  if (r == kInKernel && !set) return REAL(epoll_pwait2)(fd, events, n, left_until(deadline, t), nullptr);
+  if (r == kInKernel && !set) return real_epoll_pwait2(fd, events, n, left_until(deadline, t), nullptr);
   if (r == kInKernel) r = signal_masked_call(mask, SYS_epoll_pwait2, fd, arg(events), n, arg(left_until(deadline, t)), arg(&mask), 8);
   return static_cast<int>(with_errno(r));
 }

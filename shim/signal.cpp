@@ -62,7 +62,10 @@ void install(int sig, const Action& a) {
   bool dumps = sig == options.dump_signal;
   if (dumps) dump_signal_is_ours.store(!handled(a), std::memory_order_release);
   // Stack overflows are reported, and calls of ours may be trapped, so the kernel must come to us for SIGSEGV and SIGSYS.
-  bool comes_to_us = sig == SIGSEGV || sig == SIGSYS || dumps || main_may_wait_for & bit(sig);
+  // A poke may be on its way for a signal that had a handler, and must not have the default action. The action is stored already.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  bool poked = may_be_poked(sig) && !(bit(sig) & kIgnoredByDefault);
+  bool comes_to_us = sig == SIGSEGV || sig == SIGSYS || dumps || poked || main_may_wait_for & bit(sig);
   if (handled(a) || (by_default && comes_to_us)) {
     k.sa_sigaction = on_signal;
     k.sa_mask = as_set(~kTrapSignal);  // ours is not interrupted; what the program's blocks is set when that runs
@@ -226,6 +229,8 @@ FIBERTHREAD_EXPORT int sigaction(int sig, const struct sigaction* act, struct si
     }
     return r;
   }
+  // What was recorded for the caller while there was a handler runs it, though nobody may have told him yet.
+  if (FiberRecord* me = act && !tls_busy ? ours() : nullptr) run_unblocked(me);
   // The caller's memory is touched outside of the lock.
   Action wanted, before;
   if (act) {

@@ -282,9 +282,9 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
   }
   siginfo_t got = *info;
   if (!is_poke(got)) {
-    bool gone = false;
-    FiberRecord* timed = got.si_code == SI_TIMER ? timer_target(got.si_timerid, &gone) : nullptr;
-    if (gone) return false;
+    TimerTarget target(got);
+    if (target.gone()) return false;
+    FiberRecord* timed = target.fiber();
     // What came to this thread is not blocked, whatever we know.
     bool mine = me && !timed && (sent_to_thread(got) || profiles(got));
     FiberRecord* to = timed ? timed : mine ? me : pick_target(me, sig);

@@ -39,12 +39,12 @@ bool wanted(int sig) {
 
 void hand_out(const siginfo_t& info) {
   int sig = info.si_signo;
-  bool gone = false;
-  if (FiberRecord* timed = info.si_code == SI_TIMER ? timer_target(info.si_timerid, &gone) : nullptr) {
-    signal_send(timed, sig, &info);
+  TimerTarget timed(info);
+  if (timed.gone()) return;
+  if (timed.fiber()) {
+    signal_send(timed.fiber(), sig, &info);
     return;
   }
-  if (gone) return;
   give(pick_target(nullptr, sig), info, false);
 }
 

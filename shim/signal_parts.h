@@ -124,6 +124,7 @@ bool record(FiberRecord*& f, const siginfo_t& info, bool for_process);
 
 // Of a signal that only means "look at what is pending".
 bool is_poke(const siginfo_t& info);
+bool may_be_poked(int sig);  // a poke by this signal was sent ever, or is about to be
 void tell(FiberRecord* f, int sig);
 // What the kernel keeps for the caller's kernel thread or for the process, as far as it is blocked, without pokes.
 uint64_t pending_in_kernel(FiberRecord* me);

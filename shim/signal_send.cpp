@@ -176,8 +176,11 @@ bool record(FiberRecord*& f, const siginfo_t& info, bool for_process) {
 // ---- waking whom a signal was recorded for ----
 
 namespace {
+std::atomic<uint64_t> ever_poked{0};
 char poke_mark;  // its address in si_value says that a signal only means "look at what is pending"
 }  // namespace
+
+bool may_be_poked(int sig) { return ever_poked.load(std::memory_order_relaxed) & bit(sig); }
 
 bool is_poke(const siginfo_t& info) { return info.si_code == SI_QUEUE && info.si_value.sival_ptr == &poke_mark; }
 
@@ -187,6 +190,13 @@ void tell(FiberRecord* f, int sig) {
   // It may be in a system call. If it is not there any more it has looked since.
   Worker* w = __atomic_load_n(&f->worker, __ATOMIC_RELAXED);
   if (!w) return;
+  // Whoever takes the handler away meanwhile sees the bit, or we see that it is gone: a poke would have the default action.
+  if (!(ever_poked.load(std::memory_order_relaxed) & bit(sig))) ever_poked.fetch_or(bit(sig), std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (Action a = action_of(sig); !handled(a)) {
+    if (a.handler == reinterpret_cast<void*>(SIG_DFL) && pending_for(f, bit(sig) & ~mask_of(f))) default_action(sig);
+    return;
+  }
   siginfo_t info;
   memset(&info, 0, sizeof info);
   info.si_signo = sig;

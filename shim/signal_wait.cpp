@@ -125,6 +125,7 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
     give_away(me, old & ~mask);
   }
   end_busy();
+  run_unblocked(me);  // what was recorded while the handler blocked it
   test_cancel();
   return static_cast<int>(with_errno(!ran && end_pending(me) ? -ECANCELED : -EINTR));
 }

@@ -2,6 +2,7 @@
 // their tid, or end their thread.
 #include <errno.h>
 #include <linux/futex.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <sys/resource.h>
@@ -29,6 +30,7 @@
 #include "shim/cancel.h"
 #include "shim/clock.h"
 #include "shim/export.h"
+#include "shim/filter.h"
 #include "shim/fork.h"
 #include "shim/libgomp.h"
 #include "shim/own_thread.h"
@@ -175,6 +177,44 @@ void pi_owner_died(const uint32_t* word) {
 }
 
 namespace {
+
+constexpr long kEpollPwait2 = 441;  // Linux' number, which older headers lack
+
+// The mask of a call that waits with another one. The rest of the set is not the kernel's.
+long copy_mask(long from, size_t size, sigset_t& set) {
+  uint64_t mask = 0;
+  if (from && size != sizeof mask) return -EINVAL;
+  if (from && !copy_user(&mask, reinterpret_cast<uint64_t*>(from))) return -EFAULT;
+  sigemptyset(&set);
+  memcpy(&set, &mask, sizeof mask);
+  return 0;
+}
+
+// A timeout of which Linux, unlike libc, tells at the end what is left.
+class Remaining {
+ public:
+  explicit Remaining(long user) : user_(reinterpret_cast<timespec*>(user)) {
+    if (!user_) return;
+    if (!copy_user(&time_, user_)) error_ = -EFAULT;
+    else if (!valid(time_) || time_.tv_sec < 0) error_ = -EINVAL;
+    else if (time_.tv_sec || time_.tv_nsec) start_ = now_ns();
+  }
+  ~Remaining() {
+    if (!start_) return;
+    auto all = static_cast<__int128>(time_.tv_sec) * kNsPerSec + time_.tv_nsec, left = all - static_cast<__int128>(now_ns() - start_);
+    if (left < 0) left = 0;
+    time_ = {static_cast<time_t>(left / kNsPerSec), static_cast<long>(left % kNsPerSec)};
+    copy_user(user_, &time_);
+  }
+  long error() const { return error_; }
+  const timespec* get() const { return user_ ? &time_ : nullptr; }
+
+ private:
+  timespec* user_;
+  timespec time_{};
+  uint64_t start_ = 0;
+  long error_ = 0;
+};
 
 // The kernel's call. Who may be cancelled anywhere makes it in libc, where it can be stopped.
 long plain_call(long nr, long a, long b, long c, long d, long e, long f) {
@@ -459,13 +499,39 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
       return not_cancelled([&] { return epoll_wait(static_cast<int>(a), reinterpret_cast<epoll_event*>(b), static_cast<int>(c), static_cast<int>(d)); });
 #endif
     case SYS_epoll_pwait: {
-      uint64_t mask;
       sigset_t set;
-      if (e && f != sizeof mask) return -EINVAL;
-      if (e && !copy_user(&mask, reinterpret_cast<uint64_t*>(e))) return -EFAULT;
-      if (e) memcpy(&set, &mask, sizeof mask);
+      if (long error = copy_mask(e, static_cast<size_t>(f), set)) return error;
       return not_cancelled([&] {
         return epoll_pwait(static_cast<int>(a), reinterpret_cast<epoll_event*>(b), static_cast<int>(c), static_cast<int>(d), e ? &set : nullptr);
+      });
+    }
+    case SYS_ppoll: {
+      Remaining time(c);
+      sigset_t set;
+      if (long error = time.error() ? time.error() : copy_mask(d, static_cast<size_t>(e), set)) return error;
+      return not_cancelled([&] { return ppoll(reinterpret_cast<pollfd*>(a), static_cast<nfds_t>(b), time.get(), d ? &set : nullptr); });
+    }
+    case SYS_pselect6: {
+      struct {
+        long mask;
+        size_t size;
+      } last{};
+      Remaining time(e);
+      sigset_t set;
+      if (f && !copy_user(&last, reinterpret_cast<decltype(last)*>(f))) return -EFAULT;
+      if (long error = time.error() ? time.error() : copy_mask(last.mask, last.size, set)) return error;
+      return not_cancelled([&] {
+        return pselect(static_cast<int>(a), reinterpret_cast<fd_set*>(b), reinterpret_cast<fd_set*>(c), reinterpret_cast<fd_set*>(d), time.get(),
+                       last.mask ? &set : nullptr);
+      });
+    }
+    case kEpollPwait2: {
+      // Where the kernel has no such call, or a filter refuses it, the answer is theirs.
+      if (long known = program_syscall(nr, -1); known != -EINVAL && known != -EBADF) return known;
+      sigset_t set;
+      if (long error = copy_mask(e, static_cast<size_t>(f), set)) return error;
+      return not_cancelled([&] {
+        return epoll_pwait2(static_cast<int>(a), reinterpret_cast<epoll_event*>(b), static_cast<int>(c), reinterpret_cast<timespec*>(d), e ? &set : nullptr);
       });
     }
     case SYS_wait4:
@@ -631,6 +697,16 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
   }
 }
 
+long set_filter(long nr, long a, long b, long c, long d, long e, long f) {
+  filtered.store(true, std::memory_order_relaxed);
+  if (call_is_of_thread(nr, b) || nr == SYS_prctl)
+    if (int error = own_kernel_thread()) return -error;
+  bool has_program = nr == SYS_seccomp ? a == SECCOMP_SET_MODE_FILTER : b == SECCOMP_MODE_FILTER;
+  if (!has_program) return program_syscall(nr, a, b, c, d, e, f);
+  FilterForKernel filter(reinterpret_cast<void*>(c));
+  return program_syscall(nr, a, b, arg(filter.program()), d, e, f);
+}
+
 }  // namespace
 
 void clear_named_word() {
@@ -647,8 +723,8 @@ long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f) {
   bool fiber = me && sched_started() && !me->kernel;
   // Futexes are one and the same for all threads of the process.
   if (nr == SYS_clone && a & CLONE_VM && !(a & CLONE_THREAD)) poll_memory_shared();
-  bool sets_filter = (nr == SYS_seccomp && a <= 1) || (nr == SYS_prctl && a == PR_SET_SECCOMP);
-  if (__builtin_expect(sets_filter, 0)) filtered.store(true, std::memory_order_relaxed);
+  bool sets_filter = (nr == SYS_seccomp && a <= SECCOMP_SET_MODE_FILTER) || (nr == SYS_prctl && a == PR_SET_SECCOMP);
+  if (__builtin_expect(sets_filter, 0)) return set_filter(nr, a, b, c, d, e, f);
   bool ours = (fiber || (nr == SYS_futex && sched_started())) && !(nr != SYS_futex && in_vfork_child());
   return ours ? in_fiber(nr, a, b, c, d, e, f) : program_syscall(nr, a, b, c, d, e, f);
 }

@@ -24,7 +24,11 @@ static long ask_poll(struct question* q, int how) {
           : how == 1 ? __poll_chk(p, q->n, q->ms, sizeof p)
           : how == 2 ? ppoll(p, q->n, q->ms < 0 ? NULL : &t, q->mask)
           : how == 3 ? __ppoll_chk(p, q->n, q->ms < 0 ? NULL : &t, q->mask, sizeof p)
-                     : syscall(SYS_poll, p, q->n, q->ms);
+          : how == 4 ? syscall(SYS_poll, p, q->n, q->ms)
+                     : syscall(SYS_ppoll, p, q->n, q->ms < 0 ? NULL : &t, q->mask, 8);
+  // By number, what is left of the time is told.
+  if (how == 5 && q->ms >= 0 && (t.tv_sec * 1000 + t.tv_nsec / 1000000 > q->ms || (r == 0 && (t.tv_sec || t.tv_nsec)))) return 9996;
+  if (how == 5) t = before;
   int e = errno;
   if (t.tv_sec != before.tv_sec || t.tv_nsec != before.tv_nsec) return 9999;  // not to be touched
   for (int i = 0; i < q->n; i++) q->of[i].revents = r < 0 ? 0 : p[i].revents;
@@ -47,8 +51,16 @@ static long ask_select(struct question* q, int how) {
   }
   struct timeval t = {q->ms / 1000, q->ms % 1000 * 1000};
   struct timespec pt = {t.tv_sec, t.tv_usec * 1000};
-  int r = how == 0 ? select(most + 1, &in, &out, &urgent, q->ms < 0 ? NULL : &t) : pselect(most + 1, &in, &out, &urgent, q->ms < 0 ? NULL : &pt, q->mask);
+  struct {
+    const sigset_t* mask;
+    size_t size;
+  } last = {q->mask, 8};
+  int r = how == 0   ? select(most + 1, &in, &out, &urgent, q->ms < 0 ? NULL : &t)
+          : how == 1 ? pselect(most + 1, &in, &out, &urgent, q->ms < 0 ? NULL : &pt, q->mask)
+                     : syscall(SYS_pselect6, most + 1, &in, &out, &urgent, q->ms < 0 ? NULL : &pt, &last);
   int e = errno;
+  if (how == 2 && q->ms >= 0 && (pt.tv_sec * 1000 + pt.tv_nsec / 1000000 > q->ms || (r == 0 && (pt.tv_sec || pt.tv_nsec)))) return 9996;
+  if (how == 2) pt = (struct timespec){q->ms / 1000, q->ms % 1000 * 1000000};
   // What is left of the time is told by select alone.
   if (q->ms >= 0 && how == 0 && r == 0 && (t.tv_sec || t.tv_usec)) return 9998;
   if (q->ms >= 0 && how == 0 && r > 0 && q->ms > 1000 && t.tv_sec * 1000 + t.tv_usec / 1000 > q->ms) return 9997;
@@ -84,7 +96,8 @@ static long ask_epoll(struct question* q, int how) {
       r = how == 0   ? epoll_wait(ep, got, 4, q->ms)
           : how == 1 ? epoll_pwait(ep, got, 4, q->ms, q->mask)
           : how == 2 ? epoll_pwait2(ep, got, 4, q->ms < 0 ? NULL : &t, q->mask)
-                     : syscall(SYS_epoll_pwait, ep, got, 4, q->ms, NULL, 8);
+          : how == 3 ? syscall(SYS_epoll_pwait, ep, got, 4, q->ms, q->mask, 8)
+                     : syscall(441 /* epoll_pwait2 */, ep, got, 4, q->ms < 0 ? NULL : &t, q->mask, 8);
       e = errno;
     }
     for (int i = 0; i < r; i++) q->of[got[i].data.u32].revents = got[i].events;
@@ -114,9 +127,16 @@ static const struct call calls[] = {
     {"epoll_wait", ask_epoll, 0, 0, 1},
     {"epoll_pwait", ask_epoll, 1, 0, 1},
     {"epoll_pwait with mask", ask_epoll, 1, 1, 1},
-    {"epoll_pwait2", ask_epoll, 2, 0, 1},
-    {"epoll_pwait2 with mask", ask_epoll, 2, 1, 1},
+    {"epoll_pwait2", ask_epoll, 2, 0, kEpollPwait2Cancels},
+    {"epoll_pwait2 with mask", ask_epoll, 2, 1, kEpollPwait2Cancels},
     {"syscall epoll_pwait", ask_epoll, 3, 0, 0},
+    {"syscall epoll_pwait with mask", ask_epoll, 3, 1, 0},
+    {"syscall epoll_pwait2", ask_epoll, 5, 0, 0},
+    {"syscall epoll_pwait2 with mask", ask_epoll, 5, 1, 0},
+    {"syscall ppoll", ask_poll, 5, 0, 0},
+    {"syscall ppoll with mask", ask_poll, 5, 1, 0},
+    {"syscall pselect6", ask_select, 2, 0, 0},
+    {"syscall pselect6 with mask", ask_select, 2, 1, 0},
     {"epoll in epoll", ask_epoll, 4, 0, 1},
 };
 
