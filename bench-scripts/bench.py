@@ -186,9 +186,14 @@ def timed(command, preloaded, status=0):
             if done.returncode:
                 raise Cannot(f"failed: {done.stderr.strip()}")
             result = json.load(f)["results"][0]
-        if result["exit_codes"] != [status]:
-            raise Cannot(f"failed: status {result['exit_codes'][0]}")
-        return result["mean"], result["user"] + result["system"]
+        if "measurements" in result:  # since version 2
+            (run,) = result["measurements"]
+            ended, wall, cpu = run["exit_code"], run["time_wall_clock"]["value"], run["time_user"]["value"] + run["time_system"]["value"]
+        else:
+            (ended,), wall, cpu = result["exit_codes"], result["mean"], result["user"] + result["system"]
+        if ended != status:
+            raise Cannot(f"failed: status {ended}")
+        return wall, cpu
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     if subprocess.run(command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode != status:
         raise Cannot("failed")

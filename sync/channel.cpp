@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include <initializer_list>
+
 #include "sched/chaos.h"
 #include "sched/deadlock.h"
 #include "sched/report.h"

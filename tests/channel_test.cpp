@@ -11,6 +11,7 @@
 
 #include <array>
 #include <atomic>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <string>

@@ -6,11 +6,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <gnu/libc-version.h>
 #include <limits.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
@@ -18,7 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,17 +58,30 @@ bool one_in_order() {
   return !on_nptl();
 }
 
-// The order in which `body` has called its argument. It runs in a fiber that has just begun to run, so that it is not preempted in the
-// middle; and again, if they did not run in turn.
+// Of a fiber: whether anybody on its worker has been preempted since, itself included.
+class Preemptions {
+ public:
+  bool any() const { return count() != before_; }
+
+ private:
+  static uint64_t count() { return fiberthread::self()->worker->preemptions.load(); }
+  uint64_t before_ = count();
+};
+
+// The order in which `body` has called its argument. It runs in a fiber that has just begun to run, and is seldom preempted in the middle
+// (under an emulator, which has to translate all this first, each 15th time); and again, if it was, or if they did not run in turn.
 std::vector<int> order_of(const std::function<void(const std::function<void(int)>&)>& body) {
   for (;;) {
     InTurn in_turn;
     std::atomic<int> n{0}, order[10];
+    bool preempted = false;
     Fiber::spawn([&] {
       Fiber::sleep(kMs);
+      Preemptions preemptions;
       body([&](int i) { order[n++] = i; });
+      preempted = preemptions.any();
     }).join();
-    if (in_turn.held()) return {order, order + n};
+    if (in_turn.held() && !preempted) return {order, order + n};
   }
 }
 
@@ -503,18 +520,21 @@ Test(fiber_api, woken_ones_run_in_the_order_of_the_wake_ups) {
       }));
     Fiber::sleep(kMs);
     bool switched = false;
-    // From a fiber that has just begun to run, so that it is not preempted in the middle.
+    std::optional<Preemptions> preemptions;
+    // From a fiber that has just begun to run, so that it is seldom preempted in the middle.
     Fiber::spawn([&] {
       Fiber::sleep(kMs);
+      preemptions.emplace();
       for (Fiber& f : fibers) {
         f.wakeup();
         switched |= ran != 0;
       }
     }).join();
     for (Fiber& f : fibers) f.join();
+    bool preempted = preemptions->any();  // also of those that were woken, before they said who they are
     stop = true;
     for (Fiber& f : more) f.join();
-    if (!in_turn.held()) continue;
+    if (!in_turn.held() || preempted) continue;
     cr_assert(!switched);
     for (int i = 0; i < 100; i++) cr_assert_eq(order[i], i, "place %d has %d", i, order[i].load());
     others += 3;
@@ -1006,7 +1026,8 @@ Test(fiber_api, one_that_pthread_create_made_is_joined_here) {
     cr_assert_not_null(f);
     cr_assert_eq(fiberthread_join(f, &r), 0);
     cr_assert_eq(r, place + 1);
-    cr_assert_eq(pthread_join(t, nullptr), ESRCH);
+    // A second join is as with this libc: since 2.43, it is treated like the first.
+    cr_assert_eq(pthread_join(t, nullptr), strverscmp(gnu_get_libc_version(), "2.43") >= 0 ? 0 : ESRCH);
     cr_assert_null(fiberthread_of(t));
   }
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <initializer_list>
 #include <string>
 
 #include "sync/fair_fiber_mutex.h"

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>

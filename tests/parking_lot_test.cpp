@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <deque>
+#include <initializer_list>
 #include <vector>
 
 #include "tests/sync_threads.h"

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 

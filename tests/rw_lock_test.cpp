@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include <atomic>
+#include <initializer_list>
 #include <mutex>
 #include <shared_mutex>
 

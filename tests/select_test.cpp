@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 

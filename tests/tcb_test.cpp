@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <initializer_list>
 
 #include "sched/arch.h"
 #include "sched/worker.h"

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <initializer_list>
 
 #include "tests/single_steps.h"
 #include "tests/sync_threads.h"

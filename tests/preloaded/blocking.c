@@ -138,6 +138,12 @@ static long do_msgrcv(struct job* j) {
   struct message m;
   return msgrcv(OF(j)->id, &m, 8, 0, 0);
 }
+// EINVAL for who comes when it is gone already.
+static long removed(long r) {
+  if (r < 0 && errno == EINVAL) errno = EIDRM;
+  return r;
+}
+static long do_msgrcv_removed(struct job* j) { return removed(do_msgrcv(j)); }
 static long do_msgrcv_nowait(struct job* j) {
   struct message m;
   return msgrcv(OF(j)->id, &m, 8, 0, IPC_NOWAIT);
@@ -157,6 +163,7 @@ static long do_semop(struct job* j) {
   long r = semop(OF(j)->id, s, 2);
   return r == 0 ? 10 + semctl(OF(j)->id, 1, GETVAL) : r;
 }
+static long do_semop_removed(struct job* j) { return removed(do_semop(j)); }
 static long do_semop_nowait(struct job* j) {
   struct sembuf s = {0, -1, IPC_NOWAIT};
   return semop(OF(j)->id, &s, 1);
@@ -265,11 +272,11 @@ static const struct call {
     {"lockf, F_TLOCK", held_by_child, do_lockf_try, end_child, no_child_no_file, BY_ITSELF},
     {"msgrcv", new_messages, do_msgrcv, send_message, no_messages, RESTARTS_NOT},
     {"msgrcv, IPC_NOWAIT", new_messages, do_msgrcv_nowait, send_message, no_messages, BY_ITSELF},
-    {"msgrcv, removed", new_messages, do_msgrcv, no_messages, no_messages, 1 << COMES},
+    {"msgrcv, removed", new_messages, do_msgrcv_removed, no_messages, no_messages, 1 << COMES},
     {"msgsnd", full_messages, do_msgsnd, take_message, no_messages, RESTARTS_NOT},
     {"semop", new_semaphore, do_semop, post, no_semaphore, RESTARTS_NOT & ~(1 << CANCEL)},
     {"semop, IPC_NOWAIT", new_semaphore, do_semop_nowait, post, no_semaphore, BY_ITSELF},
-    {"semop, removed", new_semaphore, do_semop, no_semaphore, no_semaphore, 1 << COMES},
+    {"semop, removed", new_semaphore, do_semop_removed, no_semaphore, no_semaphore, 1 << COMES},
     {"semtimedop", new_semaphore, do_semtimedop, post, no_semaphore, RESTARTS_NOT & ~(1 << CANCEL)},
     {"semtimedop, short", new_semaphore, do_semtimedop_short, post, no_semaphore, BY_ITSELF},
     {"mq_receive", new_queue, do_mq_receive, queue_one, no_queue, ANY},

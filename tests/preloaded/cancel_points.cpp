@@ -39,7 +39,7 @@ pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
 mtx_t c_mutex;
 cnd_t c_cond;
-pthread_t endless, main_thread;
+pthread_t endless;
 pid_t child;
 sigset_t usr1;
 
@@ -468,7 +468,6 @@ void prepare() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  main_thread = pthread_self();
   prepare();
   for (const Case& c : cases) {
     if (argc > 1 && strcmp(argv[1], c.name) != 0) continue;

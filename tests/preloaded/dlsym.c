@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "nptl.h"
+
 #if defined(__x86_64__)
 #define FIRST "GLIBC_2.2.5"
 #define COND "GLIBC_2.3.2"
@@ -138,10 +140,18 @@ static void both(const char* how, const Functions* found) {
   printf(", %d of %d are those of the global scope\n", other, kNames);
 }
 
+// Before 2.36, libc's look-up of the next one without a version found the oldest (bug 14932): condition variables that do not go together
+// with the linked ones. It is asked for those with their version, then.
+static int oldest_is_next;
+static void* next_cond(const char* how, const char* name) {
+  return oldest_is_next && strstr(how, "RTLD_NEXT") && strncmp(name, "pthread_cond_", 13) == 0 ? dlvsym(RTLD_NEXT, name, COND) : NULL;
+}
+
 static void by(const char* how, void* handle, const char* version, void* (*ask)(const char*), void* (*ask_version)(const char*, const char*)) {
   void* p[kNames];
   for (int i = 0; i < kNames; i++) {
     const char* v = version && strncmp(names[i], "pthread_cond_", 13) == 0 ? COND : version;
+    if (!v && (p[i] = next_cond(how, names[i]))) continue;
     if (ask_version) p[i] = ask_version(names[i], v);
     else if (ask) p[i] = ask(names[i]);
     else p[i] = v ? dlvsym(handle, names[i], v) : dlsym(handle, names[i]);
@@ -165,6 +175,8 @@ static void failing(const char* how, void* p) {
 const char* gnu_get_libc_version(void) { return "the program's"; }
 
 int main() {
+  int nptl = nptl_release();
+  oldest_is_next = nptl && nptl < 36;
   // Before anybody opens libc, its handle has no objects to look at.
   printf("versions: %d %d\n", dlvsym(RTLD_DEFAULT, "pthread_create", FIRST) != NULL, dlvsym(RTLD_NEXT, "pthread_create", FIRST) != NULL);
   void *libc = dlopen("libc.so.6", RTLD_NOW), *libpthread = dlopen("libpthread.so.0", RTLD_NOW), *all = dlopen(NULL, RTLD_NOW);

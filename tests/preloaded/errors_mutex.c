@@ -100,13 +100,15 @@ static void kind(int type, int protocol, int robust, int shared) {
   helper_end(&h);
 
   // Its owner has ended.
+  // Before 2.35, one with inheritance knows the realtime clock only, and nobody would have locked it.
+  clockid_t clock = protocol == PTHREAD_PRIO_INHERIT && !__GLIBC_PREREQ(2, 35) ? CLOCK_REALTIME : CLOCK_MONOTONIC;
   if (robust) {
     for (int i = 0; i < 4; i++) {
       elsewhere(lock_and_die, m);
       if (i == 0) CASE(in("owner died"), pthread_mutex_lock, m);
       if (i == 1) CASE(in("owner died"), pthread_mutex_trylock, m);
       if (i == 2) CASE(in("owner died"), pthread_mutex_timedlock, m, &past);
-      if (i == 3) CASE(in("owner died"), pthread_mutex_clocklock, m, CLOCK_MONOTONIC, &past);
+      if (i == 3) CASE(in("owner died"), pthread_mutex_clocklock, m, clock, &past);
       CASE(in("owner died"), pthread_mutex_consistent, m);
       CASE(in("consistent"), pthread_mutex_consistent, m);
       CASE(in("consistent"), pthread_mutex_unlock, m);

@@ -48,7 +48,7 @@ void others() {
   static sem_t s;
   pthread_mutex_lock(&m);
   std::thread([] { ready++; for (;;) pause(); }).detach();
-  std::thread([] { ready++; for (;;) {} }).detach();
+  std::thread([] { ready++; for (;;) asm volatile(""); }).detach();
   std::thread([] { ready++; pthread_mutex_lock(&m); }).detach();
   std::thread([] { ready++; sem_wait(&s); }).detach();
   std::thread([] { ready++; for (;;) free(malloc(100)); }).detach();

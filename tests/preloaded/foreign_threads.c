@@ -31,14 +31,13 @@ static pthread_spinlock_t spin;
 static sem_t sem, done;
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static atomic_int destroyed, onces, cleaned, fiber_ran;
+static atomic_int destroyed, onces, cleaned;
 static int counter;
 
 static void destructor(void* p) { destroyed += p == (void*)1000; }  // helpers of before may still end
 static void run_once(void) { onces++; }
 static void cleanup(void* p) { cleaned++; }
 static void* returns_it(void* p) {
-  fiber_ran++;
   usleep(100);
   return p;
 }

@@ -75,7 +75,7 @@ static struct {
   struct robust_list_head head;
   struct robust_list entry;
 } list;
-static atomic_int has_it, waits;
+static atomic_int has_it;
 static void* dies(void* p) {
   list.head.list.next = (void*)((char*)&list.entry + 1);  // the lowest bit: with inheritance
   list.head.futex_offset = (char*)&word - (char*)&list.entry;
@@ -133,7 +133,6 @@ static void* bad_words(void* p) {
 
 // A lock becomes read-only while somebody waits for it; its owner can release it later.
 static void* waits_for_page(void* p) {
-  waits = 1;
   long e = syscall(SYS_futex, page, FUTEX_LOCK_PI_PRIVATE, 0, NULL, NULL, 0) == -1 ? errno : 0;
   *page = 0;
   return (void*)e;

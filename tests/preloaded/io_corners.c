@@ -149,7 +149,7 @@ static void* times_out(void* p) {
   pthread_create(&t, NULL, p ? reads_slowly : sends_slowly, NULL);
   // The time is that of the whole call, however often something comes.
   long r = p ? write(parts[0], data, sizeof data) : recv(parts[0], data, 20, MSG_WAITALL);
-  printf("%s in parts: %d\n", p ? "sent" : "received", p ? r > 0 && r < 300000 + 40 * 8192 : r >= 0 && r < 20);
+  printf("%s in parts: %d\n", p ? "sent" : "received", p ? r > 0 && r < 300000 + 40 * 8192 : r < 20);
   shutdown(parts[0], SHUT_RDWR);
   pthread_join(t, NULL);
   close(parts[0]), close(parts[1]);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <initializer_list>
 #include <thread>
 #include <vector>
 
@@ -35,6 +36,11 @@ extern "C" void tell(int what);
 extern "C" pthread_mutex_t shared_mutex;
 extern "C" pthread_cond_t shared_cond;
 extern "C" int shared_turn;
+// As libstdc++'s, which is not where every loader looks.
+extern "C" int __cxa_thread_atexit_impl(void (*destroy)(void*), void* object, void* library);
+extern "C" __attribute__((visibility("hidden"))) int __cxa_thread_atexit(void (*destroy)(void*), void* object, void* library) {
+  return __cxa_thread_atexit_impl(destroy, object, library);
+}
 static pthread_key_t key;
 struct Local {
   int n = 42;
@@ -99,6 +105,13 @@ static bool build(const char* command) {
   return WIFEXITED(r) && WEXITSTATUS(r) == 0;
 }
 
+static void* load(int flags) {
+  void* h = dlopen(path_of("plugin.so").c_str(), flags);
+  if (!h) fprintf(stderr, "%s\n", dlerror());
+  assert(h);
+  return h;
+}
+
 template <class F>
 F* find(void* h, const char* name) {
   auto* f = reinterpret_cast<F*>(dlsym(h, name));
@@ -113,11 +126,7 @@ static void counts(const char* what) {
 }
 
 static void use_and_close(int flags, const char* what) {
-  void* h = dlopen(path_of("plugin.so").c_str(), flags);
-  if (!h) {
-    printf("%s: %s\n", what, dlerror());
-    return;
-  }
+  void* h = load(flags);
   auto* use = find<int(int)>(h, "use");
   auto* start = find<void(pthread_t*)>(h, "start");
   auto* same = find<int(pthread_t)>(h, "same_thread");
@@ -154,7 +163,7 @@ static void use_and_close(int flags, const char* what) {
 
 // Threads that have used a library end after it was closed.
 static void close_under_threads() {
-  void* h = dlopen(path_of("plugin.so").c_str(), RTLD_NOW);
+  void* h = load(RTLD_NOW);
   auto* plain = find<int(int)>(h, "only_plain");
   auto* clear = find<void()>(h, "clear");
   std::atomic<int> used{0};
@@ -171,7 +180,7 @@ static void close_under_threads() {
   for (auto& x : t) x.join();
   counts("closed under threads");
   // A destructor of a thread's object keeps the library.
-  h = dlopen(path_of("plugin.so").c_str(), RTLD_NOW);
+  h = load(RTLD_NOW);
   auto* use = find<int(int)>(h, "use");
   clear = find<void()>(h, "clear");
   closed = false;
@@ -205,8 +214,7 @@ static void many_times() {
   for (int i = 0; i < 3; i++)
     loaders.emplace_back([&] {
       for (int k = 0; k < 10; k++) {
-        void* h = dlopen(path_of("plugin.so").c_str(), k % 2 ? RTLD_NOW : RTLD_LAZY);
-        if (!h) continue;
+        void* h = load(k % 2 ? RTLD_NOW : RTLD_LAZY);
         right += find<int(int)>(h, "only_plain")(0) >= 17;
         find<void()>(h, "clear")();
         dlclose(h);
@@ -360,7 +368,7 @@ int main() {
   write_file("program.c", program);
   const char* cc = getenv("CC") ? getenv("CC") : "gcc";
   auto compile = [&](const char* arguments) { return build((std::string("cd ") + here + " && unset LD_PRELOAD; " + cc + " -O1 -w " + arguments).c_str()); };
-  assert(compile("-shared -fPIC plugin.cpp -o plugin.so -lstdc++"));
+  assert(compile("-shared -fPIC -fno-exceptions plugin.cpp -o plugin.so"));
   assert(compile("-shared -fPIC -Wl,-z,execstack nested.c -o nested.so"));
   assert(compile("program.c -o plain -pthread"));
   assert(compile("-static program.c -o static -pthread"));
@@ -373,6 +381,8 @@ int main() {
     write_file("narrow.s", narrow);
     assert(build((std::string("cd ") + here + " && unset LD_PRELOAD; as --32 narrow.s -o narrow.o && ld -m elf_i386 -dynamic-linker "
                  "/lib/ld-linux.so.2 narrow.o /lib32/libc.so.6 -o narrow").c_str()));
+    // Where the kernel runs such programs.
+    assert(build((std::string("cd ") + here + " && unset LD_PRELOAD; ./narrow >narrow.out 2>&1; test $? = 6 || rm narrow").c_str()));
   }
 #endif
   std::thread([] {}).join();

@@ -10,3 +10,4 @@ static int epoll_pwait2(int epoll, struct epoll_event* events, int most, const s
   return syscall(SYS_epoll_pwait2, epoll, events, most, time, mask, 8);
 }
 #endif
+enum { kEpollPwait2Cancels = __GLIBC_PREREQ(2, 35) };  // syscall() is no cancellation point

@@ -14,6 +14,7 @@
 #include <ctime>
 #include <dlfcn.h>
 #include <exception>
+#include <initializer_list>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -25,6 +26,10 @@
 #include <stdexcept>
 #include <string>
 #include <unistd.h>
+
+#if defined(__clang__)
+#pragma STDC FENV_ACCESS ON  // else it computes by the default rounding, where it can before the program runs
+#endif
 
 #define CHECK(ok, ...) ((ok) ? (void)0 : failed(__LINE__, #ok __VA_OPT__(, ) __VA_ARGS__))
 [[noreturn]] static void failed(int line, const char* what, long a = 0, long b = 0) {

@@ -58,16 +58,17 @@ static void* poll_once(void* p) {
 }
 
 static sigjmp_buf back;
-static volatile void* fault_address;
+static void* volatile fault_address;
 static void jump_back(int sig, siginfo_t* info, void* context) {
   (void)sig, (void)context;
   fault_address = info->si_addr;
   siglongjmp(back, 1);
 }
+// At multiples of 8: of a misaligned access, qemu 10 tells a rounded address.
 static void fault(void) {
-  for (int i = 0; i < 300; i++) {
-    if (!sigsetjmp(back, 1)) *(volatile int*)(long)(8 + i) = 1;
-    assert(fault_address == (void*)(long)(8 + i));
+  for (volatile int i = 0; i < 300; i++) {
+    if (!sigsetjmp(back, 1)) *(volatile int*)(long)(8 * (1 + i)) = 1;
+    assert(fault_address == (void*)(long)(8 * (1 + i)));
     sigset_t now;
     pthread_sigmask(SIG_BLOCK, NULL, &now);
     assert(!sigismember(&now, SIGSEGV));

@@ -151,6 +151,14 @@ static void release(int i) {
   CALLS(RELEASE)
 }
 
+// qemu 10 and 11 take a socket's timeout, but whoever asks for it gets nothing. The library has to ask, so those calls are left out there.
+static int left_out(const char* name) {
+  struct timeval t = {0};
+  socklen_t size = sizeof t;
+  if (!strstr(name, "(timed[") && !strstr(name, "(timed_")) return 0;
+  return getsockopt(timed[0], SOL_SOCKET, SO_RCVTIMEO, &t, &size) == 0 && size == 0;
+}
+
 // Before each call, as it needs it.
 static void prepare(const char* name) {
   done = about = runs = 0;
@@ -228,6 +236,7 @@ int main() {
     struct sigaction act = {.sa_handler = on_signal, .sa_flags = flags ? SA_RESTART : 0};
     sigaction(SIGUSR1, &act, NULL);
     for (int i = 0; i < kCalls; i++) {
+      if (left_out(calls[i].name)) continue;
       pthread_t t;
       prepare(calls[i].name);
       pthread_create(&t, NULL, make, (void*)(long)i);

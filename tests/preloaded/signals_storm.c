@@ -15,14 +15,13 @@
 #include <unistd.h>
 
 enum { kThreads = 6, kRounds = 300, kStops = 60, kQueued = 2000 };
-static pthread_t threads[kThreads], main_thread;
+static pthread_t threads[kThreads];
 static sem_t handled, stopped, tokens;
 static int pipe_fd[2];
 static volatile int end;
 static long sent;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
-static long guarded;
 
 static void handle(int sig, void (*handler)(int, siginfo_t*, void*), int flags, int also) {
   struct sigaction sa;
@@ -92,7 +91,6 @@ static void* work(void* p) {
       }
       case 3:
         pthread_mutex_lock(&mutex);
-        guarded++;
         pthread_cond_signal(&cond);
         pthread_mutex_unlock(&mutex);
         break;
@@ -165,7 +163,6 @@ static void* only_spins(void* p) {
 }
 
 int main() {
-  main_thread = pthread_self();
   sem_init(&handled, 0, 0);
   sem_init(&stopped, 0, 0);
   sem_init(&tokens, 0, 0);

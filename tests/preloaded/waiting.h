@@ -321,7 +321,7 @@ struct item {
   char out[200];
   atomic_int state;  // 1 begun, 2 done
 };
-enum { kMostItems = 4000, kAtOnce = 24 };
+enum { kMostItems = 6000, kAtOnce = 24 };
 static struct item items[kMostItems];
 static int item_count;
 static atomic_int next_item;
@@ -349,9 +349,14 @@ static inline void* run_some(void* p) {
   return p;
 }
 
-// A hang: tells where.
+// A hang: no case has ended for a minute. Tells where.
 static inline void* watch(void* p) {
-  pause_ms(60000);
+  for (int before = -1, done, quiet = 0; quiet < 60; before = done) {
+    pause_ms(1000);
+    done = 0;
+    for (int i = 0; i < item_count; i++) done += items[i].state == 2;
+    quiet = done == before ? quiet + 1 : 0;
+  }
   for (int i = 0; i < item_count; i++)
     if (items[i].state == 1) fprintf(stderr, "not done: %s\n", items[i].name);
   _exit(1);
