@@ -234,6 +234,7 @@ char* place(char* top) {
 // libc's __rseq_offset and __rseq_size, which 2.34 lacks: a reference, even a weak one, would need the loader of 2.35.
 const ptrdiff_t* rseq_offset;
 const unsigned* rseq_size;
+size_t rseq_bytes() { return *rseq_size > 32 ? *rseq_size : 32; }  // no libc has less room
 
 // Where the kernel would note on which CPU a thread is; as it has it.
 struct RseqArea {
@@ -295,7 +296,8 @@ void find_specific_used(char* pd) {
 }
 
 // Since 2.41 a thread that asks for random numbers gets a state for that, which nobody else may use: two would draw the same numbers.
-// It is the one word that changes when the model asks.
+// It is the one word that changes when the model asks. Others may change at any time: the kernel writes into the rseq area when the thread
+// comes to another CPU, and a thread that another one makes or ends is linked into the list beside the model.
 const char* find_random() {
   auto* get = reinterpret_cast<ssize_t (*)(void*, size_t, unsigned)>(dlvsym(RTLD_NEXT, "getrandom", "GLIBC_2.25"));
   char* pd = model_tcb;
@@ -303,9 +305,15 @@ const char* find_random() {
   char byte;
   memcpy(before, pd, L.sizeof_pthread);
   if (get) get(&byte, 1, 1 /* GRND_NONBLOCK */);
+  char *rseq = nullptr, *rseq_end = nullptr;
+  if (rseq_offset) {
+    rseq = thread_pointer_of(pd) + *rseq_offset;
+    rseq_end = rseq + rseq_bytes();
+  }
   uint32_t found = 0;
   for (uint32_t o = 0; o < L.sizeof_pthread; o += sizeof(uintptr_t)) {
     if (at<uintptr_t>(pd, o) == before[o / sizeof(uintptr_t)]) continue;
+    if ((pd + o >= rseq && pd + o < rseq_end) || (o >= L.list && o < L.list + 2 * sizeof(void*))) continue;
     if (found || before[o / sizeof(uintptr_t)]) return "random numbers change struct pthread in an unknown way";
     found = o;
   }
@@ -369,7 +377,11 @@ const char* look_at_model() {
 #if defined(__x86_64__)
   if (pd != place(high)) return "struct pthread has another size";  // elsewhere the thread pointer has told it
 #endif
-  if (rseq_offset && thread_pointer_of(pd) + *rseq_offset + sizeof(RseqArea) > high) return "the rseq area is elsewhere";
+  if (rseq_offset) {
+    auto area = reinterpret_cast<uintptr_t>(thread_pointer_of(pd)) + static_cast<uintptr_t>(*rseq_offset);
+    auto bottom = reinterpret_cast<uintptr_t>(low), top = reinterpret_cast<uintptr_t>(high);
+    if (area < bottom || area > top || rseq_bytes() > top - area) return "the rseq area is elsewhere";
+  }
 
   // cleanup_jmp_buf and cleanup: let libc itself put an address that we know there.
   __pthread_unwind_buf_t buf;
@@ -517,7 +529,7 @@ RseqArea* rseq_area(char* tp) { return rseq_offset && *rseq_offset ? &at<RseqAre
 void rseq_is_not_registered(char* tp) {
   RseqArea* area = rseq_area(tp);
   if (!area) return;
-  memset(area, 0, *rseq_size > 32 ? *rseq_size : 32);  // no libc has less room
+  memset(area, 0, rseq_bytes());
   area->cpu_id = -2;
 }
 
