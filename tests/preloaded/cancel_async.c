@@ -138,8 +138,8 @@ static void* in_syscall(void* p) {
     case 2: syscall(SYS_futex, &shared_word, FUTEX_WAIT, 0, NULL, NULL, 0); break;
     case 3: syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &long_time, NULL); break;
     case 4: syscall(SYS_rt_sigsuspend, &none, 8); break;
-    case 5: syscall(SYS_ppoll, NULL, 0, NULL, NULL, 8); break;
-    case 6: syscall(SYS_epoll_pwait, epoll_create1(0), (char[32]){0}, 1, -1, NULL, 8); break;
+    case 5: syscall(SYS_ppoll, NULL, 0, NULL, NULL, 8L); break;
+    case 6: syscall(SYS_epoll_pwait, epoll_create1(0), (char[32]){0}, 1, -1, NULL, 8L); break;
     case 7: for (;;) syscall(SYS_getppid);
     case 8: syscall(SYS_waitid, P_ALL, 0, NULL, WEXITED, NULL); break;
   }

@@ -25,7 +25,7 @@ static long ask_poll(struct question* q, int how) {
           : how == 2 ? ppoll(p, q->n, q->ms < 0 ? NULL : &t, q->mask)
           : how == 3 ? __ppoll_chk(p, q->n, q->ms < 0 ? NULL : &t, q->mask, sizeof p)
           : how == 4 ? syscall(SYS_poll, p, q->n, q->ms)
-                     : syscall(SYS_ppoll, p, q->n, q->ms < 0 ? NULL : &t, q->mask, 8);
+                     : syscall(SYS_ppoll, p, q->n, q->ms < 0 ? NULL : &t, q->mask, 8L);
   // By number, what is left of the time is told.
   if (how == 5 && q->ms >= 0 && (t.tv_sec * 1000 + t.tv_nsec / 1000000 > q->ms || (r == 0 && (t.tv_sec || t.tv_nsec)))) return 9996;
   if (how == 5) t = before;
@@ -96,8 +96,8 @@ static long ask_epoll(struct question* q, int how) {
       r = how == 0   ? epoll_wait(ep, got, 4, q->ms)
           : how == 1 ? epoll_pwait(ep, got, 4, q->ms, q->mask)
           : how == 2 ? epoll_pwait2(ep, got, 4, q->ms < 0 ? NULL : &t, q->mask)
-          : how == 3 ? syscall(SYS_epoll_pwait, ep, got, 4, q->ms, q->mask, 8)
-                     : syscall(441 /* epoll_pwait2 */, ep, got, 4, q->ms < 0 ? NULL : &t, q->mask, 8);
+          : how == 3 ? syscall(SYS_epoll_pwait, ep, got, 4, q->ms, q->mask, 8L)
+                     : syscall(441 /* epoll_pwait2 */, ep, got, 4, q->ms < 0 ? NULL : &t, q->mask, 8L);
       e = errno;
     }
     for (int i = 0; i < r; i++) q->of[got[i].data.u32].revents = got[i].events;
