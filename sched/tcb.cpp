@@ -599,7 +599,7 @@ bool static_offset(size_t modid, ptrdiff_t& offset, bool check = false) {
     if (o <= 0) return false;  // none, or forced to be dynamic
     offset = -o;
 #else
-    if (o < 0) return false;
+    if (o <= 0) return false;  // none so far, or forced to be dynamic
     offset = o;
 #endif
     return true;
