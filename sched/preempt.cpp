@@ -15,7 +15,7 @@
 #endif
 
 #include "sched/accounting.h"
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/fiber.h"
 #if defined(__aarch64__)
 #include "sched/kernel_frame.h"
@@ -24,7 +24,7 @@
 #include "sched/worker.h"
 
 extern "C" {
-// How handlers, and on AArch64 injected calls, end; shim/signal_frame_<arch>.S.
+// How handlers, and on AArch64 injected calls, end; sched/arch/<cpu>/signal_frame.S.
 void fiberthread_sigreturn() __attribute__((visibility("hidden")));
 extern const char fiberthread_sigreturn_end[] __attribute__((visibility("hidden")));
 }

@@ -48,29 +48,8 @@ void default_action(int sig) {
 
 namespace {
 
-// The control and status of floating point. A handler starts with the initial one (on AArch64 with what it interrupts) and changes
-// nothing for that; the kernel sees to this only for the first handler that we run in a frame of its.
-class FloatingEnvironment {
-#if defined(__x86_64__)
-  char x87_[28];
-  uint32_t mxcsr_, initial_ = 0x1f80;
-
- public:
-  FloatingEnvironment() { asm volatile("fnstenv %0\n\tstmxcsr %1\n\tfninit\n\tldmxcsr %2" : "=m"(x87_), "=m"(mxcsr_) : "m"(initial_) : "memory"); }
-  ~FloatingEnvironment() { asm volatile("fldenv %0\n\tldmxcsr %1" : : "m"(x87_), "m"(mxcsr_) : "memory"); }
-#elif defined(__aarch64__)
-  uint64_t fpcr_, fpsr_;
-
- public:
-  FloatingEnvironment() {
-    asm volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=&r"(fpcr_), "=&r"(fpsr_) : : "memory");
-  }
-  ~FloatingEnvironment() { asm volatile("msr fpcr, %0\n\tmsr fpsr, %1" : : "r"(fpcr_), "r"(fpsr_) : "memory"); }
-#endif
-};
-
 void call(const Action& a, int sig, siginfo_t* info, void* context) {
-  FloatingEnvironment environment;
+  FloatingEnvironment environment;  // the kernel sees to it only for the first handler that we run in a frame of its
   if (a.flags & SA_SIGINFO) reinterpret_cast<void (*)(int, siginfo_t*, void*)>(a.handler)(sig, info, context);
   else reinterpret_cast<void (*)(int)>(a.handler)(sig);
 }
@@ -234,13 +213,7 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
 }
 
 // The kernel shows the registers of before the call.
-void make_call_again(ucontext_t* uc) {
-#if defined(__x86_64__)
-  uc->uc_mcontext.gregs[REG_RIP] -= 2;
-#else
-  uc->uc_mcontext.pc -= 4;
-#endif
-}
+void make_call_again(ucontext_t* uc) { set_interrupted_pc(uc, interrupted_pc(uc) - kSystemCallSize); }
 
 // True if the handler has to be called in place.
 bool fault(Interrupted& in, int sig, siginfo_t* info) {
@@ -365,11 +338,7 @@ bool not_the_programs(const siginfo_t* info, ucontext_t* uc) {
   constexpr int kBySeccomp = 1;  // Linux' SYS_SECCOMP
   if (info->si_code != kBySeccomp || !is_own_syscall(info->si_call_addr)) return false;
   filtered.store(true, std::memory_order_relaxed);
-#if defined(__x86_64__)
-  uc->uc_mcontext.gregs[REG_RAX] = -ENOSYS;
-#else
-  uc->uc_mcontext.regs[0] = static_cast<uint64_t>(-ENOSYS);
-#endif
+  set_interrupted_result(uc, -ENOSYS);
   return true;
 }
 

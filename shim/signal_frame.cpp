@@ -13,7 +13,7 @@
 #include "shim/user_memory.h"
 
 extern "C" {
-// Where handlers return to; signal_frame_<arch>.S.
+// Where handlers return to; sched/arch/<cpu>/signal_frame.S.
 void fiberthread_sigreturn() __attribute__((visibility("hidden")));
 extern const char fiberthread_sigreturn_end[] __attribute__((visibility("hidden")));
 }

@@ -3,7 +3,7 @@
 // Our kernel handler does not call the program's: it copies what the kernel saved to the fiber's own stack, or to the
 // alternate one that the fiber has set, and lets the kernel return into the program's handler there. From its first
 // instruction on that is ordinary fiber code, which may wait, move to another worker, or never return. When it does return,
-// signal_frame_<arch>.S restores the interrupted code, wherever it then runs.
+// sched/arch/<cpu>/signal_frame.S restores the interrupted code, wherever it then runs.
 #pragma once
 #include <signal.h>
 #include <ucontext.h>
@@ -61,7 +61,7 @@ char* other_stack(const Action& a, uintptr_t sp);
 // The same where Go's runtime, which asks the kernel, takes the stack that we gave to the kernel thread for one of its own.
 char* stack_of_kernel_thread(FiberRecord* me, const Action& a, uintptr_t sp);
 
-// signal_frame_<arch>.S
+// sched/arch/<cpu>/signal_frame.S
 extern "C" void fiberthread_call_on(char* top, void (*function)(void*), void* argument) __attribute__((visibility("hidden")));
 // libc may unwind out of the function because it has found a request to cancel: then cancel_leave() is called instead.
 extern "C" void fiberthread_call_to_leave(void (*function)(void*), void* argument) __attribute__((visibility("hidden")));

@@ -48,4 +48,4 @@ fiberthread_user_fault:
         .cfi_endproc
         .size fiberthread_user_copy, . - fiberthread_user_copy
 
-#include "sched/asm_end.h"
+#include "sched/arch/aarch64/asm_end.h"

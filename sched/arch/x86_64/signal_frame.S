@@ -132,4 +132,4 @@ fiberthread_call_on:
         .cfi_endproc
         .size   fiberthread_call_on, . - fiberthread_call_on
 
-#include "sched/asm_end.h"
+#include "sched/arch/x86_64/asm_end.h"

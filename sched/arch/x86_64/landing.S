@@ -30,4 +30,4 @@
         landing fiberthread_landing
         landing fiberthread_landing_elsewhere
 
-#include "sched/asm_end.h"
+#include "sched/arch/x86_64/asm_end.h"

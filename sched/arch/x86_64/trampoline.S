@@ -164,4 +164,4 @@ __restore_rt:
         .cfi_endproc
         .size   __restore_rt, . - __restore_rt
 
-#include "sched/asm_end.h"
+#include "sched/arch/x86_64/asm_end.h"
