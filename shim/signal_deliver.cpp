@@ -202,7 +202,7 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
     bool second = info.si_signo != SIGSEGV && handled(f) && !(before & bit(SIGSEGV)) && claim(SIGSEGV, f) &&
                   frame_enter(me, f, SIGSEGV, none, in.uc, in.busy, before, during);
     if (!second) {
-      report_overflow(me, info.si_signo == SIGSEGV ? info.si_addr : reinterpret_cast<void*>(stack_pointer(in.uc) - 1));
+      report_overflow(me, info.si_signo == SIGSEGV ? info.si_addr : reinterpret_cast<void*>(interrupted_sp(in.uc) - 1));
       die(SIGSEGV);
       return;
     }
@@ -220,7 +220,7 @@ bool fault(Interrupted& in, int sig, siginfo_t* info) {
   if (user_memory_fault(in.uc)) return false;
   FiberRecord* me = in.fiber;
   if (handled(action_of(sig)) && (me || !sched_started())) {
-    if (!me || me->kernel || stack_of_kernel_thread(me, action_of(sig), stack_pointer(in.uc))) return true;
+    if (!me || me->kernel || stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return true;
     enter(in, sig, *info);
     return false;
   }
@@ -263,7 +263,7 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
     FiberRecord* to = timed ? timed : mine ? me : pick_target(me, sig);
     if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
       if (watched(kWatchSignal)) debug_line("signal", me, "gets at once ", static_cast<uint64_t>(sig));
-      if (stack_of_kernel_thread(me, action_of(sig), stack_pointer(in.uc))) return true;
+      if (stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return true;
       enter(in, sig, got);
     } else if (!to || (to != me && !timed)) {
       if (watched(kWatchSignal)) debug_line("signal", to, "is to get, of the process's, ", static_cast<uint64_t>(sig));
@@ -311,7 +311,7 @@ bool on_wrong_stack(int sig, const ucontext_t* uc) {
   if (action_of(sig).flags & SA_ONSTACK) return false;
   auto low = reinterpret_cast<uintptr_t>(uc->uc_stack.ss_sp), here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   size_t size = uc->uc_stack.ss_size;
-  return here - low < size && stack_pointer(uc) - low > size;
+  return here - low < size && interrupted_sp(uc) - low > size;
 }
 
 // The kernel has blocked all signals, not only what the action says.

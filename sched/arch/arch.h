@@ -1,5 +1,5 @@
-// Chooses the processor's folder, and includes from it what many files need: its few instructions, and the registers of interrupted code.
-// Here is what they mean.
+// Chooses the processor's folder, and includes two headers of it: its few instructions, and the registers of interrupted code.
+// The declarations below say what these have to supply.
 #pragma once
 #include <ucontext.h>
 
@@ -15,7 +15,7 @@
 
 namespace fiberthread {
 
-// A few cycles of a loop that waits for another thread.
+// Passes a few cycles in a loop that waits for another thread.
 void cpu_relax();
 
 // Ticks of the constant-rate cycle counter. Not nanoseconds; only differences mean something.
@@ -31,11 +31,11 @@ long raw_syscall(long nr, long a, long b, long c, long d, long e, long f);
 // many valgrinds does this run?
 unsigned running_on_valgrind();
 
-// Keeps the control and status of floating point while the program's handler runs as a call. A handler starts with the initial one (on
-// AArch64 with what it interrupts) and changes nothing for that.
+// Keeps the control and status of floating point while the program's handler runs as a call. The handler starts with the initial ones (on
+// AArch64 with those of the interrupted code), and its changes end with it.
 class FloatingEnvironment;
 
-// Of the code that a signal interrupted. Its result is what a system call, or a function, would return there.
+// Registers of the code that a signal interrupted. The result is where a system call, or a function, leaves what it returns.
 uintptr_t interrupted_pc(const ucontext_t* uc);
 uintptr_t interrupted_sp(const ucontext_t* uc);
 void set_interrupted_pc(ucontext_t* uc, uintptr_t pc);

@@ -1,4 +1,4 @@
-// Where an interrupted fiber goes on when the signal handler has injected a call (preempt.cpp). The handler left two
+// Where an interrupted fiber goes on when the signal handler has injected a call (inject.cpp). The handler left two
 // words below the red zone; all registers are still those of the interrupted code. What is on the stack then:
 //
 //      cfa          rsp of the interrupted code
