@@ -21,7 +21,7 @@ struct Words {
   bool left, restarts;
   bool injected;  // by frame_inject(): nothing is to be as it was but the registers and the mask
 };
-static_assert(sizeof(Words) <= 16 && offsetof(ucontext_t, uc_stack) == 16);
+static_assert(offsetof(Words, busy) == 0 && sizeof(Words) <= 16 && offsetof(ucontext_t, uc_stack) == 16);
 Words& words_of(Frame* f) { return *reinterpret_cast<Words*>(f->uc()); }
 
 struct FrameRecord {
