@@ -13,7 +13,7 @@
 #include <new>
 
 #include "sched/accounting.h"
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/chaos.h"
 #include "sched/cord.h"
 #include "sched/dumper.h"

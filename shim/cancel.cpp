@@ -17,7 +17,7 @@
 #include <sys/select.h>
 #include <ucontext.h>
 
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/preempt.h"
 #include "sched/syscall.h"
 #include "sched/tcb.h"

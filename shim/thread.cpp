@@ -30,7 +30,7 @@
 
 extern "C" {
 int __sigsetjmp(struct __jmp_buf_tag*, int) __attribute__((returns_twice));
-// thread_<arch>.S: fills `buf` by __sigsetjmp; who jumps there lands in fiberthread_main_landed, with the stack
+// sched/arch/<cpu>/landing.S: fills `buf` by __sigsetjmp; who jumps there lands in fiberthread_main_landed, with the stack
 // pointer that the jumper's buffer had.
 void fiberthread_landing(struct __jmp_buf_tag* buf) __attribute__((visibility("hidden")));
 void fiberthread_landing_elsewhere(struct __jmp_buf_tag* buf) __attribute__((visibility("hidden")));

@@ -18,10 +18,10 @@
 #include <unistd.h>
 #include <unwind.h>
 
-#include "sched/fiber.h"
 #if defined(__aarch64__)
-#include "sched/kernel_frame.h"
+#include "sched/arch/aarch64/kernel_frame.h"
 #endif
+#include "sched/fiber.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
 

@@ -14,7 +14,7 @@
 #include <atomic>
 #include <initializer_list>
 
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/worker.h"
 #include "tests/test.h"
 

@@ -1,7 +1,7 @@
 // The context switch on x86-64.
 //
-// A context that is off its CPU is this frame on its own stack; Context::sp points at its low end. context.cpp has it
-// as struct Frame, and asserts every offset.
+// A context that is off its CPU is this frame on its own stack; Context::sp points at its low end. saved_frame.h has it
+// as struct SavedFrame, and asserts every offset.
 //
 //      sp + 64   end of the frame: rsp of the caller once it goes on
 //      sp + 56   rip   return address of fiberthread_switch
@@ -160,4 +160,4 @@ fiberthread_entry:
         .cfi_endproc
         .size   fiberthread_entry, . - fiberthread_entry
 
-#include "sched/asm_end.h"
+#include "sched/arch/x86_64/asm_end.h"

@@ -1,7 +1,7 @@
 // The context switch on AArch64.
 //
-// A context that is off its CPU is this frame on its own stack; Context::sp points at its low end. context.cpp has it
-// as struct Frame, and asserts every offset. Only the low halves of v8-v15 survive a call, so only those are kept.
+// A context that is off its CPU is this frame on its own stack; Context::sp points at its low end. saved_frame.h has it
+// as struct SavedFrame, and asserts every offset. Only the low halves of v8-v15 survive a call, so only those are kept.
 //
 //      sp + 176  end of the frame: sp of the caller once it goes on
 //      sp + 168  (unused)
@@ -183,4 +183,4 @@ fiberthread_entry:
         .cfi_endproc
         .size   fiberthread_entry, . - fiberthread_entry
 
-#include "sched/asm_end.h"
+#include "sched/arch/aarch64/asm_end.h"

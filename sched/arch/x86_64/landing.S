@@ -1,4 +1,4 @@
-// Two landings for pthread_exit of main (thread.cpp): they differ in nothing but their address, by which the slot of the
+// Two landings for pthread_exit of main (shim/thread.cpp): they differ in nothing but their address, by which the slot of the
 // program counter in a jmp_buf is found. Both return after __sigsetjmp; a jump to them goes on with the jumper's stack
 // pointer, which belongs to libc's start code and has no frame of ours.
         .macro  landing name
@@ -30,4 +30,4 @@
         landing fiberthread_landing
         landing fiberthread_landing_elsewhere
 
-#include "sched/asm_end.h"
+#include "sched/arch/x86_64/asm_end.h"

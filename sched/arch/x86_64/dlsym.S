@@ -34,4 +34,4 @@
         ours_or_next dlsym, fiberthread_next_dlsym, version=$0
         ours_or_next dlvsym, fiberthread_next_dlvsym
 
-#include "sched/asm_end.h"
+#include "sched/arch/x86_64/asm_end.h"

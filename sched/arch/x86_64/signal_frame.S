@@ -1,9 +1,9 @@
 // How a handler of the program ends, on x86-64; and calls on another stack.
 //
 // frame_enter() (signal_frame.cpp) has laid out this on the stack that the handler runs on, and let the kernel jump into
-// the handler with rsp = frame. signal_frame.cpp has it as struct Frame, and asserts every offset. From the handler's ret
-// on, rsp is frame + 8, and stays that until iretq: so wherever a signal finds the fiber in here, the interrupted code's
-// registers are all in the frame, and the return can be begun anew.
+// the handler with rsp = frame. signal_frame.h has it as struct Frame, and signal_frame.cpp asserts every offset. From the
+// handler's ret on, rsp is frame + 8, and stays that until iretq: so wherever a signal finds the fiber in here, the interrupted
+// code's registers are all in the frame, and the return can be begun anew.
 //
 //      frame +   0   fiberthread_sigreturn, where the handler returns to
 //      frame +   8   the kernel's ucontext, 304 bytes; at the very end, its first 40 (flags, link, stack) become what
@@ -132,4 +132,4 @@ fiberthread_call_on:
         .cfi_endproc
         .size   fiberthread_call_on, . - fiberthread_call_on
 
-#include "sched/asm_end.h"
+#include "sched/arch/x86_64/asm_end.h"

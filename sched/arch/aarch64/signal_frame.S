@@ -82,4 +82,4 @@ fiberthread_call_on:
         .cfi_endproc
         .size   fiberthread_call_on, . - fiberthread_call_on
 
-#include "sched/asm_end.h"
+#include "sched/arch/aarch64/asm_end.h"

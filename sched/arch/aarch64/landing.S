@@ -1,4 +1,4 @@
-// As thread_x86_64.S: two landings for pthread_exit of main, which differ in nothing but their address.
+// Two landings for pthread_exit of main, as in x86_64/landing.S. They differ in nothing but their address.
         .macro  landing name
         .globl  \name
         .hidden \name
@@ -28,4 +28,4 @@
         landing fiberthread_landing
         landing fiberthread_landing_elsewhere
 
-#include "sched/asm_end.h"
+#include "sched/arch/aarch64/asm_end.h"

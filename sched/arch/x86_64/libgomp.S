@@ -58,4 +58,4 @@ fiberthread_libgomp_call:
         .cfi_endproc
         .size fiberthread_libgomp_call, . - fiberthread_libgomp_call
 
-#include "sched/asm_end.h"
+#include "sched/arch/x86_64/asm_end.h"

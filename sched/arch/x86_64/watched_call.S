@@ -25,4 +25,4 @@
         watched_call fiberthread_once_call, fiberthread_once_personality
         watched_call fiberthread_call_to_leave, fiberthread_leave_personality
 
-#include "sched/asm_end.h"
+#include "sched/arch/x86_64/asm_end.h"

@@ -1,4 +1,4 @@
-// Accesses that may fault; see user_memory.h. Leaves without a frame, so a fault can leave them anywhere.
+// Accesses that may fault; see shim/user_memory.h. Leaves without a frame, so a fault can leave them anywhere.
         .text
         .globl fiberthread_user_load, fiberthread_user_exchange, fiberthread_user_copy, fiberthread_user_end, fiberthread_user_fault
         .hidden fiberthread_user_load, fiberthread_user_exchange, fiberthread_user_copy, fiberthread_user_end, fiberthread_user_fault
@@ -44,4 +44,4 @@ fiberthread_user_fault:
         .cfi_endproc
         .size fiberthread_user_copy, . - fiberthread_user_copy
 
-#include "sched/asm_end.h"
+#include "sched/arch/x86_64/asm_end.h"

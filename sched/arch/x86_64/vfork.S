@@ -37,4 +37,4 @@ __vfork:
         .size   vfork, . - vfork
         .size   __vfork, . - __vfork
 
-#include "sched/asm_end.h"
+#include "sched/arch/x86_64/asm_end.h"

@@ -19,8 +19,6 @@
 
 #include "sched/syscall.h"
 
-#if defined(__x86_64__)
-
 extern "C" __attribute__((visibility("hidden"))) void fiberthread_libgomp_call();
 extern "C" __attribute__((visibility("hidden"))) long fiberthread_libgomp_syscall(long a, long b, long c, long d, long e, long f, long nr);
 
@@ -156,10 +154,3 @@ void libgomp_after_fork_child() { busy.clear(std::memory_order_relaxed); }
 extern "C" long fiberthread_libgomp_syscall(long a, long b, long c, long d, long e, long f, long nr) {
   return fiberthread::syscall_of_fiber(nr, a, b, c, d, e, f);
 }
-
-#else
-
-void fiberthread::libgomp_look() {}
-void fiberthread::libgomp_after_fork_child() {}
-
-#endif

@@ -1,4 +1,4 @@
-// pid_t vfork(void). As in fork_x86_64.S; the return address is in a register in any case, and must be there across the call.
+// pid_t vfork(void). As in x86_64/vfork.S. The return address is in a register in any case, and must be there across the call.
 #define SYS_clone 220
 #define VFORK_FLAGS 0x4111                      // CLONE_VFORK | CLONE_VM | SIGCHLD
 
@@ -40,4 +40,4 @@ __vfork:
         .size   vfork, . - vfork
         .size   __vfork, . - __vfork
 
-#include "sched/asm_end.h"
+#include "sched/arch/aarch64/asm_end.h"

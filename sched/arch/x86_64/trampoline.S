@@ -1,4 +1,4 @@
-// Where an interrupted fiber goes on when the signal handler has injected a call (preempt.cpp). The handler left two
+// Where an interrupted fiber goes on when the signal handler has injected a call (inject.cpp). The handler left two
 // words below the red zone; all registers are still those of the interrupted code. What is on the stack then:
 //
 //      cfa          rsp of the interrupted code
@@ -164,4 +164,4 @@ __restore_rt:
         .cfi_endproc
         .size   __restore_rt, . - __restore_rt
 
-#include "sched/asm_end.h"
+#include "sched/arch/x86_64/asm_end.h"
