@@ -6,8 +6,8 @@
 #if defined(__aarch64__)
 #include "sched/kernel_frame.h"
 #endif
+#include "sched/glibc/go.h"
 #include "sched/preempt.h"
-#include "sched/tcb.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/user_memory.h"

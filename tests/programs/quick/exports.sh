@@ -12,7 +12,7 @@ differ "what the library exports (>) is not what tests/exports.txt lists (<)" "$
 # A name that a source exports but preload/exports.map forgot is hidden without a word: libc's own would be used.
 top="$(dirname "$0")/../../.."
 objects=()
-for o in "$BUILD"/obj/{sched,sync,shim,preload}/*.o; do # not what is left of removed sources
+for o in "$BUILD"/obj/{sched,sched/glibc,sync,shim,preload}/*.o; do # not what is left of removed sources
   source=${o#"$BUILD"/obj/}
   [ -e "$top/${source%.o}" ] && objects+=("$o")
 done

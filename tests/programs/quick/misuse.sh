@@ -5,7 +5,7 @@
 top="$(dirname "$0")/../../.."
 checked='mutex semaphore rw_lock wait_group once channel checks'
 objects=() sources=()
-for o in "$BUILD"/obj/{sched,sync,shim,preload}/*.o; do
+for o in "$BUILD"/obj/{sched,sched/glibc,sync,shim,preload}/*.o; do
   source=${o#"$BUILD"/obj/}
   source=${source%.o}
   name=${source#sync/}
