@@ -12,8 +12,8 @@ namespace fiberthread::glibc {
 
 constexpr size_t kResWords = 64;  // bytes of the resolver state that begin as zeros, as long as it is not used
 
-// The model's struct pthread as it was while the model ran. Each pointer into itself is an offset, to which the address of the copy has to be
-// added.
+// The model's struct pthread as it was while the model ran. Each pointer into itself is an offset, to which the address of the copy has to
+// be added.
 extern unsigned char template_image[kMaxPthread] __attribute__((visibility("hidden")));
 extern uint16_t self_pointers[64] __attribute__((visibility("hidden")));
 extern unsigned self_pointer_count __attribute__((visibility("hidden")));

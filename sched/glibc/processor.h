@@ -1,7 +1,9 @@
 // For this room only: what differs from processor to processor. The ELF ABI has two variants of TLS.
 //
-//   x86-64    static TLS | struct pthread                 The thread pointer points to struct pthread, which begins with the dtv's address.
-//   AArch64   struct pthread | two words | static TLS     The thread pointer points behind struct pthread. The first word is the dtv's address.
+//   x86-64    static TLS | struct pthread
+//             The thread pointer points to struct pthread, which has the dtv's address in it.
+//   AArch64   struct pthread | two words | static TLS
+//             The thread pointer points behind struct pthread. The first of the two words is the dtv's address.
 #pragma once
 #include "sched/glibc/layout.h"
 

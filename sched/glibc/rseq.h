@@ -1,5 +1,5 @@
-// The areas of restartable sequences (rseq). The kernel writes there on which CPU a kernel thread is. libc (2.35) registers an area for each
-// of its threads and lets programs look into it.
+// The areas of restartable sequences (rseq). The kernel writes there on which CPU a kernel thread is. libc (2.35) registers an area for
+// each of its threads and lets programs look into it.
 //
 // A fiber's area is never registered, because the kernel would go on to write into it when the fiber has left that kernel thread.
 #pragma once

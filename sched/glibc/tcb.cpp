@@ -143,8 +143,8 @@ void tcb_end(FiberRecord& f) {
   at<uint32_t>(f.tcb, layout.cancelhandling) = 0;
   at<void*>(f.tcb, layout.cleanup_jmp_buf) = nullptr;
   if (layout.cleanup) at<void*>(f.tcb, layout.cleanup) = nullptr;
-  // The state for random numbers stays with the block. libc marks it as in use by the lowest bit. A thread that ended in a signal handler may
-  // have left the mark, but nobody uses the state any more.
+  // The state for random numbers stays with the block. libc marks it as in use by the lowest bit. A thread that ended in a signal handler
+  // may have left the mark, but nobody uses the state any more.
   if (layout.random) at<uintptr_t>(f.tcb, layout.random) &= ~uintptr_t{1};
   dlerror();  // the next thread must not get an error that this one did not ask for
   h_errno = 0;

@@ -35,20 +35,21 @@ void tcb_first_steps();
 // Runs the calling fiber's thread_local destructors.
 void tcb_call_tls_destructors();
 
-// At death, on the fiber itself, after all of the program's destructors: frees dynamic TLS, sets every module's static TLS but libc's back to
-// its image, and resets errno, locale and cancellation. The block can be born again at once.
+// At death, on the fiber itself, after all of the program's destructors: frees dynamic TLS, sets every module's static TLS but libc's back
+// to its image, and resets errno, locale and cancellation. The block can be born again at once.
 void tcb_end(FiberRecord& f);
 
-// Calls use(), and finds out what it changes in the caller's TCB. Undoes that there, and from then on in each TCB that tcb_end() is called for.
-// Busy.
+// Calls use(), and finds out what it changes in the caller's TCB. Undoes that there, and from then on in each TCB that tcb_end() is called
+// for. Busy.
 void tcb_learn(void (*use)());
 
 // ---- the end of a block ----
 
 // Returns true if nothing in the block's TLS can own memory of libc. Such a block needs tcb_release() only.
 bool tcb_is_pristine(const FiberRecord& f);
-// A native thread exits on the thread pointer of any other block, so that libc frees what the block's TLS owns. tcb_prepare_adoption() is called
-// before that thread is made. The thread itself calls tcb_adopt(). tcb_release() is called when it has exited.
+// For any other block, a native thread exits on the block's thread pointer, so that libc frees what the block's TLS owns.
+// tcb_prepare_adoption() is called before that thread is made, and the thread itself calls tcb_adopt(). When it has exited,
+// tcb_release() is called.
 void tcb_prepare_adoption(FiberRecord& f);
 void tcb_adopt(FiberRecord& f);
 // Takes the TCB out of libc's list and frees its dtv. Takes locks of libc.
