@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <link.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "sched/arch.h"
@@ -15,6 +14,7 @@
 #include "sched/glibc/processor.h"
 #include "sched/glibc/rseq.h"
 #include "sched/glibc/tcb.h"
+#include "sched/preempt.h"
 
 namespace fiberthread {
 namespace glibc {
@@ -24,18 +24,9 @@ namespace {
 
 constexpr size_t kSearch = 512;  // bytes from the list's head that may hold its lock
 
-struct kernel_sigaction {
-  void (*handler)(int, siginfo_t*, void*);
-  unsigned long flags;
-#if defined(__x86_64__)
-  void (*restorer)();
-#endif
-  uint64_t mask;
-};
-
 // What the model thread sees in the handler of libc's signal.
 constinit struct {
-  kernel_sigaction* original;
+  kernel_handler* original;
   int during[kSearch / sizeof(int)];
   uint32_t cancel_during;
   std::atomic<bool> seen{false};
@@ -54,7 +45,7 @@ void setxid_wrapper(int sig, siginfo_t* info, void* context) {
 // libc holds the lock of its lists of stacks while it signals all other threads to change their ids. We ask it to change none, and look
 // which word is 1 only meanwhile. In each thread's cancelhandling libc has set one bit then.
 const char* find_list_lock() {
-  kernel_sigaction old, wrapped;
+  kernel_handler old, wrapped;
   constexpr int kSetxid = 33;  // libc's SIGSETXID
   in_handler.seen.store(false);
   if (raw_syscall(SYS_rt_sigaction, kSetxid, 0, arg(&old), 8) != 0 || reinterpret_cast<uintptr_t>(old.handler) <= 1)
