@@ -49,7 +49,7 @@ TESTFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP $(if $(SANITIZE),-fs
 LIBRARY_PRELOAD := preload/init.cpp preload/options.cpp preload/debug_layout.cpp preload/sanitizer.cpp
 # The rest there is the launcher's, which needs the table of variables, too.
 # A processor is a folder, by the name that `uname -m` has for it: sched/arch/README.md.
-LOW := $(wildcard sched/*.cpp sync/*.cpp sched/arch/$(ARCH)/*.cpp sched/arch/$(ARCH)/*.S)
+LOW := $(wildcard sched/*.cpp sched/glibc/*.cpp sync/*.cpp sched/arch/$(ARCH)/*.cpp sched/arch/$(ARCH)/*.S)
 HIGH := $(wildcard shim/*.cpp) $(LIBRARY_PRELOAD)
 LOW_OBJECTS := $(LOW:%=$(BUILD)/obj/%.o)
 HIGH_OBJECTS := $(HIGH:%=$(BUILD)/obj/%.o)

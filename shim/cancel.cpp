@@ -18,9 +18,9 @@
 #include <ucontext.h>
 
 #include "sched/arch/arch.h"
+#include "sched/glibc/tcb.h"
 #include "sched/preempt.h"
 #include "sched/syscall.h"
-#include "sched/tcb.h"
 #include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/real.h"

@@ -5,9 +5,9 @@
 #include <stdarg.h>
 #include <unistd.h>
 
+#include "sched/glibc/thread_list.h"
 #include "sched/poller.h"
 #include "sched/stack.h"
-#include "sched/tcb.h"
 #include "sched/worker.h"
 #include "shim/blocking.h"
 #include "shim/export.h"

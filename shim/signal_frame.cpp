@@ -4,8 +4,8 @@
 #include <stddef.h>
 
 #include "sched/arch/arch.h"
+#include "sched/glibc/go.h"
 #include "sched/preempt.h"
-#include "sched/tcb.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/user_memory.h"

@@ -12,9 +12,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "sched/glibc/keys.h"
+#include "sched/glibc/tcb.h"
 #include "sched/reaper.h"
 #include "sched/stack.h"
-#include "sched/tcb.h"
 #include "sched/worker.h"
 #include "shim/blocking.h"
 #include "shim/cancel.h"
