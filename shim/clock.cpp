@@ -33,16 +33,20 @@ struct ThreadTimer {
   std::atomic<int> number{-1};  // the kernel's; -1: free, -2: being filled in
   int pid = 0;
   uint32_t id = 0;
-  // Null: deleted. The number is kept until the room is needed, as a signal may have been taken out of the kernel just before.
+  // Null: deleted. The number is kept for as long as the room lasts: a kernel thread may have taken a signal of it just before, and have been
+  // stopped before it looks here. Without the number that signal would count as the process's.
   std::atomic<FiberRecord*> fiber{nullptr};
   std::atomic<uint32_t> handing_over{0};  // how many are about to record a signal of it
 };
 ThreadTimer timers[1024];
 std::atomic<size_t> timers_used{0};  // the others have never been used
+std::atomic<size_t> timers_next{0};  // where to look for room: the deleted one that was longest ago
 
 void add_timer(int number, FiberRecord* f) {
   int pid = static_cast<int>(raw_syscall(SYS_getpid));
-  for (size_t i = 0; i < sizeof timers / sizeof *timers; i++) {
+  constexpr size_t kRoom = sizeof timers / sizeof *timers;
+  for (size_t looked = 0; looked < kRoom; looked++) {
+    size_t i = timers_next.fetch_add(1, std::memory_order_relaxed) % kRoom;
     ThreadTimer& t = timers[i];
     int n = t.number.load(std::memory_order_relaxed);
     if (n == -2 || (n >= 0 && t.pid == pid && t.fiber.load(std::memory_order_relaxed)) || !t.number.compare_exchange_strong(n, -2, std::memory_order_acquire)) continue;
@@ -61,10 +65,14 @@ void add_timer(int number, FiberRecord* f) {
 
 ThreadTimer* find_timer(int number) {
   size_t used = timers_used.load(std::memory_order_acquire);
-  for (size_t i = 0; i < used; i++)
-    if (timers[i].number.load(std::memory_order_acquire) == number && timers[i].pid == static_cast<int>(raw_syscall(SYS_getpid)))
-      return &timers[i];
-  return nullptr;
+  int pid = static_cast<int>(raw_syscall(SYS_getpid));
+  ThreadTimer* deleted = nullptr;  // the kernel may have given its number to another one since
+  for (size_t i = 0; i < used; i++) {
+    if (timers[i].number.load(std::memory_order_acquire) != number || timers[i].pid != pid) continue;
+    if (timers[i].fiber.load(std::memory_order_relaxed)) return &timers[i];
+    deleted = &timers[i];
+  }
+  return deleted;
 }
 
 // Used everywhere, handlers and worker context included.

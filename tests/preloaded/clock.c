@@ -51,6 +51,18 @@ static void* timed(void* p) {
   assert(timer_delete(t) == 0);
   return p;
 }
+// One after the other, with others' in between: a signal of one that is gone is for nobody.
+static void* timed_briefly(void* p) {
+  for (int i = 0; i < 60; i++) {
+    mine = 1;
+    timer_t t = make_timer(gettid(), SIGRTMIN);
+    struct itimerspec often = {{0, 300000}, {0, 300000}};
+    assert(timer_settime(t, 0, &often, NULL) == 0);
+    while (mine < 2) sched_yield();
+    assert(timer_delete(t) == 0);
+  }
+  return p;
+}
 static void* timed_by_wait(void* p) {
   sigset_t set;
   sigemptyset(&set);
@@ -111,6 +123,8 @@ int main() {
   for (int i = 0; i < 4; i++) pthread_create(&t[i], NULL, i == 3 ? timed_by_wait : timed, NULL);
   for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
   timed(NULL);
+  for (int i = 0; i < 4; i++) pthread_create(&t[i], NULL, timed_briefly, NULL);
+  for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
   printf("timers: at others %d, wrong %d\n", others, value_wrong);
   struct sigevent e;
   memset(&e, 0, sizeof e);

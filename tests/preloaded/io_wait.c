@@ -293,7 +293,7 @@ static void run_reader(const struct item* i, char* out) {
       j.size = 10;
       j.flags = MSG_WAITALL | (i->event == ALL_PEEK ? MSG_PEEK : i->event == ALL_DONTWAIT ? MSG_DONTWAIT : 0);
       if (i->event == ALL_TIMEOUT) set_timeout(a, SO_RCVTIMEO, 200);
-      if (i->event == ALL_DONTWAIT) {
+      if (i->event == ALL_DONTWAIT || i->event == ALL_TIMEOUT) {  // a part that came later could come too late
         send_data(&j.e);
         start_job(&j);
         break;
