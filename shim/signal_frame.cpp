@@ -96,14 +96,18 @@ int set_alternate(const stack_t& ss, uintptr_t sp) {
   return 0;
 }
 
+bool frame_ends_at(uintptr_t pc) {
+  return pc - reinterpret_cast<uintptr_t>(&fiberthread_sigreturn) <
+         reinterpret_cast<uintptr_t>(fiberthread_sigreturn_end) - reinterpret_cast<uintptr_t>(&fiberthread_sigreturn);
+}
+
 bool frame_ending(const ucontext_t* uc) {
 #if defined(__x86_64__)
   auto pc = static_cast<uintptr_t>(uc->uc_mcontext.gregs[REG_RIP]);
 #else
   auto pc = static_cast<uintptr_t>(uc->uc_mcontext.pc);
 #endif
-  return pc - reinterpret_cast<uintptr_t>(&fiberthread_sigreturn) <
-         reinterpret_cast<uintptr_t>(fiberthread_sigreturn_end) - reinterpret_cast<uintptr_t>(&fiberthread_sigreturn);
+  return frame_ends_at(pc);
 }
 
 #if defined(__x86_64__)
@@ -246,7 +250,9 @@ Frame* call_in_copy(ucontext_t* uc, uintptr_t top, uintptr_t low, uint64_t code)
   return f;
 }
 
-// Of the scheduler, which has looked for room.
+}  // namespace
+
+// The scheduler has looked for room.
 void frame_inject(void* context, void (*fn)()) {
   auto* uc = static_cast<ucontext_t*>(context);
   Frame* f = call_in_copy(uc, uc->uc_mcontext.sp, 0, reinterpret_cast<uint64_t>(fn));
@@ -254,12 +260,6 @@ void frame_inject(void* context, void (*fn)()) {
   set_words(f->uc()->uc_sigmask, mask_of(tls_current));
   words_of(f) = {0, false, false, true};
 }
-
-}  // namespace
-
-}  // namespace signals
-void (*inject_hook)(void*, void (*)()) = signals::frame_inject;
-namespace signals {
 
 uintptr_t stack_pointer(const ucontext_t* uc) { return uc->uc_mcontext.sp; }
 

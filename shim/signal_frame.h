@@ -41,6 +41,10 @@ bool frame_enter(FiberRecord* me, const Action& a, int sig, const siginfo_t& inf
 // Is it the end of a handler that was interrupted? Then nothing can start there, but the end can be begun anew.
 bool frame_ending(const ucontext_t* uc);
 void frame_end_anew(ucontext_t* uc);
+bool frame_ends_at(uintptr_t pc);  // Embedder::must_not_stop_at(): it is the code of such an end
+#if defined(__aarch64__)
+void frame_inject(void* context, void (*fn)());  // Embedder::inject()
+#endif
 // As fiberthread_signal_leave() begins and ends. `busy`: what tls_busy is to be.
 void frame_leaving(FiberRecord* me, Frame* frame, uint32_t* busy);
 void frame_left(FiberRecord* me, Frame* frame);
