@@ -16,6 +16,7 @@
 #include "sched/reaper.h"
 #include "sched/stack.h"
 #include "sched/tcb.h"
+#define REAL(function) (&::function)  // nothing stands before libc's own
 #else
 #include "shim/real.h"
 #endif
@@ -48,7 +49,6 @@ inline void run(FiberRecord* f) {
 }
 
 using Handle = fiberthread::FiberRecord*;
-using KernelThread = pthread_t;
 
 inline Handle spawn(void* (*start)(void*), void* argument = nullptr) {
   using namespace fiberthread;
@@ -101,14 +101,9 @@ inline void detach(Handle f) {
   block_put(f);
 }
 
-// Threads that are no fibers: libc's own.
-inline int start_kernel_thread(KernelThread* t, void* (*start)(void*), void* argument) { return pthread_create(t, nullptr, start, argument); }
-inline void join_kernel_thread(KernelThread t) { pthread_join(t, nullptr); }
-
 #else
 
 using Handle = pthread_t;
-using KernelThread = pthread_t;
 
 inline Handle spawn(void* (*start)(void*), void* argument = nullptr) {
   pthread_t t;
@@ -121,11 +116,6 @@ inline void* join(Handle t) {
   return result;
 }
 inline void detach(Handle t) { pthread_detach(t); }
-
-inline int start_kernel_thread(KernelThread* t, void* (*start)(void*), void* argument) {
-  return REAL(pthread_create)(t, nullptr, start, argument);
-}
-inline void join_kernel_thread(KernelThread t) { REAL(pthread_join)(t, nullptr); }
 
 #endif
 
@@ -147,8 +137,8 @@ class Threads {
     threads_.push_back({fibers::spawn(run, new std::function<void()>(std::move(body))), {}, false});
   }
   void kernel(std::function<void()> body) {
-    fibers::KernelThread t;
-    cr_assert_eq(fibers::start_kernel_thread(&t, run, new std::function<void()>(std::move(body))), 0);
+    pthread_t t;
+    cr_assert_eq(REAL(pthread_create)(&t, nullptr, run, new std::function<void()>(std::move(body))), 0);
     threads_.push_back({{}, t, true});
   }
   void bound(std::function<void()> body) {
@@ -162,14 +152,14 @@ class Threads {
     i % 3 == 0 ? fiber(std::move(body)) : i % 3 == 1 ? kernel(std::move(body)) : bound(std::move(body));
   }
   void join() {
-    for (auto& t : threads_) t.is_kernel ? fibers::join_kernel_thread(t.kernel) : (void)fibers::join(t.fiber);
+    for (auto& t : threads_) t.is_kernel ? (void)REAL(pthread_join)(t.kernel, nullptr) : (void)fibers::join(t.fiber);
     threads_.clear();
   }
 
  private:
   struct One {
     fibers::Handle fiber;
-    fibers::KernelThread kernel;
+    pthread_t kernel;
     bool is_kernel;
   };
   static void* run(void* p) {
