@@ -40,7 +40,7 @@ AR := $(TOOL)ar
 # -g in every build: a report from the field needs names.
 OPTIMIZE := $(if $(DEBUG),-O1 -DFIBERTHREAD_DEBUG_CHECKS,-O2) $(DEFINES)
 WARN := -Wall -Wextra $(if $(WERROR),-Werror)
-# Landing pads for indirect calls and jumps; return addresses signed where the processor can. No shadow stacks: sched/asm_end.h.
+# Landing pads for indirect calls and jumps; return addresses signed where the processor can. No shadow stacks: sched/arch/asm_end.h.
 PROTECT := $(if $(filter aarch64,$(ARCH)),-mbranch-protection=standard,-fcf-protection=branch)
 LIBFLAGS := -std=c++20 $(OPTIMIZE) $(PROTECT) -g $(WARN) -I. -MMD -MP -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics \
 	-fvisibility=hidden -ftls-model=initial-exec -fasynchronous-unwind-tables $(if $(SANITIZE),-fsanitize=$(SANITIZE))
@@ -48,8 +48,9 @@ TESTFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP $(if $(SANITIZE),-fs
 
 LIBRARY_PRELOAD := preload/init.cpp preload/options.cpp preload/debug_layout.cpp preload/sanitizer.cpp
 # The rest there is the launcher's, which needs the table of variables, too.
-LOW := $(wildcard sched/*.cpp sync/*.cpp sched/*_$(ARCH).S sync/*_$(ARCH).S)
-HIGH := $(wildcard shim/*.cpp shim/*_$(ARCH).S) $(LIBRARY_PRELOAD)
+# A processor is a folder, by the name that `uname -m` has for it: sched/arch/README.md. Its posix/ goes with shim.
+LOW := $(wildcard sched/*.cpp sched/glibc/*.cpp sync/*.cpp sched/arch/$(ARCH)/*.cpp sched/arch/$(ARCH)/*.S)
+HIGH := $(wildcard shim/*.cpp sched/arch/$(ARCH)/posix/*.cpp sched/arch/$(ARCH)/posix/*.S) $(LIBRARY_PRELOAD)
 LOW_OBJECTS := $(LOW:%=$(BUILD)/obj/%.o)
 HIGH_OBJECTS := $(HIGH:%=$(BUILD)/obj/%.o)
 SO := $(BUILD)/libfiberthread.so

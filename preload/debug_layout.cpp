@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include "sched/arch/context.h"
+#include FIBERTHREAD_CPU(registers.h)
 #include "sched/stack.h"
 #include "sched/worker.h"
 #include "sync/parking_lot.h"
@@ -11,6 +13,7 @@ using namespace fiberthread;
 #define ADDRESS(name, variable) {name, {.address = &(variable)}}
 #define NUMBER(name, n) {name, {.number = (n)}}
 #define OFFSET(name, type, field) {name, {.number = offsetof(type, field)}}
+#define SAVED(register, number) OFFSET("frame." #register, SavedFrame, register),
 
 // Who reads strings of these knows their values.
 static_assert(static_cast<int>(State::Created) == 0 && static_cast<int>(State::Queued) == 1 && static_cast<int>(State::Running) == 2 &&
@@ -67,31 +70,9 @@ constexpr DebugEntry fiberthread_debug_layout[] = {
     OFFSET("record.since", FiberRecord, since),    // 8 bytes, CLOCK_MONOTONIC
 
     // The frame at record.sp: registers by their usual names, where the fiber goes on, and what its stack pointer will be above it.
-#if defined(__x86_64__)
-    OFFSET("frame.pc", SavedFrame, rip),
+    OFFSET("frame.pc", SavedFrame, FIBERTHREAD_SAVED_PC),
     NUMBER("frame.size", sizeof(SavedFrame)),
-    OFFSET("frame.rbx", SavedFrame, rbx),
-    OFFSET("frame.rbp", SavedFrame, rbp),
-    OFFSET("frame.r12", SavedFrame, r12),
-    OFFSET("frame.r13", SavedFrame, r13),
-    OFFSET("frame.r14", SavedFrame, r14),
-    OFFSET("frame.r15", SavedFrame, r15),
-#elif defined(__aarch64__)
-    OFFSET("frame.pc", SavedFrame, x30),
-    NUMBER("frame.size", sizeof(SavedFrame)),
-    OFFSET("frame.x19", SavedFrame, x19),
-    OFFSET("frame.x20", SavedFrame, x20),
-    OFFSET("frame.x21", SavedFrame, x21),
-    OFFSET("frame.x22", SavedFrame, x22),
-    OFFSET("frame.x23", SavedFrame, x23),
-    OFFSET("frame.x24", SavedFrame, x24),
-    OFFSET("frame.x25", SavedFrame, x25),
-    OFFSET("frame.x26", SavedFrame, x26),
-    OFFSET("frame.x27", SavedFrame, x27),
-    OFFSET("frame.x28", SavedFrame, x28),
-    OFFSET("frame.x29", SavedFrame, x29),
-    OFFSET("frame.x30", SavedFrame, x30),
-#endif
+    FIBERTHREAD_SAVED_REGISTERS(SAVED)
 
     OFFSET("worker.next", Worker, all_next),
     OFFSET("worker.tid", Worker, tid),                // 4 bytes

@@ -6,7 +6,8 @@
 namespace fiberthread {
 
 // A name with a number: an offset, a size, or the address of a variable. The meaning of a name never changes, new ones are
-// added as needed, and an empty one ends the list; so a reader need only know those that it uses. All names are in debug_layout.cpp.
+// added as needed, and an empty one ends the list; so a reader need only know those that it uses. All names are in debug_layout.cpp,
+// but for those of saved registers, which are in sched/arch/<cpu>/registers.h.
 struct DebugEntry {
   char name[24];
   union {

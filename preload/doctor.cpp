@@ -27,14 +27,10 @@
 #include <set>
 
 #include "preload/launcher.h"
+#include "sched/arch/arch.h"
+#include FIBERTHREAD_CPU(registers.h)
 
 namespace {
-
-#if defined(__x86_64__)
-constexpr unsigned kMachine = EM_X86_64;
-#else
-constexpr unsigned kMachine = EM_AARCH64;
-#endif
 
 bool impossible = false;
 
@@ -191,7 +187,7 @@ Object read_object(const std::string& path) {
   auto text = [&](size_t at) { return at < size ? std::string(base + at, strnlen(base + at, size - at)) : std::string(); };
   auto* h = get(Elf64_Ehdr{}, 0, 1);
   o.elf = h && !memcmp(h->e_ident, ELFMAG, SELFMAG);
-  o.right_machine = o.elf && h->e_ident[EI_CLASS] == ELFCLASS64 && h->e_ident[EI_DATA] == ELFDATA2LSB && h->e_machine == kMachine;
+  o.right_machine = o.elf && h->e_ident[EI_CLASS] == ELFCLASS64 && h->e_ident[EI_DATA] == ELFDATA2LSB && h->e_machine == fiberthread::kMachine;
   if (o.right_machine) {
     if (auto* ph = get(Elf64_Phdr{}, h->e_phoff, h->e_phnum))
       for (int i = 0; i < h->e_phnum; i++) {

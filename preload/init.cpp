@@ -9,7 +9,7 @@
 #include "preload/options.h"
 #include "preload/sanitizer.h"
 #include "sched/chaos.h"
-#include "sched/context.h"
+#include "sched/arch/context.h"
 #include "sched/poller.h"
 #include "sched/watch.h"
 #include "sched/worker.h"

@@ -17,42 +17,27 @@
 #include <algorithm>
 
 #include "preload/debug_layout.h"
+#include "sched/arch/arch.h"
+#include FIBERTHREAD_CPU(registers.h)
 
 namespace fiberthread {
 
-#if defined(__x86_64__)
-const unsigned kStackPointer = 7;
-constexpr int kMachine = EM_X86_64;
-constexpr struct {
-  const char* name;
-  unsigned number;
-} kSaved[] = {{"frame.rbx", 3}, {"frame.rbp", 6}, {"frame.r12", 12}, {"frame.r13", 13}, {"frame.r14", 14}, {"frame.r15", 15}};
-#elif defined(__aarch64__)
-const unsigned kStackPointer = 31;
-constexpr int kMachine = EM_AARCH64;
-constexpr struct {
-  const char* name;
-  unsigned number;
-} kSaved[] = {{"frame.x19", 19}, {"frame.x20", 20}, {"frame.x21", 21}, {"frame.x22", 22}, {"frame.x23", 23}, {"frame.x24", 24},
-              {"frame.x25", 25}, {"frame.x26", 26}, {"frame.x27", 27}, {"frame.x28", 28}, {"frame.x29", 29}, {"frame.x30", 30}};
-#endif
+const unsigned kStackPointer = kStackPointerNumber;
 
 namespace {
 
 constexpr uint64_t kMaxName = 4096;
 
+#define SAVED(name, number) {"frame." #name, number},
+constexpr struct {
+  const char* name;
+  unsigned number;
+} kSaved[] = {FIBERTHREAD_SAVED_REGISTERS(SAVED)};
+#undef SAVED
+
 Registers from_kernel(const user_regs_struct& r) {
   Registers regs;
-#if defined(__x86_64__)
-  const unsigned long long in_order[] = {r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8,
-                                         r.r9,  r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rip};
-  for (unsigned i = 0; i < 17; i++) regs.set(i, in_order[i]);
-  regs.pc = r.rip;
-#elif defined(__aarch64__)
-  for (unsigned i = 0; i < 31; i++) regs.set(i, r.regs[i]);
-  regs.set(31, r.sp);
-  regs.pc = r.pc;
-#endif
+  set_registers(regs, r);
   return regs;
 }
 
@@ -158,15 +143,9 @@ Trouble Target::open_core(const char* path) {
         user_regs_struct regs;
         static_assert(sizeof regs == sizeof status.pr_reg);
         memcpy(&regs, &status.pr_reg, sizeof regs);
-        uint64_t tp = 0;
-#if defined(__x86_64__)
-        tp = regs.fs_base;
-#endif
-        core_threads_.push_back({status.pr_pid, from_kernel(regs), tp});
-#if defined(__aarch64__)
-      } else if (note.n_type == NT_ARM_TLS && note.n_descsz >= 8 && !core_threads_.empty()) {
+        core_threads_.push_back({status.pr_pid, from_kernel(regs), thread_pointer_in(regs)});
+      } else if (kThreadPointerNote && note.n_type == kThreadPointerNote && note.n_descsz >= 8 && !core_threads_.empty()) {
         memcpy(&core_threads_.back().thread_pointer, d, 8);
-#endif
       } else if (note.n_type == NT_PRPSINFO && note.n_descsz >= sizeof(elf_prpsinfo)) {
         elf_prpsinfo info;
         memcpy(&info, d, sizeof info);
@@ -438,9 +417,7 @@ Registers Target::saved_registers(const FiberSeen& f) const {
   for (auto& saved : kSaved) r.set(saved.number, get<uint64_t>(f.sp + layout(saved.name)));
   r.pc = get<uint64_t>(f.sp + layout("frame.pc"));
   r.set(kStackPointer, f.sp + layout("frame.size"));
-#if defined(__x86_64__)
-  r.set(16, r.pc);
-#endif
+  if (kPcNumber) r.set(kPcNumber, r.pc);
   return r;
 }
 
@@ -493,13 +470,9 @@ Trouble Target::stop(std::vector<KernelThread>& threads) {
     user_regs_struct regs;
     iovec io{&regs, sizeof regs};
     if (r != tid || !WIFSTOPPED(status) || ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, &io) != 0) continue;
-    uint64_t tp = 0;
-#if defined(__x86_64__)
-    tp = regs.fs_base;
-#elif defined(__aarch64__)
+    uint64_t tp = thread_pointer_in(regs);
     iovec tls{&tp, sizeof tp};
-    ptrace(PTRACE_GETREGSET, tid, NT_ARM_TLS, &tls);
-#endif
+    if (kThreadPointerNote) ptrace(PTRACE_GETREGSET, tid, kThreadPointerNote, &tls);
     threads.push_back({tid, from_kernel(regs), tp});
   }
   return {};

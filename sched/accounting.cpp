@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <time.h>
 
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/syscall.h"
 #include "sched/watch.h"
 

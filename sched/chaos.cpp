@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/syscall.h"
 
 namespace fiberthread {

@@ -33,7 +33,7 @@ struct Embedder {
   void (*poked)(siginfo_t* info, void* ucontext) = [](siginfo_t*, void*) {};
   // Must a fiber not be stopped at `pc`, as that is code of the embedder's which preemption would break? Asked in the same handler.
   bool (*must_not_stop_at)(uintptr_t pc) = [](uintptr_t) { return false; };
-  // AArch64 only; without it there is no preemption there. Called in the same handler, where the stack has room for what the kernel has
+  // AArch64 only, and there is no preemption there without it (arch/aarch64/inject.cpp). Called in the same handler, where the stack has room for what the kernel has
   // saved: makes the kernel return into fn() on the stack of the interrupted fiber, and from fn() to where that was.
   void (*inject)(void* ucontext, void (*fn)()) = nullptr;
 

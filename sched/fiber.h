@@ -19,7 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "sched/context.h"
+#include "sched/arch/context.h"
 #include "sched/spinlock.h"
 
 namespace fiberthread {

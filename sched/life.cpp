@@ -13,16 +13,20 @@
 #include <new>
 
 #include "sched/accounting.h"
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/chaos.h"
 #include "sched/cord.h"
 #include "sched/dumper.h"
 #include "sched/embedder.h"
+#include "sched/glibc/go.h"
+#include "sched/glibc/modules.h"
+#include "sched/glibc/rseq.h"
+#include "sched/glibc/self_check.h"
+#include "sched/glibc/tcb.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/probe.h"
 #include "sched/stack.h"
-#include "sched/tcb.h"
 #include "sched/watch.h"
 #include "sched/worker.h"
 

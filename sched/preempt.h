@@ -10,7 +10,8 @@
 // clock then stands in for it, where the kernel allows that.
 //
 // AArch64 has no instruction that loads every register and jumps. There the code that is called returns as the embedder's signal
-// handlers do (Embedder::inject): the kernel restores all registers, vectors of any length too, from a copy of the handler's frame on the fiber's stack.
+// handlers do (Embedder::inject): the kernel restores all registers, vectors of any length too, from a copy of the handler's frame on the
+// fiber's stack.
 #pragma once
 #include <csignal>
 #include <cstdint>

@@ -6,8 +6,8 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include "sched/glibc/tcb.h"
 #include "sched/stack.h"
-#include "sched/tcb.h"
 #include "sched/worker.h"
 
 namespace fiberthread {

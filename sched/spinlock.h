@@ -3,7 +3,7 @@
 #pragma once
 #include <atomic>
 
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/syscall.h"
 
 namespace fiberthread {

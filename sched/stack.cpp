@@ -6,9 +6,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "sched/glibc/tcb.h"
 #include "sched/reaper.h"
 #include "sched/syscall.h"
-#include "sched/tcb.h"
 #include "sched/worker.h"
 
 #ifndef MADV_GUARD_INSTALL

@@ -1,35 +1,14 @@
 // Raw system calls: no libc function, no errno, no cancellation point, usable in worker context and signal handlers.
-// Each returns what the kernel returned, so an error is a negative errno value.
+// Each returns what the kernel returned, so an error is a negative errno value. raw_syscall() itself is the processor's, of arch.h.
 #pragma once
 #include <errno.h>
 #include <atomic>
 #include <cstdint>
 #include <sys/syscall.h>
 
-namespace fiberthread {
+#include "sched/arch/arch.h"
 
-[[gnu::always_inline]] inline long raw_syscall(long nr, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
-#if defined(__x86_64__)
-  long ret;
-  register long r10 asm("r10") = d;
-  register long r8 asm("r8") = e;
-  register long r9 asm("r9") = f;
-  asm volatile("syscall" : "=a"(ret) : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
-  return ret;
-#elif defined(__aarch64__)
-  register long x8 asm("x8") = nr;
-  register long x0 asm("x0") = a;
-  register long x1 asm("x1") = b;
-  register long x2 asm("x2") = c;
-  register long x3 asm("x3") = d;
-  register long x4 asm("x4") = e;
-  register long x5 asm("x5") = f;
-  asm volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
-  return x0;
-#else
-#error "fiberthread runs on x86-64 and AArch64"
-#endif
-}
+namespace fiberthread {
 
 template <class T>
 inline long arg(T* p) { return reinterpret_cast<long>(p); }

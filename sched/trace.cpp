@@ -8,7 +8,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/poller.h"
 #include "sched/stack.h"
 #include "sched/text.h"

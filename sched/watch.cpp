@@ -6,7 +6,7 @@
 #include <new>
 
 #include "sched/accounting.h"
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/text.h"
 #include "sched/trace.h"
 #include "sched/worker.h"

@@ -20,7 +20,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
 #include "shim/cancel.h"

@@ -1,6 +1,6 @@
 // Calls that no poller can end: they wait in the kernel, and the slot goes to others meanwhile.
 #pragma once
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/fiber.h"
 #include "shim/cancel.h"
 #include "shim/io.h"

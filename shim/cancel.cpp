@@ -17,10 +17,10 @@
 #include <sys/select.h>
 #include <ucontext.h>
 
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
+#include "sched/glibc/tcb.h"
 #include "sched/preempt.h"
 #include "sched/syscall.h"
-#include "sched/tcb.h"
 #include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/real.h"

@@ -12,9 +12,10 @@
 
 #include <initializer_list>
 
+#include "sched/glibc/go.h"
+#include "sched/glibc/modules.h"
 #include "sched/preempt.h"
 #include "sched/stack.h"
-#include "sched/tcb.h"
 #include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/libgomp.h"

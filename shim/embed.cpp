@@ -27,9 +27,7 @@ void embed() {
   e.end_now = cancel_self;
   e.poked = cancel_poked;
   e.must_not_stop_at = signals::frame_ends_at;
-#if defined(__aarch64__)
   e.inject = signals::frame_inject;
-#endif
   e.thread_adopted = cancel_adopt;
   e.thread_ends = private_robust_mutexes_owner_died;
   e.thread_unjoined = detach;

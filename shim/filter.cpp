@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "sched/context.h"
+#include "sched/arch/context.h"
 #include "sched/syscall.h"
 
 namespace fiberthread {

@@ -5,9 +5,9 @@
 #include <stdarg.h>
 #include <unistd.h>
 
+#include "sched/glibc/thread_list.h"
 #include "sched/poller.h"
 #include "sched/stack.h"
-#include "sched/tcb.h"
 #include "sched/worker.h"
 #include "shim/blocking.h"
 #include "shim/export.h"
@@ -90,8 +90,8 @@ void fork_init() { REAL(__register_atfork)(prepare, in_parent, in_child, nullptr
 
 using namespace fiberthread;
 
-// vfork proper is in fork_<arch>.S, as its child returns first and the parent then returns from the same frame. Until that, the
-// parent's kernel thread sleeps uninterruptibly and stands for nobody: its slot goes to who waits for one. Busy, because the child
+// vfork proper is in sched/arch/<cpu>/posix/vfork.S, as its child returns first and the parent then returns from the same frame. Until
+// that, the parent's kernel thread sleeps uninterruptibly and stands for nobody: its slot goes to who waits for one. Busy, because the child
 // shall run nothing that was meant for the parent.
 extern "C" __attribute__((visibility("hidden"), used)) void fiberthread_vfork_begin() {
   FiberRecord* me = tls_current;

@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 #include "sched/cord.h"
-#include "sched/tcb.h"
+#include "sched/glibc/tcb.h"
 #include "sched/worker.h"
 #include "shim/real.h"
 #include "shim/thread.h"

@@ -48,29 +48,8 @@ void default_action(int sig) {
 
 namespace {
 
-// The control and status of floating point. A handler starts with the initial one (on AArch64 with what it interrupts) and changes
-// nothing for that; the kernel sees to this only for the first handler that we run in a frame of its.
-class FloatingEnvironment {
-#if defined(__x86_64__)
-  char x87_[28];
-  uint32_t mxcsr_, initial_ = 0x1f80;
-
- public:
-  FloatingEnvironment() { asm volatile("fnstenv %0\n\tstmxcsr %1\n\tfninit\n\tldmxcsr %2" : "=m"(x87_), "=m"(mxcsr_) : "m"(initial_) : "memory"); }
-  ~FloatingEnvironment() { asm volatile("fldenv %0\n\tldmxcsr %1" : : "m"(x87_), "m"(mxcsr_) : "memory"); }
-#elif defined(__aarch64__)
-  uint64_t fpcr_, fpsr_;
-
- public:
-  FloatingEnvironment() {
-    asm volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=&r"(fpcr_), "=&r"(fpsr_) : : "memory");
-  }
-  ~FloatingEnvironment() { asm volatile("msr fpcr, %0\n\tmsr fpsr, %1" : : "r"(fpcr_), "r"(fpsr_) : "memory"); }
-#endif
-};
-
 void call(const Action& a, int sig, siginfo_t* info, void* context) {
-  FloatingEnvironment environment;
+  FloatingEnvironment environment;  // the kernel sees to it only for the first handler that we run in a frame of its
   if (a.flags & SA_SIGINFO) reinterpret_cast<void (*)(int, siginfo_t*, void*)>(a.handler)(sig, info, context);
   else reinterpret_cast<void (*)(int)>(a.handler)(sig);
 }
@@ -223,7 +202,7 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
     bool second = info.si_signo != SIGSEGV && handled(f) && !(before & bit(SIGSEGV)) && claim(SIGSEGV, f) &&
                   frame_enter(me, f, SIGSEGV, none, in.uc, in.busy, before, during);
     if (!second) {
-      report_overflow(me, info.si_signo == SIGSEGV ? info.si_addr : reinterpret_cast<void*>(stack_pointer(in.uc) - 1));
+      report_overflow(me, info.si_signo == SIGSEGV ? info.si_addr : reinterpret_cast<void*>(interrupted_sp(in.uc) - 1));
       die(SIGSEGV);
       return;
     }
@@ -234,20 +213,14 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
 }
 
 // The kernel shows the registers of before the call.
-void make_call_again(ucontext_t* uc) {
-#if defined(__x86_64__)
-  uc->uc_mcontext.gregs[REG_RIP] -= 2;
-#else
-  uc->uc_mcontext.pc -= 4;
-#endif
-}
+void make_call_again(ucontext_t* uc) { set_interrupted_pc(uc, interrupted_pc(uc) - kSystemCallSize); }
 
 // True if the handler has to be called in place.
 bool fault(Interrupted& in, int sig, siginfo_t* info) {
   if (user_memory_fault(in.uc)) return false;
   FiberRecord* me = in.fiber;
   if (handled(action_of(sig)) && (me || !sched_started())) {
-    if (!me || me->kernel || stack_of_kernel_thread(me, action_of(sig), stack_pointer(in.uc))) return true;
+    if (!me || me->kernel || stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return true;
     enter(in, sig, *info);
     return false;
   }
@@ -290,7 +263,7 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
     FiberRecord* to = timed ? timed : mine ? me : pick_target(me, sig);
     if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
       if (watched(kWatchSignal)) debug_line("signal", me, "gets at once ", static_cast<uint64_t>(sig));
-      if (stack_of_kernel_thread(me, action_of(sig), stack_pointer(in.uc))) return true;
+      if (stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return true;
       enter(in, sig, got);
     } else if (!to || (to != me && !timed)) {
       if (watched(kWatchSignal)) debug_line("signal", to, "is to get, of the process's, ", static_cast<uint64_t>(sig));
@@ -338,7 +311,7 @@ bool on_wrong_stack(int sig, const ucontext_t* uc) {
   if (action_of(sig).flags & SA_ONSTACK) return false;
   auto low = reinterpret_cast<uintptr_t>(uc->uc_stack.ss_sp), here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   size_t size = uc->uc_stack.ss_size;
-  return here - low < size && stack_pointer(uc) - low > size;
+  return here - low < size && interrupted_sp(uc) - low > size;
 }
 
 // The kernel has blocked all signals, not only what the action says.
@@ -365,11 +338,7 @@ bool not_the_programs(const siginfo_t* info, ucontext_t* uc) {
   constexpr int kBySeccomp = 1;  // Linux' SYS_SECCOMP
   if (info->si_code != kBySeccomp || !is_own_syscall(info->si_call_addr)) return false;
   filtered.store(true, std::memory_order_relaxed);
-#if defined(__x86_64__)
-  uc->uc_mcontext.gregs[REG_RAX] = -ENOSYS;
-#else
-  uc->uc_mcontext.regs[0] = static_cast<uint64_t>(-ENOSYS);
-#endif
+  set_interrupted_result(uc, -ENOSYS);
   return true;
 }
 

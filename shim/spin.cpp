@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/fiber.h"
 #include "shim/export.h"
 

@@ -22,9 +22,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "sched/glibc/tcb.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
-#include "sched/tcb.h"
 #include "sched/worker.h"
 #include "shim/blocking.h"
 #include "shim/cancel.h"

@@ -12,9 +12,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "sched/glibc/keys.h"
+#include "sched/glibc/tcb.h"
 #include "sched/reaper.h"
 #include "sched/stack.h"
-#include "sched/tcb.h"
 #include "sched/worker.h"
 #include "shim/blocking.h"
 #include "shim/cancel.h"
@@ -30,7 +31,7 @@
 
 extern "C" {
 int __sigsetjmp(struct __jmp_buf_tag*, int) __attribute__((returns_twice));
-// thread_<arch>.S: fills `buf` by __sigsetjmp; who jumps there lands in fiberthread_main_landed, with the stack
+// sched/arch/<cpu>/posix/landing.S: fills `buf` by __sigsetjmp; who jumps there lands in fiberthread_main_landed, with the stack
 // pointer that the jumper's buffer had.
 void fiberthread_landing(struct __jmp_buf_tag* buf) __attribute__((visibility("hidden")));
 void fiberthread_landing_elsewhere(struct __jmp_buf_tag* buf) __attribute__((visibility("hidden")));

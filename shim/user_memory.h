@@ -9,7 +9,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// user_memory_<arch>.S
+#include "sched/arch/arch.h"
+
+// sched/arch/<cpu>/posix/user_memory.S
 extern "C" {
 // Sequentially consistent; `from` is aligned.
 long fiberthread_user_load(const uint32_t* from, uint32_t* to) __attribute__((visibility("hidden")));
@@ -46,14 +48,9 @@ inline bool copy_user_string(char* to, const char* from, size_t n) {
 
 // In the handler of a fault. True if it was one of those, and the interrupted code goes on.
 inline bool user_memory_fault(ucontext_t* uc) {
-#if defined(__x86_64__)
-  auto& pc = uc->uc_mcontext.gregs[REG_RIP];
-#else
-  auto& pc = uc->uc_mcontext.pc;
-#endif
-  auto at = static_cast<uintptr_t>(pc);
+  uintptr_t at = interrupted_pc(uc);
   if (at < reinterpret_cast<uintptr_t>(&fiberthread_user_load) || at >= reinterpret_cast<uintptr_t>(fiberthread_user_end)) return false;
-  pc = reinterpret_cast<uintptr_t>(fiberthread_user_fault);
+  set_interrupted_pc(uc, reinterpret_cast<uintptr_t>(fiberthread_user_fault));
   return true;
 }
 

@@ -1,7 +1,7 @@
 // select: all channels of the cases are locked, in the order of their addresses, while it is found out that none of the cases can
 // happen and the waiter is queued for each. Nobody can decide for it before, so there is nothing to take back; and as each
 // channel stays as it is from when a case is queued there (channel_core.h), there is one moment at which none of them could.
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/chaos.h"
 #include "sched/watch.h"
 #include "sync/channel_core.h"

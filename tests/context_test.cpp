@@ -1,6 +1,6 @@
 // The context switch itself, without a scheduler. Runs on both architectures.
 // alone: sched
-#include "sched/context.h"
+#include "sched/arch/context.h"
 
 #include <cfenv>
 #include <csignal>
@@ -8,7 +8,7 @@
 #include <execinfo.h>
 #include <unwind.h>
 
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "tests/test.h"
 
 using namespace fiberthread;

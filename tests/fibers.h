@@ -13,9 +13,9 @@
 #include <string.h>
 
 #include "sched/embedder.h"
+#include "sched/glibc/tcb.h"
 #include "sched/reaper.h"
 #include "sched/stack.h"
-#include "sched/tcb.h"
 #define REAL(function) (&::function)  // nothing stands before libc's own
 #else
 #include "shim/real.h"

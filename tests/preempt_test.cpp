@@ -18,11 +18,11 @@
 #include <unistd.h>
 #include <unwind.h>
 
+#if defined(__aarch64__)
+#include "sched/arch/aarch64/kernel_frame.h"
+#endif
 #include "sched/embedder.h"
 #include "sched/fiber.h"
-#if defined(__aarch64__)
-#include "sched/kernel_frame.h"
-#endif
 #include "sched/syscall.h"
 #include "sched/worker.h"
 

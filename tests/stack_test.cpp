@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "sched/tcb.h"
+#include "sched/glibc/tcb.h"
 #include "sched/worker.h"
 #include "tests/test.h"
 

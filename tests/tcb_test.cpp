@@ -1,5 +1,5 @@
 // A TCB and TLS for every fiber: its own, kept over moves, as new after recycling, in the loader's list.
-#include "sched/tcb.h"
+#include "sched/glibc/tcb.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include <atomic>
 #include <initializer_list>
 
-#include "sched/arch.h"
+#include "sched/arch/arch.h"
 #include "sched/worker.h"
 #include "tests/test.h"
 

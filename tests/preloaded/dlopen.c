@@ -22,11 +22,17 @@ static const char source[] =
     "int constructed(void) { return in_constructor; }\n"
     "int add(int n) { zero += n; return value + zero; }\n";
 
-static void build(const char* path, const char* model) {
+// More than the loader has kept free next to the variables of the program: each thread gets its own when it first asks for it.
+static const char large_source[] =
+    "__thread char large[200000] = {42};\n"
+    "int constructed(void) { return 11; }\n"
+    "int add(int n) { large[199999] += n; return large[0] + large[199999]; }\n";
+
+static void build(const char* path, const char* model, const char* text) {
   char c[256], command[1024];
   snprintf(c, sizeof c, "%s.c", path);
   FILE* f = fopen(c, "w");
-  fputs(source, f);
+  fputs(text, f);
   fclose(f);
   snprintf(command, sizeof command, "%s -shared -fPIC -O1 '-DMODEL=%s' %s -o %s", getenv("CC") ? getenv("CC") : "gcc", model, c, path);
   assert(system(command) == 0);
@@ -41,6 +47,10 @@ static void* early(void* p) {
     assert(add(1) == 42 + i);
     sched_yield();
   }
+  return p;
+}
+static void* silent(void* p) {
+  sched_yield();
   return p;
 }
 static void* late(void* p) {
@@ -60,17 +70,17 @@ int main() {
   self[n] = 0;
   snprintf(private_dir, sizeof private_dir, "%s/private", dirname(self));
   snprintf(library, sizeof library, "%s/libprivate-%d.so", private_dir, getpid());
-  build(library, "");
+  build(library, "", source);
   char dir[200], path[256];
   const char* tmp = getenv("TMPDIR");
   snprintf(dir, sizeof dir, "%s", tmp ? tmp : "/tmp");
   const char* models[] = {"__attribute__((tls_model(\"initial-exec\")))", ""};
   enum { kThreads = 20 };
-  for (int m = 0; m < 2; m++) {
+  for (int m = 0; m < 3; m++) {
     snprintf(path, sizeof path, "%s/lib%d-%d.so", dir, m, getpid());
-    build(path, models[m]);
+    build(path, m < 2 ? models[m] : "", m < 2 ? source : large_source);
   }
-  for (int m = 0; m < 2; m++) {
+  for (int m = 0; m < 3; m++) {
     snprintf(path, sizeof path, "%s/lib%d-%d.so", dir, m, getpid());
     for (int round = 0; round < 2; round++) {
       pthread_barrier_init(&loaded, NULL, kThreads + 1);
@@ -80,6 +90,11 @@ int main() {
       void* h = dlopen(path, RTLD_NOW | RTLD_DEEPBIND);
       if (!h) fprintf(stderr, "%s\n", dlerror());
       assert(h);
+      // Threads that end without a look at it; others have their memory next.
+      for (int i = 0; i < 3; i++) {
+        for (int j = 0; j < kThreads; j++) pthread_create(&t[kThreads + j], NULL, silent, NULL);
+        for (int j = 0; j < kThreads; j++) pthread_join(t[kThreads + j], NULL);
+      }
       assert(((int (*)(void))dlsym(h, "constructed"))() == 11);
       add = (int (*)(int))dlsym(h, "add");
       assert(add(0) == 42);

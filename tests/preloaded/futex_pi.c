@@ -124,6 +124,7 @@ static void* bad_words(void* p) {
   answers("main's, waiters", main_tid | FUTEX_WAITERS);
   answers("of who has ended", gone_tid);
   munmap(page, 4096);
+  page = (unsigned*)4096;  // what was unmapped, another thread may have by now
   for (int i = 0; i < 4; i++) {
     const int calls[] = {FUTEX_LOCK_PI, FUTEX_TRYLOCK_PI, kLockPi2, FUTEX_UNLOCK_PI};
     show("not mapped", syscall(SYS_futex, page, calls[i] | FUTEX_PRIVATE_FLAG, 0, NULL, NULL, 0) == -1 ? errno : 0);

@@ -12,10 +12,10 @@ differ "what the library exports (>) is not what tests/exports.txt lists (<)" "$
 # A name that a source exports but preload/exports.map forgot is hidden without a word: libc's own would be used.
 top="$(dirname "$0")/../../.."
 objects=()
-for o in "$BUILD"/obj/{sched,sync,shim,preload}/*.o; do # not what is left of removed sources
+while read -r o; do # not what is left of removed sources
   source=${o#"$BUILD"/obj/}
   [ -e "$top/${source%.o}" ] && objects+=("$o")
-done
+done < <(find "$BUILD"/obj/{sched,sync,shim,preload} -name '*.o')
 readelf -sW "${objects[@]}" |
   awk '($5 == "GLOBAL" || $5 == "WEAK") && $6 == "DEFAULT" && $7 != "UND" && NF >= 8 { print $8 }' | LC_ALL=C sort -u >"$TMP/sources"
 differ "what the sources mark for export (>) is not in tests/exports.txt (<); preload/exports.map wants it too" "$TMP/sources"

@@ -5,7 +5,7 @@
 top="$(dirname "$0")/../../.."
 checked='mutex semaphore rw_lock wait_group once channel checks'
 objects=() sources=()
-for o in "$BUILD"/obj/{sched,sync,shim,preload}/*.o; do
+while read -r o; do
   source=${o#"$BUILD"/obj/}
   source=${source%.o}
   name=${source#sync/}
@@ -13,7 +13,7 @@ for o in "$BUILD"/obj/{sched,sync,shim,preload}/*.o; do
     *" ${name%.cpp} "*) [ "$source" != "$name" ] && continue ;;
   esac
   [ -e "$top/$source" ] && objects+=("$o")
-done
+done < <(find "$BUILD"/obj/{sched,sync,shim,preload} -name '*.o')
 for name in $checked; do sources+=("$top/sync/$name.cpp"); done
 g++ -std=c++20 -g -w -I"$top" -fno-exceptions -fno-rtti -DFIBERTHREAD_DEBUG_CHECKS -o "$TMP/misuse" "$(dirname "$0")/../src/misuse.cpp" \
   "${sources[@]}" "${objects[@]}" -pthread || fail "g++ failed"

@@ -9,4 +9,4 @@ gcc -O1 -pthread -o "$TMP/self_check" "$here/src/self_check.c" || fail "the prog
 gcc -shared -fPIC -o "$TMP/plugin.so" "$here/src/self_check_plugin.c" || fail "the plugin does not compile"
 "$TMP/self_check" "$TMP/plugin.so" >/dev/null || fail "wrong on NPTL"
 mkdir "$TMP/copies"
-python3 "$here/src/perturb_libc.py" "$LIBRARY" "$here/../../sched/tcb.cpp" "$TMP/self_check" "$TMP/plugin.so" "$TMP/copies"
+python3 "$here/src/perturb_libc.py" "$LIBRARY" "$here/../../sched/glibc" "$TMP/self_check" "$TMP/plugin.so" "$TMP/copies"

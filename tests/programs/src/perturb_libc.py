@@ -2,16 +2,18 @@
 the self-check reads is made wrong. In copies of the library, each name that it asks libc for is another, which libc lacks. The program
 has to end as ever, on libc's threads with a line that says why; on fibers only where the lie makes no difference.
 
-Arguments: library, tcb.cpp, program, its argument, a directory; then patterns of perturbations' names. PERTURB_VERBOSE=1 shows them all."""
+Arguments: library, the folder of the sources that read libc (sched/glibc), program, its argument, a directory; then patterns of
+perturbations' names. PERTURB_VERBOSE=1 shows them all."""
 
 import concurrent.futures as futures
+import glob
 import os
 import re
 import struct
 import subprocess
 import sys
 
-library, source, program, module, directory = sys.argv[1:6]
+library, sources, program, module, directory = sys.argv[1:6]
 patterns = sys.argv[6:]
 HUGE = [0x10000000, 0x7FFFFFF8, 0xFFFFFFF8]
 # Lies that make no difference: nobody reads how many elements an array without a bound has.
@@ -62,8 +64,10 @@ def loaded(what):
 loader, libc = loaded("ld-linux"), Elf(loaded("libc.so.6"))
 with open(library, "rb") as f:
     ours = f.read()
-with open(source) as f:
-    text = f.read()
+text = ""
+for source in sorted(glob.glob(f"{sources}/*.cpp")):
+    with open(source) as f:
+        text += f.read()
 descriptors = sorted(set(re.findall(r'"(_thread_db_\w+)"', text)))
 private = sorted(set(re.findall(r'private_symbol\("([^_]\w+|_(?!thread_db)\w+)"\)', text)))
 assert len(descriptors) >= 20 and len(private) >= 5

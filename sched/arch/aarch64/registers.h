@@ -1,0 +1,31 @@
+// How programs that look from outside see the registers: `fiberthread dump` and debuggers.
+#pragma once
+#include <elf.h>
+#include <sys/user.h>
+
+#include <cstdint>
+
+namespace fiberthread {
+
+constexpr unsigned kMachine = EM_AARCH64;
+
+// What SavedFrame has of general registers, and where it goes on. X(name, DWARF's number)
+#define FIBERTHREAD_SAVED_REGISTERS(X) \
+  X(x19, 19) X(x20, 20) X(x21, 21) X(x22, 22) X(x23, 23) X(x24, 24) X(x25, 25) X(x26, 26) X(x27, 27) X(x28, 28) X(x29, 29) X(x30, 30)
+#define FIBERTHREAD_SAVED_PC x30
+
+// DWARF's numbers. The pc's is what unwinders want it under, too; 0: they want no such thing.
+constexpr unsigned kStackPointerNumber = 31, kPcNumber = 0;
+
+template <class Registers>
+void set_registers(Registers& to, const user_regs_struct& r) {
+  for (unsigned i = 0; i < 31; i++) to.set(i, r.regs[i]);
+  to.set(31, r.sp);
+  to.pc = r.pc;
+}
+
+// The thread pointer is one of these, or (if this is not 0) a note of its own.
+inline uint64_t thread_pointer_in(const user_regs_struct&) { return 0; }
+constexpr unsigned kThreadPointerNote = NT_ARM_TLS;
+
+}  // namespace fiberthread

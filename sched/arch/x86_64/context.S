@@ -1,0 +1,163 @@
+// The context switch on x86-64.
+//
+// A context that is off its CPU is this frame on its own stack; Context::sp points at its low end. saved_frame.h has it
+// as struct SavedFrame, and asserts every offset.
+//
+//      sp + 64   end of the frame: rsp of the caller once it goes on
+//      sp + 56   rip   return address of fiberthread_switch
+//      sp + 48   rbp
+//      sp + 40   rbx   of a new fiber: its entry function
+//      sp + 32   r12   of a new fiber: the argument
+//      sp + 24   r13
+//      sp + 16   r14
+//      sp +  8   r15
+//      sp +  6   (unused, 2 bytes)
+//      sp +  4   x87 control word, 2 bytes
+//      sp +  0   mxcsr, 4 bytes
+//
+// Old and new frame have the same form, so the CFI stays right across the instruction that changes rsp.
+
+#define CONTEXT_SP 0
+#define CONTEXT_TP 8
+#define FRAME_MXCSR 0
+#define FRAME_X87 4
+// Rounding, masks, DAZ, FTZ and AMD's misaligned mode. The rest are sticky flags, which a call may change anyway.
+#define MXCSR_CONTROL 0x2ffc0
+#define SYS_arch_prctl 158
+#define ARCH_SET_FS 0x1002
+
+        .text
+        .globl  fiberthread_switch
+        .hidden fiberthread_switch
+        .type   fiberthread_switch, @function
+        .p2align 6
+// void fiberthread_switch(Context* from: rdi, Context* to: rsi)
+fiberthread_switch:
+        .cfi_startproc
+        endbr64
+        push    %rbp
+        .cfi_adjust_cfa_offset 8
+        .cfi_rel_offset rbp, 0
+        push    %rbx
+        .cfi_adjust_cfa_offset 8
+        .cfi_rel_offset rbx, 0
+        push    %r12
+        .cfi_adjust_cfa_offset 8
+        .cfi_rel_offset r12, 0
+        push    %r13
+        .cfi_adjust_cfa_offset 8
+        .cfi_rel_offset r13, 0
+        push    %r14
+        .cfi_adjust_cfa_offset 8
+        .cfi_rel_offset r14, 0
+        push    %r15
+        .cfi_adjust_cfa_offset 8
+        .cfi_rel_offset r15, 0
+        lea     -8(%rsp), %rsp
+        .cfi_adjust_cfa_offset 8
+        stmxcsr FRAME_MXCSR(%rsp)
+        fnstcw  FRAME_X87(%rsp)
+        mov     FRAME_MXCSR(%rsp), %eax
+        movzwl  FRAME_X87(%rsp), %ecx
+        mov     %fs:0, %r8                      // the ABI keeps the thread pointer there
+        mov     %rsp, CONTEXT_SP(%rdi)
+        mov     %r8, CONTEXT_TP(%rdi)
+
+        mov     CONTEXT_TP(%rsi), %rdx
+        mov     CONTEXT_SP(%rsi), %rsp
+        cmpl    $0, fiberthread_fsgsbase(%rip)
+        je      .Lask_kernel
+        wrfsbase %rdx
+.Lhave_tp:
+        xor     FRAME_MXCSR(%rsp), %eax
+        test    $MXCSR_CONTROL, %eax
+        jne     .Lload_mxcsr                    // dear, so only when it must be
+.Lhave_mxcsr:
+        cmp     %cx, FRAME_X87(%rsp)
+        jne     .Lload_x87
+.Lhave_x87:
+        lea     8(%rsp), %rsp
+        .cfi_adjust_cfa_offset -8
+        pop     %r15
+        .cfi_adjust_cfa_offset -8
+        .cfi_restore r15
+        pop     %r14
+        .cfi_adjust_cfa_offset -8
+        .cfi_restore r14
+        pop     %r13
+        .cfi_adjust_cfa_offset -8
+        .cfi_restore r13
+        pop     %r12
+        .cfi_adjust_cfa_offset -8
+        .cfi_restore r12
+        pop     %rbx
+        .cfi_adjust_cfa_offset -8
+        .cfi_restore rbx
+        pop     %rbp
+        .cfi_adjust_cfa_offset -8
+        .cfi_restore rbp
+        // A ret would be predicted to go back to who called *us*, and nearly always wrongly.
+        pop     %rcx
+        .cfi_adjust_cfa_offset -8
+        .cfi_register rip, rcx
+        notrack jmp *%rcx
+
+        // The unlikely paths, with the whole frame on the stack.
+        .cfi_def_cfa rsp, 64
+        .cfi_offset rip, -8
+        .cfi_offset rbp, -16
+        .cfi_offset rbx, -24
+        .cfi_offset r12, -32
+        .cfi_offset r13, -40
+        .cfi_offset r14, -48
+        .cfi_offset r15, -56
+.Lload_mxcsr:
+        ldmxcsr FRAME_MXCSR(%rsp)
+        jmp     .Lhave_mxcsr
+.Lload_x87:
+        fnclex                                  // else a flag left by the other fiber faults if ours unmasks it
+        fldcw   FRAME_X87(%rsp)
+        jmp     .Lhave_x87
+.Lask_kernel:
+        mov     %rsi, %r9
+        mov     %eax, %r10d
+        mov     %ecx, %r8d
+        mov     $SYS_arch_prctl, %eax
+        mov     $ARCH_SET_FS, %edi
+        mov     %rdx, %rsi
+        syscall
+        test    %rax, %rax
+        jne     .Lrefused
+        mov     %r10d, %eax
+        mov     %r8d, %ecx
+        jmp     .Lhave_tp
+.Lrefused:
+        and     $-16, %rsp                      // as a call wants it
+        call    fiberthread_no_switch
+        ud2
+        .cfi_endproc
+        .size   fiberthread_switch, . - fiberthread_switch
+
+// First code of a fiber: entered by the switch's jmp with the stack empty, rbx and r12 as in the map. Nobody called it,
+// so unwinding ends here. Unwinders look up the byte before a return address: hence the nop.
+        .globl  fiberthread_entry
+        .hidden fiberthread_entry
+        .type   fiberthread_entry, @function
+        .p2align 4
+        .cfi_startproc
+        .cfi_def_cfa rsp, 0
+        .cfi_undefined rip
+        nop
+fiberthread_entry:
+        endbr64
+        xor     %ebp, %ebp
+        mov     %r12, %rdi
+        call    *%rbx
+        // As if called by nobody. Jumped to, and after a return, so that no return address of this fiber is left in the
+        // processor's prediction when the next one goes on.
+        push    $0
+        jmp     fiberthread_end
+        .cfi_endproc
+        .size   fiberthread_entry, . - fiberthread_entry
+
+#include "sched/arch/x86_64/asm_end.h"

@@ -1,0 +1,33 @@
+// Two landings for pthread_exit of main (shim/thread.cpp): they differ in nothing but their address, by which the slot of the
+// program counter in a jmp_buf is found. Both return after __sigsetjmp; a jump to them goes on with the jumper's stack
+// pointer, which belongs to libc's start code and has no frame of ours.
+        .macro  landing name
+        .globl  \name
+        .hidden \name
+        .type   \name, @function
+\name:
+        .cfi_startproc
+        endbr64
+        sub     $8, %rsp
+        .cfi_adjust_cfa_offset 8
+        xor     %esi, %esi
+        call    __sigsetjmp@plt
+        endbr64                                 // longjmp's jump comes here
+        test    %eax, %eax
+        jne     1f
+        add     $8, %rsp
+        .cfi_adjust_cfa_offset -8
+        ret
+        .cfi_undefined rip                      // nobody to unwind to
+1:      and     $-16, %rsp
+        call    fiberthread_main_landed
+        ud2
+        .cfi_endproc
+        .size   \name, . - \name
+        .endm
+
+        .text
+        landing fiberthread_landing
+        landing fiberthread_landing_elsewhere
+
+#include "sched/arch/x86_64/asm_end.h"

@@ -1,0 +1,45 @@
+// The static TLS of loaded modules. When a fiber ends, every module's static TLS is set back to how a new thread finds it.
+//
+// To know the modules takes a look at the loader's list. It is taken again only after a dlopen or dlclose.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace fiberthread {
+
+// Around dlopen and dlclose. The list of modules with TLS changes somewhere between the two.
+void tcb_modules_change();
+void tcb_modules_changed();
+
+// Learns which modules there are, if that is not known. It takes the loader's lock. So only a thread of the program may call it, in one of
+// its own calls that take that lock with NPTL too: a worker that held it while the program forks would leave it locked in the child.
+void tcb_look_at_modules();
+
+// ---- for this room only ----
+namespace glibc {
+
+struct Module {
+  ptrdiff_t offset;  // of its static TLS, from the thread pointer
+  const void* image;
+  size_t file_size, mem_size;
+};
+// libc's own module. It is known from the first look on.
+extern Module libc_tls __attribute__((visibility("hidden")));
+
+// The number of dlopens and dlcloses that have ended, plus one. After a fork it counts one more.
+extern std::atomic<uint64_t> modules_changes __attribute__((visibility("hidden")));
+// The number of dlopens and dlcloses that are under way. While there are any, each ending thread has to look itself.
+extern std::atomic<int> loading __attribute__((visibility("hidden")));
+
+// Finds where module `modid` has its static TLS, by the loader's own table. Returns false if it has none. `check` is for the self-check:
+// it is not yet known then that the table is where libc says.
+bool static_offset(size_t modid, ptrdiff_t& offset, bool check = false);
+
+// Gives all modules but libc and this library their initial static TLS, in the thread with that thread pointer.
+void reset_static_tls(char* tp);
+
+void forget_modules_after_fork();
+
+}  // namespace glibc
+}  // namespace fiberthread

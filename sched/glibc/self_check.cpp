@@ -1,0 +1,186 @@
+#include "sched/glibc/self_check.h"
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "sched/arch/arch.h"
+#include "sched/arch/context.h"
+#include "sched/glibc/model.h"
+#include "sched/glibc/modules.h"
+#include "sched/glibc/processor.h"
+#include "sched/glibc/rseq.h"
+#include "sched/glibc/tcb.h"
+#include "sched/preempt.h"
+
+namespace fiberthread {
+namespace glibc {
+namespace {
+
+// ---- the lock of the list of threads ----
+
+constexpr size_t kSearch = 512;  // bytes from the list's head that may hold its lock
+
+// What the model thread sees in the handler of libc's signal.
+constinit struct {
+  kernel_handler* original;
+  int during[kSearch / sizeof(int)];
+  uint32_t cancel_during;
+  std::atomic<bool> seen{false};
+} in_handler{};
+
+void setxid_wrapper(int sig, siginfo_t* info, void* context) {
+  if (reinterpret_cast<char*>(pthread_self()) == model_tcb) {
+    memcpy(in_handler.during, layout.stack_user, kSearch);
+    in_handler.cancel_during = at<uint32_t>(model_tcb, layout.cancelhandling);
+    in_handler.seen.store(true, std::memory_order_release);
+  }
+  OwnCalls calls;
+  in_handler.original->handler(sig, info, context);
+}
+
+// libc holds the lock of its lists of stacks while it signals all other threads to change their ids. We ask it to change none, and look
+// which word is 1 only meanwhile. In each thread's cancelhandling libc has set one bit then.
+const char* find_list_lock() {
+  kernel_handler old, wrapped;
+  constexpr int kSetxid = 33;  // libc's SIGSETXID
+  in_handler.seen.store(false);
+  if (raw_syscall(SYS_rt_sigaction, kSetxid, 0, arg(&old), 8) != 0 || reinterpret_cast<uintptr_t>(old.handler) <= 1)
+    return "no set*id handler";
+  in_handler.original = &old;
+  wrapped = old;
+  wrapped.handler = setxid_wrapper;
+  int before[kSearch / sizeof(int)], after[kSearch / sizeof(int)];
+  auto* real = reinterpret_cast<int (*)(uid_t, uid_t, uid_t)>(dlsym(RTLD_NEXT, "setresuid"));
+  if (!real) return "no setresuid";
+  raw_syscall(SYS_rt_sigaction, kSetxid, arg(&wrapped), 0, 8);
+  memcpy(before, layout.stack_user, kSearch);
+  uint32_t cancel = at<uint32_t>(model_tcb, layout.cancelhandling);
+  real(-1, -1, -1);
+  memcpy(after, layout.stack_user, kSearch);
+  raw_syscall(SYS_rt_sigaction, kSetxid, arg(&old), 0, 8);
+  if (!in_handler.seen.load(std::memory_order_acquire)) return "set*id did not signal";
+  uint32_t bit = in_handler.cancel_during & ~cancel;
+  if (in_handler.cancel_during != cancel + bit || __builtin_popcount(bit) != 1 ||
+      at<uint32_t>(model_tcb, layout.cancelhandling) != cancel)
+    return "cancelhandling is elsewhere";
+  int found = -1;
+  for (size_t i = 0; i < kSearch / sizeof(int); i++) {
+    if (before[i] != 0 || in_handler.during[i] != 1 || after[i] != 0) continue;
+    if (found >= 0) return "the stack list's lock is not unique";
+    found = static_cast<int>(i);
+  }
+  if (found < 0) return "the stack list's lock was not found";
+  layout.list_lock = reinterpret_cast<std::atomic<int>*>(layout.stack_user + found * sizeof(int));
+  return nullptr;
+}
+
+// ---- dtv and static TLS ----
+
+struct TlsCheck {
+  char *tp, *dtv;
+  size_t entries;
+  bool ours = false, libc = false;  // modules that were found to have static TLS
+  const char* why = nullptr;
+};
+
+// Compares what the loader says of one module's TLS in the calling thread with the thread's dtv and the loader's table.
+int check_module(dl_phdr_info* info, size_t, void* data) {
+  auto& c = *static_cast<TlsCheck*>(data);
+  size_t id = info->dlpi_tls_modid;
+  auto* tls = static_cast<char*>(info->dlpi_tls_data);
+  if (!id || !tls) return 0;
+  char *block, *to_free;
+  char* entry = c.dtv + id * layout.dtv_entry;
+  ptrdiff_t offset;
+  if (id > c.entries || !read_word(entry + layout.dtv_val, block) || block != tls ||
+      !read_word(entry + sizeof(void*) - layout.dtv_val, to_free)) {
+    c.why = "the dtv is elsewhere";
+    return 1;
+  }
+  if (!static_offset(id, offset, true)) return 0;
+  if (c.tp + offset != tls || to_free) {
+    c.why = "static TLS is elsewhere";
+    return 1;
+  }
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    auto& ph = info->dlpi_phdr[i];
+    auto in = [&](const void* p) {
+      return ph.p_type == PT_TLS && reinterpret_cast<uintptr_t>(p) - reinterpret_cast<uintptr_t>(tls) < ph.p_memsz;
+    };
+    c.ours |= in(&tls_current);
+    c.libc |= in(c.tp + layout.resp);
+  }
+  return 0;
+}
+
+const char* check_tls() {
+  TlsCheck check{};
+  check.tp = static_cast<char*>(thread_pointer());
+  if (!read_word(reinterpret_cast<char*>(pthread_self()) + layout.dtv, check.dtv) ||
+      !read_word(check.dtv - layout.dtv_entry, check.entries))
+    return "the dtv is elsewhere";
+  dl_iterate_phdr(check_module, &check);
+  return check.why ? check.why : check.ours && check.libc ? nullptr : "the loader's table of TLS is elsewhere";
+}
+
+// ---- the proof ----
+
+// Not inlined: the compiler may know no address here that it has derived from another thread pointer.
+__attribute__((noinline)) bool works_on(char* pd, char* room, size_t size) {
+  ctype_init();
+  errno = 77;
+  char* e = reinterpret_cast<char*>(&errno);
+  bool ok = e >= room && e < room + size && reinterpret_cast<char*>(pthread_self()) == pd && tls_current == nullptr;
+  return ok && (*__ctype_b_loc())[int{'a'}] == (*__ctype_b_loc())[int{'b'}];
+}
+
+bool proven = false;
+
+// Makes a TCB like any fiber's. libc must work on it. The caller has blocked signals.
+bool prove() {
+  alignas(64) static char room[65536];
+  if (proven) return true;
+  if (tcb_reserve() > sizeof room) return proven = true;  // TLS is large; the layout itself has been checked already
+  char* pd = make_tcb(room + sizeof room);
+  if (!pd) return false;
+  void* mine = thread_pointer();
+  set_thread_pointer(thread_pointer_of(pd));
+  bool ok = works_on(pd, room, sizeof room);
+  set_thread_pointer(mine);
+  dl_deallocate_tls(thread_pointer_of(pd), false);
+  proven = ok;
+  return ok;
+}
+
+const char* learn(void (*model_main)()) {
+  if (const char* why = read_descriptors()) return why;
+  find_rseq();
+  pthread_t thread;
+  bool made;
+  const char* why = start_model(model_main, &thread, &made);
+  if (!made) return why;
+  if (!why) why = check_tls();
+  if (!why) why = find_list_lock();
+  if (!why && !prove()) why = "the self-check failed";
+  // This comes last, as nothing has been changed so far. An initial thread that gets here later is asked then.
+  if (!why && tls_current->is_main && !tcb_adopt_main()) why = "the kernel does not let go of the initial thread's rseq area";
+  if (why) end_model(thread);
+  else release_model();
+  return why;
+}
+
+}  // namespace
+}  // namespace glibc
+
+bool tcb_init(void (*model_main)(), const char** why) {
+  using namespace glibc;
+  if (!(*why = learn(model_main))) return true;
+  if (!proven) layout = {};  // native threads are asked for their words of cancellation all the same: nothing wrong may be used
+  return false;
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,83 @@
+// A glibc thread control block (TCB: libc's struct pthread) and static TLS for every fiber and worker. README.md tells how their layout is
+// found.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "sched/fiber.h"
+
+namespace fiberthread {
+
+// ---- blocks ----
+
+// Returns how many bytes TCB and static TLS take at the top of a block, alignment included.
+size_t tcb_reserve();
+// Returns the lowest address that tcb_make(top) uses. The stack of the block begins here and grows down.
+char* tcb_low(char* top);
+// Returns the size of libc's struct pthread.
+size_t tcb_size();
+
+// Makes TCB and TLS below `top`, with all modules' TLS initialised, and links the TCB into libc's list of threads. Sets f.tcb and
+// f.context.tp. Calls malloc, so only a fiber or a native thread may call it. Returns false without memory.
+bool tcb_make(FiberRecord& f, char* top);
+
+// Makes them for a worker whose stack that is. Returns the thread pointer. Takes no lock of libc.
+void* tcb_make_worker(char* top, char* stack_low, char* stack_high, Worker* w);
+
+// ---- the life of a fiber ----
+
+// At birth: writes the bounds of the stack and the fiber's id into the TCB.
+void tcb_begin(FiberRecord& f);
+
+// Does what libc does first in a new thread: on the fiber, before any code of the program.
+void tcb_first_steps();
+
+// Runs the calling fiber's thread_local destructors.
+void tcb_call_tls_destructors();
+
+// At death, on the fiber itself, after all of the program's destructors: frees dynamic TLS, sets every module's static TLS but libc's back
+// to its image, and resets errno, locale and cancellation. The block can be born again at once.
+void tcb_end(FiberRecord& f);
+
+// Calls use(), and finds out what it changes in the caller's TCB. Undoes that there, and from then on in each TCB that tcb_end() is called
+// for. Busy.
+void tcb_learn(void (*use)());
+
+// ---- the end of a block ----
+
+// Returns true if nothing in the block's TLS can own memory of libc. Such a block needs tcb_release() only.
+bool tcb_is_pristine(const FiberRecord& f);
+// For any other block, a native thread exits on the block's thread pointer, so that libc frees what the block's TLS owns.
+// tcb_prepare_adoption() is called before that thread is made, and the thread itself calls tcb_adopt(). When it has exited,
+// tcb_release() is called.
+void tcb_prepare_adoption(FiberRecord& f);
+void tcb_adopt(FiberRecord& f);
+// Takes the TCB out of libc's list and frees its dtv. Takes locks of libc.
+void tcb_release(FiberRecord& f);
+
+// ---- fields of a TCB ----
+
+// Where the caller's unwinding by libc's pthread_exit shall end: a sigsetjmp'ed __pthread_unwind_buf_t, or null.
+void** tcb_cleanup_jmp_buf(void* tcb);
+// The cancellation word of libc. Where nothing has been learnt of this libc, a word that stays 0.
+uint32_t* tcb_cancelhandling(void* tcb);
+uint32_t* tcb_tid(void* tcb);
+// The record that the thread of a TCB has: null if it is a foreign one that has not needed any.
+FiberRecord* tcb_fiber(void* tcb);
+// The head of the thread's list of robust mutexes, in the kernel's form. Null if it is not known where that is.
+void* tcb_robust_list(void* tcb);
+void* tcb_thread_pointer(void* tcb);
+
+// ---- fork ----
+
+// In the child of a fork: forgets what only the parent had.
+void tcb_reset_after_fork();
+
+// ---- for this room only ----
+namespace glibc {
+
+// Makes TCB and TLS below `top`, not linked into the list. Returns struct pthread, or null without memory. Calls malloc.
+char* make_tcb(char* top);
+
+}  // namespace glibc
+}  // namespace fiberthread
