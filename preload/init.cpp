@@ -13,7 +13,6 @@
 #include "sched/poller.h"
 #include "sched/watch.h"
 #include "sched/worker.h"
-#include "shim/embed.h"
 #include "shim/fork.h"
 #include "shim/signal.h"
 #include "sync/channel_core.h"
@@ -77,7 +76,6 @@ void read_options(char** envp) {
 }
 
 [[gnu::constructor(101)]] void start(int, char** argv, char** envp) {
-  embed();
   context_init();
   sched_init();
   sanitizer_start(argv, envp);

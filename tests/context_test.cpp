@@ -1,5 +1,4 @@
 // The context switch itself, without a scheduler. Runs on both architectures.
-// alone: sched
 #include "sched/arch/context.h"
 
 #include <cfenv>

@@ -1,5 +1,4 @@
 // FairFiberMutex: exclusion, strictly in the order of the calls, and tickets that are given up pass the mutex on.
-// alone: sync
 #include "sync/fair_fiber_mutex.h"
 
 #include "tests/test.h"

@@ -1,5 +1,4 @@
 // FiberMutex: exclusion, no waiter forgotten or starved, timeouts, and waiters that come from another queue.
-// alone: sync
 #include "sync/fiber_mutex.h"
 
 #include "tests/test.h"

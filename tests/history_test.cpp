@@ -1,5 +1,4 @@
 // Mutex, Channel and select are linearizable: short histories of fibers and kernel threads that are none, recorded and checked.
-// alone: sync
 #include "sync/channel.h"
 #include "sync/mutex.h"
 

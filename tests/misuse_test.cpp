@@ -1,5 +1,4 @@
 // What -DFIBERTHREAD_DEBUG_CHECKS catches: one line on stderr, and the end by SIGABRT.
-// alone: sync
 #ifndef FIBERTHREAD_DEBUG_CHECKS
 #define FIBERTHREAD_DEBUG_CHECKS
 #endif

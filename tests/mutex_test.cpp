@@ -1,5 +1,4 @@
 // Mutex and ConditionVariable: exclusion, FIFO, no waiter and no notification forgotten, deadlines and cancellation.
-// alone: sync
 #include "sync/mutex.h"
 
 #include "tests/test.h"

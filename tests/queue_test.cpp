@@ -1,6 +1,8 @@
 // The three queues: order, room, and that nothing is lost or doubled while others steal.
-// alone: sched
 #include "sched/queue.h"
+
+#include <pthread.h>
+#include <sched.h>
 
 #include <atomic>
 #include <initializer_list>
@@ -9,8 +11,6 @@
 
 #include "sched/fiber.h"
 #include "tests/test.h"
-
-#include "tests/fibers.h"
 
 using namespace fiberthread;
 
@@ -78,14 +78,14 @@ Test(queue, nothing_is_lost_or_doubled) {
     doubled += in_queue[i].fetch_sub(1) != 1;
     out[i]++;
   };
-  fibers::Handle t[kThieves];
+  pthread_t t[kThieves];
   for (long i = 0; i < kThieves; i++)
-    t[i] = fibers::spawn([](void* p) -> void* {
+    pthread_create(&t[i], nullptr, [](void* p) -> void* {
       auto& mine = loot[reinterpret_cast<long>(p)];
       while (!stop || !queue.empty()) {
         if (FiberRecord* x = queue.steal_into(mine)) take(x);
         while (FiberRecord* x = mine.pop()) take(x);
-        yield();
+        sched_yield();
       }
       return nullptr;
     }, reinterpret_cast<void*>(i));
@@ -99,10 +99,10 @@ Test(queue, nothing_is_lost_or_doubled) {
     }
     if (r % 3 == 0)
       if (FiberRecord* x = r % 2 ? queue.pop() : queue.pop_newest()) take(x);
-    if (r % 64 == 0) yield();
+    if (r % 64 == 0) sched_yield();
   }
   stop = true;
-  for (auto& x : t) fibers::join(x);
+  for (auto& x : t) pthread_join(x, nullptr);
   int all = 0;
   for (auto& o : out) all += o;
   cr_assert_eq(doubled.load(), 0);

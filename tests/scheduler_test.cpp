@@ -1,23 +1,18 @@
 // park_if, unpark, join, timers, and who runs what.
-// alone: sched
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <atomic>
 
-#include "sched/chaos.h"
-#include "sched/poller.h"
-#include "sched/syscall.h"
 #include "sched/worker.h"
 #include "tests/test.h"
 
-#include "tests/fibers.h"
+#include "tests/sync_threads.h"
 
 using namespace fiberthread;
-using namespace fibers;
 
 namespace {
 
@@ -37,12 +32,13 @@ void park_and_unpark(uint32_t workers) {
   for (int round = 0; round < 2000; round++) {
     flag = 0;
     waiter = nullptr;
-    Handle t = spawn(wait_for_flag);
-    while (!waiter.load()) yield();
-    if (round % 3 == 0) yield();
+    pthread_t t;
+    pthread_create(&t, nullptr, wait_for_flag, nullptr);
+    while (!waiter.load()) sched_yield();
+    if (round % 3 == 0) sched_yield();
     flag = 1;
     unpark(waiter);
-    join(t);
+    pthread_join(t, nullptr);
   }
 }
 
@@ -60,7 +56,7 @@ Test(scheduler, ping_pong) {
   auto play = [](void* p) -> void* {
     auto me = static_cast<uint32_t>(reinterpret_cast<long>(p));
     players[me] = self();
-    while (!players[1 - me].load()) yield();
+    while (!players[1 - me].load()) sched_yield();
     for (uint32_t i = 0; i < 50000; i++) {
       uint32_t now;
       while ((now = turn.load()) % 2 != me) park_if(&turn, now, {"test"});
@@ -69,16 +65,18 @@ Test(scheduler, ping_pong) {
     }
     return nullptr;
   };
-  Handle a = spawn(play, reinterpret_cast<void*>(0L)), b = spawn(play, reinterpret_cast<void*>(1L));
-  join(a);
-  join(b);
+  pthread_t a, b;
+  pthread_create(&a, nullptr, play, reinterpret_cast<void*>(0L));
+  pthread_create(&b, nullptr, play, reinterpret_cast<void*>(1L));
+  pthread_join(a, nullptr);
+  pthread_join(b, nullptr);
   cr_assert_eq(turn.load(), 100000u);
 }
 
 Test(scheduler, deadlines_pass_and_are_never_early) {
   use_workers(2);
   static std::atomic<uint32_t> never{0}, early{0};
-  auto naps = [](void* p) -> void* {
+  auto nap = [](void* p) -> void* {
     for (uint64_t i = 0; i < 20; i++) {
       uint64_t deadline = now_ns() + (reinterpret_cast<uintptr_t>(p) * 37 + i * 101) % 3000 * 1000;
       while (park_if(&never, 0, {"test"}, deadline)) {
@@ -87,20 +85,21 @@ Test(scheduler, deadlines_pass_and_are_never_early) {
     }
     return nullptr;
   };
-  Handle t[100];
-  for (uintptr_t i = 0; i < 100; i++) t[i] = spawn(naps, reinterpret_cast<void*>(i));
-  for (auto& x : t) join(x);
+  pthread_t t[100];
+  for (uintptr_t i = 0; i < 100; i++) pthread_create(&t[i], nullptr, nap, reinterpret_cast<void*>(i));
+  for (auto& x : t) pthread_join(x, nullptr);
   cr_assert_eq(early.load(), 0u);
 }
 
 Test(scheduler, a_deadline_too_far_does_not_overflow) {
   use_workers(1);
   static std::atomic<uint32_t> never{0};
-  Handle t = spawn([](void*) -> void* { waiter = self(); park_if(&never, 0, {"test"}, kNever - 1); return nullptr; });
-  while (!waiter.load()) yield();
-  while (waiter.load()->state.load() != State::Parked) yield();
+  pthread_t t;
+  pthread_create(&t, nullptr, [](void*) -> void* { waiter = self(); park_if(&never, 0, {"test"}, kNever - 1); return nullptr; }, nullptr);
+  while (!waiter.load()) sched_yield();
+  while (waiter.load()->state.load() != State::Parked) sched_yield();
   unpark(waiter);
-  join(t);
+  pthread_join(t, nullptr);
 }
 
 // k x workers that compute start on all workers, wherever they were made.
@@ -119,9 +118,9 @@ Test(scheduler, work_spreads) {
   };
   // The kernel may be late with the second worker; not for ever.
   while (most < 2) {
-    Handle t[8];
-    for (auto& x : t) x = spawn(compute);
-    for (auto& x : t) join(x);
+    pthread_t t[8];
+    for (auto& x : t) pthread_create(&x, nullptr, compute, nullptr);
+    for (auto& x : t) pthread_join(x, nullptr);
   }
 }
 
@@ -137,12 +136,12 @@ Test(scheduler, slots_of_sleepers_are_handed_over) {
     if (raw_syscall(SYS_read, pipes[i][0], arg(&c), 1) != 1 || write(pipes[i + 1][1], &c, 1) != 1) abort();
     return nullptr;
   };
-  Handle t[16];
-  for (long i = 0; i < 16; i++) t[i] = spawn(pass, reinterpret_cast<void*>(i));
+  pthread_t t[16];
+  for (long i = 0; i < 16; i++) pthread_create(&t[i], nullptr, pass, reinterpret_cast<void*>(i));
   char c = 'x';
   cr_assert_eq(write(pipes[0][1], &c, 1), 1);
   cr_assert_eq(raw_syscall(SYS_read, pipes[16][0], arg(&c), 1), 1);
-  for (auto& x : t) join(x);
+  for (auto& x : t) pthread_join(x, nullptr);
   cr_assert(statistics.handovers.load() > 0);
 }
 
@@ -152,18 +151,12 @@ Test(scheduler, nobody_watches_the_poller_while_all_slots_are_in_use) {
   use_workers(1);
   static int pipes[2][2];
   static std::atomic<int> got{0}, watched_before{0}, watched_after{0};
-  static std::atomic<uint32_t> go{0};
+  static sem_t go;
   for (auto& p : pipes) cr_assert_eq(pipe(p), 0);
-  cr_assert_eq(fcntl(pipes[0][0], F_SETFL, O_NONBLOCK), 0);
+  sem_init(&go, 0, 0);
   auto count = [](void*) -> void* {
-    for (;;) {
-      char c;
-      PollSeen seen = poll_seen(pipes[0][0]);
-      long n = raw_syscall(SYS_read, pipes[0][0], arg(&c), 1);
-      if (n == 1) got++;
-      else if (n == -EAGAIN) poll_wait(pipes[0][0], EPOLLIN, seen);
-      else return nullptr;
-    }
+    for (char c; read(pipes[0][0], &c, 1) == 1;) got++;
+    return nullptr;
   };
   auto sleep_in_kernel = [](void*) -> void* {
     char c;
@@ -173,9 +166,8 @@ Test(scheduler, nobody_watches_the_poller_while_all_slots_are_in_use) {
   // Mostly on the worker that did not watch.
   auto keep_slot = [](void*) -> void* {
     char c = 'x';
-    waiter = self();
     for (int i = 1; i <= 1000 && watched_before.load() < 5; i++) {
-      for (uint32_t told; (told = go.load()) < static_cast<uint32_t>(i);) park_if(&go, told, {"test"});
+      sem_wait(&go);
       bool before = poll_watched() && !idle_slots();
       if (write(pipes[0][1], &c, 1) != 1) abort();
       if (before) {
@@ -186,26 +178,27 @@ Test(scheduler, nobody_watches_the_poller_while_all_slots_are_in_use) {
         }
         if (poll_watched() && !idle_slots()) watched_after++;
       }
-      while (got.load() < i) yield();
+      while (got.load() < i) sched_yield();
     }
     return nullptr;
   };
-  Handle counts = spawn(count);
+  pthread_t counts, sleeper, keeps;
+  pthread_create(&counts, nullptr, count, nullptr);
   want_slots(1);   // Criterion may have started with more
-  nap(20'000);  // idle, so that they go
-  Handle sleeper = spawn(sleep_in_kernel), keeps = spawn(keep_slot);
-  while (statistics.handovers.load() == 0) nap(1000);
+  usleep(20'000);  // idle, so that they go
+  pthread_create(&sleeper, nullptr, sleep_in_kernel, nullptr);
+  pthread_create(&keeps, nullptr, keep_slot, nullptr);
+  while (statistics.handovers.load() == 0) usleep(1000);
   char c = 'x';
   cr_assert_eq(write(pipes[1][1], &c, 1), 1);
-  join(sleeper);
+  pthread_join(sleeper, nullptr);
   for (int i = 1; i <= 1000 && watched_before.load() < 5; i++) {
-    nap(2000);
-    go++;
-    if (FiberRecord* f = waiter) unpark(f);
+    usleep(2000);
+    sem_post(&go);
   }
-  join(keeps);
+  pthread_join(keeps, nullptr);
   close(pipes[0][1]);
-  join(counts);
+  pthread_join(counts, nullptr);
   cr_assert_eq(watched_after.load(), 0, "%d of %d", watched_after.load(), watched_before.load());
 }
 
@@ -220,29 +213,26 @@ Test(scheduler, slots_grow_for_spinners_and_go_again) {
     }
     return nullptr;
   };
-  Handle t[3];
-  for (auto& x : t) x = spawn(spin);
+  pthread_t t[3];
+  for (auto& x : t) pthread_create(&x, nullptr, spin, nullptr);
   while (arrived.load() < 3 || slots_wanted() < 4) {
   }
   end = true;
-  for (auto& x : t) join(x);
-  while (slots_wanted() > 1) nap(1000);
+  for (auto& x : t) pthread_join(x, nullptr);
+  while (slots_wanted() > 1) usleep(1000);
   cr_assert_eq(slots_wanted(), 1u);
 }
 
-#ifdef ALONE
-void ask_for(uint32_t slots) { sched_set_concurrency(slots); }
-#else
-void ask_for(int slots) { cr_assert_eq(pthread_setconcurrency(slots), 0); }
-#endif
-
 Test(scheduler, concurrency_sets_the_number_of_slots) {
   use_workers(0);
-  join(spawn([](void*) -> void* { return nullptr; }));
+  pthread_t t;
+  auto nothing = [](void*) -> void* { return nullptr; };
+  pthread_create(&t, nullptr, nothing, nullptr);
+  pthread_join(t, nullptr);
   cr_assert_eq(slots_wanted(), cpu_count());
-  ask_for(7);
+  cr_assert_eq(pthread_setconcurrency(7), 0);
   cr_assert_eq(slots_wanted(), 7u);
-  ask_for(0);
+  cr_assert_eq(pthread_setconcurrency(0), 0);
   cr_assert_eq(slots_wanted(), cpu_count());
 }
 
@@ -251,20 +241,21 @@ Test(scheduler, a_record_is_recycled_only_when_its_fiber_is_gone) {
   static std::atomic<int> ran{0};
   auto run = [](void* p) -> void* {
     ran++;
-    yield();
+    sched_yield();
     return p;
   };
   for (int round = 0; round < 500; round++) {
-    Handle t[20];
+    pthread_t t[20];
     static int args[20];
-    for (int i = 0; i < 20; i++) t[i] = spawn(run, &args[i]);
-    for (int i = 0; i < 20; i += 2) detach(t[i]);
+    for (int i = 0; i < 20; i++) pthread_create(&t[i], nullptr, run, &args[i]);
+    for (int i = 0; i < 20; i += 2) pthread_detach(t[i]);
     for (int i = 1; i < 20; i += 2) {
-      void* r = join(t[i]);
+      void* r;
+      pthread_join(t[i], &r);
       cr_assert(r == &args[i]);
     }
   }
-  while (ran.load() < 10000) yield();
+  while (ran.load() < 10000) sched_yield();
   cr_assert_eq(ran.load(), 10000);
 }
 
@@ -287,9 +278,9 @@ Test(scheduler, a_waker_that_goes_on_has_another_worker_woken, .timeout = 120) {
   });
   t.fiber([] {
     FiberRecord* me = self();
-    while (!woken) yield();
+    while (!woken) sched_yield();
     auto wake_up = [&] {
-      while (woken.load()->state != State::Parked) nap(100);
+      while (woken.load()->state != State::Parked) usleep(100);
       Busy busy;
       Slot* s = me->worker->slot;
       bool tells = s && !s->next && idle_slots(), on = me->went_on == 2;
@@ -302,11 +293,11 @@ Test(scheduler, a_waker_that_goes_on_has_another_worker_woken, .timeout = 120) {
     while (told[1] < 20) {
       wake_up();
       for (uint64_t end = now_ns() + 50'000; now_ns() < end || ran != rounds;) {}
-      nap(100);
+      usleep(100);
     }
     while (me->went_on || told[0] < 20) {
       wake_up();
-      nap(100);
+      usleep(100);
     }
     rounds = ~0u;
     unpark(woken);
@@ -336,10 +327,10 @@ Test(scheduler, a_search_that_does_not_pay_is_halved, .timeout = 120) {
       us = w->spin_us;
       return us;
     };
-    while (look()) nap(1000);
+    while (look()) usleep(1000);
     while (look() != kSpinUs || w != last || last_us == kSpinUs) {
       near = us == kSpinUs ? nullptr : self();  // another worker, of which nothing is known
-      near ? (void)park_if(&never, 0, {"test"}) : (void)nap(1000);
+      near ? (void)park_if(&never, 0, {"test"}) : (void)usleep(1000);
     }
     over = true;
   });
@@ -347,7 +338,7 @@ Test(scheduler, a_search_that_does_not_pay_is_halved, .timeout = 120) {
     (void)self();
     while (!over) {
       FiberRecord* f = near;
-      if (!f) nap(100);
+      if (!f) usleep(100);
       else if (f->state == State::Parked) unpark(f);
     }
   });

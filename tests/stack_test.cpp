@@ -1,5 +1,4 @@
 // Blocks: bounds, guards, handles, recycling.
-// alone: sched
 #include "sched/stack.h"
 
 #include <pthread.h>

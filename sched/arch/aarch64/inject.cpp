@@ -3,23 +3,22 @@
 #include <csignal>
 
 #include "sched/arch/aarch64/kernel_frame.h"
-#include "sched/embedder.h"
+#include "sched/preempt.h"
 
 namespace fiberthread {
 
 void (*const kernel_restorer)() = nullptr;
 
-// The embedder's own way is the only one.
-bool inject_init() { return embedder().inject; }
+bool inject_init() { return true; }
 
 uintptr_t inject_room(ucontext_t* uc) {
   constexpr uintptr_t kRest = sizeof(siginfo_t) + 64;  // beside what is saved; of the handlers' frames
   return saved_size(uc) + kRest;
 }
 
-void inject(ucontext_t* uc, void (*fn)()) { embedder().inject(uc, fn); }
+void inject(ucontext_t* uc, void (*fn)()) { inject_hook(uc, fn); }
 
-// The call ends as the embedder's handlers do: Embedder::must_not_stop_at() knows that code.
+// It ends as handlers do.
 bool injecting(uintptr_t) { return false; }
 
 }  // namespace fiberthread
