@@ -33,14 +33,16 @@ struct ThreadTimer {
   std::atomic<int> number{-1};  // the kernel's; -1: free, -2: being filled in
   int pid = 0;
   uint32_t id = 0;
-  // Null: deleted. The number is kept for as long as the room lasts: a kernel thread may have taken a signal of it just before, and have been
-  // stopped before it looks here. Without the number that signal would count as the process's.
+  // Null: the timer is deleted. Its number stays, because a kernel thread may have taken a signal of it just before, and may come here late.
+  // Without the number that signal would count as the process's.
   std::atomic<FiberRecord*> fiber{nullptr};
   std::atomic<uint32_t> handing_over{0};  // how many are about to record a signal of it
 };
 ThreadTimer timers[1024];
 std::atomic<size_t> timers_used{0};  // the others have never been used
-std::atomic<size_t> timers_next{0};  // where to look for room: the deleted one that was longest ago
+// Where add_timer() looks for room next. Rooms are taken in turn, so a deleted timer keeps its number as long as possible. Relaxed: no
+// other memory depends on it, and the CAS on a room's number decides who gets the room.
+std::atomic<size_t> timers_next{0};
 
 void add_timer(int number, FiberRecord* f) {
   int pid = static_cast<int>(raw_syscall(SYS_getpid));
@@ -69,7 +71,7 @@ ThreadTimer* find_timer(int number) {
   ThreadTimer* deleted = nullptr;  // the kernel may have given its number to another one since
   for (size_t i = 0; i < used; i++) {
     if (timers[i].number.load(std::memory_order_acquire) != number || timers[i].pid != pid) continue;
-    if (timers[i].fiber.load(std::memory_order_relaxed)) return &timers[i];
+    if (timers[i].fiber.load(std::memory_order_relaxed)) return &timers[i];  // TimerTarget loads it again, in order
     deleted = &timers[i];
   }
   return deleted;

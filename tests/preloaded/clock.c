@@ -51,7 +51,7 @@ static void* timed(void* p) {
   assert(timer_delete(t) == 0);
   return p;
 }
-// One after the other, with others' in between: a signal of one that is gone is for nobody.
+// Makes and deletes timers while other threads do the same. No thread may get a late signal of a deleted timer.
 static void* timed_briefly(void* p) {
   for (int i = 0; i < 60; i++) {
     mine = 1;

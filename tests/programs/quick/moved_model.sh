@@ -1,6 +1,6 @@
 #!/bin/bash
-# The thread on which the library learns how libc looks may come to another CPU meanwhile, at each start: the kernel then writes into its rseq
-# area, which is no state for random numbers. Threads were left to libc now and then.
+# The library learns how libc looks on a model thread. When that thread comes to another CPU meanwhile, the kernel writes into its rseq area.
+# The library must not take this for the state of random numbers, or it leaves threads to libc.
 # packages: gcc
 . "$(dirname "$0")/../lib.sh"
 need gcc
