@@ -48,9 +48,9 @@ TESTFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP $(if $(SANITIZE),-fs
 
 LIBRARY_PRELOAD := preload/init.cpp preload/options.cpp preload/debug_layout.cpp preload/sanitizer.cpp
 # The rest there is the launcher's, which needs the table of variables, too.
-# A processor is a folder, by the name that `uname -m` has for it: sched/arch/README.md.
+# A processor is a folder, by the name that `uname -m` has for it: sched/arch/README.md. Its posix/ goes with shim.
 LOW := $(wildcard sched/*.cpp sched/glibc/*.cpp sync/*.cpp sched/arch/$(ARCH)/*.cpp sched/arch/$(ARCH)/*.S)
-HIGH := $(wildcard shim/*.cpp) $(LIBRARY_PRELOAD)
+HIGH := $(wildcard shim/*.cpp sched/arch/$(ARCH)/posix/*.cpp sched/arch/$(ARCH)/posix/*.S) $(LIBRARY_PRELOAD)
 LOW_OBJECTS := $(LOW:%=$(BUILD)/obj/%.o)
 HIGH_OBJECTS := $(HIGH:%=$(BUILD)/obj/%.o)
 SO := $(BUILD)/libfiberthread.so
@@ -111,6 +111,21 @@ $(BUILD)/fiberthread.pc: preload/fiberthread.pc.in Makefile
 $(BUILD)/tests/%_test: tests/%_test.cpp $(LOW_OBJECTS) $(HIGH_OBJECTS) Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(TESTFLAGS) $< $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@ -pthread $(if $(CROSS),,-lcriterion)
+
+# Layers by themselves: `sched`, and `sched` with `sync`, with an empty embedder and nothing else of the library. Test sources say by a line
+# "// alone: …" which of the two they can do with. Some files of sync still stand on shim (sync/README.md).
+ON_SHIM := cord job_queue nursery
+ALONE_sched := $(filter $(BUILD)/obj/sched/%,$(LOW_OBJECTS))
+ALONE_sync := $(filter-out $(ON_SHIM:%=$(BUILD)/obj/sync/%.cpp.o),$(LOW_OBJECTS))
+alone_tests = $(patsubst tests/%.cpp,$(BUILD)/tests/alone/%,$(shell grep -lx '// alone: $(1)' tests/*_test.cpp))
+# On AArch64 an empty embedder means no preemption, on which some of them wait.
+ALONE_TESTS := $(if $(filter x86_64,$(ARCH)),$(foreach layer,sched sync,$(call alone_tests,$(layer))))
+define alone_rule
+$(call alone_tests,$(1)): $(BUILD)/tests/alone/%: tests/%.cpp $(ALONE_$(1)) Makefile
+	@mkdir -p $$(@D)
+	$$(Q)$$(CXX) $$(TESTFLAGS) -DALONE $$< $$(ALONE_$(1)) -o $$@ -pthread $$(if $$(CROSS),,-lcriterion)
+endef
+$(foreach layer,sched sync,$(eval $(call alone_rule,$(layer))))
 
 # Their threads need not use what they are given, the fields that they do not name are zero, and they call what is deprecated too.
 PRELOADED_FLAGS = -O2 -g $(WARN) -Wno-unused-parameter -Wno-missing-field-initializers -Wno-deprecated-declarations -pthread -rdynamic
@@ -177,7 +192,7 @@ EMULATED := tls dlopen cond barrier_spin_once preempt_stress main_spins fair slo
 emulated: $(SO) unit $(EMULATED:%=$(BUILD)/tests/preloaded/%)
 
 .PHONY: unit preloaded test-programs
-unit: $(UNIT_TESTS)
+unit: $(UNIT_TESTS) $(ALONE_TESTS)
 preloaded: $(PRELOADED)
 test-programs: all unit examples $(PRELOADED)
 
@@ -265,4 +280,4 @@ install: all
 clean:
 	rm -rf build
 
--include $(LOW_OBJECTS:.o=.d) $(HIGH_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(UNIT_TESTS:=.d)
+-include $(LOW_OBJECTS:.o=.d) $(HIGH_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(UNIT_TESTS:=.d) $(ALONE_TESTS:=.d)

@@ -13,6 +13,7 @@
 #include "sched/poller.h"
 #include "sched/watch.h"
 #include "sched/worker.h"
+#include "shim/embed.h"
 #include "shim/fork.h"
 #include "shim/signal.h"
 #include "sync/channel_core.h"
@@ -76,6 +77,7 @@ void read_options(char** envp) {
 }
 
 [[gnu::constructor(101)]] void start(int, char** argv, char** envp) {
+  embed();
   context_init();
   sched_init();
   sanitizer_start(argv, envp);

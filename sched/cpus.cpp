@@ -1,6 +1,6 @@
 // How many fibers can run at once: the CPUs that the process may use, by its affinity mask and its cgroup's quota.
 //
-// Raw system calls only: the first pthread_create comes here, and sysmon may.
+// Raw system calls only: the birth of the first fiber comes here, and sysmon may.
 #include <fcntl.h>
 #include <sched.h>
 #include <string.h>

@@ -45,10 +45,10 @@ inline constexpr char kJoin[] = "join";
 // Bits of FiberRecord::interrupts. Whoever sets one calls interrupt(), which also unparks; a wait that may be ended by it
 // looks after each park.
 enum Interrupt : uint32_t {
-  kInterruptCancel = 1,  // pthread_cancel was called
-  kInterruptSignal = 2,  // a signal for this fiber is pending and not blocked
-  kInterruptEnd = 4,     // the fiber API's cancel: stays set; each wait of that API that can be ended then returns ECANCELED
-  kInterruptLeave = 8,   // a handler that has interrupted a wait ended the thread, and was left: the wait ends, whatever it is for
+  kInterruptUnwind = 1,     // the embedder wants the fiber to end by unwinding; whether it may now, Embedder::end_requested() says
+  kInterruptSafePoint = 2,  // the embedder wants the fiber to call Embedder::at_safe_point()
+  kInterruptEnd = 4,        // stays set: each wait that can be ended returns ECANCELED; see add_end_reason()
+  kInterruptLeave = 8,      // what the embedder ran on top of a wait has ended the fiber, and was left: the wait ends, whatever it is for
 };
 
 // FiberRecord::fresh. kFresh: made, and neither started nor discarded; its handle may be used though it is not valid yet. kClaimed: one
@@ -96,7 +96,7 @@ struct alignas(64) FiberRecord {
   // Memory; see stack.h. A block is kept with its record as long as both live.
   char* block = nullptr;                 // lowest address, of the guard
   size_t block_size = 0;
-  void* tcb = nullptr;                   // also the pthread_t
+  void* tcb = nullptr;                   // the thread control block: libc's handle of the thread
   char* stack_low = nullptr;             // usable bounds of the stack in use (the user's own, if one was given)
   char* stack_high = nullptr;
   stack_t alternate{};                   // for signal handlers, as the program set it; no size: none
@@ -130,16 +130,16 @@ struct alignas(64) FiberRecord {
 
   bool calling = false;                  // it is in sched_call(): its waits there do not end a call of itself
 
-  // The fiber API's (shim/fiber_api.cpp, sync/cancel_token.h).
+  // Handles and wake-ups of whoever gives out handles, and why waits of this fiber shall end.
   uint32_t serial = 0;                   // tells the fibers apart that have had this record, one after the other
   std::atomic<uint32_t> woken{0};        // serial + 1: it has a wake-up that no yield has taken yet
   std::atomic<uint32_t> fresh{0};        // 0, or one of the above
-  bool cancelled = false;                // the fiber itself, not by a token. This and the next two under join_lock
+  bool end_asked = false;                // by end_waits_of(). This and the next two under join_lock
   bool end_held = false;                 // kInterruptEnd stays clear for now
-  uint32_t end_reasons = 0;              // why it is set: the fiber, and tokens that it uses, that were cancelled
+  uint32_t end_reasons = 0;              // how many reasons there are to set it
 
-  // Room for the layer above, zeroed at birth. `sched` does not look inside.
-  alignas(16) unsigned char shim[192] = {};
+  // Room for the embedder. It zeroes it at a fiber's birth; a kernel thread's is zero when that is adopted. `sched` does not look inside.
+  alignas(16) unsigned char room[192] = {};
 };
 
 // The fiber whose thread-local storage this is. Null in worker context and in foreign threads not yet seen. A plain
@@ -159,14 +159,8 @@ inline FiberRecord* self() {
   return __builtin_expect(f != nullptr, 1) ? f : adopt_kernel_thread();
 }
 
-void leave_busy_slow();  // delivers what was recorded meanwhile
+void leave_busy_slow();  // calls Embedder::at_safe_point()
 void wait_over_slow(FiberRecord* me);
-
-// The layer above's: is the caller to end at once, wherever it is? Then cancel_now() does it. Null: there is no such thing.
-extern bool (*cancel_due)(FiberRecord* me);
-// The same where it was stopped at `pc`. Not of one that is in a wait.
-extern bool (*cancel_due_at)(FiberRecord* me, uintptr_t pc);
-extern void (*cancel_now)();
 
 // A stretch in which the fiber stays on its worker and no handler of the program runs on it: needed around every use
 // of FiberRecord::worker, of a SpinLock and of scheduler state. Nests. Parking inside is fine (the count is the fiber's
@@ -181,7 +175,7 @@ class Busy {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     uint32_t n = tls_busy - 1;
     tls_busy = n;
-    if (__builtin_expect(n == 0 && tls_current && tls_current->interrupts.load(std::memory_order_relaxed) & kInterruptSignal, 0))
+    if (__builtin_expect(n == 0 && tls_current && tls_current->interrupts.load(std::memory_order_relaxed) & kInterruptSafePoint, 0))
       leave_busy_slow();
   }
   Busy(const Busy&) = delete;
@@ -200,7 +194,7 @@ inline void wait_over(FiberRecord* me) {
   me->queued--;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   uint32_t pending = me->interrupts.load(std::memory_order_relaxed);
-  if (__builtin_expect(pending & (kInterruptSignal | kInterruptCancel | kInterruptLeave), 0)) wait_over_slow(me);
+  if (__builtin_expect(pending & (kInterruptSafePoint | kInterruptUnwind | kInterruptLeave), 0)) wait_over_slow(me);
 }
 
 // CLOCK_MONOTONIC in nanoseconds, the clock of all deadlines here.
@@ -237,8 +231,9 @@ void interrupt(FiberRecord* f, uint32_t bits);
 // kInterruptEnd is set as long as there is a reason for it and it is not held back. f lives.
 void add_end_reason(FiberRecord* f);
 void drop_end_reason(FiberRecord* me);
-// Adds one, once. False, and nothing happens, unless f lives: lives(f, data) is asked under join_lock, so that the answer holds.
-bool cancel_fiber(FiberRecord* f, bool (*lives)(FiberRecord* f, const void* data), const void* data);
+// Adds one, once in the fiber's life. False, and nothing happens, unless f lives: lives(f, data) is asked under join_lock, so that the
+// answer holds.
+bool end_waits_of(FiberRecord* f, bool (*lives)(FiberRecord* f, const void* data), const void* data);
 bool hold_end(FiberRecord* me, bool hold);  // returns what it was
 
 // True if the caller parks where it waits: a fiber on its own stack, with no kernel thread of its own. False for kernel threads,

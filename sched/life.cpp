@@ -17,6 +17,7 @@
 #include "sched/chaos.h"
 #include "sched/cord.h"
 #include "sched/dumper.h"
+#include "sched/embedder.h"
 #include "sched/glibc/go.h"
 #include "sched/glibc/modules.h"
 #include "sched/glibc/rseq.h"
@@ -46,9 +47,6 @@ FiberRecord main_fiber_record;
 FiberRecord* main_fiber = &main_fiber_record;
 std::atomic<bool> workers_refused{false};
 std::atomic<Worker*> worker_list{nullptr};
-bool (*cancel_due)(FiberRecord*) = nullptr;
-bool (*cancel_due_at)(FiberRecord*, uintptr_t) = nullptr;
-void (*cancel_now)() = nullptr;
 
 namespace {
 
@@ -187,7 +185,7 @@ bool become_worker(FiberRecord* me) {
 std::atomic<uint32_t> helpers{0};
 
 namespace {
-// With all signals blocked but libc's two. No pthread_create: this may run while a preempted fiber holds any of libc's locks.
+// With all signals blocked but libc's two. Not by libc's call for it: this may run while a preempted fiber holds any of libc's locks.
 int clone_thread(int (*main)(void*), Worker* w) {
   uint64_t old;
   sched_block_signals(&old);
@@ -314,7 +312,7 @@ void sched_init() {
   main_fiber->kernel = true;
   main_fiber->is_main = true;
   main_fiber->state.store(State::Running, std::memory_order_relaxed);
-  main_fiber->tcb = reinterpret_cast<void*>(pthread_self());
+  main_fiber->tcb = reinterpret_cast<void*>(pthread_self());  // libc's: so it has its TCB
   main_fiber->id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
   main_fiber->valid.store(true, std::memory_order_relaxed);
   tls_current = main_fiber;
@@ -548,7 +546,7 @@ extern "C" void fiberthread_end() {
 
 void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
   f->entry = reinterpret_cast<void*>(entry);
-  // Who holds an old handle looks at the serial last (shim/fiber_api.cpp).
+  // Whoever holds an old handle looks at the serial last.
   f->serial = f->id;
   f->done.store(0, std::memory_order_release);
   __atomic_store_n(&f->joiner, nullptr, __ATOMIC_RELEASE);
@@ -564,7 +562,7 @@ void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
   f->until_timed = f->went_on = 0;
   f->calling = false;
   f->fresh.store(0, std::memory_order_relaxed);
-  f->cancelled = f->end_held = false;
+  f->end_asked = f->end_held = false;
   f->end_reasons = 0;
   f->cpu.store(0, std::memory_order_relaxed);
   f->cpu_seen.store(0, std::memory_order_relaxed);
@@ -608,7 +606,7 @@ void sched_spawn(FiberRecord* f) {
 void wait_over_slow(FiberRecord* me) {
   if (in_wait(me)) return;
   if (tls_busy == 0) leave_busy_slow();
-  else if (cancel_due && cancel_due(me)) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);  // when Busy ends
+  else if (embedder().end_requested(me)) me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);  // when Busy ends
 }
 
 int sched_call(FiberRecord* f, uint32_t mask) {
@@ -654,12 +652,12 @@ void sched_exit() {
 
 bool sched_join(FiberRecord* f, void** result, uint64_t deadline, uint32_t interrupt_mask) {
   FiberRecord* me = self();
-  // The latch stays as it is: the caller is registered, and a cancellation may have come since it looked for one.
+  // The latch stays as it is: the caller is registered, and an interrupt may have come since it looked for one.
   while (!f->done.load(std::memory_order_acquire)) {
     bool in_time = park_if(&f->done, 0, {kJoin, f, f}, deadline);
     if (f->done.load(std::memory_order_acquire)) break;
     if (in_time && !(me->interrupts.load(std::memory_order_relaxed) & interrupt_mask)) {
-      if (me->interrupts.load(std::memory_order_relaxed) & kInterruptSignal) leave_busy_slow();
+      if (me->interrupts.load(std::memory_order_relaxed) & kInterruptSafePoint) leave_busy_slow();
       continue;
     }
     Busy busy;
@@ -682,7 +680,7 @@ bool sched_join(FiberRecord* f, void** result, uint64_t deadline, uint32_t inter
   return true;
 }
 
-// ---- cancelling ----
+// ---- ending waits ----
 
 namespace {
 // join_lock is held. True: unpark it, once that is released.
@@ -705,13 +703,13 @@ void add_end_reason(FiberRecord* f) {
   unpark(f);
 }
 
-bool cancel_fiber(FiberRecord* f, bool (*lives)(FiberRecord*, const void*), const void* data) {
+bool end_waits_of(FiberRecord* f, bool (*lives)(FiberRecord*, const void*), const void* data) {
   Busy busy;
   {
     SpinGuard guard(f->join_lock);
     if (!lives(f, data)) return false;
-    if (f->cancelled) return true;
-    f->cancelled = true;
+    if (f->end_asked) return true;
+    f->end_asked = true;
     f->end_reasons++;
     if (!follow_end_reasons(f)) return true;
   }
@@ -748,7 +746,7 @@ uint32_t foreign_serial = 0;
 void forget_foreign(void* p) {
   auto* f = static_cast<FiberRecord*>(p);
   tls_busy = 1;
-  if (kernel_record_end_hook) kernel_record_end_hook(f);
+  embedder().thread_ends(f);
   if (f->called_by.load(std::memory_order_relaxed)) release_caller(f);
   tls_current = nullptr;
   // As in post_exit().
@@ -760,7 +758,7 @@ void forget_foreign(void* p) {
   f->join_lock.unlock();
   if (joiner) unpark(joiner);
   if (!detached) return;
-  if (f->start) pthread_detach(pthread_self());  // the fiber API's
+  embedder().thread_unjoined(f);
   kernel_record_put(f);
 }
 }  // namespace
@@ -820,15 +818,12 @@ FiberRecord* kernel_record_get() {
   f->interrupts.store(0, std::memory_order_relaxed);
   f->queued = f->queued_below = 0;
   f->fresh.store(0, std::memory_order_relaxed);
-  f->cancelled = f->end_held = false;
+  f->end_asked = f->end_held = false;
   f->end_reasons = 0;
-  memset(f->shim, 0, sizeof f->shim);
+  memset(f->room, 0, sizeof f->room);
   f->state.store(State::Running, std::memory_order_release);
   return f;
 }
-
-void (*kernel_record_hook)(FiberRecord*) = nullptr;
-void (*kernel_record_end_hook)(FiberRecord*) = nullptr;
 
 void kernel_record_enter(FiberRecord* f) {
   tls_busy = tls_busy + 1;
@@ -837,7 +832,7 @@ void kernel_record_enter(FiberRecord* f) {
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&f->sigmask), 8);
   f->valid.store(true, std::memory_order_release);
   tls_current = f;
-  if (kernel_record_hook) kernel_record_hook(f);
+  embedder().thread_adopted(f);
   __cxa_thread_atexit_impl(forget_foreign, f, &main_fiber);  // any address in this library
   tls_busy = tls_busy - 1;
 }

@@ -14,19 +14,12 @@
 #include "sched/accounting.h"
 #include "sched/arch/arch.h"
 #include "sched/arch/inject.h"
+#include "sched/embedder.h"
 #include "sched/fiber.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
 
-extern "C" {
-// How handlers, and on AArch64 injected calls, end; sched/arch/<cpu>/signal_frame.S.
-void fiberthread_sigreturn() __attribute__((visibility("hidden")));
-extern const char fiberthread_sigreturn_end[] __attribute__((visibility("hidden")));
-}
-
 namespace fiberthread {
-
-void (*preempt_poke_hook)(siginfo_t*, void* ucontext) = nullptr;
 
 namespace {
 
@@ -123,8 +116,7 @@ std::atomic<uintptr_t> asleep_low{0}, asleep_high{0};
 
 Code code_at(uintptr_t pc) {
   // Not even in tests that are linked with them.
-  auto end_low = reinterpret_cast<uintptr_t>(fiberthread_sigreturn), end_high = reinterpret_cast<uintptr_t>(fiberthread_sigreturn_end);
-  if (pc - end_low < end_high - end_low || injecting(pc)) return Code::Never;
+  if (embedder().must_not_stop_at(pc) || injecting(pc)) return Code::Never;
   uint32_t version = ranges_version.load(std::memory_order_acquire);
   unsigned low = 0, high = ranges.count < Ranges::kMax ? ranges.count : Ranges::kMax;
   while (low < high) {
@@ -165,10 +157,10 @@ void give_way() {
     tls_busy = tls_busy - 1;  // the handler's; so what `leave` does at its end is done for that
   }
   errno = error;
-  // A thread that cancelled this fiber while it was queued saw it not running, and sent no signal. This fence comes after the worker has
+  // A thread that asked for the end of this fiber while it was queued saw it not running, and sent no signal. This fence comes after the worker has
   // marked the fiber as running: either that thread sees the mark, or we see its request.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (cancel_due_at && cancel_due_at(tls_current, tls_current->stopped_pc)) cancel_now();
+  if (embedder().end_requested_at(tls_current, tls_current->stopped_pc)) embedder().end_now();
 }
 
 // Who waits in a loop is stopped in the same few instructions each time.
@@ -186,8 +178,8 @@ void tick(ucontext_t* uc, bool sleeper = false) {
   FiberRecord* f = tls_current;
   if (!enabled || !f || f->kernel || tls_busy > 0) return;
   uintptr_t pc = interrupted_pc(uc);
-  // Who cancelled it has found it where it could not be stopped.
-  if (cancel_due_at && cancel_due_at(f, pc) && inject_call(uc, cancel_now)) return;
+  // The thread that asked for its end has found it where it could not be stopped.
+  if (embedder().end_requested_at(f, pc) && inject_call(uc, embedder().end_now)) return;
   uintptr_t high = asleep_high.load(std::memory_order_acquire), low = asleep_low.load(std::memory_order_relaxed);
   if (!sleeper && pc - low < high - low) return;
   Code code = code_at(pc);
@@ -276,11 +268,9 @@ void on_signal(int, siginfo_t* info, void* context) {
     tick(static_cast<ucontext_t*>(context));
     return;
   }
-  if (auto* hook = preempt_poke_hook) {
-    int error = errno;
-    hook(info, context);
-    errno = error;
-  }
+  int error = errno;
+  embedder().poked(info, context);
+  errno = error;
 }
 
 void unblock() {

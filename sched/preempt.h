@@ -9,8 +9,9 @@
 // The timer's resolution is the kernel's tick. For stress tests, options.preempt_us asks for more: a perf event on the same
 // clock then stands in for it, where the kernel allows that.
 //
-// AArch64 has no instruction that loads every register and jumps. There the code that is called returns as the program's handlers
-// do: the kernel restores all registers, vectors of any length too, from a copy of the handler's frame on the fiber's stack.
+// AArch64 has no instruction that loads every register and jumps. There the code that is called returns as the embedder's signal
+// handlers do (Embedder::inject): the kernel restores all registers, vectors of any length too, from a copy of the handler's frame on the
+// fiber's stack.
 #pragma once
 #include <csignal>
 #include <cstdint>
@@ -20,14 +21,14 @@ namespace fiberthread {
 struct FiberRecord;
 struct Worker;
 
-// 32: libc uses it for its own pthread_cancel, which never runs here, and therefore strips it from every mask and
-// hides it from the program.
+// 32: libc uses it to cancel its own threads, which never happens here, and therefore strips it from every mask and
+// hides it from the program. The same signal, sent by anybody with tgkill, comes to Embedder::poked().
 constexpr int kPreemptSignal = 32;
 constexpr long kTickNs = 4'000'000;
 
 // Installs the handler and learns the processor's register state and where libc, ld.so and this library are. Once per
 // process before the first worker's preempt_start_worker, and again in a fork child. False if nothing can be preempted
-// on this machine; pokes work even then. Takes the loader's lock: not in worker context.
+// on this machine; Embedder::poked() is called even then. Takes the loader's lock: not in worker context.
 bool preempt_init();
 
 // After dlopen or dlclose: learns again which code is whose. Takes the loader's lock.
@@ -46,10 +47,6 @@ void preempt_sleeper(Worker* w);
 
 // Workers that have a perf event instead, since the process began.
 uint32_t preempt_sampled_workers();
-
-// The same signal sent by us (tgkill, sigqueue) to a worker: called in the handler, on the alternate stack, with
-// whatever was running interrupted at any instruction. errno is kept.
-extern void (*preempt_poke_hook)(siginfo_t*, void* ucontext);
 
 // The kernel's own form of a signal's action, for signals that libc keeps to itself.
 struct kernel_handler {
@@ -74,9 +71,5 @@ bool preempt_wanted(FiberRecord* f);
 // Puts `f`, the caller, into the global queue (in front if f->in_libc) and switches away; returns when it runs again.
 // Called Busy on the fiber's stack.
 void preempt_switch_out(FiberRecord* f);
-
-// Provided by the signals' part, by the frames of its handlers. AArch64: lets the kernel return into fn() on the fiber's own stack, where
-// there is room for what the kernel has saved.
-extern void (*inject_hook)(void* ucontext, void (*fn)());
 
 }  // namespace fiberthread

@@ -3,7 +3,7 @@
 //
 // A block's TLS may own what libc gave its threads (a malloc cache, a reference to an arena, resolver state). libc frees
 // that only when a thread exits, by code that it does not export. So a block that was used is adopted: a thread made by
-// the real pthread_create takes the block's thread pointer as its own and exits, and libc cleans what it finds there.
+// libc itself takes the block's thread pointer as its own and exits, and libc cleans what it finds there.
 // A block whose libc TLS is still as at birth needs none of it.
 #pragma once
 #include "sched/fiber.h"

@@ -970,7 +970,7 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   }
   chaos_delay();
   if (__builtin_expect(tls_vforked, 0)) {
-    // Who wakes us wakes the parent. POSIX lets such a child wait for nothing; those that do shall get on somehow.
+    // What wakes us wakes the parent. Such a child is to wait for nothing; those that do shall get on somehow.
     constexpr long kNap[2] = {0, 200'000};
     raw_syscall(SYS_nanosleep, arg(kNap), 0);
     return !passed(me, deadline);

@@ -47,7 +47,7 @@ void block_empty(const Idle* idle, unsigned count);
 // True if there are more free blocks than what stays for ever.
 bool block_any_idle();
 
-// The fiber whose pthread_t is `handle`, or null if that is none of ours. It may be one that ended. Signal-safe.
+// The fiber whose TCB is `handle`, libc's handle of a thread, or null if that is none of ours. It may be one that ended. Signal-safe.
 FiberRecord* block_find(const void* handle);
 
 // Calls visit(f) for every record that has a TCB, until it returns false.

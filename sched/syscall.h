@@ -13,8 +13,8 @@ namespace fiberthread {
 template <class T>
 inline long arg(T* p) { return reinterpret_cast<long>(p); }
 
-// The program's call, made in its place. A filter that traps it (SECCOMP_RET_TRAP) means the program's handler; to a call of our own
-// that is trapped, the answer is -ENOSYS (not_the_programs() in shim/signal_deliver.cpp). The code address tells one from the other.
+// The program's call, made in its place. A filter that traps it (SECCOMP_RET_TRAP) means the program's handler. To a call of our own
+// that is trapped, the embedder's handler of that signal answers -ENOSYS. It tells one from the other by is_own_syscall().
 long program_syscall(long nr, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0);
 bool is_own_syscall(const void* at);  // made by the instruction before `at`
 

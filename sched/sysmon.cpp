@@ -23,6 +23,7 @@
 #include "sched/chaos.h"
 #include "sched/deadlock.h"
 #include "sched/dumper.h"
+#include "sched/embedder.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/probe.h"
@@ -280,8 +281,6 @@ void adopt_mask() {
 
 }  // namespace
 
-void (*sysmon_hook)() = nullptr;
-
 void sysmon_call() {
   called.exchange(1, std::memory_order_seq_cst);
   get_up(asleep.exchange(kAwake, std::memory_order_seq_cst));
@@ -359,7 +358,7 @@ void sysmon_main() {
   uint32_t quiet = 0;
   for (;;) {
     adopt_mask();
-    if (called.load(std::memory_order_relaxed) && called.exchange(0, std::memory_order_acq_rel) && sysmon_hook) sysmon_hook();
+    if (called.load(std::memory_order_relaxed) && called.exchange(0, std::memory_order_acq_rel)) embedder().on_sysmon();
     bool looks_at_clock = clock_watched.load(std::memory_order_acquire) && no_clock_timer.load(std::memory_order_relaxed);
     if (__builtin_expect(looks_at_clock, 0) && clock_was_set()) sysmon_clock_was_set();
     uint64_t now = now_ns();

@@ -1,5 +1,5 @@
-// Slots, workers and the queues between them: the inside of the scheduler. Only `sched` and the few files of `shim` that
-// deal with kernel threads as such (signals, fork, ids) look in here.
+// Slots, workers and the queues between them: the inside of the scheduler. Only `sched` and the few files of the embedder that
+// deal with kernel threads as such look in here.
 //
 // Lock order: TimerWheel → IdleLock → (Inbox, GlobalQueue). None is held across a switch or a blocking call.
 #pragma once
@@ -85,7 +85,7 @@ struct alignas(64) Worker {
   uint64_t cpu_cycles = 0;             // cycles() then,
   uint64_t cpu_looked = 0;             // and when that clock was last read
   int32_t tid = 0;
-  std::atomic<uint64_t> poked{0};      // signals that were sent here for our own sake, and may be pending still; see shim/signal_send.cpp
+  std::atomic<uint64_t> poked{0};      // signals that were sent here for our own sake, and may be pending still; the embedder's
   std::atomic<uint32_t> wake{0};       // futex: 1 = get up
   Worker* idle_next = nullptr;
   bool idle = false;                   // in the idle list; under IdleLock
@@ -190,7 +190,7 @@ int sched_call(FiberRecord* f, uint32_t interrupt_mask);
 void unpark_in_order(FiberRecord* f);
 // Ends the calling fiber from any depth. Its record may be reused at once if detached, else after join.
 [[noreturn]] void sched_exit();
-// What pthread_setconcurrency() asked for; 0: nothing. FIBERTHREAD_WORKERS goes before it.
+// How many slots the program asks for; 0: it does not. FIBERTHREAD_WORKERS goes before it.
 void sched_set_concurrency(uint32_t slots);
 
 // Waits until f has ended and takes its result; f is recycled. The caller has made sure that it is the only joiner
@@ -222,8 +222,6 @@ void sched_apply_mask();
 // it is `detached`, as they are at first, else by who has waited for `done`.
 FiberRecord* kernel_record_get();
 void kernel_record_enter(FiberRecord* f);
-extern void (*kernel_record_hook)(FiberRecord*);      // on the thread that has just entered one
-extern void (*kernel_record_end_hook)(FiberRecord*);  // on the thread that is about to lose it, as it ends; Busy
 void kernel_record_put(FiberRecord* f);
 void kernel_record_each(bool (*visit)(FiberRecord*, void*), void* data);  // until it returns false
 
@@ -292,8 +290,7 @@ void sysmon_watch_clock();
 void sysmon_clock_was_set();             // ends them
 void sysmon_reset();
 int sysmon_tid();
-// Called on sysmon soon after sysmon_call(), which may come from any signal handler.
-extern void (*sysmon_hook)();
+// Has Embedder::on_sysmon() called soon. From any context, signal handlers too.
 void sysmon_call();
 void sched_after_fork_child();
 

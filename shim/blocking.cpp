@@ -79,7 +79,7 @@ bool take_disk_turn() {
     // Sequentially consistent, and so is the look at the number: who leaves counts himself out, and then looks here.
     waiting.fetch_add(1, std::memory_order_seq_cst);
     Waiter w;
-    park(&at_disk, w, [] { return at_disk.load(std::memory_order_seq_cst) >= kMostAtDisk; }, {"disk"}, deadline, kInterruptSignal);
+    park(&at_disk, w, [] { return at_disk.load(std::memory_order_seq_cst) >= kMostAtDisk; }, {"disk"}, deadline, kInterruptSafePoint);
     waiting.fetch_sub(1, std::memory_order_relaxed);
   }
   return true;

@@ -208,9 +208,8 @@ bool libc_unwinds(FiberRecord* me) { return __atomic_load_n(tcb_cancelhandling(m
 
 }  // namespace
 
-namespace {
 // A kernel thread has got its record: what was asked before is in libc's place.
-void adopt(FiberRecord* f) {
+void cancel_adopt(FiberRecord* f) {
   Cancellation& s = state_of(f);
   if (state_field.is_set(f->tcb)) s.disabled.store(true, std::memory_order_relaxed);
   if (type_field.is_set(f->tcb)) s.asynchronous.store(true, std::memory_order_relaxed);
@@ -218,30 +217,25 @@ void adopt(FiberRecord* f) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!(__atomic_load_n(tcb_cancelhandling(f->tcb), __ATOMIC_RELAXED) & kLibcCanceled)) return;
   s.requested.store(true, std::memory_order_relaxed);
-  f->interrupts.fetch_or(kInterruptCancel, std::memory_order_seq_cst);
+  f->interrupts.fetch_or(kInterruptUnwind, std::memory_order_seq_cst);
 }
 
+namespace {
 // Its type, or that of the wait of libc's which its handler has interrupted.
 bool is_asynchronous(FiberRecord* f) { return state_of(f).asynchronous.load(std::memory_order_seq_cst) || libc_is_asynchronous(f); }
-
-bool asynchronous_and_pending(FiberRecord* me) { return (is_asynchronous(me) || state_of(me).leaves) && cancel_pending(me); }
-
-// May it end where it was stopped?
-bool due_at(FiberRecord* me, uintptr_t pc) {
-  return !in_wait(me) && cancel_pending(me) && (asynchronous_and_pending(me) || libc_wait.holds(pc));
-}
 }  // namespace
+
+bool cancel_due(FiberRecord* me) { return (is_asynchronous(me) || state_of(me).leaves) && cancel_pending(me); }
+
+bool cancel_due_at(FiberRecord* me, uintptr_t pc) {
+  return !in_wait(me) && cancel_pending(me) && (cancel_due(me) || libc_wait.holds(pc));
+}
 
 void cancel_init() {
   find_fields();
-  kernel_record_hook = adopt;
   (void)REAL(syscall);  // handlers may call it
   (void)REAL(ppoll);    // and this is called under a lock
   (void)REAL(pselect);
-  cancel_due = asynchronous_and_pending;
-  cancel_due_at = due_at;
-  cancel_now = cancel_self;
-  preempt_poke_hook = cancel_poked;
 }
 
 bool cancel_enabled(FiberRecord* me) {
@@ -276,7 +270,7 @@ void cancel_leave(FiberRecord* me, void* result) {
   s.requested.store(true, std::memory_order_relaxed);
   s.exiting.store(false, std::memory_order_relaxed);  // it begins to exit where it is left to
   __atomic_fetch_and(tcb_cancelhandling(me->tcb), ~kLibcExiting, __ATOMIC_RELAXED);
-  interrupt(me, kInterruptCancel | kInterruptLeave);
+  interrupt(me, kInterruptUnwind | kInterruptLeave);
   __builtin_longjmp(back, 1);
 }
 
@@ -296,7 +290,7 @@ bool cancel_is_asynchronous(FiberRecord* me) { return state_of(me).asynchronous.
 
 void cancel_if_asynchronous() {
   FiberRecord* me = tls_current;
-  if (me && !in_wait(me) && asynchronous_and_pending(me)) cancel_self();
+  if (me && !in_wait(me) && cancel_due(me)) cancel_self();
 }
 
 bool end_one_wait(FiberRecord* me, bool now) {
@@ -310,7 +304,7 @@ bool end_one_wait(FiberRecord* me, bool now) {
 void cancel_begin_exit(FiberRecord* me) {
   state_of(me).exiting.store(true, std::memory_order_relaxed);
   // One that is set from now on ends no wait: it is not acted upon any more.
-  constexpr uint32_t kBoth = kInterruptCancel | kInterruptLeave;
+  constexpr uint32_t kBoth = kInterruptUnwind | kInterruptLeave;
   if (me->interrupts.load(std::memory_order_relaxed) & kBoth) me->interrupts.fetch_and(~kBoth, std::memory_order_relaxed);
 }
 
@@ -328,7 +322,7 @@ int cancel_foreign(pthread_t t) {
     Cancellation& s = state_of(f);
     s.requested.store(true, std::memory_order_seq_cst);
     // As for a fiber: should it be Busy when the signal comes, it looks afterwards.
-    interrupt(f, kInterruptCancel | (s.asynchronous.load(std::memory_order_seq_cst) ? uint32_t{kInterruptSignal} : 0));
+    interrupt(f, kInterruptUnwind | (s.asynchronous.load(std::memory_order_seq_cst) ? uint32_t{kInterruptSafePoint} : 0));
   }
   bool may_wait = type_field.is_set(tcb) || libc_wait.end.load(std::memory_order_relaxed);
   if (may_wait && !state_field.is_set(tcb)) raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), tid, kPreemptSignal);
@@ -362,9 +356,9 @@ void cancel_poked(siginfo_t*, void* context) {
   }
   if (in_wait(me) || !cancel_pending(me)) return;
   if (end_libc_wait(me->tcb, uc)) return;
-  if (due_at(me, interrupted_pc(uc))) {
+  if (cancel_due_at(me, interrupted_pc(uc))) {
     if (inject_call(context, cancel_self)) return;
-    me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);  // it looks when Busy ends
+    me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);  // it looks when Busy ends
   }
   signal_look_again(context);
 }
@@ -395,11 +389,11 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   s.requested.store(true, std::memory_order_seq_cst);
   __atomic_fetch_or(tcb_cancelhandling(f->tcb), kLibcCanceled, __ATOMIC_SEQ_CST);
   if (f == self()) {
-    if (!in_wait(f) && asynchronous_and_pending(f)) test_cancel_as_libc();
+    if (!in_wait(f) && cancel_due(f)) test_cancel_as_libc();
     return 0;
   }
   // The signal bit brings it to where asynchronous cancellation is looked for, should it not be running.
-  interrupt(f, kInterruptCancel | (is_asynchronous(f) ? uint32_t{kInterruptSignal} : 0));
+  interrupt(f, kInterruptUnwind | (is_asynchronous(f) ? uint32_t{kInterruptSafePoint} : 0));
   // With cancellation off, the signal would only end calls that no handler lets go on, like poll(). Who turns it on looks at
   // the request afterwards.
   if (!f->kernel && !s.disabled.load(std::memory_order_seq_cst) && f->state.load(std::memory_order_seq_cst) == State::Running) {

@@ -1,5 +1,5 @@
 // Cancellation as the waiting calls see it (POSIX: XSH 2.9.5). A call that is a cancellation point looks with
-// test_cancel() before it waits, waits with wait_interrupts(), and when its wait was ended by kInterruptCancel puts its
+// test_cancel() before it waits, waits with wait_interrupts(), and when its wait was ended by kInterruptUnwind puts its
 // object in order and calls cancel_self().
 #pragma once
 #include <signal.h>
@@ -12,6 +12,10 @@ namespace fiberthread {
 
 // Before the scheduler starts; idempotent.
 void cancel_init();
+// Embedder::thread_adopted(), end_requested() (the type is asynchronous, and cancel_pending()), end_requested_at().
+void cancel_adopt(FiberRecord* f);
+bool cancel_due(FiberRecord* me);
+bool cancel_due_at(FiberRecord* me, uintptr_t pc);
 // May a pthread_cancel of `me`, the caller, act now? False once it ends.
 bool cancel_enabled(FiberRecord* me);
 // Enabled, and asked for.
@@ -31,7 +35,7 @@ void cancel_if_asynchronous();
 // as if cancelled (kInterruptLeave), also where cancellation is disabled; at the latest wait_over() unwinds. Else it returns. (POSIX has
 // no such pthread_exit(); those who miss pthread_cancel() do.)
 void cancel_leave(FiberRecord* me, void* result);
-// In the handler of the scheduler's signal, on whatever it interrupted: somebody may have been cancelled there.
+// Embedder::poked(): the interrupted thread may have been cancelled.
 void cancel_poked(siginfo_t* info, void* context);
 // A handler that has interrupted `context` ends: if libc waits there, and a request came meanwhile, the wait ends.
 void cancel_handler_over(FiberRecord* me, void* context);
@@ -46,7 +50,7 @@ inline bool end_pending(const FiberRecord* me) { return me->interrupts.load(std:
 
 // The interrupts that end a wait which is a cancellation point, besides `others`.
 inline uint32_t wait_interrupts(FiberRecord* me, uint32_t others = 0) {
-  return others | kInterruptEnd | kInterruptLeave | (cancel_enabled(me) ? uint32_t{kInterruptCancel} : 0);
+  return others | kInterruptEnd | kInterruptLeave | (cancel_enabled(me) ? uint32_t{kInterruptUnwind} : 0);
 }
 // A wait of a condition variable has no way to fail that programs expect: kInterruptEnd ends one of them, as a wake-up for no reason,
 // and is then left alone. False: it has been so already.

@@ -4,7 +4,7 @@
 // name as well: ours may call that one, which asks for the next one here, and must not get us again.
 //
 // The loader judges by its caller's return address (RTLD_NEXT, RTLD_DEFAULT). So what we do not answer is jumped to
-// (sched/arch/<cpu>/dlsym.S), with nothing of ours on the stack.
+// (sched/arch/<cpu>/posix/dlsym.S), with nothing of ours on the stack.
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -19,7 +19,7 @@
 using Dlsym = void* (*)(void* handle, const char* name);
 using Dlvsym = void* (*)(void* handle, const char* name, const char* version);
 
-// sched/arch/<cpu>/dlsym.S
+// sched/arch/<cpu>/posix/dlsym.S
 extern "C" {
 // What stands behind ours: libc's, or another preloaded library's. Set by fiberthread_dl_ours().
 __attribute__((visibility("hidden"))) Dlsym fiberthread_next_dlsym = nullptr;

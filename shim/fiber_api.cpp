@@ -470,7 +470,7 @@ FIBERTHREAD_EXPORT int fiberthread_sleep(uint64_t timeout_ns) {
 FIBERTHREAD_EXPORT int fiberthread_cancel(fiberthread_t fiber) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
-  if (cancel_fiber(f, lives, &fiber)) return 0;
+  if (end_waits_of(f, lives, &fiber)) return 0;
   return is_still(f, fiber) ? 0 : ESRCH;  // 0: it has ended, and was not joined
 }
 

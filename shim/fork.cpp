@@ -90,7 +90,7 @@ void fork_init() { REAL(__register_atfork)(prepare, in_parent, in_child, nullptr
 
 using namespace fiberthread;
 
-// vfork proper is in sched/arch/<cpu>/vfork.S, as its child returns first and the parent then returns from the same frame. Until
+// vfork proper is in sched/arch/<cpu>/posix/vfork.S, as its child returns first and the parent then returns from the same frame. Until
 // that, the parent's kernel thread sleeps uninterruptibly and stands for nobody: its slot goes to who waits for one. Busy, because the child
 // shall run nothing that was meant for the parent.
 extern "C" __attribute__((visibility("hidden"), used)) void fiberthread_vfork_begin() {

@@ -137,7 +137,7 @@ long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsi
       // From here to the result, handlers wait: each that comes ends the call, or would have if it had nothing to give.
       Busy busy;
       if (!may_park()) return kInKernel;  // a handler has forked since the caller looked, and this is the child
-      uint32_t interrupts = kInterruptSignal | (how & kCancels ? wait_interrupts(me) : 0);
+      uint32_t interrupts = kInterruptSafePoint | (how & kCancels ? wait_interrupts(me) : 0);
       for (;;) {
         end = poll_wait(fd, events, seen, deadline, interrupts);
         if (end != PollEnd::Ready) break;

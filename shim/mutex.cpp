@@ -208,13 +208,11 @@ void look(ParkReason& r) {
   if (!same) r.owner = nullptr;  // its owner has ended, and the record is somebody else's
 }
 WaitLook mutex_look{"mutex", look};
-[[gnu::constructor]] void set_hooks() {
-  deadlock_look_by(mutex_look);
-  // A kernel thread that is not ours ends by libc, which knows nothing of that list.
-  kernel_record_end_hook = private_owner_died;
-}
+[[gnu::constructor]] void set_look() { deadlock_look_by(mutex_look); }
 
 }  // namespace
+
+void private_robust_mutexes_owner_died(FiberRecord* me) { private_owner_died(me); }
 
 void robust_mutexes_owner_died(FiberRecord* me) {
   private_owner_died(me);

@@ -12,6 +12,8 @@ namespace fiberthread {
 // The robust mutexes that the calling thread still holds pass to the next owner with EOWNERDEAD. By `me`, the caller, once no more
 // code of the program runs on it.
 void robust_mutexes_owner_died(FiberRecord* me);
+// Only those that are no other process's too: of a kernel thread that is not ours. It ends by libc, which knows nothing of these.
+void private_robust_mutexes_owner_died(FiberRecord* me);
 
 // What its users need, if it is libc's.
 Use mutex_use(const pthread_mutex_t* mutex);

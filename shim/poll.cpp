@@ -123,7 +123,7 @@ long ask_and_wait(FiberRecord* me, Items& items, uint64_t deadline, Ask ask, Clo
       if (i.fd >= 0) i.seen = poll_seen(i.fd);
     long r = known_empty(items) ? 0 : ask();
     PollEnd end = PollEnd::Ready;
-    if (r == 0) end = poll_wait_any(items.begin(), items.size(), deadline, kInterruptSignal | wait_interrupts(me));
+    if (r == 0) end = poll_wait_any(items.begin(), items.size(), deadline, kInterruptSafePoint | wait_interrupts(me));
     if (end == PollEnd::Refused) return kInKernel;
     if (end == PollEnd::Closed || (r == 0 && end == PollEnd::Ready && gone(items))) return closed(items);
     long over = end == PollEnd::TimedOut ? 0 : -EINTR;

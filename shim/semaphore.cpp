@@ -64,7 +64,7 @@ int wait_on(sem_t* sem, clockid_t clock, const timespec* t, bool timed, void (*t
         if (now & kWaiting || s.word.compare_exchange_weak(now, now | kWaiting, std::memory_order_relaxed)) return true;
       return false;
     };
-    WakeReason r = park(sem, w, still_zero, {timed ? "semaphore (timed)" : "semaphore", sem}, deadline_from(clock, t), wait_interrupts(me, kInterruptSignal));
+    WakeReason r = park(sem, w, still_zero, {timed ? "semaphore (timed)" : "semaphore", sem}, deadline_from(clock, t), wait_interrupts(me, kInterruptSafePoint));
     if (r == WakeReason::Woken) return 0;  // handed over
     if (r == WakeReason::Interrupted) {
       test_cancel();

@@ -183,7 +183,6 @@ void signal_init() {
       if (!(bit(sig) & kNeverBlocked)) take_over(sig);
   }
   cancel_init();
-  sysmon_hook = on_sysmon;
   taken_over.store(true, std::memory_order_release);
 }
 

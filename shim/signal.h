@@ -34,6 +34,9 @@ void signal_thread_begins(FiberRecord* f);
 void signal_thread_ends(FiberRecord* me);
 void signal_after_fork_child();
 
+// Embedder::at_safe_point(): runs the handlers of what was recorded for `me`, the caller.
+void signal_at_safe_point(FiberRecord* me);
+
 // In the kernel's handler: if that found the fiber at the end of a handler, what is pending is looked for there once more.
 void signal_look_again(void* ucontext);
 // Of who ends: where to jump so that the handler is left that has interrupted a wait by which others may find this stack

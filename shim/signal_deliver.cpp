@@ -91,13 +91,13 @@ uint64_t mask_during(uint64_t before, const Action& a, int sig) {
 bool run_pending(FiberRecord* me) {
   bool restarts = true;
   for (;;) {
-    me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
+    me->interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
     siginfo_t info;
     while (take_any(me, ~mask_of(me), &info)) restarts &= run_as_call(me, &info, mask_of(me)) != Ran::Interrupts;
     std::atomic_signal_fence(std::memory_order_seq_cst);
     tls_busy = 0;
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (!(me->interrupts.load(std::memory_order_relaxed) & kInterruptSignal)) return restarts;
+    if (!(me->interrupts.load(std::memory_order_relaxed) & kInterruptSafePoint)) return restarts;
     tls_busy = 1;
     std::atomic_signal_fence(std::memory_order_seq_cst);
   }
@@ -249,7 +249,7 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
   if (!sched_started() || (me && me->kernel && !idle_context && sent_to_thread(*info))) {
     if (!me || !idle_context) return true;
     set_mask_of(me, words(in.uc->uc_sigmask));
-    if (record(me, *info, false)) interrupt(me, kInterruptSignal);
+    if (record(me, *info, false)) interrupt(me, kInterruptSafePoint);
     if (ending) frame_end_anew(in.uc);
     return false;
   }
@@ -272,7 +272,7 @@ bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
       if (watched(kWatchSignal)) debug_line("signal", to, "is to get later ", static_cast<uint64_t>(sig));
       if (!record(to, got, !timed && !sent_to_thread(got))) return false;
       if (timed && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return false;
-      if (to == me) interrupt(me, kInterruptSignal);  // or it might just be about to park
+      if (to == me) interrupt(me, kInterruptSafePoint);  // or it might just be about to park
       else if (idle_context) tell_by_sysmon(to, sig);
       else tell(to, sig);
     }
@@ -405,8 +405,8 @@ extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fi
   follow_main(me, mask);
   give_away(me, blocked);
   if (busy == 0) {
-    if (me->interrupts.load(std::memory_order_relaxed) & kInterruptSignal) {
-      me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
+    if (me->interrupts.load(std::memory_order_relaxed) & kInterruptSafePoint) {
+      me->interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
       tls_busy = 0;
       cancel_if_asynchronous();
       tls_busy = 1;
@@ -446,14 +446,13 @@ void** signal_handler_to_leave(FiberRecord* me) {
 
 bool signal_restarts(FiberRecord* me) { return state_of(me).restarts; }
 
-void leave_busy_slow() {
-  FiberRecord* me = tls_current;
+void signal_at_safe_point(FiberRecord* me) {
   tls_busy = 1;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   bool restarts = run_pending(me);
   state_of(me).restarts = restarts;
   // A wait that has just begun ends first, and by this bit: the request has come before it looked.
-  if (is_only_wait(me) && cancel_due && cancel_due(me)) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+  if (is_only_wait(me) && cancel_due(me)) me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
   else cancel_if_asynchronous();
 }
 

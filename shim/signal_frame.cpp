@@ -82,9 +82,13 @@ int set_alternate(const stack_t& ss, uintptr_t sp) {
   return 0;
 }
 
+bool frame_ends_at(uintptr_t pc) {
+  return pc - reinterpret_cast<uintptr_t>(&fiberthread_sigreturn) <
+         reinterpret_cast<uintptr_t>(fiberthread_sigreturn_end) - reinterpret_cast<uintptr_t>(&fiberthread_sigreturn);
+}
+
 bool frame_ending(const ucontext_t* uc) {
-  auto low = reinterpret_cast<uintptr_t>(&fiberthread_sigreturn), high = reinterpret_cast<uintptr_t>(fiberthread_sigreturn_end);
-  return interrupted_pc(uc) - low < high - low;
+  return frame_ends_at(interrupted_pc(uc));
 }
 
 void frame_end_anew(ucontext_t* uc) { set_interrupted_pc(uc, reinterpret_cast<uintptr_t>(&fiberthread_sigreturn)); }

@@ -3,7 +3,7 @@
 // Our kernel handler does not call the program's: it copies what the kernel saved to the fiber's own stack, or to the
 // alternate one that the fiber has set, and lets the kernel return into the program's handler there. From its first
 // instruction on that is ordinary fiber code, which may wait, move to another worker, or never return. When it does return,
-// sched/arch/<cpu>/signal_frame.S restores the interrupted code, wherever it then runs.
+// sched/arch/<cpu>/posix/signal_frame.S restores the interrupted code, wherever it then runs.
 #pragma once
 #include <signal.h>
 #include <ucontext.h>
@@ -13,11 +13,11 @@
 #include "sched/arch/arch.h"
 #include "shim/signal_parts.h"
 
-// What stands there while the handler runs: struct Frame, with uc(); and kMinAlternate, the kernel's MINSIGSTKSZ.
-#include FIBERTHREAD_CPU(signal_frame.h)
+// What stands there while the handler runs: struct Frame, with uc(); kMinAlternate, the kernel's MINSIGSTKSZ; frame_inject().
+#include FIBERTHREAD_CPU(posix/signal_frame.h)
 
 extern "C" {
-// Where handlers return to; sched/arch/<cpu>/signal_frame.S.
+// Where handlers return to; sched/arch/<cpu>/posix/signal_frame.S.
 void fiberthread_sigreturn() __attribute__((visibility("hidden")));
 extern const char fiberthread_sigreturn_end[] __attribute__((visibility("hidden")));
 }
@@ -34,6 +34,7 @@ bool frame_enter(FiberRecord* me, const Action& a, int sig, const siginfo_t& inf
 // Is it the end of a handler that was interrupted? Then nothing can start there, but the end can be begun anew.
 bool frame_ending(const ucontext_t* uc);
 void frame_end_anew(ucontext_t* uc);
+bool frame_ends_at(uintptr_t pc);  // Embedder::must_not_stop_at(): it is the code of such an end
 // As fiberthread_signal_leave() begins and ends. `busy`: what tls_busy is to be.
 void frame_leaving(FiberRecord* me, Frame* frame, uint32_t* busy);
 void frame_left(FiberRecord* me, Frame* frame);
@@ -55,7 +56,7 @@ char* other_stack(const Action& a, uintptr_t sp);
 // The same where Go's runtime, which asks the kernel, takes the stack that we gave to the kernel thread for one of its own.
 char* stack_of_kernel_thread(FiberRecord* me, const Action& a, uintptr_t sp);
 
-// sched/arch/<cpu>/signal_frame.S
+// sched/arch/<cpu>/posix/signal_frame.S
 extern "C" void fiberthread_call_on(char* top, void (*function)(void*), void* argument) __attribute__((visibility("hidden")));
 // libc may unwind out of the function because it has found a request to cancel: then cancel_leave() is called instead.
 extern "C" void fiberthread_call_to_leave(void (*function)(void*), void* argument) __attribute__((visibility("hidden")));

@@ -58,7 +58,7 @@ void change_mask(FiberRecord* me, uint64_t mask) {
 
 void run_unblocked(FiberRecord* me) {
   if (!pending_for(me, ~mask_of(me))) return;
-  me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+  me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
   leave_busy_slow();
 }
 

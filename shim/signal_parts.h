@@ -130,7 +130,7 @@ void tell(FiberRecord* f, int sig);
 uint64_t pending_in_kernel(FiberRecord* me);
 // From a handler that may have interrupted the scheduler itself, sysmon has to do it.
 void tell_by_sysmon(FiberRecord* f, int sig);
-void on_sysmon();
+void on_sysmon();  // Embedder::on_sysmon(): does it
 void forget_tellings();  // in the child of a fork
 // Records one that was sent to the process, for `to`, or for nobody if that is null, and makes it known.
 void give(FiberRecord* to, const siginfo_t& info, bool by_sysmon);

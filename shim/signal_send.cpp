@@ -185,7 +185,7 @@ bool may_be_poked(int sig) { return ever_poked.load(std::memory_order_relaxed) &
 bool is_poke(const siginfo_t& info) { return info.si_code == SI_QUEUE && info.si_value.sival_ptr == &poke_mark; }
 
 void tell(FiberRecord* f, int sig) {
-  interrupt(f, kInterruptSignal);
+  interrupt(f, kInterruptSafePoint);
   if (f->kernel || f->state.load(std::memory_order_seq_cst) != State::Running) return;
   // It may be in a system call. If it is not there any more it has looked since.
   Worker* w = __atomic_load_n(&f->worker, __ATOMIC_RELAXED);
@@ -237,7 +237,7 @@ Told to_tell[32];
 }  // namespace
 
 void tell_by_sysmon(FiberRecord* f, int sig) {
-  f->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
+  f->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_seq_cst);
   for (;;) {
     for (auto& t : to_tell) {
       FiberRecord* none = nullptr;
@@ -419,7 +419,7 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
   if (to == tls_current) {
     Busy busy;
     record(to, info, false);
-    if (!blocked) to->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+    if (!blocked) to->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
     return 0;
   }
   if (!kept && !record(to, info, false)) return 0;
@@ -517,7 +517,7 @@ bool sent_to_ourselves(pid_t pid, int sig, int code, sigval value) {
   if (code == SI_QUEUE) info.si_value = value;
   Busy busy;
   if (to != me) give(to, info, false);
-  else if (record(to, info, true)) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+  else if (record(to, info, true)) me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
   return true;
 }
 }  // namespace

@@ -57,7 +57,7 @@ uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask, bool parks) {
   if (!parks || !(old & ~mask)) return old;
   sched_apply_mask();  // what the kernel keeps for us comes now, and is recorded
   unblocked_beside_main(mask);
-  if (pending_for(me, ~mask_of(me))) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_seq_cst);
+  if (pending_for(me, ~mask_of(me))) me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_seq_cst);
   return old;
 }
 
@@ -82,9 +82,9 @@ bool signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted) {
 bool signal_mask_is_ours() { return ours(); }
 
 bool signal_is_pending(FiberRecord* me) {
-  me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
+  me->interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
   if (!pending_for(me, ~mask_of(me))) return false;
-  me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+  me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
   return true;
 }
 
@@ -110,7 +110,7 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
   bool ran = false;
   while (!ran) {
     clear_pending_unpark(me);
-    me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
+    me->interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
     siginfo_t info;
     if (take_any(me, ~mask, &info)) {
       ran = run_as_call(me, &info, old) != Ran::No;
@@ -172,9 +172,9 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
     clear_pending_unpark(me);
     if (take_wanted(me, wanted, &got)) {
       r = got.si_signo;
-    } else if (me->interrupts.load(std::memory_order_seq_cst) & kInterruptSignal) {
+    } else if (me->interrupts.load(std::memory_order_seq_cst) & kInterruptSafePoint) {
       // It may be of one that has been taken since.
-      me->interrupts.fetch_and(~uint32_t{kInterruptSignal}, std::memory_order_seq_cst);
+      me->interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
       if (pending_for(me, ~mask_of(me))) r = -EINTR;
     } else if (me->interrupts.load(std::memory_order_seq_cst) & wait_interrupts(me)) {
       r = -ECANCELED;
@@ -198,7 +198,7 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
     if (r < 0 && take_any(me, wanted, &got)) r = got.si_signo;
     give_away(me, wanted, false);
   }
-  if (r == -EINTR) me->interrupts.fetch_or(kInterruptSignal, std::memory_order_relaxed);
+  if (r == -EINTR) me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
   end_busy();  // which runs handlers
   if (r == -ECANCELED) {
     test_cancel();

@@ -28,7 +28,7 @@ int sleep_until(uint64_t deadline) {
   clear_pending_unpark(me);
   while (!passed(me, deadline)) {
     uint32_t i = me->interrupts.load(std::memory_order_seq_cst);
-    if (i & kInterruptSignal) return EINTR;
+    if (i & kInterruptSafePoint) return EINTR;
     if (i & wait_interrupts(me)) return ECANCELED;
     park_if(&never, 0, {"sleep"}, deadline);
   }

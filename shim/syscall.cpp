@@ -66,7 +66,7 @@ long futex_wait_here(uint32_t* word, uint32_t expected, clockid_t clock, const t
     uint32_t now;
     bool there = true;
     auto still = [&] { return (there = fiberthread_user_load(word, &now) == 0) && now == expected; };
-    WakeReason r = park(word, w, still, {"futex", word}, deadline, kInterruptSignal);
+    WakeReason r = park(word, w, still, {"futex", word}, deadline, kInterruptSafePoint);
     if (!there) return -EFAULT;
     if (r == WakeReason::Woken) return 0;
     if (r == WakeReason::Invalid) return -EAGAIN;

@@ -31,7 +31,7 @@
 
 extern "C" {
 int __sigsetjmp(struct __jmp_buf_tag*, int) __attribute__((returns_twice));
-// sched/arch/<cpu>/landing.S: fills `buf` by __sigsetjmp; who jumps there lands in fiberthread_main_landed, with the stack
+// sched/arch/<cpu>/posix/landing.S: fills `buf` by __sigsetjmp; who jumps there lands in fiberthread_main_landed, with the stack
 // pointer that the jumper's buffer had.
 void fiberthread_landing(struct __jmp_buf_tag* buf) __attribute__((visibility("hidden")));
 void fiberthread_landing_elsewhere(struct __jmp_buf_tag* buf) __attribute__((visibility("hidden")));
@@ -71,7 +71,7 @@ void run(FiberRecord* f) {
   tcb_first_steps();
   if (__sigsetjmp(reinterpret_cast<__jmp_buf_tag*>(&target), 0) == 0) {
     tls_busy = 0;
-    if (f->interrupts.load(std::memory_order_relaxed) & kInterruptSignal) leave_busy_slow();
+    if (f->interrupts.load(std::memory_order_relaxed) & kInterruptSafePoint) leave_busy_slow();
     void* result = f->start(f->arg);
     self()->result = result;
   } else if (cancelled_by_libc(f)) {
@@ -167,7 +167,7 @@ int join(pthread_t t, void** result, uint64_t deadline_ns) {
   FiberRecord* me = self();
   if (int e = become_joiner(me, f)) return e;
   for (;;) {
-    bool joined = sched_join(f, result, deadline_ns, kInterruptLeave | (cancel_enabled(me) ? uint32_t{kInterruptCancel} : 0));
+    bool joined = sched_join(f, result, deadline_ns, kInterruptLeave | (cancel_enabled(me) ? uint32_t{kInterruptUnwind} : 0));
     wait_over(me);
     if (joined) return 0;
     if (cancel_pending(me)) cancel_self();
@@ -271,7 +271,7 @@ inline int make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** mad
   f->detached = w.detached;
   memcpy(f->name, me->name, sizeof f->name);
   f->sigmask = w.has_mask ? w.mask : me->sigmask;
-  memset(f->shim, 0, sizeof f->shim);
+  memset(f->room, 0, sizeof f->room);
   sched_prepare(f, run);
   if (int e = scheduling_at_birth(f, me, attr)) {
     sched_discard(f);

@@ -11,7 +11,7 @@
 
 #include "sched/arch/arch.h"
 
-// sched/arch/<cpu>/user_memory.S
+// sched/arch/<cpu>/posix/user_memory.S
 extern "C" {
 // Sequentially consistent; `from` is aligned.
 long fiberthread_user_load(const uint32_t* from, uint32_t* to) __attribute__((visibility("hidden")));

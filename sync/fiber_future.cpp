@@ -1,6 +1,7 @@
 #include "sync/fiber_future.h"
 
 #include "sched/chaos.h"
+#include "sched/embedder.h"
 #include "sched/fiber.h"
 #include "sync/times.h"
 
@@ -26,13 +27,12 @@ int wait_until_over(FiberRecord* me, Over over, Withdraw withdraw, const ParkRea
     // An interrupt that comes after this look sets the latch, with which park_if() returns.
     uint32_t pending = me->interrupts.load(std::memory_order_relaxed);
     bool interrupted = pending & interrupts;
-    // Asynchronous cancellation of POSIX's; not if further waits of ours lie below on this stack.
-    bool ends = pending & kInterruptCancel && !interrupted && tls_busy == 0 && is_only_wait(me) && cancel_due && cancel_due(me);
+    bool ends = !interrupted && ends_in_wait(me, pending);
     if (interrupted || late || ends) {
       if (withdraw()) {
         if (ends) {
           wait_over(me);
-          cancel_now();
+          embedder().end_now();
         }
         return interrupted ? ECANCELED : ETIMEDOUT;
       }
@@ -87,7 +87,7 @@ bool FiberFuture::set(int error) {
 int FiberFuture::wait_for_set(uint64_t deadline, uint32_t interrupts, const char* what, const void* object) {
   FiberRecord* me = self();
   uint64_t mine = reinterpret_cast<uint64_t>(me), w = 0;
-  me->queued++;  // first: asynchronous cancellation must not leave us in the word
+  me->queued++;  // first: an end by unwinding must not leave us in the word
   chaos_delay();
   int e = 0;
   if (word_.compare_exchange_strong(w, mine, std::memory_order_release, std::memory_order_acquire)) {

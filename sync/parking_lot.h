@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "sched/embedder.h"
 #include "sched/fiber.h"
 #include "sched/spinlock.h"
 
@@ -75,7 +76,7 @@ class LockedQueue {
 };
 
 // Waiters taken out, to be woken once the lock is released, in order. From the first one on the caller is Busy: a handler that jumps out
-// of it, or a cancellation, would leave them waiting for ever.
+// of it, or an end of the caller by unwinding, would leave them waiting for ever.
 class WakeList {
  public:
   void add(LockedQueue& q, Waiter& w) {
@@ -114,13 +115,13 @@ WakeReason wait_signaled(FiberRecord* me, std::atomic<uint32_t>& signaled, const
   while (!signaled.load(std::memory_order_acquire)) {
     // One that comes after this look sets the latch, with which park_if() returns.
     uint32_t pending = me->interrupts.load(std::memory_order_relaxed);
-    if (mask || deadline != kNever || pending & kInterruptCancel) {
+    if (mask || deadline != kNever || pending & kInterruptUnwind) {
       bool interrupted = pending & mask;
-      bool ends = pending & kInterruptCancel && !interrupted && tls_busy == 0 && is_only_wait(me) && cancel_due && cancel_due(me);
+      bool ends = !interrupted && ends_in_wait(me, pending);
       if (interrupted || late || ends) {
         if (withdraw()) {
           wait_over(me);
-          if (ends) cancel_now();
+          if (ends) embedder().end_now();
           return interrupted ? WakeReason::Interrupted : WakeReason::TimedOut;
         }
         deadline = kNever;  // taken out, or bound to wait for what it was moved to

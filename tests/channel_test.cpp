@@ -1,4 +1,5 @@
 // Channel: order, hand-over, room, closing, handles, deadlines, cancellation, and that no value is lost, doubled or leaked.
+// alone: sync
 #include "sync/channel.h"
 
 #include "tests/test.h"
@@ -18,7 +19,9 @@
 
 #include "sched/report.h"
 #include "sync/channel_core.h"
+#ifndef ALONE
 #include "sync/fiber.h"
+#endif
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;
@@ -412,6 +415,7 @@ Test(channel, each_sender_s_values_come_in_its_order, .timeout = 120) {
   }
 }
 
+#ifndef ALONE
 void destroy(ChannelCore* c) {
   channel_release(c, true);
   channel_release(c, false);
@@ -491,5 +495,6 @@ Test(channel, children_of_forks_while_others_make_and_destroy_them, .timeout = 1
   }
   over = true;
 }
+#endif
 
 }  // namespace

@@ -1,4 +1,5 @@
 // The context switch itself, without a scheduler. Runs on both architectures.
+// alone: sched
 #include "sched/arch/context.h"
 
 #include <cfenv>

@@ -1,4 +1,5 @@
 // FairFiberMutex: exclusion, strictly in the order of the calls, and tickets that are given up pass the mutex on.
+// alone: sync
 #include "sync/fair_fiber_mutex.h"
 
 #include "tests/test.h"

@@ -1,10 +1,10 @@
 // FiberFutex: counts are reached, wake-ups arrive once and in order, and the futex may go when a wait has returned.
+// alone: sync
 #include "sync/fiber_futex.h"
 
 #include "tests/test.h"
 
 #include <errno.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -306,7 +306,7 @@ Test(fiber_futex, its_place_may_be_used_again) {
   Threads t;
   t.kernel([] {
     for (int i = 0; i < kRounds; i++) {
-      while (phase != 1) sched_yield();
+      while (phase != 1) yield();
       reinterpret_cast<FiberFutex*>(memory)->post();
       phase = 2;
     }
@@ -322,7 +322,7 @@ Test(fiber_futex, its_place_may_be_used_again) {
     auto* s = new (memory) Semaphore(0);
     spurious += s->acquire_for(20000) == 0;
     s->~Semaphore();
-    while (phase != 2) sched_yield();
+    while (phase != 2) yield();
     phase = 0;
   }
   t.join();

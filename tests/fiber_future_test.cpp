@@ -1,4 +1,5 @@
 // FiberFuture: set once, seen by the one who waits, however he does it; given up in time; gone as soon as it is seen.
+// alone: sync
 #include "sync/fiber_future.h"
 
 #include "tests/test.h"

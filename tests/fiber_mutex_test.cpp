@@ -1,4 +1,5 @@
 // FiberMutex: exclusion, no waiter forgotten or starved, timeouts, and waiters that come from another queue.
+// alone: sync
 #include "sync/fiber_mutex.h"
 
 #include "tests/test.h"

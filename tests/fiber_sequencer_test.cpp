@@ -1,5 +1,6 @@
 // FiberSequencer, and FiberEvent, which is one: counts only grow, whoever waits is woken when his has come, in order, and a wait that
 // is given up is gone.
+// alone: sync
 #include "sync/fiber_sequencer.h"
 
 #include "tests/test.h"

@@ -1,4 +1,5 @@
 // Mutex, Channel and select are linearizable: short histories of fibers and kernel threads that are none, recorded and checked.
+// alone: sync
 #include "sync/channel.h"
 #include "sync/mutex.h"
 

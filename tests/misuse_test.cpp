@@ -1,4 +1,5 @@
 // What -DFIBERTHREAD_DEBUG_CHECKS catches: one line on stderr, and the end by SIGABRT.
+// alone: sync
 #ifndef FIBERTHREAD_DEBUG_CHECKS
 #define FIBERTHREAD_DEBUG_CHECKS
 #endif

@@ -1,4 +1,5 @@
 // Mutex and ConditionVariable: exclusion, FIFO, no waiter and no notification forgotten, deadlines and cancellation.
+// alone: sync
 #include "sync/mutex.h"
 
 #include "tests/test.h"

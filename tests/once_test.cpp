@@ -1,4 +1,5 @@
 // Once: one call, and nobody goes on before it has returned.
+// alone: sync
 #include "sync/once.h"
 
 #include "tests/test.h"
@@ -65,6 +66,7 @@ Test(once, what_throws_has_not_been_called) {
   o.call([] { cr_assert(false); });
 }
 
+#ifndef ALONE
 // So has what a thread was in that was cancelled, or has left by pthread_exit: one of those who wait calls its own.
 Test(once, what_a_thread_ended_in_has_not_been_called, .timeout = 120) {
   for (bool exits : {false, true}) {
@@ -105,6 +107,7 @@ Test(once, what_a_thread_ended_in_has_not_been_called, .timeout = 120) {
     cr_assert(o.done());
   }
 }
+#endif
 
 #if defined(__x86_64__)  // single steps
 // ---- who has come back may unmap it, wherever the one that called the function is on its way out ----
@@ -112,11 +115,13 @@ Test(once, what_a_thread_ended_in_has_not_been_called, .timeout = 120) {
 struct OurOnce : Once {
   void call(void (*f)()) { Once::call(f); }
 };
+#ifndef ALONE
 struct PosixOnce {
   pthread_once_t once = PTHREAD_ONCE_INIT;
   void call(void (*f)()) { pthread_once(&once, f); }
   bool done() { return __atomic_load_n(&once, __ATOMIC_ACQUIRE) == 2; }
 };
+#endif
 constexpr size_t kPage = 4096;
 
 // Nobody waits: who comes then finds it done. No lock is needed for that, so he comes between any two instructions.
@@ -143,7 +148,9 @@ void may_go_once_done() {
   cr_assert_gt(gone, 0);
 }
 Test(once, may_go_once_done, .timeout = 120) { may_go_once_done<OurOnce>(); }
+#ifndef ALONE
 Test(once, pthread_s_may_go_once_done, .timeout = 120) { may_go_once_done<PosixOnce>(); }
+#endif
 
 // One waits, in the kernel, so that who wakes him has no lock that is needed here.
 template <class O>
@@ -184,7 +191,9 @@ void may_go_when_a_wait_has_returned() {
   cr_assert_gt(gone, 0);
 }
 Test(once, may_go_when_a_wait_has_returned, .timeout = 120) { may_go_when_a_wait_has_returned<OurOnce>(); }
+#ifndef ALONE
 Test(once, pthread_s_may_go_when_a_wait_has_returned, .timeout = 120) { may_go_when_a_wait_has_returned<PosixOnce>(); }
+#endif
 #endif
 
 }  // namespace

@@ -1,4 +1,5 @@
 // The table of wait queues: order, moving, giving up, and that nobody is forgotten when all of it happens at once.
+// alone: sync
 #include "sync/parking_lot.h"
 
 #include "tests/test.h"
@@ -148,27 +149,27 @@ Test(parking_lot, interrupts_of_the_mask_end_a_wait) {
       FiberRecord* me = self();
       who = me;
       Waiter w;
-      cr_assert(park(&address, w, always, {"test"}, kNever, kInterruptCancel) == WakeReason::Interrupted);
+      cr_assert(park(&address, w, always, {"test"}, kNever, kInterruptUnwind) == WakeReason::Interrupted);
       cr_assert_eq(queued(&address), 0u);
-      cr_assert(me->interrupts & kInterruptCancel);
+      cr_assert(me->interrupts & kInterruptUnwind);
       Waiter again;  // still pending
-      cr_assert(park(&address, again, always, {"test"}, kNever, kInterruptCancel) == WakeReason::Interrupted);
+      cr_assert(park(&address, again, always, {"test"}, kNever, kInterruptUnwind) == WakeReason::Interrupted);
       phase = 1;
       Waiter deaf;
       cr_assert(park(&address, deaf, always, {"test"}) == WakeReason::Woken);
-      me->interrupts.fetch_and(~uint32_t{kInterruptCancel});
+      me->interrupts.fetch_and(~uint32_t{kInterruptUnwind});
       Waiter by_signal;
-      cr_assert(park(&address, by_signal, always, {"test"}, kNever, kInterruptSignal) == WakeReason::Interrupted);
+      cr_assert(park(&address, by_signal, always, {"test"}, kNever, kInterruptSafePoint) == WakeReason::Interrupted);
     };
     kernel ? t.kernel(body) : t.fiber(body);
     until_queued(&address, 1);
-    interrupt(who, kInterruptCancel);
+    interrupt(who, kInterruptUnwind);
     while (phase != 1) yield();
     until_queued(&address, 1);
     unpark(who);  // for no reason
     cr_assert_eq(unpark_all(&address), 1u);
     until_queued(&address, 1);
-    interrupt(who, kInterruptSignal);
+    interrupt(who, kInterruptSafePoint);
     t.join();
   }
 }
@@ -223,9 +224,9 @@ Test(parking_lot, moved_ones_sleep_on_and_no_longer_give_up) {
       w.requeue_to = &to;
       w.tag = i;
       uint64_t deadline = i == 5 ? now_ns() + 400 * kMs : kNever;
-      cr_assert(park(&from, w, always, {"test"}, deadline, kInterruptCancel) == WakeReason::Woken);
+      cr_assert(park(&from, w, always, {"test"}, deadline, kInterruptUnwind) == WakeReason::Woken);
       cr_assert(w.requeued);
-      self()->interrupts.fetch_and(~uint32_t{kInterruptCancel});
+      self()->interrupts.fetch_and(~uint32_t{kInterruptUnwind});
       if (i == 5) cr_assert(now_ns() >= deadline);
       woken++;
     });
@@ -252,7 +253,7 @@ Test(parking_lot, moved_ones_sleep_on_and_no_longer_give_up) {
     cr_assert_null(w->next);
     q.remove(before);
   }
-  for (auto& f : who) interrupt(f, kInterruptCancel);
+  for (auto& f : who) interrupt(f, kInterruptUnwind);
   uint64_t late = now_ns() + 500 * kMs;
   while (now_ns() < late) yield();
   cr_assert_eq(woken, 0);
@@ -333,9 +334,9 @@ Test(parking_lot, no_wake_up_is_lost_or_made_up, .timeout = 240) {
       w.requeue_to = swap ? &here : &there;
       w.in_front = random(4) == 0;
       uint64_t deadline = random(3) ? now_ns() + random(300'000) : kNever;
-      uint32_t mask = random(2) ? uint32_t{kInterruptCancel} : 0;
+      uint32_t mask = random(2) ? uint32_t{kInterruptUnwind} : 0;
       got += park(swap ? &there : &here, w, always, {"test"}, deadline, mask) == WakeReason::Woken;
-      me->interrupts.fetch_and(~uint32_t{kInterruptCancel});
+      me->interrupts.fetch_and(~uint32_t{kInterruptUnwind});
     }
     left--;
   };
@@ -354,7 +355,7 @@ Test(parking_lot, no_wake_up_is_lost_or_made_up, .timeout = 240) {
           break;
         }
         case 2:
-          if (FiberRecord* f = who[random(kWaiters)]) interrupt(f, kInterruptCancel);
+          if (FiberRecord* f = who[random(kWaiters)]) interrupt(f, kInterruptUnwind);
           break;
         default:
           yield();
@@ -399,7 +400,7 @@ Test(parking_lot, counts_of_wake_ups_agree, .timeout = 240) {
   cr_assert_eq(sent, got);
 }
 
-#if defined(__x86_64__)  // the emulator cannot fork with threads
+#if defined(__x86_64__) && !defined(ALONE)  // the emulator cannot fork with threads; forks are told by shim
 Test(parking_lot, nobody_waits_in_a_forked_child) {
   char address = 0;
   Threads t;

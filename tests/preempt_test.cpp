@@ -21,6 +21,7 @@
 #if defined(__aarch64__)
 #include "sched/arch/aarch64/kernel_frame.h"
 #endif
+#include "sched/embedder.h"
 #include "sched/fiber.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
@@ -496,9 +497,10 @@ void (*inject_right)(void*, void (*)());
 uint32_t forgotten;
 
 void forget_component(uint32_t component) {
-  inject_right = fiberthread::inject_hook;
+  fiberthread::Embedder table = fiberthread::embedder();
+  inject_right = table.inject;
   forgotten = component;
-  fiberthread::inject_hook = [](void* context, void (*fn)()) {
+  table.inject = [](void* context, void (*fn)()) {
     inject_right(context, fn);
     auto* uc = reinterpret_cast<ucontext_t*>(static_cast<ucontext_t*>(context)->uc_mcontext.sp + sizeof(siginfo_t));
     auto& m = uc->uc_mcontext;
@@ -529,6 +531,7 @@ void forget_component(uint32_t component) {
            r = reinterpret_cast<fiberthread::SavedRecord*>(reinterpret_cast<char*>(r) + r->size))
         spoil(r);
   };
+  fiberthread::sched_embed(table);
 }
 
 #endif
@@ -769,15 +772,24 @@ void (*to_inject)();
 bool injected;
 int calls;
 
+// Pokes that are not ours are the library's.
+void (*poked_right)(siginfo_t*, void*);
+[[gnu::constructor]] void see_pokes() {
+  fiberthread::Embedder table = fiberthread::embedder();
+  poked_right = table.poked;
+  table.poked = [](siginfo_t* info, void* uc) {
+    if (!to_inject) poked_right(info, uc);
+    else if (info->si_code == SI_TKILL) injected = fiberthread::inject_call(uc, to_inject);
+  };
+  fiberthread::sched_embed(table);
+}
+
 // The kernel thread that we are on pokes itself; the signal comes at the end of the system call.
 void poke(void (*fn)()) {
   to_inject = fn;
   injected = false;
-  fiberthread::preempt_poke_hook = [](siginfo_t* info, void* uc) {
-    if (info->si_code == SI_TKILL) injected = fiberthread::inject_call(uc, to_inject);
-  };
   fiberthread::raw_syscall(SYS_tgkill, getpid(), fiberthread::raw_syscall(SYS_gettid), fiberthread::kPreemptSignal);
-  fiberthread::preempt_poke_hook = nullptr;
+  to_inject = nullptr;
 }
 
 void* inject_returning(void*) {

@@ -1,8 +1,6 @@
 // The three queues: order, room, and that nothing is lost or doubled while others steal.
+// alone: sched
 #include "sched/queue.h"
-
-#include <pthread.h>
-#include <sched.h>
 
 #include <atomic>
 #include <initializer_list>
@@ -11,6 +9,8 @@
 
 #include "sched/fiber.h"
 #include "tests/test.h"
+
+#include "tests/fibers.h"
 
 using namespace fiberthread;
 
@@ -78,14 +78,14 @@ Test(queue, nothing_is_lost_or_doubled) {
     doubled += in_queue[i].fetch_sub(1) != 1;
     out[i]++;
   };
-  pthread_t t[kThieves];
+  fibers::Handle t[kThieves];
   for (long i = 0; i < kThieves; i++)
-    pthread_create(&t[i], nullptr, [](void* p) -> void* {
+    t[i] = fibers::spawn([](void* p) -> void* {
       auto& mine = loot[reinterpret_cast<long>(p)];
       while (!stop || !queue.empty()) {
         if (FiberRecord* x = queue.steal_into(mine)) take(x);
         while (FiberRecord* x = mine.pop()) take(x);
-        sched_yield();
+        yield();
       }
       return nullptr;
     }, reinterpret_cast<void*>(i));
@@ -99,10 +99,10 @@ Test(queue, nothing_is_lost_or_doubled) {
     }
     if (r % 3 == 0)
       if (FiberRecord* x = r % 2 ? queue.pop() : queue.pop_newest()) take(x);
-    if (r % 64 == 0) sched_yield();
+    if (r % 64 == 0) yield();
   }
   stop = true;
-  for (auto& x : t) pthread_join(x, nullptr);
+  for (auto& x : t) fibers::join(x);
   int all = 0;
   for (auto& o : out) all += o;
   cr_assert_eq(doubled.load(), 0);

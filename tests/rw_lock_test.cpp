@@ -1,4 +1,5 @@
 // RwLock: exclusion, phases in FIFO order, nobody forgotten when others give up.
+// alone: sync
 #include "sync/rw_lock.h"
 
 #include "tests/test.h"

@@ -1,18 +1,23 @@
 // park_if, unpark, join, timers, and who runs what.
+// alone: sched
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
-#include <semaphore.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <atomic>
 
+#include "sched/chaos.h"
+#include "sched/poller.h"
+#include "sched/syscall.h"
 #include "sched/worker.h"
 #include "tests/test.h"
 
-#include "tests/sync_threads.h"
+#include "tests/fibers.h"
 
 using namespace fiberthread;
+using namespace fibers;
 
 namespace {
 
@@ -32,13 +37,12 @@ void park_and_unpark(uint32_t workers) {
   for (int round = 0; round < 2000; round++) {
     flag = 0;
     waiter = nullptr;
-    pthread_t t;
-    pthread_create(&t, nullptr, wait_for_flag, nullptr);
-    while (!waiter.load()) sched_yield();
-    if (round % 3 == 0) sched_yield();
+    Handle t = spawn(wait_for_flag);
+    while (!waiter.load()) yield();
+    if (round % 3 == 0) yield();
     flag = 1;
     unpark(waiter);
-    pthread_join(t, nullptr);
+    join(t);
   }
 }
 
@@ -56,7 +60,7 @@ Test(scheduler, ping_pong) {
   auto play = [](void* p) -> void* {
     auto me = static_cast<uint32_t>(reinterpret_cast<long>(p));
     players[me] = self();
-    while (!players[1 - me].load()) sched_yield();
+    while (!players[1 - me].load()) yield();
     for (uint32_t i = 0; i < 50000; i++) {
       uint32_t now;
       while ((now = turn.load()) % 2 != me) park_if(&turn, now, {"test"});
@@ -65,18 +69,16 @@ Test(scheduler, ping_pong) {
     }
     return nullptr;
   };
-  pthread_t a, b;
-  pthread_create(&a, nullptr, play, reinterpret_cast<void*>(0L));
-  pthread_create(&b, nullptr, play, reinterpret_cast<void*>(1L));
-  pthread_join(a, nullptr);
-  pthread_join(b, nullptr);
+  Handle a = spawn(play, reinterpret_cast<void*>(0L)), b = spawn(play, reinterpret_cast<void*>(1L));
+  join(a);
+  join(b);
   cr_assert_eq(turn.load(), 100000u);
 }
 
 Test(scheduler, deadlines_pass_and_are_never_early) {
   use_workers(2);
   static std::atomic<uint32_t> never{0}, early{0};
-  auto nap = [](void* p) -> void* {
+  auto naps = [](void* p) -> void* {
     for (uint64_t i = 0; i < 20; i++) {
       uint64_t deadline = now_ns() + (reinterpret_cast<uintptr_t>(p) * 37 + i * 101) % 3000 * 1000;
       while (park_if(&never, 0, {"test"}, deadline)) {
@@ -85,21 +87,20 @@ Test(scheduler, deadlines_pass_and_are_never_early) {
     }
     return nullptr;
   };
-  pthread_t t[100];
-  for (uintptr_t i = 0; i < 100; i++) pthread_create(&t[i], nullptr, nap, reinterpret_cast<void*>(i));
-  for (auto& x : t) pthread_join(x, nullptr);
+  Handle t[100];
+  for (uintptr_t i = 0; i < 100; i++) t[i] = spawn(naps, reinterpret_cast<void*>(i));
+  for (auto& x : t) join(x);
   cr_assert_eq(early.load(), 0u);
 }
 
 Test(scheduler, a_deadline_too_far_does_not_overflow) {
   use_workers(1);
   static std::atomic<uint32_t> never{0};
-  pthread_t t;
-  pthread_create(&t, nullptr, [](void*) -> void* { waiter = self(); park_if(&never, 0, {"test"}, kNever - 1); return nullptr; }, nullptr);
-  while (!waiter.load()) sched_yield();
-  while (waiter.load()->state.load() != State::Parked) sched_yield();
+  Handle t = spawn([](void*) -> void* { waiter = self(); park_if(&never, 0, {"test"}, kNever - 1); return nullptr; });
+  while (!waiter.load()) yield();
+  while (waiter.load()->state.load() != State::Parked) yield();
   unpark(waiter);
-  pthread_join(t, nullptr);
+  join(t);
 }
 
 // k x workers that compute start on all workers, wherever they were made.
@@ -118,9 +119,9 @@ Test(scheduler, work_spreads) {
   };
   // The kernel may be late with the second worker; not for ever.
   while (most < 2) {
-    pthread_t t[8];
-    for (auto& x : t) pthread_create(&x, nullptr, compute, nullptr);
-    for (auto& x : t) pthread_join(x, nullptr);
+    Handle t[8];
+    for (auto& x : t) x = spawn(compute);
+    for (auto& x : t) join(x);
   }
 }
 
@@ -136,12 +137,12 @@ Test(scheduler, slots_of_sleepers_are_handed_over) {
     if (raw_syscall(SYS_read, pipes[i][0], arg(&c), 1) != 1 || write(pipes[i + 1][1], &c, 1) != 1) abort();
     return nullptr;
   };
-  pthread_t t[16];
-  for (long i = 0; i < 16; i++) pthread_create(&t[i], nullptr, pass, reinterpret_cast<void*>(i));
+  Handle t[16];
+  for (long i = 0; i < 16; i++) t[i] = spawn(pass, reinterpret_cast<void*>(i));
   char c = 'x';
   cr_assert_eq(write(pipes[0][1], &c, 1), 1);
   cr_assert_eq(raw_syscall(SYS_read, pipes[16][0], arg(&c), 1), 1);
-  for (auto& x : t) pthread_join(x, nullptr);
+  for (auto& x : t) join(x);
   cr_assert(statistics.handovers.load() > 0);
 }
 
@@ -151,12 +152,18 @@ Test(scheduler, nobody_watches_the_poller_while_all_slots_are_in_use) {
   use_workers(1);
   static int pipes[2][2];
   static std::atomic<int> got{0}, watched_before{0}, watched_after{0};
-  static sem_t go;
+  static std::atomic<uint32_t> go{0};
   for (auto& p : pipes) cr_assert_eq(pipe(p), 0);
-  sem_init(&go, 0, 0);
+  cr_assert_eq(fcntl(pipes[0][0], F_SETFL, O_NONBLOCK), 0);
   auto count = [](void*) -> void* {
-    for (char c; read(pipes[0][0], &c, 1) == 1;) got++;
-    return nullptr;
+    for (;;) {
+      char c;
+      PollSeen seen = poll_seen(pipes[0][0]);
+      long n = raw_syscall(SYS_read, pipes[0][0], arg(&c), 1);
+      if (n == 1) got++;
+      else if (n == -EAGAIN) poll_wait(pipes[0][0], EPOLLIN, seen);
+      else return nullptr;
+    }
   };
   auto sleep_in_kernel = [](void*) -> void* {
     char c;
@@ -166,8 +173,9 @@ Test(scheduler, nobody_watches_the_poller_while_all_slots_are_in_use) {
   // Mostly on the worker that did not watch.
   auto keep_slot = [](void*) -> void* {
     char c = 'x';
+    waiter = self();
     for (int i = 1; i <= 1000 && watched_before.load() < 5; i++) {
-      sem_wait(&go);
+      for (uint32_t told; (told = go.load()) < static_cast<uint32_t>(i);) park_if(&go, told, {"test"});
       bool before = poll_watched() && !idle_slots();
       if (write(pipes[0][1], &c, 1) != 1) abort();
       if (before) {
@@ -178,27 +186,26 @@ Test(scheduler, nobody_watches_the_poller_while_all_slots_are_in_use) {
         }
         if (poll_watched() && !idle_slots()) watched_after++;
       }
-      while (got.load() < i) sched_yield();
+      while (got.load() < i) yield();
     }
     return nullptr;
   };
-  pthread_t counts, sleeper, keeps;
-  pthread_create(&counts, nullptr, count, nullptr);
+  Handle counts = spawn(count);
   want_slots(1);   // Criterion may have started with more
-  usleep(20'000);  // idle, so that they go
-  pthread_create(&sleeper, nullptr, sleep_in_kernel, nullptr);
-  pthread_create(&keeps, nullptr, keep_slot, nullptr);
-  while (statistics.handovers.load() == 0) usleep(1000);
+  nap(20'000);  // idle, so that they go
+  Handle sleeper = spawn(sleep_in_kernel), keeps = spawn(keep_slot);
+  while (statistics.handovers.load() == 0) nap(1000);
   char c = 'x';
   cr_assert_eq(write(pipes[1][1], &c, 1), 1);
-  pthread_join(sleeper, nullptr);
+  join(sleeper);
   for (int i = 1; i <= 1000 && watched_before.load() < 5; i++) {
-    usleep(2000);
-    sem_post(&go);
+    nap(2000);
+    go++;
+    if (FiberRecord* f = waiter) unpark(f);
   }
-  pthread_join(keeps, nullptr);
+  join(keeps);
   close(pipes[0][1]);
-  pthread_join(counts, nullptr);
+  join(counts);
   cr_assert_eq(watched_after.load(), 0, "%d of %d", watched_after.load(), watched_before.load());
 }
 
@@ -213,26 +220,29 @@ Test(scheduler, slots_grow_for_spinners_and_go_again) {
     }
     return nullptr;
   };
-  pthread_t t[3];
-  for (auto& x : t) pthread_create(&x, nullptr, spin, nullptr);
+  Handle t[3];
+  for (auto& x : t) x = spawn(spin);
   while (arrived.load() < 3 || slots_wanted() < 4) {
   }
   end = true;
-  for (auto& x : t) pthread_join(x, nullptr);
-  while (slots_wanted() > 1) usleep(1000);
+  for (auto& x : t) join(x);
+  while (slots_wanted() > 1) nap(1000);
   cr_assert_eq(slots_wanted(), 1u);
 }
 
+#ifdef ALONE
+void ask_for(uint32_t slots) { sched_set_concurrency(slots); }
+#else
+void ask_for(int slots) { cr_assert_eq(pthread_setconcurrency(slots), 0); }
+#endif
+
 Test(scheduler, concurrency_sets_the_number_of_slots) {
   use_workers(0);
-  pthread_t t;
-  auto nothing = [](void*) -> void* { return nullptr; };
-  pthread_create(&t, nullptr, nothing, nullptr);
-  pthread_join(t, nullptr);
+  join(spawn([](void*) -> void* { return nullptr; }));
   cr_assert_eq(slots_wanted(), cpu_count());
-  cr_assert_eq(pthread_setconcurrency(7), 0);
+  ask_for(7);
   cr_assert_eq(slots_wanted(), 7u);
-  cr_assert_eq(pthread_setconcurrency(0), 0);
+  ask_for(0);
   cr_assert_eq(slots_wanted(), cpu_count());
 }
 
@@ -241,21 +251,20 @@ Test(scheduler, a_record_is_recycled_only_when_its_fiber_is_gone) {
   static std::atomic<int> ran{0};
   auto run = [](void* p) -> void* {
     ran++;
-    sched_yield();
+    yield();
     return p;
   };
   for (int round = 0; round < 500; round++) {
-    pthread_t t[20];
+    Handle t[20];
     static int args[20];
-    for (int i = 0; i < 20; i++) pthread_create(&t[i], nullptr, run, &args[i]);
-    for (int i = 0; i < 20; i += 2) pthread_detach(t[i]);
+    for (int i = 0; i < 20; i++) t[i] = spawn(run, &args[i]);
+    for (int i = 0; i < 20; i += 2) detach(t[i]);
     for (int i = 1; i < 20; i += 2) {
-      void* r;
-      pthread_join(t[i], &r);
+      void* r = join(t[i]);
       cr_assert(r == &args[i]);
     }
   }
-  while (ran.load() < 10000) sched_yield();
+  while (ran.load() < 10000) yield();
   cr_assert_eq(ran.load(), 10000);
 }
 
@@ -278,9 +287,9 @@ Test(scheduler, a_waker_that_goes_on_has_another_worker_woken, .timeout = 120) {
   });
   t.fiber([] {
     FiberRecord* me = self();
-    while (!woken) sched_yield();
+    while (!woken) yield();
     auto wake_up = [&] {
-      while (woken.load()->state != State::Parked) usleep(100);
+      while (woken.load()->state != State::Parked) nap(100);
       Busy busy;
       Slot* s = me->worker->slot;
       bool tells = s && !s->next && idle_slots(), on = me->went_on == 2;
@@ -293,11 +302,11 @@ Test(scheduler, a_waker_that_goes_on_has_another_worker_woken, .timeout = 120) {
     while (told[1] < 20) {
       wake_up();
       for (uint64_t end = now_ns() + 50'000; now_ns() < end || ran != rounds;) {}
-      usleep(100);
+      nap(100);
     }
     while (me->went_on || told[0] < 20) {
       wake_up();
-      usleep(100);
+      nap(100);
     }
     rounds = ~0u;
     unpark(woken);
@@ -327,10 +336,10 @@ Test(scheduler, a_search_that_does_not_pay_is_halved, .timeout = 120) {
       us = w->spin_us;
       return us;
     };
-    while (look()) usleep(1000);
+    while (look()) nap(1000);
     while (look() != kSpinUs || w != last || last_us == kSpinUs) {
       near = us == kSpinUs ? nullptr : self();  // another worker, of which nothing is known
-      near ? (void)park_if(&never, 0, {"test"}) : (void)usleep(1000);
+      near ? (void)park_if(&never, 0, {"test"}) : (void)nap(1000);
     }
     over = true;
   });
@@ -338,7 +347,7 @@ Test(scheduler, a_search_that_does_not_pay_is_halved, .timeout = 120) {
     (void)self();
     while (!over) {
       FiberRecord* f = near;
-      if (!f) usleep(100);
+      if (!f) nap(100);
       else if (f->state == State::Parked) unpark(f);
     }
   });

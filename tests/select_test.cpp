@@ -1,4 +1,5 @@
 // select: which case is chosen, that it is exactly one, waiting, default, deadlines, cancellation, closing.
+// alone: sync
 #include "sync/channel.h"
 
 #include "tests/test.h"
@@ -237,6 +238,7 @@ Test(select, cancellation_ends_a_wait) {
   cr_assert(!b.receiver.try_receive());
 }
 
+#ifndef ALONE
 // A thread that waits for two channels of no capacity until one of them goes on, or it is cancelled at whatever instruction it is then:
 // so its own frame has nothing to destroy.
 struct Cancelled {
@@ -315,6 +317,7 @@ Test(select, a_cancellation_that_comes_with_a_value_loses_none, .timeout = 120) 
   }
   cr_assert(passed > 0 && cancelled > 0, "%d rounds: %d values, %d cancelled", kRounds, passed, cancelled);
 }
+#endif
 
 // Each is chosen now and then: none is starved by those before it.
 Test(select, each_ready_case_has_its_turn) {

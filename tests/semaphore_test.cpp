@@ -1,4 +1,5 @@
 // Semaphore: permits are neither lost nor doubled, go out in FIFO order, and waits end as they should.
+// alone: sync
 #include "sync/semaphore.h"
 
 #include "tests/test.h"

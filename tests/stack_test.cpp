@@ -1,4 +1,5 @@
 // Blocks: bounds, guards, handles, recycling.
+// alone: sched
 #include "sched/stack.h"
 
 #include <pthread.h>

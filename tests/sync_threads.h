@@ -1,6 +1,5 @@
-// For the tests of sync: fibers, and kernel threads that are none, running lambdas.
+// For the tests of sync, beside fibers.h: queues, rounds, memory whose end matters.
 #pragma once
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,78 +10,12 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <new>
-#include <vector>
 
 #include "sched/chaos.h"
 #include "sched/worker.h"
-#include "shim/real.h"
 #include "sync/parking_lot.h"
-
-// Joins in its destructor, so declare it after what the threads use.
-class Threads {
- public:
-  ~Threads() { join(); }
-  void fiber(std::function<void()> body) { start(std::move(body), false); }
-  void kernel(std::function<void()> body) { start(std::move(body), true); }
-  void bound(std::function<void()> body) {
-    fiber([body = std::move(body)] {
-      cr_assert_eq(fiberthread::sched_bind(fiberthread::self()), 0);
-      body();
-    });
-  }
-  // One kind after the other: fiber, kernel thread, bound fiber.
-  void any(size_t i, std::function<void()> body) {
-    i % 3 == 0 ? fiber(std::move(body)) : i % 3 == 1 ? kernel(std::move(body)) : bound(std::move(body));
-  }
-  void join() {
-    for (auto& t : threads_) t.kernel ? REAL(pthread_join)(t.handle, nullptr) : pthread_join(t.handle, nullptr);
-    threads_.clear();
-  }
-
- private:
-  struct One {
-    pthread_t handle;
-    bool kernel;
-  };
-  static void* run(void* p) {
-    auto* body = static_cast<std::function<void()>*>(p);
-    (*body)();
-    delete body;
-    return nullptr;
-  }
-  void start(std::function<void()> body, bool kernel) {
-    auto* p = new std::function<void()>(std::move(body));
-    One one{{}, kernel};
-    int e = kernel ? REAL(pthread_create)(&one.handle, nullptr, run, p) : pthread_create(&one.handle, nullptr, run, p);
-    cr_assert_eq(e, 0);
-    threads_.push_back(one);
-  }
-  std::vector<One> threads_;
-};
-
-// The frame that a test runs in may have started the scheduler already, and a slot too many goes when its worker next looks.
-inline void run_on(uint32_t workers) {
-  fiberthread::options.workers = workers;
-  if (!fiberthread::sched_start()) return;
-  fiberthread::sched_set_concurrency(workers);
-  for (int i = 0; i < 20; i++) {
-    Threads t;
-    t.fiber([] { usleep(500); });
-  }
-}
-
-// Whether one slot, by itself, stayed with one worker since: who ran, ran in turn. A worker that the kernel stops may lose its slot, or have
-// another beside it, and then both run.
-class InTurn {
- public:
-  bool held() const { return alone_ && fiberthread::slots_wanted() == 1 && fiberthread::statistics.handovers == handovers_; }
-
- private:
-  bool alone_ = fiberthread::slots_wanted() == 1;
-  uint64_t handovers_ = fiberthread::statistics.handovers;
-};
+#include "tests/fibers.h"
 
 inline size_t queued(const void* address) {
   fiberthread::LockedQueue q(address);

@@ -1,4 +1,5 @@
 // The timer wheel: what is due is run, not before, and what was cancelled never.
+// alone: sched
 #include "sched/timer.h"
 
 #include <stdlib.h>

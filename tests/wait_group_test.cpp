@@ -1,4 +1,5 @@
 // WaitGroup, Latch and Barrier: who waits goes on when all have come, and not before.
+// alone: sync
 #include "sync/wait_group.h"
 
 #include "tests/test.h"
@@ -324,6 +325,7 @@ Test(barrier, may_go_while_another_is_about_to_wait, .timeout = 120) {
   cr_assert_gt(gone, 0);
 }
 
+#ifndef ALONE
 // The same for a pthread_barrier_t: whoever comes back first, the serial one or not, destroys and unmaps it.
 constexpr size_t kPage = 4096;
 pthread_barrier_t* map_barrier(unsigned n) {
@@ -394,6 +396,7 @@ Test(barrier, pthread_s_may_go_while_the_serial_one_is_on_its_way_out, .timeout 
   }
   cr_assert_gt(gone, 0);
 }
+#endif
 #endif
 
 // Timeouts come at every point of a phase; all the same each phase has all.

@@ -4,12 +4,10 @@
 #include <cstring>
 
 #include "sched/arch/aarch64/kernel_frame.h"
-#include "sched/preempt.h"
 
-namespace fiberthread {
-namespace signals {
+namespace fiberthread::signals {
 
-static_assert(kInterruptSignal == 2, "signal_frame.S has it typed in");
+static_assert(kInterruptSafePoint == 2, "signal_frame.S has it typed in");
 // The kernel's own frame, with our words where it has none to say.
 static_assert(offsetof(ucontext_t, uc_mcontext.regs) == 184 && offsetof(ucontext_t, uc_mcontext.sp) == 432 &&
               offsetof(ucontext_t, uc_mcontext.pc) == 440 && offsetof(Frame, context) == 128);
@@ -49,7 +47,9 @@ Frame* call_in_copy(ucontext_t* uc, uintptr_t top, uintptr_t low, uint64_t code)
   return f;
 }
 
-// Of the scheduler, which has looked for room.
+}  // namespace
+
+// The scheduler has looked for room.
 void frame_inject(void* context, void (*fn)()) {
   auto* uc = static_cast<ucontext_t*>(context);
   Frame* f = call_in_copy(uc, uc->uc_mcontext.sp, 0, reinterpret_cast<uint64_t>(fn));
@@ -57,12 +57,6 @@ void frame_inject(void* context, void (*fn)()) {
   set_words(f->uc()->uc_sigmask, mask_of(tls_current));
   words_of(f) = {0, false, false, true};
 }
-
-}  // namespace
-
-}  // namespace signals
-void (*inject_hook)(void*, void (*)()) = signals::frame_inject;
-namespace signals {
 
 bool frame_enter(FiberRecord* me, const Action& a, int sig, const siginfo_t& info, ucontext_t* uc, uint32_t busy, uint64_t before,
                  uint64_t during) {
@@ -98,5 +92,4 @@ void frame_left(FiberRecord* me, Frame* f) {
   if (!me->kernel) f->uc()->uc_stack = {me->worker->signal_stack, 0, kSignalStack};
 }
 
-}  // namespace signals
-}  // namespace fiberthread
+}  // namespace fiberthread::signals

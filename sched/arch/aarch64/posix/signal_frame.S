@@ -12,7 +12,7 @@
 #define REGS 312
 #define UC_SP 560
 #define UC_PC 568
-#define INTERRUPT_SIGNAL 2
+#define INTERRUPT_SAFE_POINT 2
 #define SYS_rt_sigreturn 139
 
         // Register `number` of DWARF is at sp + `offset`; offsets are written in two bytes.

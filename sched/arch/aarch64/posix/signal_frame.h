@@ -15,4 +15,7 @@ struct Frame {
   ucontext_t* uc() { return &context; }
 };
 
+// Embedder::inject(). The injected call returns as handlers do.
+void frame_inject(void* ucontext, void (*fn)());
+
 }  // namespace fiberthread::signals

@@ -5,7 +5,7 @@
 
 namespace fiberthread::signals {
 
-static_assert(kInterruptSignal == 2, "signal_frame.S has it typed in");
+static_assert(kInterruptSafePoint == 2, "signal_frame.S has it typed in");
 static_assert(offsetof(Frame, context) == 8 && offsetof(Frame, info) == 312 && offsetof(Frame, busy) == 440);
 static_assert(offsetof(ucontext_t, uc_mcontext) == 40 && offsetof(ucontext_t, uc_sigmask) == 296 &&
               offsetof(ucontext_t, uc_mcontext.gregs[REG_RSP]) == 160 && offsetof(ucontext_t, uc_mcontext.gregs[REG_RIP]) == 168 &&

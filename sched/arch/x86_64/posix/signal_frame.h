@@ -22,4 +22,7 @@ struct Frame {
   ucontext_t* uc() { return reinterpret_cast<ucontext_t*>(&context); }
 };
 
+// Embedder::inject(). The scheduler has a trampoline of its own for that (trampoline.S).
+inline constexpr void (*frame_inject)(void* ucontext, void (*fn)()) = nullptr;
+
 }  // namespace fiberthread::signals

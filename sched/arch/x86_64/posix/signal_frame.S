@@ -24,7 +24,7 @@
 #define XSTATE_MAGIC 464
 #define XSTATE_FEATURES 472
 #define MAGIC 0x46505853
-#define INTERRUPT_SIGNAL 2
+#define INTERRUPT_SAFE_POINT 2
 
         // Register `number` of DWARF is at rsp + `offset`; offsets are written in two bytes.
         .macro  AT number, offset
@@ -66,7 +66,7 @@ fiberthread_sigreturn:
         mov     %edx, %fs:(%rcx)
         test    %rax, %rax
         je      1f
-        testl   $INTERRUPT_SIGNAL, (%rax)       // recorded meanwhile
+        testl   $INTERRUPT_SAFE_POINT, (%rax)   // recorded meanwhile
         jne     fiberthread_sigreturn
 1:      mov     UC_FPREGS(%rsp), %rdi
         cmpl    $MAGIC, XSTATE_MAGIC(%rdi)

@@ -1,0 +1,38 @@
+#include "shim/embed.h"
+
+#include <pthread.h>
+
+#include "sched/embedder.h"
+#include "shim/cancel.h"
+#include "shim/mutex.h"
+#include "shim/signal.h"
+#include "shim/signal_frame.h"
+
+namespace fiberthread {
+namespace {
+
+// The fiber API makes its kernel threads joinable, and takes back a detached one only when that ends. Of libc's own threads, which libc
+// itself detaches, none has a function.
+void detach(FiberRecord* f) {
+  if (f->start) pthread_detach(pthread_self());
+}
+
+}  // namespace
+
+void embed() {
+  Embedder e;
+  e.at_safe_point = signal_at_safe_point;
+  e.end_requested = cancel_due;
+  e.end_requested_at = cancel_due_at;
+  e.end_now = cancel_self;
+  e.poked = cancel_poked;
+  e.must_not_stop_at = signals::frame_ends_at;
+  e.inject = signals::frame_inject;
+  e.thread_adopted = cancel_adopt;
+  e.thread_ends = private_robust_mutexes_owner_died;
+  e.thread_unjoined = detach;
+  e.on_sysmon = signals::on_sysmon;
+  sched_embed(e);
+}
+
+}  // namespace fiberthread

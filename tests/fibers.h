@@ -1,0 +1,194 @@
+// Fibers for tests. With the whole library they are POSIX threads, as programs have them. -DALONE is for tests that are linked with `sched`,
+// or `sched` and `sync`, and nothing else of the library (build/tests/alone/): there sched's own calls make them.
+#pragma once
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "sched/worker.h"
+#ifdef ALONE
+#include <string.h>
+
+#include "sched/embedder.h"
+#include "sched/glibc/tcb.h"
+#include "sched/reaper.h"
+#include "sched/stack.h"
+#define REAL(function) (&::function)  // nothing stands before libc's own
+#else
+#include "shim/real.h"
+#endif
+
+namespace fibers {
+
+#ifdef ALONE
+
+using fiberthread::FiberRecord;
+
+// As preload/init.cpp does, but that nothing is told to the scheduler.
+[[gnu::constructor(101)]] inline void start() {
+  fiberthread::sched_embed({});
+  fiberthread::context_init();
+  fiberthread::sched_init();
+}
+
+// What every fiber runs. Busy at its beginning and at its end.
+inline void run(FiberRecord* f) {
+  fiberthread::tcb_first_steps();
+  {
+    fiberthread::Busy leave;
+    fiberthread::tls_busy = fiberthread::tls_busy - 1;
+  }
+  f->result = f->start(f->arg);
+  fiberthread::tcb_call_tls_destructors();
+  fiberthread::sched_count_end();
+  fiberthread::tls_busy = 1;
+  fiberthread::tcb_end(*f);
+}
+
+using Handle = fiberthread::FiberRecord*;
+
+inline Handle spawn(void* (*start)(void*), void* argument = nullptr) {
+  using namespace fiberthread;
+  constexpr size_t kStack = 256 * 1024, kGuard = 4096;
+  cr_assert(sched_start());
+  FiberRecord* f;
+  {
+    Busy busy;
+    f = block_get(kStack + kGuard, kGuard, nullptr);
+  }
+  cr_assert(f);
+  if (blocks_are_many()) reaper_start_if_needed();
+  f->detached = false;
+  f->sigmask = self()->sigmask;
+  memset(f->room, 0, sizeof f->room);
+  sched_prepare(f, run);
+  f->start = start;
+  f->arg = argument;
+  f->valid.store(true, std::memory_order_release);
+  sched_spawn(f);
+  return f;
+}
+
+inline void* join(Handle f) {
+  using namespace fiberthread;
+  FiberRecord* me = self();
+  {
+    Busy busy;
+    SpinPairGuard guard(me->join_lock, f->join_lock);
+    f->joiner = me;
+    me->queued++;
+  }
+  void* result;
+  cr_assert(sched_join(f, &result, kNever, 0));
+  wait_over(me);
+  return result;
+}
+
+inline void detach(Handle f) {
+  using namespace fiberthread;
+  Busy busy;
+  bool ended;
+  {
+    SpinGuard guard(f->join_lock);
+    f->detached = true;
+    ended = f->done.load(std::memory_order_relaxed);
+  }
+  if (!ended) return;
+  f->valid.store(false, std::memory_order_release);
+  block_put(f);
+}
+
+#else
+
+using Handle = pthread_t;
+
+inline Handle spawn(void* (*start)(void*), void* argument = nullptr) {
+  pthread_t t;
+  cr_assert_eq(pthread_create(&t, nullptr, start, argument), 0);
+  return t;
+}
+inline void* join(Handle t) {
+  void* result;
+  cr_assert_eq(pthread_join(t, &result), 0);
+  return result;
+}
+inline void detach(Handle t) { pthread_detach(t); }
+
+#endif
+
+// The caller, a fiber or not, sleeps where it parks.
+inline void nap(uint64_t us) {
+  static const std::atomic<uint32_t> never{0};
+  uint64_t deadline = fiberthread::now_ns() + us * 1000;
+  while (fiberthread::park_if(&never, 0, {"sleep"}, deadline)) {
+  }
+}
+
+}  // namespace fibers
+
+// Joins in its destructor, so declare it after what the threads use.
+class Threads {
+ public:
+  ~Threads() { join(); }
+  void fiber(std::function<void()> body) {
+    threads_.push_back({fibers::spawn(run, new std::function<void()>(std::move(body))), {}, false});
+  }
+  void kernel(std::function<void()> body) {
+    pthread_t t;
+    cr_assert_eq(REAL(pthread_create)(&t, nullptr, run, new std::function<void()>(std::move(body))), 0);
+    threads_.push_back({{}, t, true});
+  }
+  void bound(std::function<void()> body) {
+    fiber([body = std::move(body)] {
+      cr_assert_eq(fiberthread::sched_bind(fiberthread::self()), 0);
+      body();
+    });
+  }
+  // One kind after the other: fiber, kernel thread, bound fiber.
+  void any(size_t i, std::function<void()> body) {
+    i % 3 == 0 ? fiber(std::move(body)) : i % 3 == 1 ? kernel(std::move(body)) : bound(std::move(body));
+  }
+  void join() {
+    for (auto& t : threads_) t.is_kernel ? (void)REAL(pthread_join)(t.kernel, nullptr) : (void)fibers::join(t.fiber);
+    threads_.clear();
+  }
+
+ private:
+  struct One {
+    fibers::Handle fiber;
+    pthread_t kernel;
+    bool is_kernel;
+  };
+  static void* run(void* p) {
+    auto* body = static_cast<std::function<void()>*>(p);
+    (*body)();
+    delete body;
+    return nullptr;
+  }
+  std::vector<One> threads_;
+};
+
+// The frame that a test runs in may have started the scheduler already, and a slot too many goes when its worker next looks.
+inline void run_on(uint32_t workers) {
+  fiberthread::options.workers = workers;
+  if (!fiberthread::sched_start()) return;
+  fiberthread::sched_set_concurrency(workers);
+  for (int i = 0; i < 20; i++) {
+    Threads t;
+    t.fiber([] { fibers::nap(500); });
+  }
+}
+
+// Whether one slot, by itself, stayed with one worker since: who ran, ran in turn. A worker that the kernel stops may lose its slot, or have
+// another beside it, and then both run.
+class InTurn {
+ public:
+  bool held() const { return alone_ && fiberthread::slots_wanted() == 1 && fiberthread::statistics.handovers == handovers_; }
+
+ private:
+  bool alone_ = fiberthread::slots_wanted() == 1;
+  uint64_t handovers_ = fiberthread::statistics.handovers;
+};
