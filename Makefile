@@ -42,20 +42,21 @@ OPTIMIZE := $(if $(DEBUG),-O1 -DFIBERTHREAD_DEBUG_CHECKS,-O2) $(DEFINES)
 WARN := -Wall -Wextra $(if $(WERROR),-Werror)
 # Landing pads for indirect calls and jumps; return addresses signed where the processor can. No shadow stacks: sched/arch/asm_end.h.
 PROTECT := $(if $(filter aarch64,$(ARCH)),-mbranch-protection=standard,-fcf-protection=branch)
-LIBFLAGS := -std=c++20 $(OPTIMIZE) $(PROTECT) -g $(WARN) -I. -MMD -MP -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics \
+# sync/include/fiberthread has the public headers, for all of us as for programs: "fiberthread/fiber.h".
+INCLUDE := -I. -Isync/include
+LIBFLAGS := -std=c++20 $(OPTIMIZE) $(PROTECT) -g $(WARN) $(INCLUDE) -MMD -MP -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics \
 	-fvisibility=hidden -ftls-model=initial-exec -fasynchronous-unwind-tables $(if $(SANITIZE),-fsanitize=$(SANITIZE))
-TESTFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP $(if $(SANITIZE),-fsanitize=$(SANITIZE))
+TESTFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) $(INCLUDE) -MMD -MP $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
-LIBRARY_PRELOAD := preload/init.cpp preload/options.cpp preload/debug_layout.cpp preload/sanitizer.cpp
-# The rest there is the launcher's, which needs the table of variables, too.
 # A processor is a folder, by the name that `uname -m` has for it: sched/arch/README.md. Its posix/ goes with shim.
-LOW := $(wildcard sched/*.cpp sched/glibc/*.cpp sync/*.cpp sched/arch/$(ARCH)/*.cpp sched/arch/$(ARCH)/*.S)
-HIGH := $(wildcard shim/*.cpp sched/arch/$(ARCH)/posix/*.cpp sched/arch/$(ARCH)/posix/*.S) $(LIBRARY_PRELOAD)
+LOW := $(wildcard sched/*.cpp sched/glibc/*.cpp sched/observe/*.cpp sync/*.cpp sched/arch/$(ARCH)/*.cpp sched/arch/$(ARCH)/*.S)
+HIGH := $(wildcard shim/*.cpp shim/fibers/*.cpp sched/arch/$(ARCH)/posix/*.cpp sched/arch/$(ARCH)/posix/*.S preload/*.cpp)
 LOW_OBJECTS := $(LOW:%=$(BUILD)/obj/%.o)
 HIGH_OBJECTS := $(HIGH:%=$(BUILD)/obj/%.o)
 SO := $(BUILD)/libfiberthread.so
 LAUNCHER := $(BUILD)/fiberthread
-LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(filter-out $(LIBRARY_PRELOAD),$(wildcard preload/*.cpp)) preload/options.cpp)
+# The launcher is a program of its own, which shares the table of variables with the library.
+LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(wildcard preload/launcher/*.cpp) preload/options.cpp)
 
 UNIT_TESTS := $(patsubst tests/%.cpp,$(BUILD)/tests/%,$(wildcard tests/*_test.cpp))
 PRELOADED := $(patsubst tests/preloaded/%,$(BUILD)/tests/preloaded/%,$(basename $(wildcard tests/preloaded/*.c tests/preloaded/*.cpp)))
@@ -91,19 +92,21 @@ $(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map $(BUILD)/sources
 		-Wl,-z,now,-z,relro,-z,noseparate-code,-z,initfirst,-z,noexecstack,-Bsymbolic-functions \
 		-Wl,-soname,libfiberthread.so,--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
 # Where gdb looks for it: beside the library.
-$(SO)-gdb.py: preload/fiberthread-gdb.py
+$(SO)-gdb.py: preload/debugger/fiberthread-gdb.py
 	@mkdir -p $(@D)
 	$(Q)cp $< $@
-# The launcher is all of preload but the library's start; of what it shares with the library, it needs the table of variables.
 $(BUILD)/obj/launcher/%.o: preload/%.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP -DVERSION='"$(VERSION)"' -c $< -o $@
 $(LAUNCHER): $(LAUNCHER_OBJECTS) $(BUILD)/sources
 	$(Q)$(CXX) $(LAUNCHER_OBJECTS) -o $@ -pthread $(if $(CROSS),-static-libstdc++ -static-libgcc)
 
-$(BUILD)/fiberthread.pc: preload/fiberthread.pc.in Makefile
+$(BUILD)/fiberthread.pc: preload/packaging/fiberthread.pc.in Makefile
 	@mkdir -p $(@D)
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $< >$@
+
+# For programs. No compiler is ever told to look inside include/fiberthread, as <semaphore.h> must stay the system's.
+PUBLIC_HEADERS := $(wildcard sync/include/fiberthread/*.h)
 
 # ---- tests ----
 
@@ -113,10 +116,9 @@ $(BUILD)/tests/%_test: tests/%_test.cpp $(LOW_OBJECTS) $(HIGH_OBJECTS) Makefile
 	$(Q)$(CXX) $(TESTFLAGS) $< $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@ -pthread $(if $(CROSS),,-lcriterion)
 
 # Layers by themselves: `sched`, and `sched` with `sync`, with an empty embedder and nothing else of the library. Test sources say by a line
-# "// alone: …" which of the two they can do with. Some files of sync still stand on shim (sync/README.md).
-ON_SHIM := cord job_queue nursery
+# "// alone: …" which of the two they can do with.
 ALONE_sched := $(filter $(BUILD)/obj/sched/%,$(LOW_OBJECTS))
-ALONE_sync := $(filter-out $(ON_SHIM:%=$(BUILD)/obj/sync/%.cpp.o),$(LOW_OBJECTS))
+ALONE_sync := $(LOW_OBJECTS)
 alone_tests = $(patsubst tests/%.cpp,$(BUILD)/tests/alone/%,$(shell grep -lx '// alone: $(1)' tests/*_test.cpp))
 # On AArch64 an empty embedder means no preemption, on which some of them wait.
 ALONE_TESTS := $(if $(filter x86_64,$(ARCH)),$(foreach layer,sched sync,$(call alone_tests,$(layer))))
@@ -153,8 +155,8 @@ $(BUILD)/bench/empty.so: | $(BUILD)/.compiler
 # The C++ interface, and what one would use else; see bench-scripts/api.h.
 API_BENCH := $(BUILD)/bench/api $(BUILD)/bench/api-std $(if $(wildcard /usr/include/boost/fiber/all.hpp),$(BUILD)/bench/api-boost) \
 	$(if $(shell command -v go),$(BUILD)/bench/api-go)
-API_CXX = $(CXX) -std=c++20 -O2 -g $(WARN) -pthread -I. $(filter %.cpp,$^) -o $@
-$(BUILD)/bench/api: bench-scripts/api.cpp $(wildcard bench-scripts/api_*.cpp) bench-scripts/api.h $(wildcard sync/*.h) $(SO)
+API_CXX = $(CXX) -std=c++20 -O2 -g $(WARN) -pthread $(INCLUDE) $(filter %.cpp,$^) -o $@
+$(BUILD)/bench/api: bench-scripts/api.cpp $(wildcard bench-scripts/api_*.cpp) bench-scripts/api.h $(PUBLIC_HEADERS) $(SO)
 	@mkdir -p $(@D)
 	$(Q)$(API_CXX) -L$(BUILD) -Wl,--no-as-needed -lfiberthread -Wl,-rpath,'$$ORIGIN/..'
 $(BUILD)/bench/api-std: bench-scripts/api.cpp $(wildcard bench-scripts/std_*.cpp) bench-scripts/api.h
@@ -168,13 +170,13 @@ $(BUILD)/bench/api-go: bench-scripts/api.go $(wildcard bench-scripts/api_*.go)
 	$(Q)go build -o $@ $^
 
 # Examples of the C++ interface, against the headers as they are installed.
-EXAMPLES := $(patsubst bench-scripts/%.cpp,$(BUILD)/bench/%,$(wildcard bench-scripts/example_*.cpp)) $(BUILD)/bench/example_philosophers
-$(BUILD)/include/fiberthread:
+EXAMPLES := $(patsubst bench-scripts/%,$(BUILD)/%,$(basename $(wildcard bench-scripts/examples/*.c bench-scripts/examples/*.cpp)))
+$(BUILD)/examples/%: bench-scripts/examples/%.cpp $(PUBLIC_HEADERS) $(SO)
 	@mkdir -p $(@D)
-	@ln -sfn $(CURDIR)/sync $@
-$(BUILD)/bench/example_%: bench-scripts/example_%.cpp $(wildcard sync/*.h) $(SO) | $(BUILD)/include/fiberthread
+	$(Q)$(CXX) -std=c++20 -O2 -g $(WARN) -pthread -Isync/include $< -o $@ -L$(BUILD) -lfiberthread -Wl,-rpath,'$$ORIGIN/..'
+$(BUILD)/examples/%: bench-scripts/examples/%.c Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++20 -O2 -g $(WARN) -pthread -I$(BUILD)/include $< -o $@ -L$(BUILD) -lfiberthread -Wl,-rpath,'$$ORIGIN/..'
+	$(Q)$(CC) -O2 -g $(WARN) -pthread $< -o $@
 
 .PHONY: bench-programs examples
 examples: $(EXAMPLES)
@@ -253,9 +255,6 @@ bench-servers:
 
 # ---- installing ----
 
-# Those of sync that are for programs. Only these; <semaphore.h> must stay the system's, so no compiler is ever told to look inside
-# include/fiberthread.
-PUBLIC_HEADERS = $(shell grep -LE 'Not a public header|include "(sched|shim|sync)/' sync/*.h)
 CMAKE_FILES := fiberthreadConfig.cmake fiberthreadConfigVersion.cmake
 INSTALLED = sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|'
 
@@ -267,13 +266,13 @@ install: all
 	install -m 755 $(SO) $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $(LAUNCHER) $(DESTDIR)$(PREFIX)/bin/
 	install -d $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(PREFIX)/lib
-	install -m 644 preload/fiberthread-gdb.py $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(PREFIX)/lib/libfiberthread.so-gdb.py
-	install -D -m 644 preload/completion.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fiberthread
-	install -D -m 644 preload/completion.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_fiberthread
-	install -D -m 644 preload/completion.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/fiberthread.fish
+	install -m 644 preload/debugger/fiberthread-gdb.py $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(PREFIX)/lib/libfiberthread.so-gdb.py
+	install -D -m 644 preload/packaging/completion.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fiberthread
+	install -D -m 644 preload/packaging/completion.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_fiberthread
+	install -D -m 644 preload/packaging/completion.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/fiberthread.fish
 	install -m 644 $(PUBLIC_HEADERS) $(DESTDIR)$(PREFIX)/include/fiberthread/
-	$(INSTALLED) preload/fiberthread.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/fiberthread.pc
-	for f in $(CMAKE_FILES); do $(INSTALLED) preload/$$f.in >$(DESTDIR)$(PREFIX)/lib/cmake/fiberthread/$$f || exit; done
+	$(INSTALLED) preload/packaging/fiberthread.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/fiberthread.pc
+	for f in $(CMAKE_FILES); do $(INSTALLED) preload/packaging/$$f.in >$(DESTDIR)$(PREFIX)/lib/cmake/fiberthread/$$f || exit; done
 	for n in 1 3 7; do install -m 644 man/*.$$n $(DESTDIR)$(PREFIX)/share/man/man$$n/ || exit; done
 	man/links $(DESTDIR)$(PREFIX)/share/man/man3
 	$(if $(DESTDIR),,@ldconfig 2>/dev/null || true)

@@ -1,10 +1,10 @@
 // Channels and select, and the objects beside them.
 #include "api.h"
-#include "sync/channel.h"
-#include "sync/mutex.h"
-#include "sync/rw_lock.h"
-#include "sync/semaphore.h"
-#include "sync/wait_group.h"
+#include "fiberthread/channel.h"
+#include "fiberthread/mutex.h"
+#include "fiberthread/rw_lock.h"
+#include "fiberthread/semaphore.h"
+#include "fiberthread/wait_group.h"
 
 using namespace fiberthread;
 

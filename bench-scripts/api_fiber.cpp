@@ -1,7 +1,7 @@
 // Fibers: made, called, woken, cancelled, joined.
 #include "api.h"
-#include "sync/cancel_token.h"
-#include "sync/fiber.h"
+#include "fiberthread/cancel_token.h"
+#include "fiberthread/fiber.h"
 
 using namespace fiberthread;
 

@@ -1,11 +1,11 @@
 // Futures, futexes, sequencers, events, and the mutexes that are one word.
 #include "api.h"
-#include "sync/fair_fiber_mutex.h"
-#include "sync/fiber_event.h"
-#include "sync/fiber_futex.h"
-#include "sync/fiber_future.h"
-#include "sync/fiber_mutex.h"
-#include "sync/fiber_sequencer.h"
+#include "fiberthread/fair_fiber_mutex.h"
+#include "fiberthread/fiber_event.h"
+#include "fiberthread/fiber_futex.h"
+#include "fiberthread/fiber_future.h"
+#include "fiberthread/fiber_mutex.h"
+#include "fiberthread/fiber_sequencer.h"
 
 using namespace fiberthread;
 

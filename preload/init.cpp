@@ -11,7 +11,7 @@
 #include "sched/chaos.h"
 #include "sched/arch/context.h"
 #include "sched/poller.h"
-#include "sched/watch.h"
+#include "sched/observe/watch.h"
 #include "sched/worker.h"
 #include "shim/embed.h"
 #include "shim/fork.h"

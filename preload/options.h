@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "sched/text.h"
+#include "sched/observe/text.h"
 
 namespace fiberthread {
 

@@ -5,7 +5,7 @@
 
 #include "sched/arch/arch.h"
 #include "sched/syscall.h"
-#include "sched/watch.h"
+#include "sched/observe/watch.h"
 
 namespace fiberthread {
 

@@ -16,7 +16,7 @@
 #include "sched/arch/arch.h"
 #include "sched/chaos.h"
 #include "sched/cord.h"
-#include "sched/dumper.h"
+#include "sched/observe/dumper.h"
 #include "sched/embedder.h"
 #include "sched/glibc/go.h"
 #include "sched/glibc/modules.h"
@@ -25,9 +25,9 @@
 #include "sched/glibc/tcb.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
-#include "sched/probe.h"
+#include "sched/observe/probe.h"
 #include "sched/stack.h"
-#include "sched/watch.h"
+#include "sched/observe/watch.h"
 #include "sched/worker.h"
 
 extern "C" void* __libc_stack_end;  // the loader's

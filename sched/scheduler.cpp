@@ -10,9 +10,9 @@
 #include "sched/cord.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
-#include "sched/probe.h"
+#include "sched/observe/probe.h"
 #include "sched/stack.h"
-#include "sched/watch.h"
+#include "sched/observe/watch.h"
 #include "sched/worker.h"
 
 namespace fiberthread {

@@ -21,14 +21,14 @@
 
 #include "sched/accounting.h"
 #include "sched/chaos.h"
-#include "sched/deadlock.h"
-#include "sched/dumper.h"
+#include "sched/observe/deadlock.h"
+#include "sched/observe/dumper.h"
 #include "sched/embedder.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
-#include "sched/probe.h"
+#include "sched/observe/probe.h"
 #include "sched/stack.h"
-#include "sched/watch.h"
+#include "sched/observe/watch.h"
 #include "sched/worker.h"
 
 namespace fiberthread {

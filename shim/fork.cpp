@@ -18,7 +18,7 @@
 #include "shim/signal.h"
 #include "shim/thread.h"
 #include "sync/channel_core.h"
-#include "sync/job_queue.h"
+#include "fiberthread/job_queue.h"
 #include "sync/parking_lot.h"
 
 extern "C" int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(), void* object);

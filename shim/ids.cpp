@@ -15,7 +15,7 @@
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/signal.h"
-#include "sync/fiber_mutex.h"
+#include "fiberthread/fiber_mutex.h"
 
 namespace fiberthread {
 namespace {

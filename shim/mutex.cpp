@@ -11,14 +11,14 @@
 
 #include <new>
 
-#include "sched/deadlock.h"
+#include "sched/observe/deadlock.h"
 #include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/shared_use.h"
 #include "shim/time.h"
 #include "shim/user_memory.h"
-#include "sync/fiber_mutex.h"
+#include "fiberthread/fiber_mutex.h"
 
 namespace fiberthread {
 namespace {

@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "sched/deadlock.h"
+#include "sched/observe/deadlock.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "sched/dumper.h"
+#include "sched/observe/dumper.h"
 #include "sched/preempt.h"
 #include "shim/cancel.h"
 #include "shim/export.h"

@@ -5,9 +5,9 @@
 #include <ucontext.h>
 #include <unwind.h>
 
-#include "sched/dumper.h"
-#include "sched/report.h"
-#include "sched/watch.h"
+#include "sched/observe/dumper.h"
+#include "sched/observe/report.h"
+#include "sched/observe/watch.h"
 #include "shim/cancel.h"
 #include "shim/clock.h"
 #include "shim/real.h"

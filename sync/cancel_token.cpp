@@ -1,7 +1,7 @@
-#include "sync/cancel_token.h"
+#include "fiberthread/cancel_token.h"
 
 #include "sched/fiber.h"
-#include "sync/fiber_mutex.h"
+#include "fiberthread/fiber_mutex.h"
 
 #if defined(FIBERTHREAD_DEBUG_CHECKS)
 #include <stdlib.h>

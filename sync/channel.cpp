@@ -1,13 +1,13 @@
-#include "sync/channel.h"
+#include "fiberthread/channel.h"
 
 #include <stdlib.h>
 
 #include <initializer_list>
 
 #include "sched/chaos.h"
-#include "sched/deadlock.h"
-#include "sched/report.h"
-#include "sched/watch.h"
+#include "sched/observe/deadlock.h"
+#include "sched/observe/report.h"
+#include "sched/observe/watch.h"
 #include "sync/channel_core.h"
 #include "sync/checks.h"
 #include "sync/parking_lot.h"

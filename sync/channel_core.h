@@ -1,4 +1,4 @@
-// The inside of a channel, for channel.cpp and select.cpp: values are bytes here. Not a public header.
+// The inside of a channel, for channel.cpp and select.cpp: values are bytes here.
 //
 // Two words count the values that were ever sent into the ring (`tail`) and ever taken out of it (`head`). Who raises one by a
 // compare-and-swap has that position, fills or empties its cell, and then says so by the cell's `turn`; everybody else may go on
@@ -24,7 +24,7 @@
 
 #include "sched/fiber.h"
 #include "sched/spinlock.h"
-#include "sync/channel.h"
+#include "fiberthread/channel.h"
 
 namespace fiberthread {
 

@@ -1,5 +1,5 @@
 // Misuse of objects, caught in builds with FIBERTHREAD_DEBUG_CHECKS: the program ends with a line that says what was wrong. In other
-// builds the calls cost nothing. Not a public header.
+// builds the calls cost nothing.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-#include "sync/deadline.h"
+#include "fiberthread/deadline.h"
 
 #include "sched/fiber.h"
 

@@ -1,7 +1,7 @@
-#include "sync/fair_fiber_mutex.h"
+#include "fiberthread/fair_fiber_mutex.h"
 
 #include "sched/fiber.h"
-#include "sync/deadline.h"
+#include "fiberthread/deadline.h"
 #include "sync/times.h"
 
 namespace fiberthread {

@@ -1,11 +1,11 @@
-#include "sync/fiber_futex.h"
+#include "fiberthread/fiber_futex.h"
 
 #include <errno.h>
 
 #include "sched/chaos.h"
 #include "sched/fiber.h"
 #include "sync/parking_lot.h"
-#include "sync/deadline.h"
+#include "fiberthread/deadline.h"
 #include "sync/times.h"
 
 namespace fiberthread {

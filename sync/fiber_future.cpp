@@ -1,4 +1,4 @@
-#include "sync/fiber_future.h"
+#include "fiberthread/fiber_future.h"
 
 #include "sched/chaos.h"
 #include "sched/embedder.h"

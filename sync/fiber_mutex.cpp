@@ -1,4 +1,4 @@
-#include "sync/fiber_mutex.h"
+#include "fiberthread/fiber_mutex.h"
 
 #include "sched/chaos.h"
 #include "sched/fiber.h"

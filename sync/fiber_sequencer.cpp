@@ -1,10 +1,10 @@
-#include "sync/fiber_sequencer.h"
+#include "fiberthread/fiber_sequencer.h"
 
 #include <errno.h>
 
 #include "sched/chaos.h"
 #include "sched/fiber.h"
-#include "sync/deadline.h"
+#include "fiberthread/deadline.h"
 #include "sync/times.h"
 
 namespace fiberthread {

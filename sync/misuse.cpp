@@ -1,4 +1,4 @@
-#include "sync/misuse.h"
+#include "fiberthread/misuse.h"
 
 #include "sync/checks.h"
 

@@ -1,4 +1,4 @@
-#include "sync/mutex.h"
+#include "fiberthread/mutex.h"
 
 #include <errno.h>
 

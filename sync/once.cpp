@@ -1,4 +1,4 @@
-#include "sync/once.h"
+#include "fiberthread/once.h"
 
 #include "sync/checks.h"
 #include "sync/park_error.h"

@@ -1,4 +1,4 @@
-// A wait in the parking lot as the public interface has it: ends by an error number, and by cancellation. Not a public header.
+// A wait in the parking lot as the public interface has it: ends by an error number, and by cancellation.
 #pragma once
 #include <cerrno>
 

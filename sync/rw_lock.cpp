@@ -1,4 +1,4 @@
-#include "sync/rw_lock.h"
+#include "fiberthread/rw_lock.h"
 
 #include "sync/checks.h"
 #include "sync/park_error.h"

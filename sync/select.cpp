@@ -3,7 +3,7 @@
 // channel stays as it is from when a case is queued there (channel_core.h), there is one moment at which none of them could.
 #include "sched/arch/arch.h"
 #include "sched/chaos.h"
-#include "sched/watch.h"
+#include "sched/observe/watch.h"
 #include "sync/channel_core.h"
 #include "sync/parking_lot.h"
 #include "sync/times.h"

@@ -1,4 +1,4 @@
-#include "sync/semaphore.h"
+#include "fiberthread/semaphore.h"
 
 #include "sync/checks.h"
 #include "sync/park_error.h"

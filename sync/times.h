@@ -1,4 +1,4 @@
-// Times as the public interface has them. Not a public header.
+// Times as the public interface has them.
 #pragma once
 #include <cstdint>
 

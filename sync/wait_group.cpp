@@ -1,4 +1,4 @@
-#include "sync/wait_group.h"
+#include "fiberthread/wait_group.h"
 
 #include "sync/checks.h"
 #include "sync/park_error.h"

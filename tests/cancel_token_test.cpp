@@ -1,5 +1,5 @@
 // CancelToken: whom it ends, and when it no longer does.
-#include "sync/cancel_token.h"
+#include "fiberthread/cancel_token.h"
 
 #include "tests/test.h"
 
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "sched/worker.h"
-#include "sync/fiber.h"
+#include "fiberthread/fiber.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;

@@ -2,7 +2,7 @@
 // (`make soak` and builds with SANITIZE=address are for many); half of the threads are kernel threads that are none of ours. Run with
 // FIBERTHREAD_CHAOS, or without: then it switches that on by itself.
 // alone: sync
-#include "sync/channel.h"
+#include "fiberthread/channel.h"
 
 #include "tests/test.h"
 
@@ -15,8 +15,8 @@
 
 #include "sched/chaos.h"
 #include "sync/channel_core.h"
-#include "sync/rw_lock.h"
-#include "sync/semaphore.h"
+#include "fiberthread/rw_lock.h"
+#include "fiberthread/semaphore.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;

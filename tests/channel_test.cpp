@@ -1,6 +1,6 @@
 // Channel: order, hand-over, room, closing, handles, deadlines, cancellation, and that no value is lost, doubled or leaked.
 // alone: sync
-#include "sync/channel.h"
+#include "fiberthread/channel.h"
 
 #include "tests/test.h"
 
@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "sched/report.h"
+#include "sched/observe/report.h"
 #include "sync/channel_core.h"
 #ifndef ALONE
-#include "sync/fiber.h"
+#include "fiberthread/fiber.h"
 #endif
 #include "tests/sync_threads.h"
 

@@ -1,5 +1,5 @@
 // Cords: what each sentence about them in fiberthread.h says, for users in the cord, in others, in fibers and in kernel threads.
-#include "sync/cord.h"
+#include "fiberthread/cord.h"
 
 #include "tests/test.h"
 

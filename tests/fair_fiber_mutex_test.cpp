@@ -1,6 +1,6 @@
 // FairFiberMutex: exclusion, strictly in the order of the calls, and tickets that are given up pass the mutex on.
 // alone: sync
-#include "sync/fair_fiber_mutex.h"
+#include "fiberthread/fair_fiber_mutex.h"
 
 #include "tests/test.h"
 
@@ -15,7 +15,7 @@
 #include <mutex>
 #include <string>
 
-#include "sync/fiber_mutex.h"
+#include "fiberthread/fiber_mutex.h"
 #include "tests/linearize.h"
 #include "tests/sync_threads.h"
 

@@ -1,6 +1,6 @@
-// The fiber API (sync/fiberthread.h, sync/fiber.h): each sentence of its contract. tests/programs/quick/fiber_api.sh runs this with one
+// The fiber API (sync/include/fiberthread/fiberthread.h, sync/include/fiberthread/fiber.h): each sentence of its contract. tests/programs/quick/fiber_api.sh runs this with one
 // and many workers, under FIBERTHREAD_CHAOS and on NPTL as well.
-#include "sync/fiber.h"
+#include "fiberthread/fiber.h"
 
 #include "tests/test.h"
 

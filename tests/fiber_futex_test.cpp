@@ -1,6 +1,6 @@
 // FiberFutex: counts are reached, wake-ups arrive once and in order, and the futex may go when a wait has returned.
 // alone: sync
-#include "sync/fiber_futex.h"
+#include "fiberthread/fiber_futex.h"
 
 #include "tests/test.h"
 
@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include "sync/semaphore.h"
+#include "fiberthread/semaphore.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;

@@ -1,6 +1,6 @@
 // FiberFuture: set once, seen by the one who waits, however he does it; given up in time; gone as soon as it is seen.
 // alone: sync
-#include "sync/fiber_future.h"
+#include "fiberthread/fiber_future.h"
 
 #include "tests/test.h"
 
@@ -14,9 +14,9 @@
 #include <initializer_list>
 #include <string>
 
-#include "sync/fair_fiber_mutex.h"
-#include "sync/fiber_sequencer.h"
-#include "sync/channel.h"
+#include "fiberthread/fair_fiber_mutex.h"
+#include "fiberthread/fiber_sequencer.h"
+#include "fiberthread/channel.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;

@@ -1,6 +1,6 @@
 // FiberMutex: exclusion, no waiter forgotten or starved, timeouts, and waiters that come from another queue.
 // alone: sync
-#include "sync/fiber_mutex.h"
+#include "fiberthread/fiber_mutex.h"
 
 #include "tests/test.h"
 

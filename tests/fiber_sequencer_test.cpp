@@ -1,7 +1,7 @@
 // FiberSequencer, and FiberEvent, which is one: counts only grow, whoever waits is woken when his has come, in order, and a wait that
 // is given up is gone.
 // alone: sync
-#include "sync/fiber_sequencer.h"
+#include "fiberthread/fiber_sequencer.h"
 
 #include "tests/test.h"
 
@@ -15,7 +15,7 @@
 #include <memory>
 #include <string>
 
-#include "sync/fiber_event.h"
+#include "fiberthread/fiber_event.h"
 #include "tests/linearize.h"
 #include "tests/sync_threads.h"
 

@@ -1,7 +1,7 @@
 // Mutex, Channel and select are linearizable: short histories of fibers and kernel threads that are none, recorded and checked.
 // alone: sync
-#include "sync/channel.h"
-#include "sync/mutex.h"
+#include "fiberthread/channel.h"
+#include "fiberthread/mutex.h"
 
 #include "tests/test.h"
 

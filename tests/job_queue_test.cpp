@@ -1,5 +1,5 @@
 // JobQueue: what each sentence of job_queue.h says, from fibers and from kernel threads.
-#include "sync/job_queue.h"
+#include "fiberthread/job_queue.h"
 
 #include "tests/test.h"
 
@@ -23,10 +23,10 @@
 
 #include "sched/chaos.h"
 #include "sched/worker.h"
-#include "sync/fiber_futex.h"
-#include "sync/fiberthread.h"
-#include "sync/fiber.h"
-#include "sync/semaphore.h"
+#include "fiberthread/fiber_futex.h"
+#include "fiberthread/fiberthread.h"
+#include "fiberthread/fiber.h"
+#include "fiberthread/semaphore.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;

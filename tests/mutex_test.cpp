@@ -1,6 +1,6 @@
 // Mutex and ConditionVariable: exclusion, FIFO, no waiter and no notification forgotten, deadlines and cancellation.
 // alone: sync
-#include "sync/mutex.h"
+#include "fiberthread/mutex.h"
 
 #include "tests/test.h"
 
@@ -13,7 +13,7 @@
 #include <mutex>
 #include <vector>
 
-#include "sync/deadline.h"
+#include "fiberthread/deadline.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;

@@ -1,5 +1,5 @@
 // Nursery: what each sentence of nursery.h says, with owners that are fibers and owners that are kernel threads.
-#include "sync/nursery.h"
+#include "fiberthread/nursery.h"
 
 #include "tests/test.h"
 
@@ -14,7 +14,7 @@
 
 #include "sched/chaos.h"
 #include "sched/worker.h"
-#include "sync/channel.h"
+#include "fiberthread/channel.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;

@@ -1,6 +1,6 @@
 // Once: one call, and nobody goes on before it has returned.
 // alone: sync
-#include "sync/once.h"
+#include "fiberthread/once.h"
 
 #include "tests/test.h"
 

@@ -1,6 +1,6 @@
 // RwLock: exclusion, phases in FIFO order, nobody forgotten when others give up.
 // alone: sync
-#include "sync/rw_lock.h"
+#include "fiberthread/rw_lock.h"
 
 #include "tests/test.h"
 

@@ -1,6 +1,6 @@
 // select: which case is chosen, that it is exactly one, waiting, default, deadlines, cancellation, closing.
 // alone: sync
-#include "sync/channel.h"
+#include "fiberthread/channel.h"
 
 #include "tests/test.h"
 

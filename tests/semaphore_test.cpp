@@ -1,6 +1,6 @@
 // Semaphore: permits are neither lost nor doubled, go out in FIFO order, and waits end as they should.
 // alone: sync
-#include "sync/semaphore.h"
+#include "fiberthread/semaphore.h"
 
 #include "tests/test.h"
 

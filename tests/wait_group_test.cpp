@@ -1,6 +1,6 @@
 // WaitGroup, Latch and Barrier: who waits goes on when all have come, and not before.
 // alone: sync
-#include "sync/wait_group.h"
+#include "fiberthread/wait_group.h"
 
 #include "tests/test.h"
 

@@ -3,7 +3,7 @@
 # The examples in bench-scripts do what they say, on 1, 2 and 16 workers.
 . "$(dirname "$0")/../lib.sh"
 ulimit -c 0
-bin="$BUILD/bench"
+bin="$BUILD/examples"
 cd "$TMP" || exit 1
 run() { timeout -k 5 100 "$bin/$@" 2>"$TMP/err"; }
 expect() { # WHAT FOUND EXPECTED
@@ -16,48 +16,48 @@ primes=$(awk 'NF == 2 { n++; s += $2 } END { printf "primes: %d, sum %d", n, s }
 others=$(awk 'NF != 2 { sub(":", "", $1); n++; s += $1 } END { printf "composites and 1: %d, sum %d", n, s }' "$TMP/factors")
 grey() { # a P5 with a comment, 50 x 40
   printf 'P5 # grey\n50\n40 255\n'
-  head -c 2000 "$bin/example_filter"
+  head -c 2000 "$bin/filter"
 }
 grey >"$TMP/grey"
 
 for FIBERTHREAD_WORKERS in 1 2 16; do
   export FIBERTHREAD_WORKERS
   # fetch: all pages, whatever the order; the time limit and the first error end what waits.
-  expect fetch "$(run example_fetch --pages 60 --delay 2 --at-once 10 | sed 's/1:[0-9]*\//1:PORT\//' | tee "$TMP/fetched.$FIBERTHREAD_WORKERS" | tail -n 1)" \
+  expect fetch "$(run fetch --pages 60 --delay 2 --at-once 10 | sed 's/1:[0-9]*\//1:PORT\//' | tee "$TMP/fetched.$FIBERTHREAD_WORKERS" | tail -n 1)" \
     "60 of 60 pages, $(for ((i = 0; i < 60; i++)); do for ((k = 0; k <= i; k++)); do echo "page $i, line $k"; done; done | wc -c) bytes"
   cmp -s "$TMP/fetched.1" "$TMP/fetched.$FIBERTHREAD_WORKERS" || fail "fetch: other pages on $FIBERTHREAD_WORKERS workers"
   [ "$(grep -c ': 200, ' "$TMP/fetched.1")" = 60 ] || fail "fetch: not 60 lines"
-  run example_fetch --pages 5 --delay 100000 --limit 50 >"$TMP/out" && fail "fetch: the time limit is no failure"
+  run fetch --pages 5 --delay 100000 --limit 50 >"$TMP/out" && fail "fetch: the time limit is no failure"
   expect "fetch with a limit" "$(tail -n 1 "$TMP/out")" "0 of 5 pages, 0 bytes: Connection timed out"
   expect "fetch without a limit" "$(grep -c 'Operation canceled$' "$TMP/out")" 5
-  run example_fetch --strict http://127.0.0.1:1/ ftp://x/ >"$TMP/out" && fail "fetch: an error is no failure"
-  run example_fetch http://127.0.0.1:1/ ftp://x/ >"$TMP/out" && fail "fetch: errors are no failure"
+  run fetch --strict http://127.0.0.1:1/ ftp://x/ >"$TMP/out" && fail "fetch: an error is no failure"
+  run fetch http://127.0.0.1:1/ ftp://x/ >"$TMP/out" && fail "fetch: errors are no failure"
   expect "fetch of nothing" "$(cat "$TMP/out")" "http://127.0.0.1:1/: Connection refused
 ftp://x/: Protocol not supported
 0 of 2 pages, 0 bytes"
 
   for arguments in "" "1 0" "7 3"; do
-    expect "pipeline $arguments" "$(run example_pipeline 5000 $arguments)" "$primes
+    expect "pipeline $arguments" "$(run pipeline 5000 $arguments)" "$primes
 $others"
   done
 
-  run example_filter --make 161x90 made || fail "filter: cannot make a picture: $(cat "$TMP/err")"
+  run filter --make 161x90 made || fail "filter: cannot make a picture: $(cat "$TMP/err")"
   expect "the size of a picture" "$(wc -c <made)" $((161 * 90 * 3 + $(printf 'P6\n161 90\n255\n' | wc -c)))
   for picture in made grey; do
-    expect "filter $picture" "$(run example_filter --check "$picture")" "the same"
-    run example_filter --serial "$picture" "$picture.serial" && run example_filter - - <"$picture" >"$picture.parallel" || fail "filter $picture: $(cat "$TMP/err")"
+    expect "filter $picture" "$(run filter --check "$picture")" "the same"
+    run filter --serial "$picture" "$picture.serial" && run filter - - <"$picture" >"$picture.parallel" || fail "filter $picture: $(cat "$TMP/err")"
     cmp "$picture.serial" "$picture.parallel" || fail "filter $picture: differs on $FIBERTHREAD_WORKERS workers"
     cmp -s "$picture" "$picture.serial" && fail "filter $picture: nothing was done"
   done
-  echo P4 | run example_filter - out && fail "filter: took what is no picture"
+  echo P4 | run filter - out && fail "filter: took what is no picture"
 
   # chat
   rm -f "$TMP/port"
-  "$bin/example_chat" >"$TMP/port" 2>"$TMP/err" &
+  "$bin/chat" >"$TMP/port" 2>"$TMP/err" &
   server=$!
   for ((i = 0; i < 500; i++)); do [ -s "$TMP/port" ] && break; sleep 0.02; done
   port=$(sed -n 's/listening on port //p' "$TMP/port")
-  expect "chat" "$(run example_chat --load "$port" 16 40)" "9600 of 9600 lines heard"
+  expect "chat" "$(run chat --load "$port" 16 40)" "9600 of 9600 lines heard"
   line() { IFS= read -r -t 30 -u "$1" answer || fail "chat: no answer on $FIBERTHREAD_WORKERS workers"; }
   exec 5<>"/dev/tcp/127.0.0.1/$port" 6<>"/dev/tcp/127.0.0.1/$port" 7<>"/dev/tcp/127.0.0.1/$port" || fail "chat: no connection"
   echo ann >&5
@@ -90,8 +90,8 @@ $others"
   wait $server 2>/dev/null
 
   # philosophers: unmodified
-  expect "philosophers in order" "$(LD_PRELOAD="$LIBRARY" run example_philosophers --ordered 7 200)" "7 philosophers have had 1400 meals"
-  FIBERTHREAD_DEADLOCK=abort LD_PRELOAD="$LIBRARY" timeout -s KILL 100 "$bin/example_philosophers" 4 >"$TMP/out" 2>"$TMP/err"
+  expect "philosophers in order" "$(LD_PRELOAD="$LIBRARY" run philosophers --ordered 7 200)" "7 philosophers have had 1400 meals"
+  FIBERTHREAD_DEADLOCK=abort LD_PRELOAD="$LIBRARY" timeout -s KILL 100 "$bin/philosophers" 4 >"$TMP/out" 2>"$TMP/err"
   expect "philosophers' end" $? 134
   grep -q ': deadlock: ' "$TMP/err" || fail "philosophers: no report: $(cat "$TMP/err")"
   for i in 0 1 2 3; do
@@ -100,5 +100,5 @@ $others"
   done
   grep -q "cycle: fiber [0-9]* 'philosopher 0' waits.*held by fiber [0-9]* 'philosopher 0'$" "$TMP/err" || fail "philosophers: no cycle: $(cat "$TMP/err")"
 done
-expect "philosophers without the library" "$(run example_philosophers --ordered 7 200)" "7 philosophers have had 1400 meals"
+expect "philosophers without the library" "$(run philosophers --ordered 7 200)" "7 philosophers have had 1400 meals"
 exit 0

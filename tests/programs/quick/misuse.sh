@@ -15,7 +15,7 @@ while read -r o; do
   [ -e "$top/$source" ] && objects+=("$o")
 done < <(find "$BUILD"/obj/{sched,sync,shim,preload} -name '*.o')
 for name in $checked; do sources+=("$top/sync/$name.cpp"); done
-g++ -std=c++20 -g -w -I"$top" -fno-exceptions -fno-rtti -DFIBERTHREAD_DEBUG_CHECKS -o "$TMP/misuse" "$(dirname "$0")/../src/misuse.cpp" \
+g++ -std=c++20 -g -w -I"$top" -I"$top/sync/include" -fno-exceptions -fno-rtti -DFIBERTHREAD_DEBUG_CHECKS -o "$TMP/misuse" "$(dirname "$0")/../src/misuse.cpp" \
   "${sources[@]}" "${objects[@]}" -pthread || fail "g++ failed"
 "$TMP/misuse" none 2>"$TMP/err" || fail "right use was taken for misuse: $(cat "$TMP/err")"
 n=0

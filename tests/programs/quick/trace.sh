@@ -229,7 +229,7 @@ grep -q '^fiberthread: signal: fiber [0-9]* gets .*10$' err || fail "debug signa
 for word in 'channel:waits to send to 0x' 'channel:waited to send, and sent to 0x' 'channel:waits to receive from 0x' \
   'channel:waited to receive, and received from 0x' 'channel:closes 0x' \
   'select:waits; cases: 2' 'select:takes case 0' 'select:takes case 1' 'select:finds closed: case [01]'; do
-  env FIBERTHREAD_DEBUG=${word%%:*} FIBERTHREAD_WORKERS=1 "$BUILD/bench/example_pipeline" 100 2 1 >out 2>err || fail "debug $word: status $?"
+  env FIBERTHREAD_DEBUG=${word%%:*} FIBERTHREAD_WORKERS=1 "$BUILD/examples/pipeline" 100 2 1 >out 2>err || fail "debug $word: status $?"
   grep -q "^fiberthread: ${word%%:*}: .*${word#*:}" err || fail "debug $word: $(head err)"
   [ "$(head -n 1 out)" = "primes: 25, sum 1060" ] || fail "debug $word: $(cat out)"
 done

@@ -5,11 +5,11 @@
 
 #include <new>
 
-#include "sync/mutex.h"
-#include "sync/once.h"
-#include "sync/rw_lock.h"
-#include "sync/semaphore.h"
-#include "sync/wait_group.h"
+#include "fiberthread/mutex.h"
+#include "fiberthread/once.h"
+#include "fiberthread/rw_lock.h"
+#include "fiberthread/semaphore.h"
+#include "fiberthread/wait_group.h"
 
 using namespace fiberthread;
 

@@ -1,4 +1,4 @@
-#include "sched/dumper.h"
+#include "sched/observe/dumper.h"
 
 #include <dlfcn.h>
 #include <errno.h>

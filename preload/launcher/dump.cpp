@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "preload/launcher.h"
-#include "preload/symbols.h"
+#include "preload/launcher/launcher.h"
+#include "preload/launcher/symbols.h"
 
 namespace fiberthread {
 namespace {

@@ -1,9 +1,9 @@
 // An image filter, cut into jobs. What it shows: a loop over rows that becomes parallel by one call, parallel_for, with parts whose size
 // nobody has to choose; and two stages that run side by side, with parallel_invoke.
 //
-//   build/bench/example_filter [--serial] [--radius N] [--times N] IN OUT    IN and OUT are PGM (P5) or PPM (P6); "-" is stdin or stdout
-//   build/bench/example_filter --make WIDTHxHEIGHT OUT                       makes a picture to try it with
-//   build/bench/example_filter --check [--radius N] IN                       filters it both ways and compares
+//   build/examples/filter [--serial] [--radius N] [--times N] IN OUT    IN and OUT are PGM (P5) or PPM (P6); "-" is stdin or stdout
+//   build/examples/filter --make WIDTHxHEIGHT OUT                       makes a picture to try it with
+//   build/examples/filter --check [--radius N] IN                       filters it both ways and compares
 //
 // The filter: a Gaussian blur of this radius, and the edges of the blurred picture (Sobel) drawn dark over it.
 #include <fiberthread/job_queue.h>
@@ -28,7 +28,7 @@ struct Image {
 };
 
 [[noreturn]] static void fail(const char* what, const char* name) {
-  std::fprintf(stderr, "example_filter: %s: %s\n", name, what);
+  std::fprintf(stderr, "filter: %s: %s\n", name, what);
   std::exit(1);
 }
 
@@ -174,8 +174,8 @@ static Image make(size_t width, size_t height) {
 }
 
 static int usage() {
-  std::fprintf(stderr, "usage: example_filter [--serial] [--radius N] [--times N] IN OUT\n"
-                       "       example_filter --make WIDTHxHEIGHT OUT\n       example_filter --check [--radius N] IN\n");
+  std::fprintf(stderr, "usage: filter [--serial] [--radius N] [--times N] IN OUT\n"
+                       "       filter --make WIDTHxHEIGHT OUT\n       filter --check [--radius N] IN\n");
   return 2;
 }
 

@@ -8,7 +8,7 @@
 //
 // It runs on sysmon: no libc lock, no memory allocation. A deadlock is final, so one report per process is all that there
 // can be; if something ran afterwards all the same, a second one would be as wrong as the first.
-#include "sched/deadlock.h"
+#include "sched/observe/deadlock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,12 +17,12 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 
-#include "sched/dumper.h"
+#include "sched/observe/dumper.h"
 #include "sched/preempt.h"
 #include "sched/reaper.h"
-#include "sched/report.h"
+#include "sched/observe/report.h"
 #include "sched/stack.h"
-#include "sched/watch.h"
+#include "sched/observe/watch.h"
 #include "sched/worker.h"
 
 namespace fiberthread {

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "preload/launcher.h"
+#include "preload/launcher/launcher.h"
 #include "preload/options.h"
 
 namespace {

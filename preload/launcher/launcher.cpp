@@ -17,7 +17,7 @@
 
 #include <initializer_list>
 
-#include "preload/launcher.h"
+#include "preload/launcher/launcher.h"
 #include "preload/options.h"
 
 using namespace fiberthread;

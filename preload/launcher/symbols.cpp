@@ -1,4 +1,4 @@
-#include "preload/symbols.h"
+#include "preload/launcher/symbols.h"
 
 #include <cxxabi.h>
 #include <dlfcn.h>

@@ -26,7 +26,7 @@
 #include <initializer_list>
 #include <set>
 
-#include "preload/launcher.h"
+#include "preload/launcher/launcher.h"
 #include "sched/arch/arch.h"
 #include FIBERTHREAD_CPU(registers.h)
 

@@ -16,8 +16,8 @@
 #include <initializer_list>
 #include <map>
 
-#include "preload/launcher.h"
-#include "preload/target.h"
+#include "preload/launcher/launcher.h"
+#include "preload/launcher/target.h"
 
 namespace fiberthread {
 namespace {

@@ -7,8 +7,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "sched/text.h"
-#include "sched/trace.h"
+#include "sched/observe/text.h"
+#include "sched/observe/trace.h"
 
 namespace fiberthread {
 

@@ -1,4 +1,4 @@
-#include "sched/trace.h"
+#include "sched/observe/trace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,8 +11,8 @@
 #include "sched/arch/arch.h"
 #include "sched/poller.h"
 #include "sched/stack.h"
-#include "sched/text.h"
-#include "sched/trace_text.h"
+#include "sched/observe/text.h"
+#include "sched/observe/trace_text.h"
 #include "sched/worker.h"
 
 namespace fiberthread {

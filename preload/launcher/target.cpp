@@ -1,4 +1,4 @@
-#include "preload/target.h"
+#include "preload/launcher/target.h"
 
 #include <dirent.h>
 #include <elf.h>

@@ -6,7 +6,7 @@
 // chunk under a lock, which is nested in no other and has none inside.
 #pragma once
 #include "sched/spinlock.h"
-#include "sched/watch.h"
+#include "sched/observe/watch.h"
 
 namespace fiberthread {
 

@@ -2,8 +2,8 @@
 // all of it has, at the first error, or at a time limit: also what is inside a read then ends), a semaphore as the limit of what
 // is done at once, and code that reads as if it were serial.
 //
-//   build/bench/example_fetch [--at-once N] [--limit MS] [--strict] http://HOST[:PORT]/PATH…
-//   build/bench/example_fetch [the same] [--pages N] [--delay MS]     from a server of its own, which takes MS for each page
+//   build/examples/fetch [--at-once N] [--limit MS] [--strict] http://HOST[:PORT]/PATH…
+//   build/examples/fetch [the same] [--pages N] [--delay MS]     from a server of its own, which takes MS for each page
 //
 // Prints a line for each page in the order of the arguments: status, bytes, checksum. --strict: the first that fails ends all.
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-// The C interface of fibers (sync/fiberthread.h), on which the C++ one stands.
+// The C interface of fibers (sync/include/fiberthread/fiberthread.h), on which the C++ one stands.
 //
 // A handle is the address of the fiber's record, whose bits that are always the same have part of the record's serial number in them.
 // Records are type-stable, so what an old handle points to can be looked at for ever, and the serial tells whether the fiber is
@@ -6,7 +6,7 @@
 //
 // Where threads are NPTL's, a fiber is a kernel thread with a record, made by libc's pthread_create when the fiber is made: it
 // waits until it is started. Its record stays until it is joined or, not joinable, has ended.
-#include "sync/fiberthread.h"
+#include "fiberthread/fiberthread.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,11 +1,11 @@
 // Dining philosophers: a program of plain POSIX threads that knows nothing of fibers. What it shows: a deadlock that on NPTL is silence
 // is a report under fiberthread, with each wait, its owner and the cycle; and that with the forks taken in order there is none.
 //
-//   build/bench/example_philosophers [--ordered] [PHILOSOPHERS [MEALS]]
+//   build/examples/philosophers [--ordered] [PHILOSOPHERS [MEALS]]
 //
-//   LD_PRELOAD=build/libfiberthread.so build/bench/example_philosophers            the report, then it waits for ever (Ctrl-C)
-//   FIBERTHREAD_DEADLOCK=abort LD_PRELOAD=… build/bench/example_philosophers       the report, then SIGABRT
-//   LD_PRELOAD=build/libfiberthread.so build/bench/example_philosophers --ordered  all have their meals
+//   LD_PRELOAD=build/libfiberthread.so build/examples/philosophers            the report, then it waits for ever (Ctrl-C)
+//   FIBERTHREAD_DEADLOCK=abort LD_PRELOAD=… build/examples/philosophers       the report, then SIGABRT
+//   LD_PRELOAD=build/libfiberthread.so build/examples/philosophers --ordered  all have their meals
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

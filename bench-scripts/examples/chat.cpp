@@ -1,8 +1,8 @@
 // A chat server, and a load for it. What it shows: two fibers for each connection that read and write as if they were alone, with a
 // channel between them; and a room that needs no locks, since it lives in a cord, whose callbacks run one after the other.
 //
-//   build/bench/example_chat [PORT]                          serves (0, the default: a free port, which it prints); try telnet
-//   build/bench/example_chat --load PORT CLIENTS MESSAGES    each client says so many lines, and waits for what all say
+//   build/examples/chat [PORT]                          serves (0, the default: a free port, which it prints); try telnet
+//   build/examples/chat --load PORT CLIENTS MESSAGES    each client says so many lines, and waits for what all say
 //
 // The protocol is lines. The first is a name: answered by "+name", or "-taken" and an end. Then each line is said to all the others, as
 // "name: line". "/who" is answered by "+names"; "/quit" ends. Who does not read what the others say for too long is put out.
@@ -154,7 +154,7 @@ static int run_server(int port) {
   socklen_t size = sizeof address;
   if (bind(listener, reinterpret_cast<sockaddr*>(&address), size) || listen(listener, 1024) ||
       getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size)) {
-    std::perror("example_chat");
+    std::perror("chat");
     return 1;
   }
   std::printf("listening on port %d\n", ntohs(address.sin_port));
@@ -163,7 +163,7 @@ static int run_server(int port) {
   Room room;
   Cord cord("room");
   if (cord.error()) {
-    std::fprintf(stderr, "example_chat: no room: %s\n", std::strerror(cord.error()));
+    std::fprintf(stderr, "chat: no room: %s\n", std::strerror(cord.error()));
     return 1;
   }
   Nursery clients;

@@ -1,10 +1,10 @@
-#include "sync/nursery.h"
+#include "fiberthread/nursery.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 #include "sched/fiber.h"
-#include "sync/fiber_mutex.h"
+#include "fiberthread/fiber_mutex.h"
 
 namespace fiberthread {
 

@@ -2,7 +2,7 @@
 // what feeds them is closed, work that is shared among the receivers of one channel, a select over channels with a time limit, and
 // a nursery that holds all of it.
 //
-//   build/bench/example_pipeline [NUMBERS [WORKERS [ROOM]]]    default 200000 4 64; ROOM is that of each channel
+//   build/examples/pipeline [NUMBERS [WORKERS [ROOM]]]    default 200000 4 64; ROOM is that of each channel
 //
 //     numbers ──▶ worker ──▶ primes ────▶ select: counts and sums up
 //            └──▶ worker ──▶ composites ─┘

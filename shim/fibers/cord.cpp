@@ -8,9 +8,9 @@
 
 #include "sched/cord.h"
 #include "sched/worker.h"
-#include "sync/deadline.h"
-#include "sync/fiber_futex.h"
-#include "sync/fiberthread.h"
+#include "fiberthread/deadline.h"
+#include "fiberthread/fiber_futex.h"
+#include "fiberthread/fiberthread.h"
 #include "sync/parking_lot.h"
 #include "sync/times.h"
 

@@ -7,7 +7,7 @@
 
 #include "sched/fiber.h"
 #include "sched/syscall.h"
-#include "sched/text.h"
+#include "sched/observe/text.h"
 
 namespace fiberthread {
 

@@ -1,4 +1,4 @@
-#include "sched/watch.h"
+#include "sched/observe/watch.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -7,8 +7,8 @@
 
 #include "sched/accounting.h"
 #include "sched/arch/arch.h"
-#include "sched/text.h"
-#include "sched/trace.h"
+#include "sched/observe/text.h"
+#include "sched/observe/trace.h"
 #include "sched/worker.h"
 
 namespace fiberthread {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "sched/report.h"
+#include "sched/observe/report.h"
 
 namespace fiberthread {
 

@@ -1,4 +1,4 @@
-#include "sync/job_queue.h"
+#include "fiberthread/job_queue.h"
 
 #include <errno.h>
 
@@ -6,8 +6,8 @@
 
 #include "sched/chaos.h"
 #include "sched/worker.h"
-#include "sync/deadline.h"
-#include "sync/fiberthread.h"
+#include "fiberthread/deadline.h"
+#include "fiberthread/fiberthread.h"
 #include "sync/parking_lot.h"
 #include "sync/times.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "preload/target.h"
+#include "preload/launcher/target.h"
 
 namespace fiberthread {
 

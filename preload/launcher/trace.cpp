@@ -6,8 +6,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "preload/launcher.h"
-#include "sched/trace_text.h"
+#include "preload/launcher/launcher.h"
+#include "sched/observe/trace_text.h"
 
 int main_trace(int argc, char** argv) {
   if (argc == 2 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"))) {
