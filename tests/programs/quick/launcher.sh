@@ -131,7 +131,7 @@ gives 0 '(default: 10)' compare --help
 
 # Completion, as bash calls it.
 complete_() {
-  PATH=$BUILD:$PATH bash -c '. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fiberthread; printf "%s\n" "${COMPREPLY[@]}"' - "$top/preload/completion.bash" "$@"
+  PATH=$BUILD:$PATH bash -c '. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fiberthread; printf "%s\n" "${COMPREPLY[@]}"' - "$top/preload/packaging/completion.bash" "$@"
 }
 complete_ fiberthread --st | grep -qx -- --stack-size || fail "completion of an option"
 complete_ fiberthread --spawn = rou | grep -qx round-robin || fail "completion of a value"
