@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "sched/chaos.h"
+#include "sched/life/fork.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -68,5 +69,11 @@ void cord_each(CordRecord* c, bool (*visit)(FiberRecord*, void*), void* data) {
     for (; f; f = f->cord_next)
       if (!visit(f, data)) return;
 }
+
+FIBERTHREAD_IN_FORK_CHILD(Cords, [](FiberRecord*) {
+  for (Worker* w = all_workers(); w; w = w->all_next)
+    // That of one whose scheduler has ended may be freed already.
+    if (FiberRecord* f = w->bound; w->cord && f && f->state.load() != State::Done) w->cord->lock.reset();
+})
 
 }  // namespace fiberthread

@@ -22,6 +22,8 @@
 #include "sched/arch/context.h"
 #include "sched/spinlock.h"
 
+// Else the compiler takes the variables for those of another library, and looks for them in a table.
+#pragma GCC visibility push(hidden)
 namespace fiberthread {
 
 struct Worker;
@@ -118,7 +120,7 @@ struct alignas(64) FiberRecord {
   uint32_t queued_below = 0;             // those that the program's innermost handler has interrupted
   uint32_t clock_seen = 0;               // clock_settings when its last deadline with kFollowsRealtime was computed; 0: never
 
-  // Join-lock protocol (sched_join(), tests/models/join.pml).
+  // Join-lock protocol (life/join.h).
   SpinLock join_lock;
   std::atomic<uint32_t> done{0};
   std::atomic<bool> valid{false};        // its handle may be used: born, and neither joined nor ended detached
@@ -272,3 +274,4 @@ class Blocking {
 };
 
 }  // namespace fiberthread
+#pragma GCC visibility pop

@@ -12,6 +12,7 @@
 #include <new>
 
 #include "sched/chaos.h"
+#include "sched/life/fork.h"
 #include "sched/spinlock.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
@@ -507,7 +508,7 @@ void poll_wake() {
   raw_syscall(SYS_write, wake_fd.load(std::memory_order_relaxed), arg(&one), sizeof one);
 }
 
-void poll_reset() {
+FIBERTHREAD_IN_FORK_CHILD(Poller, [](FiberRecord*) {
   poll_give_back(epoll_fd);
   poll_give_back(wake_fd);
   open_lock.reset();
@@ -515,6 +516,6 @@ void poll_reset() {
   // Emptied, and not unmapped: a handler that forked may go back into a call that knows of its notes.
   for (uint32_t n = chunks.load(); n--;)
     if (Descriptor* c = table[n].load()) raw_syscall(SYS_madvise, arg(c), kChunk * sizeof(Descriptor), 4 /* MADV_DONTNEED */);
-}
+})
 
 }  // namespace fiberthread

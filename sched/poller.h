@@ -127,6 +127,5 @@ void poll_sleep(PollEvents& events, uint64_t deadline_ns);
 bool poll_dispatch(const PollEvents& events);
 void poll_wake();                       // ends the watcher's sleep
 int poll_descriptor();                  // epoll's own, which is readable when there are events; -1 without
-void poll_reset();                      // in the child of a fork
 
 }  // namespace fiberthread

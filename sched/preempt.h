@@ -1,4 +1,4 @@
-// Preemption of fibers that do not give way by themselves (DESIGN.md §5).
+// Preemption of fibers that do not give way by themselves.
 //
 // Each worker has an interval timer on its own CPU clock, so it never interrupts a system call and stands still while
 // the worker sleeps. Its signal runs on the worker's alternate stack and only decides; to preempt, it edits the

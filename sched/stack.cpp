@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "sched/glibc/tcb.h"
+#include "sched/life/fork.h"
 #include "sched/reaper.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
@@ -710,7 +711,7 @@ void stack_look_at_objects() {
 // would spin for ours. So in the child any of this may be half changed, and nothing is taken from it but which chunks there are and
 // how far they were ever used. Even of that, what was written last may be there without what was written before it, as a fork copies
 // page by page while other CPUs go on; so all words are set anew that later use relies on.
-void block_reset_after_fork(FiberRecord* survivor) {
+FIBERTHREAD_IN_FORK_CHILD(Blocks, [](FiberRecord* survivor) {
   // All other fibers are gone. Their TCBs left libc's list at the fork, so they are made anew when used again. Until
   // then their memory stays as it was, as that of dead threads does on NPTL: the child may look at what lies there.
   reaper_reset_after_fork();
@@ -762,6 +763,6 @@ void block_reset_after_fork(FiberRecord* survivor) {
       change(classes[k.cls], id, 0, unborn);
     }
   }
-}
+})
 
 }  // namespace fiberthread

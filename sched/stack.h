@@ -60,7 +60,6 @@ char* map_stack(size_t size, size_t guard);
 void stack_look_at_objects();
 
 // In the child of a fork.
-void block_reset_after_fork(FiberRecord* survivor);
 // ---- how blocks are kept; here for those who look from outside (preload/debug_layout.cpp) ----
 
 constexpr uint32_t kPerExtent = 64;

@@ -21,6 +21,7 @@
 
 #include "sched/accounting.h"
 #include "sched/chaos.h"
+#include "sched/life/fork.h"
 #include "sched/observe/deadlock.h"
 #include "sched/observe/dumper.h"
 #include "sched/embedder.h"
@@ -325,7 +326,7 @@ void sysmon_set_mask(uint64_t mask) {
   for (uint32_t d; static_cast<int32_t>((d = mask_done.load(std::memory_order_acquire)) - v) < 0;) futex_wait(&mask_done, d);
 }
 
-void sysmon_reset() {
+FIBERTHREAD_IN_FORK_CHILD(Sysmon, [](FiberRecord*) {
   asleep.store(kAwake);
   clock_watched.store(false);
   no_clock_timer.store(false);
@@ -342,7 +343,7 @@ void sysmon_reset() {
     poll_give_back(f.fd);
     f.thread = 0;
   }
-}
+})
 
 void sysmon_prepare() {
   wanted_mask.store(kIdleMask, std::memory_order_relaxed);  // until the main fiber says more

@@ -1,7 +1,7 @@
 // Slots, workers and the queues between them: the inside of the scheduler. Only `sched` and the few files of the embedder that
 // deal with kernel threads as such look in here.
 //
-// Lock order: TimerWheel → IdleLock → (Inbox, GlobalQueue). None is held across a switch or a blocking call.
+// Lock order: TimerWheel → idle lock → (Inbox, GlobalQueue). None is held across a switch or a blocking call.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -11,6 +11,8 @@
 #include "sched/queue.h"
 #include "sched/timer.h"
 
+// Else the compiler takes the variables for those of another library, and looks for them in a table.
+#pragma GCC visibility push(hidden)
 namespace fiberthread {
 
 constexpr uint32_t kMaxSlots = 256;
@@ -54,7 +56,7 @@ struct alignas(64) Worker {
   std::atomic<bool> oldest_due{false}; // sysmon's: once, the oldest comes first all the same
   uint64_t kernel_mask = 0;            // signal mask of the kernel thread
   bool timer_added = false;            // since it last went on to another fiber
-  bool searching = false;              // counted in Scheduler::searching
+  bool searching = false;              // counted in `searching`, run/idle.cpp
   // Free blocks of one class, and fibers' ids, without a lock; see stack.cpp.
   void* kept_class = nullptr;
   FiberRecord* kept = nullptr;
@@ -88,7 +90,7 @@ struct alignas(64) Worker {
   std::atomic<uint64_t> poked{0};      // signals that were sent here for our own sake, and may be pending still; the embedder's
   std::atomic<uint32_t> wake{0};       // futex: 1 = get up
   Worker* idle_next = nullptr;
-  bool idle = false;                   // in the idle list; under IdleLock
+  bool idle = false;                   // in the idle list; under the idle lock
   std::atomic<uint32_t> in_poller{0};  // sleeps there, not on `wake`
   char* stack = nullptr;
   size_t stack_size = 0;
@@ -160,7 +162,7 @@ inline Worker* this_worker() {
   return !me ? tls_worker : me->kernel ? nullptr : me->worker;
 }
 
-// ---- life (life.cpp) ----
+// ---- life/ ----
 
 // Starts the scheduler if it has not been, and makes the main kernel thread worker 0 if it calls. False if this libc
 // cannot be served: threads must be NPTL's then. Any native thread or fiber.
@@ -192,10 +194,6 @@ void unpark_in_order(FiberRecord* f);
 [[noreturn]] void sched_exit();
 // How many slots the program asks for; 0: it does not. FIBERTHREAD_WORKERS goes before it.
 void sched_set_concurrency(uint32_t slots);
-
-// Waits until f has ended and takes its result; f is recycled. The caller has made sure that it is the only joiner
-// (FiberRecord::joiner). Returns false at the deadline, or when an interrupt in `mask` is set; the caller is no joiner then.
-bool sched_join(FiberRecord* f, void** result, uint64_t deadline_ns, uint32_t interrupt_mask);
 
 // Gives f a kernel thread of its own, for what only the kernel can give; it stays there until it ends. Its next run is on
 // that thread; the caller, if it is f itself, is there on return. 0, EAGAIN (no memory, no threads), ESRCH (f has ended).
@@ -244,7 +242,7 @@ bool want_slots(uint32_t n);             // from now on there shall be n; false 
 uint32_t slots_wanted();
 uint32_t base_slots();                   // how many there are without growth
 uint32_t cpu_count();                    // that the process may use: by its affinity mask and its cgroup's quota
-void slots_reset();                      // in the child of a fork
+
 bool take_free_slot(Worker* w);
 void hold_slot(Worker* w, Slot* s);
 void enqueue_woken(FiberRecord* f);            // where a woken or new fiber goes: in front, if that place is free
@@ -288,10 +286,10 @@ void sysmon_set_mask(uint64_t mask);      // of the main fiber
 // From now on, waits with kFollowsRealtime end when that clock is set. Cheap but the first time.
 void sysmon_watch_clock();
 void sysmon_clock_was_set();             // ends them
-void sysmon_reset();
 int sysmon_tid();
 // Has Embedder::on_sysmon() called soon. From any context, signal handlers too.
 void sysmon_call();
-void sched_after_fork_child();
+
 
 }  // namespace fiberthread
+#pragma GCC visibility pop

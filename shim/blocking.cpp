@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "sched/arch/arch.h"
+#include "sched/life/fork.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
 #include "shim/cancel.h"
@@ -100,11 +101,11 @@ void note_file_time(uint64_t begun) {
   if (__builtin_expect(slow || n, 0)) slow_calls.store(slow ? kMemory : n - 1, std::memory_order_relaxed);  // others' counts may be lost
 }
 
-void blocking_reset_after_fork() {
+FIBERTHREAD_IN_FORK_CHILD(Blocking, [](FiberRecord*) {
   has_turn = false;
   at_disk.store(0, std::memory_order_relaxed);
   waiting.store(0, std::memory_order_relaxed);
-}
+})
 
 namespace {
 

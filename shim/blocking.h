@@ -48,6 +48,5 @@ long file_call(Plain plain, Raw raw, Nowait nowait) {
   return with_errno(r);
 }
 
-void blocking_reset_after_fork();
 
 }  // namespace fiberthread

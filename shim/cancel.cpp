@@ -19,6 +19,7 @@
 
 #include "sched/arch/arch.h"
 #include "sched/glibc/tcb.h"
+#include "sched/life/fork.h"
 #include "sched/preempt.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
@@ -367,10 +368,10 @@ void cancel_handler_over(FiberRecord* me, void* context) {
   if (cancel_pending(me)) end_libc_wait(me->tcb, static_cast<ucontext_t*>(context));
 }
 
-void cancel_reset_after_fork() {
+FIBERTHREAD_IN_FORK_CHILD(Cancel, [](FiberRecord*) {
   find_lock.reset();
   finder.store(0, std::memory_order_relaxed);
-}
+})
 
 }  // namespace fiberthread
 

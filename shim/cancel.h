@@ -39,7 +39,6 @@ void cancel_leave(FiberRecord* me, void* result);
 void cancel_poked(siginfo_t* info, void* context);
 // A handler that has interrupted `context` ends: if libc waits there, and a request came meanwhile, the wait ends.
 void cancel_handler_over(FiberRecord* me, void* context);
-void cancel_reset_after_fork();
 // It is being unwound because libc found the request at a cancellation point of its own.
 bool cancelled_by_libc(FiberRecord* me);
 // The thread ends by itself: from now on nothing cancels it.

@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
+#include "sched/life/fork.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
 #include "shim/export.h"
@@ -152,13 +153,13 @@ bool is_loopback(const sockaddr_storage& to) {
 }  // namespace
 
 // The rings are the parent's, and not mapped here.
-void connect_reset_after_fork() {
+FIBERTHREAD_IN_FORK_CHILD(Connect, [](FiberRecord*) {
   for (Ring& r : rings) {
     poll_give_back(r.fd);
     r.entries = nullptr;
     r.taken.store(0, std::memory_order_relaxed);
   }
-}
+})
 
 }  // namespace fiberthread
 

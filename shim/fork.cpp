@@ -6,20 +6,14 @@
 #include <unistd.h>
 
 #include "sched/glibc/thread_list.h"
+#include "sched/life/fork.h"
 #include "sched/poller.h"
-#include "sched/stack.h"
 #include "sched/worker.h"
-#include "shim/blocking.h"
 #include "shim/export.h"
-#include "shim/ids.h"
 #include "shim/io.h"
-#include "shim/libgomp.h"
 #include "shim/real.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
-#include "sync/channel_core.h"
-#include "fiberthread/job_queue.h"
-#include "sync/parking_lot.h"
 
 extern "C" int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(), void* object);
 
@@ -50,22 +44,11 @@ void in_child() {
   tcb_unlock_after_fork();
   bool was_fiber = !me->kernel;
   uint64_t mask = me->sigmask;
-  parking_lot_reset_after_fork();
-  job_queues_after_fork();
-  ChannelCore::reset_after_fork();
-  signal_after_fork_child();
-  libgomp_after_fork_child();
-  connect_reset_after_fork();
-  blocking_reset_after_fork();
-  ids_reset_after_fork();
-  thread_reset_after_fork();
-  cancel_reset_after_fork();
-  sched_after_fork_child();
+  sched_reset_after_fork(me);
   if (tls_vforked) {  // the child of a vfork has forked: this one has its memory to itself
     tls_vforked = 0;
     tls_busy = tls_busy - 1;
   }
-  block_reset_after_fork(me);
   me->id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
   me->sigmask = mask;
   { Busy leave; tls_busy = tls_busy - 1; }

@@ -1,5 +1,4 @@
-#include "shim/ids.h"
-
+// The set*id family. The kernel keeps user and group ids per kernel thread; POSIX has them per process.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +9,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "sched/life/fork.h"
 #include "sched/preempt.h"
 #include "sched/worker.h"
 #include "shim/export.h"
@@ -159,7 +159,7 @@ bool by_libc() { return !sched_started() || in_vfork_child(); }
 
 }  // namespace
 
-void ids_reset_after_fork() { new (&ids_mutex) FiberMutex; }
+FIBERTHREAD_IN_FORK_CHILD(Ids, [](FiberRecord*) { new (&ids_mutex) FiberMutex; })
 
 }  // namespace fiberthread
 

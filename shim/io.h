@@ -171,6 +171,5 @@ size_t total_length(const iovec* all, size_t n);
 void io_init();      // looks up what handlers of the program may call
 void socket_init();
 void fd_init();
-void connect_reset_after_fork();
 
 }  // namespace fiberthread

@@ -6,7 +6,6 @@ namespace fiberthread {
 // Makes its threads wait as fibers, if it is there. Called when nobody can be inside it: before the second thread exists, after a
 // dlopen, and before a thread that is made during one: constructors may run OpenMP.
 void libgomp_look();
-void libgomp_after_fork_child();
 
 // Somebody is in dlopen (dl.cpp): what it has loaded may make threads already, by its constructors.
 bool dl_is_opening();

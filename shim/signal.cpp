@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "sched/life/fork.h"
 #include "sched/observe/dumper.h"
 #include "sched/preempt.h"
 #include "shim/cancel.h"
@@ -191,7 +192,7 @@ void signal_scheduler_started() {
   follow_main_anew();
 }
 
-void signal_after_fork_child() {
+FIBERTHREAD_IN_FORK_CHILD(Signals, [](FiberRecord*) {
   process = static_cast<int>(raw_syscall(SYS_getpid));
   signals_lock.reset();
   // Another thread may have been writing.
@@ -211,7 +212,7 @@ void signal_after_fork_child() {
   // The one kernel thread has the program's own alternate stack again.
   stack_t ss = alternate_now();
   raw_syscall(SYS_sigaltstack, arg(&ss), 0);
-}
+})
 
 }  // namespace fiberthread
 

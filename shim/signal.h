@@ -32,7 +32,6 @@ void signal_dump_init();
 void signal_thread_begins(FiberRecord* f);
 // The calling thread ends: what is pending for the process goes to another one.
 void signal_thread_ends(FiberRecord* me);
-void signal_after_fork_child();
 
 // Embedder::at_safe_point(): runs the handlers of what was recorded for `me`, the caller.
 void signal_at_safe_point(FiberRecord* me);

@@ -14,6 +14,8 @@
 
 #include "sched/glibc/keys.h"
 #include "sched/glibc/tcb.h"
+#include "sched/life/join.h"
+#include "sched/life/fork.h"
 #include "sched/reaper.h"
 #include "sched/stack.h"
 #include "sched/worker.h"
@@ -137,19 +139,6 @@ Wanted default_attr() {
   return w;
 }
 
-// 0, or why `me` must not wait for `f`. On 0 the caller is registered as the joiner.
-int become_joiner(FiberRecord* me, FiberRecord* f) {
-  if (f == me) return EDEADLK;
-  Busy busy;
-  // Both: two that join each other at the same time look one after the other.
-  SpinPairGuard guard(me->join_lock, f->join_lock);
-  if (f->detached || f->joiner) return EINVAL;
-  if (me->joiner == f) return EDEADLK;  // it waits for us
-  f->joiner = me;
-  me->queued++;  // while we are that
-  return 0;
-}
-
 // Returns what a second join of the same thread does. Since 2.43, libc treats it like the first, as long as it has the thread's memory; before, it
 // says ESRCH.
 int join_again(pthread_t t, void** result) {
@@ -165,14 +154,14 @@ int join(pthread_t t, void** result, uint64_t deadline_ns) {
   if (!f) return join_again(t, result);
   test_cancel();
   FiberRecord* me = self();
-  if (int e = become_joiner(me, f)) return e;
+  if (int e = join_register(me, f)) return e;
   for (;;) {
-    bool joined = sched_join(f, result, deadline_ns, kInterruptLeave | (cancel_enabled(me) ? uint32_t{kInterruptUnwind} : 0));
+    bool joined = join_wait(f, result, deadline_ns, kInterruptLeave | (cancel_enabled(me) ? uint32_t{kInterruptUnwind} : 0));
     wait_over(me);
     if (joined) return 0;
     if (cancel_pending(me)) cancel_self();
     if (passed(self(), deadline_ns)) return ETIMEDOUT;
-    if (int e = become_joiner(me, f)) return e;
+    if (int e = join_register(me, f)) return e;
   }
 }
 
@@ -292,10 +281,10 @@ void thread_begin(FiberRecord* f) {
   signal_thread_begins(f);
 }
 
-void thread_reset_after_fork() {
+FIBERTHREAD_IN_FORK_CHILD(Threads, [](FiberRecord*) {
   default_lock.reset();
   default_known.store(0);  // may be half written
-}
+})
 
 FiberRecord* fiber_of(pthread_t t) {
   if (reinterpret_cast<void*>(t) == main_fiber->tcb) return main_fiber;
@@ -380,18 +369,16 @@ FIBERTHREAD_EXPORT int pthread_detach(pthread_t t) noexcept {
   if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_detach)(t);
   FiberRecord* f = fiber_of(t);
   if (!f) return join_again(t, nullptr);
-  Busy busy;
-  bool ended;
-  {
-    SpinGuard guard(f->join_lock);
-    if (f->detached) return EINVAL;
-    if (f->joiner) return 0;  // as NPTL: somebody waits for it, which detaches it in effect
-    f->detached = true;
-    ended = f->done.load(std::memory_order_relaxed);
-  }
-  if (ended && f->block) {
-    f->valid.store(false, std::memory_order_release);
-    block_put(f);
+  switch (join_detach(f, true)) {
+    case Detached::Gone:
+    case Detached::Before: return EINVAL;
+    case Detached::HasJoiner:  // as NPTL: somebody waits for it, which detaches it in effect
+    case Detached::Now: return 0;
+    case Detached::Ended:
+      if (f->block) {
+        Busy busy;
+        block_put(f);
+      }
   }
   return 0;
 }

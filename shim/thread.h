@@ -28,7 +28,6 @@ bool thread_start_scheduler();
 int thread_make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made);
 void thread_begin(FiberRecord* f);
 
-void thread_reset_after_fork();
 
 // Ends the calling fiber as pthread_exit does, unwinding it.
 [[noreturn]] void thread_exit(void* value);

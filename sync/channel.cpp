@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "sched/chaos.h"
+#include "sched/life/fork.h"
 #include "sched/observe/deadlock.h"
 #include "sched/observe/report.h"
 #include "sched/observe/watch.h"
@@ -193,6 +194,8 @@ void ChannelCore::reset_after_fork() {
   all = nullptr;
   forks++;
 }
+
+FIBERTHREAD_IN_FORK_CHILD(Channels, [](FiberRecord*) { ChannelCore::reset_after_fork(); })
 
 // ---- under the lock ----
 

@@ -1,6 +1,7 @@
 #include "sync/parking_lot.h"
 
 #include "sched/chaos.h"
+#include "sched/life/fork.h"
 
 namespace fiberthread {
 namespace {
@@ -160,13 +161,13 @@ size_t requeue_waiters(const void* from, const void* to, bool (*may_move)(void*)
   return n;
 }
 
-void parking_lot_reset_after_fork() {
+FIBERTHREAD_IN_FORK_CHILD(ParkingLot, [](FiberRecord*) {
   for (size_t i = 0; i < kBuckets / 64; i++)
     for (uint64_t bits = used_buckets[i].load(std::memory_order_relaxed); bits; bits &= bits - 1) {
       Bucket& b = buckets[i * 64 + static_cast<size_t>(__builtin_ctzll(bits))];
       b.heads = nullptr;
       b.lock.reset();
     }
-}
+})
 
 }  // namespace fiberthread

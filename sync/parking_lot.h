@@ -1,5 +1,5 @@
 // Who waits on what: a table of wait queues keyed by address, so that a primitive needs only a word of its own and no
-// memory for its waiters. (The idea is WebKit's ParkingLot; DESIGN.md §6.)
+// memory for its waiters. (The idea is WebKit's ParkingLot.)
 //
 // The contract. An address has a FIFO queue. Everything about it happens under one lock, its bucket's:
 //   - who wants to wait runs its `validate` there and is queued in the same critical section if that says yes;
@@ -10,7 +10,7 @@
 // in transit: its owner can no longer give up, only wait for the mark, which comes at once.
 //
 // A waiter is queued before its fiber leaves its stack: park_if() commits only afterwards and looks at `signaled` once
-// more, so an early wake-up is found (this replaces DESIGN.md §6's "enqueued by the post-switch action").
+// more, so an early wake-up is found.
 //
 // Who may call: fibers, foreign threads, and the library's signal handling outside Busy. Only wait() and park() may
 // park; nothing here may be called with a SpinLock held. Functors run under the bucket lock: a few loads and CASes on the
@@ -185,6 +185,5 @@ inline size_t unpark_all(const void* address) { return unpark_waiters(address, ~
 size_t requeue_waiters(const void* from, const void* to, bool (*may_move)(void*), void* context);
 
 // In the child of a fork, before anything else may wait: nobody waits there.
-void parking_lot_reset_after_fork();
 
 }  // namespace fiberthread

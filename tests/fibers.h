@@ -8,6 +8,7 @@
 #include <functional>
 #include <vector>
 
+#include "sched/life/join.h"
 #include "sched/worker.h"
 #ifdef ALONE
 #include <string.h>
@@ -82,7 +83,7 @@ inline void* join(Handle f) {
     me->queued++;
   }
   void* result;
-  cr_assert(sched_join(f, &result, kNever, 0));
+  cr_assert(join_wait(f, &result, kNever, 0));
   wait_over(me);
   return result;
 }

@@ -16,7 +16,7 @@ static_assert(offsetof(Context, sp) == 0 && offsetof(Context, tp) == 8, "context
 extern "C" {
 // Saves the caller into *from and continues *to, thread pointer included. Returns when somebody switches back.
 void fiberthread_switch(Context* from, Context* to);
-// Where a new fiber begins; calls entry(arg), and ends by fiberthread_end() (life.cpp) if that returns.
+// Where a new fiber begins; calls entry(arg), and ends by fiberthread_end() (life/birth.cpp) if that returns.
 void fiberthread_entry();
 void fiberthread_end() __attribute__((visibility("hidden")));
 // 1 if user code may write the thread pointer itself (FSGSBASE); else the switch asks the kernel. Always 1 on AArch64.

@@ -12,6 +12,7 @@
 #include "sched/glibc/processor.h"
 #include "sched/glibc/rseq.h"
 #include "sched/glibc/thread_list.h"
+#include "sched/life/fork.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -226,9 +227,9 @@ void* tcb_thread_pointer(void* tcb) { return thread_pointer_of(tcb); }
 
 // ---- fork ----
 
-void tcb_reset_after_fork() {
+FIBERTHREAD_IN_FORK_CHILD(Libc, [](FiberRecord*) {
   forget_modules_after_fork();
   learn_lock.reset();
-}
+})
 
 }  // namespace fiberthread

@@ -71,7 +71,6 @@ void* tcb_thread_pointer(void* tcb);
 // ---- fork ----
 
 // In the child of a fork: forgets what only the parent had.
-void tcb_reset_after_fork();
 
 // ---- for this room only ----
 namespace glibc {

@@ -1,4 +1,4 @@
-// Says so when all fibers wait for each other for ever (DESIGN.md §5).
+// Says so when all fibers wait for each other for ever.
 #pragma once
 #include "sched/fiber.h"
 

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "sched/arch/arch.h"
+#include "sched/life/fork.h"
 #include "sched/poller.h"
 #include "sched/stack.h"
 #include "sched/observe/text.h"
@@ -348,7 +349,7 @@ void trace_end() {
   give_up(r == -EFBIG ? "it has become too large" : "it cannot be written", r == -EFBIG ? 0 : r);
 }
 
-void trace_after_fork_child() {
+FIBERTHREAD_IN_FORK_CHILD(Trace, [](FiberRecord*) {
   poll_give_back(file);
   poll_give_back(raw);
   over.store(kEnded, std::memory_order_relaxed);
@@ -360,6 +361,6 @@ void trace_after_fork_child() {
   words_lock.reset();
   others_lock.reset();
   of_child = true;
-}
+})
 
 }  // namespace fiberthread

@@ -52,6 +52,5 @@ void report_statistics(int fd);
 void trace_to(const char* name);
 void trace_start();        // with the scheduler
 void trace_end();          // writes what there is, and ends it
-void trace_after_fork_child();
 
 }  // namespace fiberthread

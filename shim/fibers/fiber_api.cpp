@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 
 #include "sched/cord.h"
+#include "sched/life/join.h"
 #include "sched/stack.h"
 #include "sched/worker.h"
 #include "shim/clock.h"
@@ -42,6 +43,10 @@ bool is_still(FiberRecord* f, fiberthread_t h) {
   // fresh, so they are looked at the other way round.
   return f && (f->kernel || f->tcb) &&
          (f->fresh.load(std::memory_order_acquire) || f->valid.load(std::memory_order_acquire)) && handle_of(f) == h;
+}
+
+StillNamed named(const fiberthread_t& h) {
+  return {[](FiberRecord* f, const void* handle) { return is_still(f, *static_cast<const fiberthread_t*>(handle)); }, &h};
 }
 
 bool lives(FiberRecord* f, const void* handle) {
@@ -227,44 +232,20 @@ int yield_until(uint64_t deadline, const char* what) {
   return e;
 }
 
-// 0, or why the caller must not wait for the fiber. On 0 it is registered as the joiner, and the record stays.
-int become_joiner(FiberRecord* me, FiberRecord* f, fiberthread_t h) {
-  if (f == me) return EDEADLK;
-  Busy busy;
-  // Both: two that join each other at the same time look one after the other.
-  SpinPairGuard guard(me->join_lock, f->join_lock);
-  FiberRecord* joiner = __atomic_load_n(&f->joiner, __ATOMIC_ACQUIRE);
-  bool detached = __atomic_load_n(&f->detached, __ATOMIC_ACQUIRE);
-  if (!is_still(f, h)) return ESRCH;
-  if (joiner || detached || (f->kernel && !is_nptl(f))) return EINVAL;
-  if (me->joiner == f) return EDEADLK;
-  f->joiner = me;
-  me->queued++;  // while we are that
-  return 0;
-}
-
 int join(fiberthread_t h, void** result, uint64_t deadline) {
   FiberRecord* f = record_of(h);
   if (!is_still(f, h)) return ESRCH;
   FiberRecord* me = self();
-  if (int e = become_joiner(me, f, h)) return e;
-  if (!f->done.load(std::memory_order_acquire) && ended_by_cancel(me)) {
-    // sched_join() looks at interrupts that come from now on.
-    bool done;
-    {
-      Busy busy;
-      SpinGuard guard(f->join_lock);
-      done = f->done.load(std::memory_order_relaxed);
-      if (!done) f->joiner = nullptr;
-    }
-    if (!done) {
-      wait_over(me);
-      return ECANCELED;
-    }
+  if (f != me && f->kernel && !is_nptl(f)) return EINVAL;
+  if (int e = join_register(me, f, named(h))) return e;
+  // join_wait() looks at interrupts that come from now on.
+  if (!f->done.load(std::memory_order_acquire) && ended_by_cancel(me) && join_withdraw(f)) {
+    wait_over(me);
+    return ECANCELED;
   }
   bool nptl = f->kernel;
   void* value;
-  bool joined = sched_join(f, &value, deadline, kInterruptEnd | kInterruptLeave);
+  bool joined = join_wait(f, &value, deadline, kInterruptEnd | kInterruptLeave);
   wait_over(me);
   if (!joined) return ended_by_cancel(me) ? ECANCELED : ETIMEDOUT;
   if (nptl) {
@@ -481,19 +462,13 @@ FIBERTHREAD_EXPORT int fiberthread_set_cancellable(int cancellable) { return !ho
 FIBERTHREAD_EXPORT int fiberthread_set_joinable(fiberthread_t fiber, int joinable) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
-  bool ended;
-  {
-    Busy busy;
-    SpinGuard guard(f->join_lock);
-    FiberRecord* joiner = __atomic_load_n(&f->joiner, __ATOMIC_ACQUIRE);
-    bool detached = __atomic_load_n(&f->detached, __ATOMIC_ACQUIRE);
-    ended = f->done.load(std::memory_order_acquire);
-    if (!is_still(f, fiber) || (detached && ended)) return ESRCH;
-    if (f == main_fiber || (f->kernel && !is_nptl(f))) return EINVAL;
-    if (joiner) return EBUSY;
-    __atomic_store_n(&f->detached, !joinable, __ATOMIC_RELEASE);
-    if (joinable || !ended) return 0;
-    f->valid.store(false, std::memory_order_release);
+  if (f == main_fiber || (f->kernel && !is_nptl(f))) return EINVAL;
+  switch (join_detach(f, !joinable, named(fiber))) {
+    case Detached::Gone: return ESRCH;
+    case Detached::HasJoiner: return EBUSY;
+    case Detached::Before:
+    case Detached::Now: return 0;
+    case Detached::Ended: break;
   }
   if (f->kernel) {
     REAL(pthread_detach)(reinterpret_cast<pthread_t>(f->tcb));

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "sched/chaos.h"
+#include "sched/life/fork.h"
 #include "sched/worker.h"
 #include "fiberthread/deadline.h"
 #include "fiberthread/fiberthread.h"
@@ -109,7 +110,7 @@ void wait_until_woken(JobFiber& me) {
 
 }  // namespace
 
-void job_queues_after_fork() { forks.store(forks.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+FIBERTHREAD_IN_FORK_CHILD(JobQueues, [](FiberRecord*) { forks.store(forks.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); })
 
 // In the child of a fork, at its first use: its fibers, and the tasks that it had, are the parent's. Whoever held the lock is, too.
 void JobQueueInside::check_fork() {

@@ -1,6 +1,6 @@
 // Hand-over of slots: a slot is never used by two workers at once, and never lost.
 //
-// Mirrors Entry, Entry::settle(), suspend(), arrive(), prepare_run(), take_free_slot(), go_idle() and Blocking of sched/scheduler.cpp
+// Mirrors Entry, Entry::settle(), suspend(), arrive(), prepare_run(), take_free_slot(), go_idle() and Blocking of sched/run/
 // as far as they touch in_sched, revoked, heartbeat and slot, and look_at(), try_take() of sched/sysmon.cpp with
 // hand_slot_to_spare(). Two workers, two slots. A worker in fiber code may stay there for ever. Sysmon takes slots from
 // worker 0, and only that has a store buffer and gives slots away; with -DBOTH both (15 million states and more: for once, not

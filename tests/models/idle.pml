@@ -96,7 +96,7 @@ inline sysmon_poke() {
   }
 }
 
-// IdleLock; s = none if there is none.
+// The idle lock; s = none if there is none.
 inline pop_free_slot(s) {
   if
   :: free[0] -> s = 0; free[0] = 0

@@ -1,6 +1,6 @@
 // Join, detach and the end of a thread: its block goes back exactly once, by whoever comes last, and no join waits for ever.
 //
-// Mirrors sched_join(), joiner_to_run() and post_exit() of sched/, and of shim/thread.cpp thread_exit_raw(), become_joiner(), join() and
+// Mirrors sched/life/join.cpp and post_exit() of birth.cpp beside it, and of shim/thread.cpp thread_exit_raw(), join() and
 // pthread_detach(). `f` ends; a thread joins it (plainly, with a deadline, or with a cancellation on its way) and then ends,
 // too: its record comes back as another thread, which waits for a flag of its own while the late unpark for the join may
 // still come. A third thread does nothing, detaches `f`, or joins it as well.
@@ -14,7 +14,7 @@
 // fails: -DBROKEN_LOCK
 // fails: -DBROKEN_VALID
 // fails: -DBROKEN_EARLY
-// Mutations. BROKEN_CLEAR: sched_join() forgets the latch, though registered already: a cancellation is lost. BROKEN_LOCK:
+// Mutations. BROKEN_CLEAR: join_wait() forgets the latch, though registered already: a cancellation is lost. BROKEN_LOCK:
 // the joiner does not wait for the ending side to be out of the lock. BROKEN_VALID: post_exit() leaves the handle of a
 // thread valid that was detached on its way there. BROKEN_EARLY: who ends wakes no joiner if it has chosen one to run next, though
 // another may have come since.
@@ -99,7 +99,7 @@ proctype ending() {
     :: else
     fi
   }
-  // joiner_to_run(), which may as well choose nobody
+  // join_choose_next(), which may as well choose nobody
   if
   :: early = joiner;
      atomic {
@@ -148,7 +148,7 @@ proctype ending() {
 }
 
 // `ok`: it is registered.
-inline become_joiner() {
+inline join_register() {
   atomic {
     !lock;
     if
@@ -165,12 +165,12 @@ proctype joining(byte me; bit cancels; bit timed) {
   :: else
   fi;
 again:
-  become_joiner();
+  join_register();
   if
   :: !ok -> goto out
   :: else
   fi;
-  // sched_join()
+  // join_wait()
 #ifdef BROKEN_CLEAR
   latch[me] = 0;
 #endif

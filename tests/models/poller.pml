@@ -1,6 +1,6 @@
 // The poller: what epoll has for a fiber that waits, somebody looks at, however late; and a watcher that is called gets up.
 //
-// Mirrors go_idle(), find(), get_up(), poll_get_watcher() and poll_wake_again() of sched/scheduler.cpp, the end of
+// Mirrors go_idle(), find(), get_up(), poll_get_watcher() and poll_wake_again() of sched/run/, the end of
 // poll_wait_any(), and of sysmon its look and how it falls asleep. Two workers, SLOTS slots. A fiber waits for a descriptor,
 // wakes an idle worker, parks for something else, or computes for ever. Whether another harvests events all the time
 // (attended_without()) is any answer at any time.

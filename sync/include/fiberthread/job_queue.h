@@ -133,7 +133,6 @@ class FIBERTHREAD_API JobQueue {
   alignas(64) unsigned char inside_[192];
 };
 
-void job_queues_after_fork();  // the library's own: in the child
 
 // On the process's own queue.
 template <class Body>

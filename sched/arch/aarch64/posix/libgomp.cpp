@@ -2,4 +2,3 @@
 #include "shim/libgomp.h"
 
 void fiberthread::libgomp_look() {}
-void fiberthread::libgomp_after_fork_child() {}

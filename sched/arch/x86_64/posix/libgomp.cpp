@@ -17,6 +17,7 @@
 #include <atomic>
 #include <initializer_list>
 
+#include "sched/life/fork.h"
 #include "sched/syscall.h"
 
 extern "C" __attribute__((visibility("hidden"))) void fiberthread_libgomp_call();
@@ -147,7 +148,7 @@ void libgomp_look() {
   busy.clear(std::memory_order_release);
 }
 
-void libgomp_after_fork_child() { busy.clear(std::memory_order_relaxed); }
+FIBERTHREAD_IN_FORK_CHILD(Libgomp, [](FiberRecord*) { busy.clear(std::memory_order_relaxed); })
 
 }  // namespace fiberthread
 

@@ -1,0 +1,61 @@
+// Why waits of a fiber shall end: kInterruptEnd is set as long as there is a reason, and it is not held back.
+#include "sched/chaos.h"
+#include "sched/worker.h"
+
+namespace fiberthread {
+
+namespace {
+
+// join_lock is held. True: unpark it, once that is released.
+bool follow_end_reasons(FiberRecord* f) {
+  bool set = f->end_reasons && !f->end_held;
+  if (set) f->interrupts.fetch_or(kInterruptEnd, std::memory_order_seq_cst);
+  else f->interrupts.fetch_and(~uint32_t{kInterruptEnd}, std::memory_order_relaxed);
+  return set;
+}
+
+}  // namespace
+
+void add_end_reason(FiberRecord* f) {
+  Busy busy;
+  {
+    SpinGuard guard(f->join_lock);
+    f->end_reasons++;
+    if (!follow_end_reasons(f)) return;
+  }
+  chaos_delay();
+  unpark(f);
+}
+
+bool end_waits_of(FiberRecord* f, bool (*lives)(FiberRecord*, const void*), const void* data) {
+  Busy busy;
+  {
+    SpinGuard guard(f->join_lock);
+    if (!lives(f, data)) return false;
+    if (f->end_asked) return true;
+    f->end_asked = true;
+    f->end_reasons++;
+    if (!follow_end_reasons(f)) return true;
+  }
+  chaos_delay();
+  unpark(f);
+  return true;
+}
+
+void drop_end_reason(FiberRecord* me) {
+  Busy busy;
+  SpinGuard guard(me->join_lock);
+  me->end_reasons--;
+  follow_end_reasons(me);
+}
+
+bool hold_end(FiberRecord* me, bool hold) {
+  Busy busy;
+  SpinGuard guard(me->join_lock);
+  bool was = me->end_held;
+  me->end_held = hold;
+  follow_end_reasons(me);
+  return was;
+}
+
+}  // namespace fiberthread

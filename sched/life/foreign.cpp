@@ -1,0 +1,134 @@
+// Records of kernel threads that are none of ours.
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <new>
+
+#include "sched/embedder.h"
+#include "sched/life/fork.h"
+#include "sched/life/join.h"
+#include "sched/worker.h"
+
+extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);
+
+namespace fiberthread {
+
+namespace {
+
+FiberRecord* foreign_free = nullptr;
+std::atomic<FiberRecord*> foreign_all{nullptr};  // the next one is its `entry`
+SpinLock foreign_lock;
+
+uint32_t foreign_serial = 0;
+
+void forget_foreign(void* p) {
+  auto* f = static_cast<FiberRecord*>(p);
+  tls_busy = 1;
+  embedder().thread_ends(f);
+  if (f->called_by.load(std::memory_order_relaxed)) release_caller(f);
+  tls_current = nullptr;
+  Ending ending = join_end(f);
+  if (ending.joiner) unpark(ending.joiner);
+  if (!ending.detached) return;
+  embedder().thread_unjoined(f);
+  kernel_record_put(f);
+}
+
+}  // namespace
+
+void kernel_record_each(bool (*visit)(FiberRecord*, void*), void* data) {
+  for (FiberRecord* f = foreign_all.load(std::memory_order_acquire); f; f = static_cast<FiberRecord*>(f->entry))
+    if (f->valid.load(std::memory_order_acquire) && !visit(f, data)) return;
+}
+
+void kernel_record_put(FiberRecord* f) {
+  f->valid.store(false, std::memory_order_release);
+  SpinGuard guard(foreign_lock);
+  f->queue_next = foreign_free;
+  foreign_free = f;
+}
+
+FiberRecord* kernel_record_get() {
+  FiberRecord* f;
+  {
+    SpinGuard guard(foreign_lock);
+    f = foreign_free;
+    if (f) foreign_free = f->queue_next;
+  }
+  if (!f) {
+    constexpr size_t kSlab = 16;
+    auto* slab = static_cast<FiberRecord*>(
+        mmap(nullptr, sizeof(FiberRecord) * kSlab, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (slab == MAP_FAILED) {
+      static const char kNoMemory[] = "fiberthread: no memory for a thread's record\n";
+      raw_syscall(SYS_write, 2, arg(kNoMemory), sizeof kNoMemory - 1);
+      _exit(127);
+    }
+    for (size_t i = 0; i < kSlab; i++) new (&slab[i]) FiberRecord;
+    SpinGuard guard(foreign_lock);
+    for (size_t i = 0; i < kSlab; i++) {
+      slab[i].entry = foreign_all.load(std::memory_order_relaxed);
+      foreign_all.store(&slab[i], std::memory_order_release);
+    }
+    for (size_t i = 1; i < kSlab; i++) {
+      slab[i].queue_next = foreign_free;
+      foreign_free = &slab[i];
+    }
+    f = slab;
+  }
+  f->kernel = true;
+  f->id = 0;
+  f->name[0] = f->name[1] = 0;
+  f->start = nullptr;
+  f->tcb = nullptr;
+  f->detached = true;
+  f->serial = __atomic_add_fetch(&foreign_serial, 1, __ATOMIC_RELAXED);
+  f->done.store(0, std::memory_order_release);
+  __atomic_store_n(&f->joiner, nullptr, __ATOMIC_RELEASE);
+  f->pending_unpark.store(0, std::memory_order_relaxed);
+  f->interrupts.store(0, std::memory_order_relaxed);
+  f->queued = f->queued_below = 0;
+  f->fresh.store(0, std::memory_order_relaxed);
+  f->end_asked = f->end_held = false;
+  f->end_reasons = 0;
+  memset(f->room, 0, sizeof f->room);
+  f->state.store(State::Running, std::memory_order_release);
+  return f;
+}
+
+void kernel_record_enter(FiberRecord* f) {
+  tls_busy = tls_busy + 1;
+  f->tcb = reinterpret_cast<void*>(pthread_self());
+  f->id = static_cast<uint32_t>(raw_syscall(SYS_gettid));
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&f->sigmask), 8);
+  f->valid.store(true, std::memory_order_release);
+  tls_current = f;
+  embedder().thread_adopted(f);
+  __cxa_thread_atexit_impl(forget_foreign, f, &main_fiber);  // any address in this library
+  tls_busy = tls_busy - 1;
+}
+
+FiberRecord* adopt_kernel_thread() {
+  tls_busy = tls_busy + 1;
+  FiberRecord* f = kernel_record_get();
+  kernel_record_enter(f);
+  tls_busy = tls_busy - 1;
+  return f;
+}
+
+FIBERTHREAD_IN_FORK_CHILD(Foreign, [](FiberRecord* me) {
+  foreign_lock.reset();
+  foreign_free = nullptr;  // may be half changed
+  for (FiberRecord* f = foreign_all.load(); f; f = static_cast<FiberRecord*>(f->entry)) {
+    if (f == me) continue;
+    f->valid.store(false);
+    f->fresh.store(0);
+    f->join_lock.reset();
+    f->queue_next = foreign_free;
+    foreign_free = f;
+  }
+})
+
+}  // namespace fiberthread

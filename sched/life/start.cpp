@@ -1,0 +1,162 @@
+// The start of the scheduler, or why threads stay libc's.
+#include <pthread.h>
+
+#include <initializer_list>
+
+#include "sched/arch/arch.h"
+#include "sched/glibc/go.h"
+#include "sched/glibc/modules.h"
+#include "sched/glibc/self_check.h"
+#include "sched/glibc/tcb.h"
+#include "sched/life/fork.h"
+#include "sched/life/parts.h"
+#include "sched/observe/dumper.h"
+#include "sched/observe/watch.h"
+#include "sched/preempt.h"
+#include "sched/stack.h"
+#include "sched/worker.h"
+
+extern "C" void __tsan_init() __attribute__((weak));  // ThreadSanitizer's
+
+namespace fiberthread {
+
+Options options;
+FiberRecord main_fiber_record;
+FiberRecord* main_fiber = &main_fiber_record;
+
+namespace {
+
+enum class Phase : uint32_t { Off, Starting, On, Impossible };
+std::atomic<Phase> phase{Phase::Off};
+
+std::atomic<uint32_t> concurrency{0};
+
+uint32_t cpus = 1;
+
+std::atomic<bool> asked{false};
+
+// From a look at both clocks at the beginning of the start, which takes long enough to tell.
+void measure_cycles(uint64_t from_cycles, uint64_t from_ns) {
+  uint64_t c = cycles(), t = now_ns();
+  cycles_per_us = t > from_ns ? (c - from_cycles) * 1000 / (t - from_ns) : 0;
+  if (!cycles_per_us) cycles_per_us = 1;
+}
+
+}  // namespace
+
+void sched_init() {
+  main_fiber->kernel = true;
+  main_fiber->is_main = true;
+  main_fiber->state.store(State::Running, std::memory_order_relaxed);
+  main_fiber->tcb = reinterpret_cast<void*>(pthread_self());  // libc's: so it has its TCB
+  main_fiber->id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
+  main_fiber->valid.store(true, std::memory_order_relaxed);
+  tls_current = main_fiber;
+}
+
+uint32_t base_slots() {
+  if (options.workers) return options.workers;
+  uint32_t asked = concurrency.load(std::memory_order_relaxed);
+  return asked ? asked : cpus;
+}
+
+void sched_set_concurrency(uint32_t n) {
+  concurrency.store(n, std::memory_order_relaxed);
+  if (!sched_started()) return;
+  Busy busy;
+  want_slots(base_slots());
+  if (work_queued()) wake_if_needed();
+}
+
+bool sched_started() { return phase.load(std::memory_order_acquire) == Phase::On; }
+
+bool sched_asked() { return asked.load(std::memory_order_relaxed); }
+
+bool sched_start() {
+  Phase p = phase.load(std::memory_order_acquire);
+  if (p != Phase::On) asked.store(true, std::memory_order_relaxed);
+  if (p == Phase::Impossible) return false;  // before self(), which may need memory
+  FiberRecord* me = self();
+  if (__builtin_expect(p == Phase::On && !(me->is_main && me->kernel), 1)) return true;
+  Busy busy;
+  if (p == Phase::Off && phase.compare_exchange_strong(p, Phase::Starting, std::memory_order_acq_rel)) {
+    OwnCalls calls;
+    const char* why = nullptr;
+    uint64_t from_cycles = cycles(), from_ns = now_ns(), old;
+    sched_block_signals(&old);
+    bool ok = false;
+    barrier_init();
+    if (options.force_nptl) why = "asked for by FIBERTHREAD_NPTL";
+    else if (__tsan_init) why = "ThreadSanitizer keeps threads' state where fibers cannot have their own";
+    else if (tcb_go_is_loaded()) why = "Go's runtime makes system calls by itself";
+    else if (running_on_valgrind()) why = "valgrind does not let a signal handler say where its thread goes on";
+    else if (has_shadow_stack()) why = "they have shadow stacks, and a fiber could have none of its own";
+    else if (!may_switch()) why = "a filter of system calls refuses arch_prctl(), which a switch is on this processor";
+    else if (options.refused) why = options.refused;
+    else if (options.fail_self_check) why = "the self-check was told to fail";
+    else {
+      sysmon_prepare();
+      ok = tcb_init(sysmon_main, &why);
+    }
+    if (ok) {
+      measure_cycles(from_cycles, from_ns);
+      dumper_find();
+      tcb_look_at_modules();
+      stack_look_at_objects();
+      preempt_init();
+      cpus = cpu_count();
+      if (!want_slots(base_slots())) {
+        ok = false;
+        why = "there is no memory for the queues";
+      }
+    }
+    sched_restore_signals(old);
+    if (!ok && options.verbose) {
+      char line[160];
+      size_t n = 0;
+      for (const char* s : {"fiberthread: threads are NPTL's: ", why, "\n"})
+        for (; *s && n < sizeof line; s++) line[n++] = *s;
+      raw_syscall(SYS_write, 2, arg(line), static_cast<long>(n));
+    }
+    if (ok) trace_start();
+    phase.store(ok ? Phase::On : Phase::Impossible, std::memory_order_release);
+    futex_wake(&phase, 1 << 30);
+  }
+  while (phase.load(std::memory_order_acquire) == Phase::Starting)
+    futex_wait(&phase, static_cast<uint32_t>(Phase::Starting));
+  if (!sched_started()) return false;
+  if (me->is_main && me->kernel) {
+    uint64_t old;
+    sched_block_signals(&old);
+    me->sigmask = old;
+    bool ok = become_worker(me);
+    if (ok) sched_apply_mask();
+    else sched_restore_signals(old);
+    return ok;
+  }
+  return true;
+}
+
+FIBERTHREAD_IN_FORK_CHILD(Start, [](FiberRecord*) {
+  asked.store(false);
+  if (phase.load() != Phase::Impossible) phase.store(Phase::Off);
+})
+
+FIBERTHREAD_IN_FORK_CHILD(Caller, [](FiberRecord* me) {
+  if (main_fiber != me && !main_fiber->block) main_fiber->valid.store(false);
+  main_fiber->is_main = false;
+  me->is_main = true;
+  me->kernel = true;
+  me->worker = nullptr;
+  me->bound.store(nullptr);
+  me->called_by.store(nullptr);  // its caller is the parent's
+  me->calling = false;
+  me->state.store(State::Running);
+  me->pending_unpark.store(0);
+  me->cpu_seen.store(0);
+  me->join_lock.reset();
+  me->joiner = nullptr;  // whoever waits for us does so in the parent
+  main_fiber = me;
+})
+
+}  // namespace fiberthread

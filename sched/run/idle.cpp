@@ -1,0 +1,225 @@
+// Workers that have nothing to run: who sleeps, who of them watches timers and descriptors, and who is woken for new work.
+#include <errno.h>
+
+#include "sched/poller.h"
+#include "sched/run/parts.h"
+#include "sched/syscall.h"
+
+namespace fiberthread {
+
+std::atomic<uint32_t> searching{0};
+
+namespace {
+
+Worker* idle_workers = nullptr;  // idle lock; so are the next two
+Worker* timer_watcher = nullptr;
+uint64_t watch_deadline = kNever;
+// Of the poller: who sleeps there; who got events last, and when.
+std::atomic<Worker*> poll_watcher{nullptr};
+std::atomic<Worker*> harvester{nullptr};
+std::atomic<uint64_t> harvested_at{0};
+
+constexpr uint32_t kAttendedUs = 100;  // so long after it got events, a worker is expected to look for more
+
+// Does another than `w` look at the poller all the time?
+bool attended_without(Worker* w) {
+  return harvester.load(std::memory_order_relaxed) != w &&
+         static_cast<int64_t>(cycles() - harvested_at.load(std::memory_order_relaxed)) < static_cast<int64_t>(kAttendedUs * cycles_per_us);
+}
+
+Worker* pop_idle_worker() {  // idle lock
+  Worker** p = &idle_workers;
+  if (!*p) return nullptr;
+  if (*p == poll_watcher.load(std::memory_order_relaxed) && (*p)->idle_next) p = &(*p)->idle_next;  // it watches on
+  Worker* w = *p;
+  *p = w->idle_next;
+  w->idle = false;
+  return w;
+}
+
+void leave_idle(Worker* w) {  // idle lock
+  if (timer_watcher == w) {
+    timer_watcher = nullptr;
+    watch_deadline = kNever;
+  }
+  if (poll_watcher.load(std::memory_order_relaxed) == w) poll_watcher.store(nullptr, std::memory_order_relaxed);
+  if (!w->idle) return;
+  for (Worker** p = &idle_workers; *p; p = &(*p)->idle_next)
+    if (*p == w) {
+      *p = w->idle_next;
+      break;
+    }
+  w->idle = false;
+}
+
+}  // namespace
+
+bool look_at_poller(Worker* w) {
+  if (!poll_active() || !poll_look()) return false;
+  harvester.store(w, std::memory_order_relaxed);
+  harvested_at.store(cycles(), std::memory_order_relaxed);
+  return true;
+}
+
+void get_up(Worker* w) {
+  w->wake.exchange(1, std::memory_order_seq_cst);
+  // Sequentially consistent against go_idle().
+  if (w->in_poller.load(std::memory_order_seq_cst)) poll_wake();
+  else futex_wake(&w->wake, 1);
+}
+
+// Gives the slot back and sleeps until there may be work. Returns with or without a slot.
+void go_idle(Worker* w) {
+  apply_mask(w, kIdleMask);  // a sleeping worker stands for no fiber, so it takes no signal
+  uint64_t deadline;
+  bool counted = w->searching, watches = false;
+  PollEvents events;
+  {
+    SpinGuard guard(idle_lock);
+    // Before it is in the list: whoever finds it there may give it a slot and count it as searching anew.
+    w->searching = false;
+    if (w->slot) {
+      chaos_delay();
+      add_free_slot(w->slot);
+      w->slot = nullptr;
+    }
+    w->wake.store(0, std::memory_order_relaxed);
+    w->idle_next = idle_workers;
+    idle_workers = w;
+    w->idle = true;
+    deadline = next_timer();
+    if (deadline < watch_deadline) {
+      timer_watcher = w;
+      watch_deadline = deadline;
+    } else {
+      deadline = kNever;
+    }
+    // The last to fall asleep watches in any case. While all slots are in use nobody does: it could run nothing, and those who have them
+    // look for themselves.
+    bool all_idle = free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed);
+    if (free_slots && poll_active() && !poll_watcher.load(std::memory_order_relaxed) && (all_idle || !attended_without(w))) {
+      poll_watcher.store(w, std::memory_order_relaxed);
+      watches = true;
+    }
+  }
+  if (counted) searching.fetch_sub(1, std::memory_order_seq_cst);
+  chaos_delay();
+  // The slot is free and nobody counts on us as searching, before we look at the queues once more; pairs with the fence
+  // between queueing and wake_if_needed() elsewhere: one of the two sees the other.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  bool queued = work_queued();
+  // Without a free slot there is nothing that we can do for it; sysmon may.
+  if (queued && free_slot_count.load(std::memory_order_seq_cst) == 0) {
+    sysmon_poke();
+    queued = false;
+  }
+  chaos_delay();
+  // The last to go: if nobody is left who could wake anybody, sysmon says so. It may sleep since long before.
+  if (!queued && free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed)) sysmon_poke();
+  if (watches) {
+    w->in_poller.exchange(1, std::memory_order_seq_cst);
+    if (!queued && w->wake.load(std::memory_order_seq_cst) == 0) poll_sleep(events, deadline);
+    w->in_poller.store(0, std::memory_order_relaxed);
+  } else if (!queued && now_ns() < deadline)
+    while (w->wake.load(std::memory_order_acquire) == 0) {
+      long r = futex_wait(&w->wake, 0, deadline == kNever ? 0 : deadline);
+      if (r == -ETIMEDOUT) break;
+    }
+  recent_ns.store(now_ns(), std::memory_order_relaxed);
+  {
+    SpinGuard guard(idle_lock);
+    leave_idle(w);
+  }
+  if (!w->slot) take_free_slot(w);
+  if (w->slot && !w->searching) {
+    w->searching = true;
+    searching.fetch_add(1, std::memory_order_seq_cst);
+  }
+  if (!watches) return;
+  entry_fence();  // sysmon's membarrier is the other half: it sees that, or we that it sleeps
+  sysmon_poke();  // nobody watches now
+  if (events.n && poll_dispatch(events)) {
+    harvester.store(w, std::memory_order_relaxed);
+    harvested_at.store(cycles(), std::memory_order_relaxed);
+  }
+}
+
+bool poll_watched() { return poll_watcher.load(std::memory_order_relaxed); }
+
+void poll_get_watcher() {
+  if (attended_without(nullptr)) return;
+  SpinGuard guard(idle_lock);
+  if (!poll_watched() && idle_workers && free_slots) get_up(idle_workers);
+}
+
+void poll_wake_again() {
+  Worker* w = poll_watcher.load(std::memory_order_relaxed);
+  if (w && w != tls_worker && w->wake.load(std::memory_order_acquire)) poll_wake();
+}
+
+// After work was queued (and a full fence): gets somebody to look, unless somebody does.
+void wake_if_needed() {
+  if (free_slot_count.load(std::memory_order_relaxed) == 0) {
+    sysmon_poke();  // all run; but some may be asleep in the kernel
+    return;
+  }
+  uint32_t zero = 0;
+  if (searching.load(std::memory_order_relaxed) != 0 ||
+      !searching.compare_exchange_strong(zero, 1, std::memory_order_seq_cst, std::memory_order_relaxed))
+    return;
+  Slot* s;
+  Worker* w = nullptr;
+  {
+    SpinGuard guard(idle_lock);
+    s = pop_free_slot();
+    if (s && (w = pop_idle_worker())) {
+      hold_slot(w, s);
+      w->searching = true;
+    }
+  }
+  if (w) {
+    get_up(w);
+    return;
+  }
+  if (s && (w = start_worker(s))) return;
+  if (s) {
+    SpinGuard guard(idle_lock);
+    add_free_slot(s);
+  }
+  searching.fetch_sub(1, std::memory_order_seq_cst);
+  sysmon_poke();
+}
+
+bool hand_slot_to_spare(Slot* s) {
+  Worker* w;
+  // Before the worker can know that it is counted, and stop.
+  searching.fetch_add(1, std::memory_order_seq_cst);
+  {
+    SpinGuard guard(idle_lock);
+    w = pop_idle_worker();
+    if (w) {
+      hold_slot(w, s);
+      w->searching = true;
+    }
+  }
+  if (w) {
+    get_up(w);
+    return true;
+  }
+  if (start_worker(s)) return true;
+  searching.fetch_sub(1, std::memory_order_seq_cst);
+  SpinGuard guard(idle_lock);
+  add_free_slot(s);
+  return false;
+}
+
+void idle_reset() {
+  idle_workers = nullptr;
+  timer_watcher = nullptr;
+  watch_deadline = kNever;
+  poll_watcher.store(nullptr);
+  harvester.store(nullptr);
+  searching.store(0);
+}
+
+}  // namespace fiberthread

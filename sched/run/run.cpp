@@ -1,0 +1,336 @@
+// Who runs what: where a runnable fiber is put, and how one fiber gives way to the next.
+#include "sched/accounting.h"
+#include "sched/cord.h"
+#include "sched/observe/probe.h"
+#include "sched/poller.h"
+#include "sched/preempt.h"
+#include "sched/run/parts.h"
+#include "sched/syscall.h"
+
+namespace fiberthread {
+
+uint64_t cycles_per_us = 0;
+std::atomic<uint64_t> recent_ns{0};
+
+namespace {
+
+constexpr uint32_t kNextStreak = 32;   // fibers from `next` in a row before the queue gets its turn
+constexpr uint32_t kFairTick = 61;     // every so many looks the global queue comes first
+
+std::atomic<uint32_t> round_robin{0};
+
+constexpr uint32_t kGoesOnUs = 15;     // who runs so long after it woke another had better wake a worker for it, if one is idle
+constexpr uint8_t kTimed = 32;         // after so many wake-ups one is timed
+
+// Any place in any queue is right.
+bool enqueue_anywhere(Slot* own, FiberRecord* f) {
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  chaos_delay();
+  if (chaos(3) || !own) global_queue.push(f);
+  else if (chaos(2)) slots[chaos_number() % n]->inbox.push(f);
+  else return false;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  chaos_delay();
+  wake_if_needed();
+  return true;
+}
+
+// Adds a runnable fiber to the caller's slot, or to the global queue where there is none.
+void enqueue_local(Worker* w, FiberRecord* f) {
+  if (!w || !w->slot || !w->slot->local.push(f)) global_queue.push(f);
+}
+
+// A waker that is about to wait hands over its worker at no cost; one that goes on would keep the other from running elsewhere until sysmon
+// looks. Its own past tells which it is: now and then, the time from a wake-up to its next switch is taken.
+bool goes_on_after(FiberRecord* waker) {
+  if (__builtin_expect(waker->until_timed-- == 0, 0)) {
+    waker->woke_at = cycles();
+    waker->until_timed = kTimed;
+  }
+  return __builtin_expect(waker->went_on == 2, 0);
+}
+
+void time_wake_up(FiberRecord* waker) {
+  bool on = cycles() - waker->woke_at > kGoesOnUs * cycles_per_us;
+  waker->woke_at = 0;
+  if (!on) {
+    waker->went_on = 0;
+  } else if (waker->went_on < 2 && ++waker->went_on == 1) {
+    waker->until_timed = 0;  // this one may have been the kernel's doing: the next tells
+  }
+}
+
+}  // namespace
+
+bool handed_to_bound(FiberRecord* f, Worker* here) {
+  Worker* w = f->bound.load(std::memory_order_acquire);
+  if (__builtin_expect(!w || w == here, 1)) return false;
+  if (CordRecord* c = w->cord) {
+    if (c->alone.load(std::memory_order_relaxed) && f == w->bound) w->handed.store(f, std::memory_order_release);
+    else c->ready.push(f);
+    // It looks before it sleeps, and sequentially consistent: it sees the fiber then, or we that it sleeps.
+    if (this_worker() != w && w->wake.exchange(1, std::memory_order_seq_cst) == 0) futex_wake(&w->wake, 1);
+    return true;
+  }
+  // Sequentially consistent against await_handed().
+  w->handed.exchange(f, std::memory_order_seq_cst);
+  get_up(w);
+  return true;
+}
+
+void enqueue_woken(FiberRecord* f) {
+  if (handed_to_bound(f, nullptr)) return;
+  Worker* w = this_worker();
+  if (!w) {
+    Slot* s = slot_in_use(f->id);
+    if (watched(kWatchInbox)) debug_line("inbox", f, s ? "goes to the inbox of slot " : "goes to the global queue, number ", uint64_t{s ? s->index : 0});
+    if (s) s->inbox.push(f);
+    else global_queue.push(f);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // the entry before we look for sleepers; pairs with go_idle()
+    wake_if_needed();
+    return;
+  }
+  FiberRecord* waker = w->in_sched.load(std::memory_order_relaxed) ? nullptr : tls_current;
+  Entry entry(w);
+  Slot* s = w->slot;
+  if (chaos(2) && enqueue_anywhere(s, f)) return;
+  // Whoever woke it will often wait soon, and then it runs here at once.
+  if (s && !s->next.load(std::memory_order_relaxed) && !(waker && goes_on_after(waker) && idle_slots()) && options.spawn != SpawnPolicy::RoundRobin) {
+    s->next.store(f, std::memory_order_release);
+    // If not, sysmon finds it.
+    entry_fence();  // sysmon's membarrier is the other half
+    sysmon_poke();
+    return;
+  }
+  enqueue_local(w, f);
+  if (__builtin_expect(options.spawn == SpawnPolicy::Local, 0)) {
+    // Whoever searches anyway may steal it; nobody else is woken but by sysmon.
+    entry_fence();
+    sysmon_poke();
+    return;
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake_if_needed();
+}
+
+void enqueue_round_robin(FiberRecord* f) {
+  if (handed_to_bound(f, nullptr)) return;
+  Slot* s = slot_in_use(round_robin.fetch_add(1, std::memory_order_relaxed));
+  if (watched(kWatchInbox)) debug_line("inbox", f, "goes to the inbox of slot ", uint64_t{s ? s->index : 0});
+  if (s) s->inbox.push(f);
+  else global_queue.push(f);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake_if_needed();
+}
+
+void apply_mask(Worker* w, uint64_t mask) {
+  mask = without_trap(mask);
+  if (w->kernel_mask == mask) return;
+  w->kernel_mask = mask;
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
+}
+
+// What pick() is to a cord's worker, which looks after timers and descriptors as the others do.
+FiberRecord* pick_of_cord(Worker* w) {
+  CordRecord* c = w->cord;
+  if (c->alone.load(std::memory_order_relaxed)) return w->handed.exchange(nullptr, std::memory_order_acq_rel);
+  if (chaos(16)) return nullptr;
+  if (++w->tick % kFairTick == 0) {
+    run_timers(now_ns());
+    if (poll_active()) poll_look();
+  }
+  return c->ready.pop();
+}
+
+// A quick look, on the fiber's stack or the worker's. After a preemption, or a turn, those that others have woken come first, then the
+// global queue and the slot's own in turn: either may be all hogs, each of which takes a tick.
+//
+// Who waits in a join waits for what it has made, and that for what it makes in turn: the newest first is the order of nested
+// calls, and keeps few of them begun. The oldest has its turn about every millisecond, when sysmon looks.
+FiberRecord* pick(Worker* w, bool preempting) {
+  Slot* s = w->slot;
+  if (!s) return w->cord ? pick_of_cord(w) : nullptr;
+  FiberRecord* f;
+  if (preempting && too_many_slots()) return nullptr;  // find() gives it up
+  if (chaos(16)) return nullptr;
+  if (chaos(16)) preempting = true;
+  w->tick++;
+  if (w->tick % kFairTick == 0) {
+    s->timers.run(now_ns());
+    look_at_poller(w);
+    if ((f = global_queue.pop())) return f;
+  }
+  if ((preempting || w->tick % kFairTick == kFairTick / 2) && (f = s->inbox.pop())) return f;
+  if (preempting && w->tick % 2 && (f = global_queue.pop())) return f;
+  bool newest = w->depth_first && !preempting;
+  if (newest && w->oldest_due.load(std::memory_order_relaxed)) {
+    w->oldest_due.store(false, std::memory_order_relaxed);
+    newest = false;
+    if (!s->local.keeps_order()) w->next_streak = kNextStreak;  // else `next` is the oldest of those
+  }
+  if (w->next_streak < kNextStreak && (f = take_next(s))) {
+    w->next_streak++;
+    return f;
+  }
+  w->next_streak = 0;
+  if ((f = newest ? s->local.pop_newest() : s->local.pop())) return f;
+  if ((f = s->inbox.pop())) return f;
+  if ((f = global_queue.pop())) return f;
+  return take_next(s);
+}
+
+namespace {
+
+void prepare_run(Worker* w, FiberRecord* f) {
+  f->state.store(State::Running, std::memory_order_relaxed);  // we own the queue entry, so nobody else changes it
+  f->worker = w;
+  w->running.store(f, std::memory_order_relaxed);
+  w->heartbeat.store(w->heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  w->switches++;
+  FIBERTHREAD_PROBE2("switch", f, w);
+  apply_mask(w, f->sigmask);
+}
+
+// What every stack does first after a switch brought it back.
+void run_post(Worker* w) {
+  auto* post = w->post;
+  if (!post) return;
+  w->post = nullptr;
+  chaos_delay();
+  post(w, w->previous);
+}
+
+// It would have gone on, if there were nobody else.
+bool gives_way(void (*post)(Worker*, FiberRecord*)) { return post == post_preempt || post == post_turn; }
+
+Leave why_leaves(void (*post)(Worker*, FiberRecord*)) {
+  return post == post_park ? Leave::Park : post == post_yield || post == post_turn ? Leave::Yield : post == post_preempt ? Leave::Preempt : Leave::Done;
+}
+
+// What it returns, if anything, is QUEUED, and to run next.
+FiberRecord* take_caller(FiberRecord* me) {
+  CallWait* wait = me->called_by.exchange(nullptr, std::memory_order_acq_rel);
+  if (!wait) return nullptr;
+  FiberRecord* caller = wait->caller;
+  wait->over.store(1, std::memory_order_release);  // from here on it may be gone
+  State parked = State::Parked;
+  if (!caller->kernel && caller->state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel)) return caller;
+  unpark(caller);
+  return nullptr;
+}
+
+// Puts itself back into the queue, if nobody else does: for who has published PARKED, and then saw the latch.
+void unpark_parked(FiberRecord* f) {
+  State parked = State::Parked;
+  if (f->state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel)) enqueue_woken(f);
+}
+
+}  // namespace
+
+void arrive(FiberRecord* me) {
+  Worker* w = me->worker;
+  run_post(w);
+  w->in_sched.store(0, std::memory_order_release);
+}
+
+void release_caller(FiberRecord* me) {
+  if (me->calling) return;
+  Busy busy;
+  if (FiberRecord* caller = take_caller(me)) enqueue_woken(caller);
+}
+
+void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* first) {
+  Worker* w = me->worker;
+  w->in_sched.store(1, std::memory_order_relaxed);
+  entry_fence();
+  if (__builtin_expect(w->revoked.load(std::memory_order_relaxed) != kKept, 0)) Entry::settle(w);
+  w->post = post;
+  w->previous = me;
+  if (__builtin_expect(me->woke_at != 0, 0)) time_wake_up(me);
+  if (__builtin_expect(watching.load(std::memory_order_relaxed), 0)) watch_leaves(w, me, why_leaves(post));
+  if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0) && !me->calling && !gives_way(post)) first = take_caller(me);
+  if (__builtin_expect(first != nullptr, 0) && (!w->slot || w->bound) && first->bound.load(std::memory_order_relaxed) != w) {
+    enqueue_woken(first);
+    first = nullptr;
+  }
+  FiberRecord* next = first ? first : pick(w, gives_way(post));
+  if (!next && w->slot && look_at_poller(w)) next = pick(w);
+  while (next && handed_to_bound(next, w)) next = pick(w);
+  if (next) {
+    if (w->timer_added) sysmon_watch_timers();
+    w->timer_added = false;
+    prepare_run(w, next);
+    switch_context(&me->context, &next->context);
+  } else {
+    w->running.store(nullptr, std::memory_order_relaxed);
+    switch_context(&me->context, &w->context);
+  }
+  arrive(me);
+}
+
+// ---- post-switch actions ----
+
+void post_park(Worker* w, FiberRecord* f) {
+  w->parks++;
+  chaos_delay();
+  // Sequentially consistent against unpark(), which sets the latch and then looks at the state: one of us sees the other.
+  // From the store on, f may run elsewhere, and be anybody's; to wake it is harmless even then.
+  f->state.exchange(State::Parked, std::memory_order_seq_cst);
+  chaos_delay();
+  if (__builtin_expect(f->pending_unpark.load(std::memory_order_seq_cst), 0)) unpark_parked(f);
+}
+
+void post_yield(Worker* w, FiberRecord* f) {
+  f->state.store(State::Queued, std::memory_order_release);
+  if (handed_to_bound(f, nullptr)) return;
+  if (chaos(2) && enqueue_anywhere(w->slot, f)) return;
+  enqueue_local(w, f);
+  // What it made room for is in no queue any more: sysmon may have looked just then, and gone to sleep.
+  entry_fence();
+  sysmon_poke();
+}
+
+void post_turn(Worker* w, FiberRecord* f) { post_yield(w, f); }
+
+void post_preempt(Worker* w, FiberRecord* f) {
+  f->state.store(State::Queued, std::memory_order_release);
+  if (handed_to_bound(f, nullptr)) return;
+  if (chaos(2) && enqueue_anywhere(w->slot, f)) return;
+  if (f->in_libc) global_queue.push_front(f);  // it may hold one of libc's locks
+  else if (is_hog(f)) global_queue.push(f);    // all hogs in one line: slots with few of them would give more to each
+  else enqueue_local(w, f);                    // where its data are in the cache
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake_if_needed();
+}
+
+bool preempt_wanted(FiberRecord* f) {
+  Worker* w = f->worker;
+  if (Worker* b = f->bound.load(std::memory_order_relaxed)) return b != w;
+  if (w->revoked.load(std::memory_order_relaxed) == kTaken) return true;
+  return !w->slot || slot_has_work(w->slot) || !global_queue.empty();
+}
+
+void preempt_switch_out(FiberRecord* me) {
+  Busy busy;
+  me->preempted.store(me->preempted.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  me->worker->preemptions.fetch_add(1, std::memory_order_relaxed);
+  FIBERTHREAD_PROBE2("preempt", me, me->worker);
+  suspend(me, post_preempt);
+}
+
+[[noreturn]] void worker_loop(Worker* w) {
+  for (;;) {
+    run_post(w);
+    if (w->leaves.load(std::memory_order_acquire)) leave_worker(w);
+    FiberRecord* f = w->bound ? await_handed(w) : find(w);
+    stop_searching(w);
+    if (next_timer() != kNever) sysmon_watch_timers();
+    if (!f || handed_to_bound(f, w)) continue;
+    if (watched(kWatchCpu)) account(w, nullptr);
+    if (watched(kWatchTrace)) watch_begins(w);
+    prepare_run(w, f);
+    switch_context(&w->context, &f->context);
+  }
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,210 @@
+// Slots: the right to schedule. Which there are, which are free, what waits in them.
+#include <sys/mman.h>
+
+#include <new>
+
+#include "sched/life/fork.h"
+#include "sched/run/parts.h"
+#include "sched/syscall.h"
+
+namespace fiberthread {
+
+Slot* slots[kMaxSlots];
+std::atomic<uint32_t> slot_count{0};
+GlobalQueue global_queue;
+
+// Under it: free slots, workers without a slot that sleep (idle.cpp), and who of them sleeps until the next timer.
+SpinLock idle_lock;
+Slot* free_slots = nullptr;
+std::atomic<uint32_t> free_slot_count{0};
+// Slots held or free, how many there shall be, and those beyond. Retired ones are empty, but for what somebody puts into the
+// inbox who saw the slot in use a moment ago: thieves find it, and balance_queues().
+std::atomic<uint32_t> circulating{0}, wanted{0};
+
+namespace {
+
+Slot* retired_slots = nullptr;
+
+constexpr uint32_t kMostMoved = 32;    // from a local queue that is too long, at once
+
+}  // namespace
+
+// One of those in use, numbered as one likes.
+Slot* slot_in_use(uint32_t number) {
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < n; i++) {
+    Slot* s = slots[(number + i) % n];
+    if (!s->retired.load(std::memory_order_relaxed)) return s;
+  }
+  return nullptr;
+}
+
+void add_free_slot(Slot* s) {  // idle lock
+  s->holder.store(nullptr, std::memory_order_relaxed);
+  if (too_many_slots()) {
+    circulating.store(circulating.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+    s->retired.store(true, std::memory_order_relaxed);
+    s->free_next = retired_slots;
+    retired_slots = s;
+    return;
+  }
+  s->free_next = free_slots;
+  free_slots = s;
+  free_slot_count.store(free_slot_count.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+}
+
+Slot* pop_free_slot() {  // idle lock
+  Slot* s = free_slots;
+  if (!s) return nullptr;
+  free_slots = s->free_next;
+  free_slot_count.store(free_slot_count.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+  return s;
+}
+
+void hold_slot(Worker* w, Slot* s) {
+  w->slot = s;
+  s->holder.store(w, std::memory_order_release);
+}
+
+bool take_free_slot(Worker* w) {
+  if (free_slot_count.load(std::memory_order_relaxed) == 0) return false;
+  SpinGuard guard(idle_lock);
+  Slot* s = pop_free_slot();
+  if (!s) return false;
+  hold_slot(w, s);
+  return true;
+}
+
+// By who holds the slot, or, if nobody does, under the idle lock: what waits in it is the others' then.
+void empty_slot(Slot* s) {
+  while (FiberRecord* f = s->local.pop()) global_queue.push(f);
+  if (FiberRecord* f = take_next(s)) global_queue.push(f);
+  while (FiberRecord* f = s->inbox.pop()) global_queue.push(f);
+}
+
+// Gives up a slot for which there is no use any more.
+void give_up_slot(Worker* w) {
+  Slot* s = w->slot;
+  empty_slot(s);
+  {
+    SpinGuard guard(idle_lock);
+    add_free_slot(s);
+    w->slot = nullptr;
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (work_queued()) wake_if_needed();
+}
+
+uint32_t slots_wanted() { return wanted.load(std::memory_order_relaxed); }
+
+bool want_slots(uint32_t n) {
+  if (n > kMaxSlots) n = kMaxSlots;
+  SpinGuard guard(idle_lock);
+  wanted.store(n, std::memory_order_release);
+  while (circulating.load(std::memory_order_relaxed) < n) {
+    Slot* s = retired_slots;
+    if (s) {
+      retired_slots = s->free_next;
+      s->retired.store(false, std::memory_order_relaxed);
+    } else {
+      uint32_t made = slot_count.load(std::memory_order_relaxed);
+      void* mem = made == kMaxSlots ? MAP_FAILED : slots[made];  // of before a fork
+      if (!mem)
+        mem = reinterpret_cast<void*>(raw_syscall(SYS_mmap, 0, sizeof(Slot), PROT_READ | PROT_WRITE,
+                                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+      if (reinterpret_cast<uintptr_t>(mem) > ~uintptr_t{4095}) {
+        wanted.store(circulating.load(std::memory_order_relaxed), std::memory_order_release);
+        return false;
+      }
+      if (!slots[made]) {
+        slots[made] = new (mem) Slot;
+        slots[made]->index = made;
+      }
+      s = slots[made];
+      slot_count.store(made + 1, std::memory_order_release);
+    }
+    circulating.store(circulating.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    add_free_slot(s);
+  }
+  return true;
+}
+
+bool idle_slots() { return free_slot_count.load(std::memory_order_relaxed) != 0; }
+
+Slot** all_slots(uint32_t* count) {
+  *count = slot_count.load(std::memory_order_acquire);
+  return slots;
+}
+
+bool work_queued() {
+  if (!global_queue.empty()) return true;
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < n; i++)
+    if (slot_has_work(slots[i])) return true;
+  return false;
+}
+
+uint32_t queued_count() {
+  uint32_t total = global_queue.size();
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < n; i++)
+    total += slots[i]->local.size() + !slots[i]->inbox.empty() + (slots[i]->next.load(std::memory_order_relaxed) != nullptr);
+  return total;
+}
+
+void balance_queues() {
+  uint32_t n = slot_count.load(std::memory_order_acquire), total = 0;
+  for (uint32_t i = 0; i < n; i++) total += slots[i]->local.size();
+  // Everybody is busy with what he has.
+  for (uint32_t i = 0; i < n; i++)
+    if (slots[i]->retired.load(std::memory_order_relaxed))
+      while (FiberRecord* f = slots[i]->inbox.pop()) global_queue.push(f);
+  uint32_t fair = total / (wanted.load(std::memory_order_relaxed) + 1) + 2;
+  for (uint32_t i = 0; i < n; i++)
+    for (uint32_t moved = 0; moved < kMostMoved && slots[i]->local.size() > fair && !slots[i]->local.keeps_order(); moved++)
+      if (FiberRecord* f = slots[i]->local.pop()) global_queue.push(f);
+}
+
+uint64_t next_timer() {
+  uint64_t first = kNever;
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < n; i++) {
+    uint64_t t = slots[i]->timers.next();
+    if (t < first) first = t;
+  }
+  return first;
+}
+
+void run_timers(uint64_t now) {
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < n; i++) slots[i]->timers.run(now);
+}
+
+void empty_free_slots() {
+  SpinGuard guard(idle_lock);
+  for (Slot* s = free_slots; s; s = s->free_next) empty_slot(s);
+}
+
+FIBERTHREAD_IN_FORK_CHILD(Slots, [](FiberRecord*) {
+  idle_lock.reset();
+  free_slots = nullptr;
+  retired_slots = nullptr;
+  free_slot_count.store(0);
+  circulating.store(0);
+  wanted.store(0);
+  uint32_t n = slot_count.load();
+  for (uint32_t i = 0; i < n; i++) {
+    Slot* s = slots[i];
+    s->local.reset();
+    s->inbox.reset();
+    s->next.store(nullptr);
+    s->timers.reset();
+    s->holder.store(nullptr);
+    s->retired.store(false);
+  }
+  slot_count.store(0);
+  global_queue.reset();
+  idle_reset();
+})
+
+}  // namespace fiberthread
