@@ -22,8 +22,6 @@
 #include "sched/arch/context.h"
 #include "sched/spinlock.h"
 
-// Else the compiler takes the variables for those of another library, and looks for them in a table.
-#pragma GCC visibility push(hidden)
 namespace fiberthread {
 
 struct Worker;
@@ -274,4 +272,3 @@ class Blocking {
 };
 
 }  // namespace fiberthread
-#pragma GCC visibility pop

@@ -15,6 +15,7 @@
 #include "sched/life/fork.h"
 #include "sched/spinlock.h"
 #include "sched/syscall.h"
+#include "sched/wait.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -258,12 +259,13 @@ PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t int
   if (go_on && end != PollEnd::Refused) {
     chaos_delay();
     if (!poll_watched()) sysmon_poke();
-    for (;;) {
-      if (group.fired.load(std::memory_order_acquire)) break;
-      if (me->interrupts.load(std::memory_order_seq_cst) & interrupt_mask) end = PollEnd::Interrupted;
-      else if (passed(me, deadline)) end = PollEnd::TimedOut;
-      if (end != PollEnd::Ready) break;
-      park_if(&group.fired, 0, {"descriptor", reinterpret_cast<void*>(static_cast<intptr_t>(n ? items[0].fd : -1))}, deadline);
+    auto over = [&] { return group.fired.load(std::memory_order_acquire) != 0; };
+    auto withdraw = [] { return true; };  // below
+    ParkReason reason{"descriptor", reinterpret_cast<void*>(static_cast<intptr_t>(n ? items[0].fd : -1))};
+    switch (wait_until(me, group.fired, 0, over, withdraw, reason, deadline, interrupt_mask)) {
+      case WaitEnd::Interrupted: end = PollEnd::Interrupted; break;
+      case WaitEnd::TimedOut: end = PollEnd::TimedOut; break;
+      default: break;  // it does not end here, as it is Busy
     }
   }
   // Who ended our only wait does not touch it any more.

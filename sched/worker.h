@@ -11,8 +11,6 @@
 #include "sched/queue.h"
 #include "sched/timer.h"
 
-// Else the compiler takes the variables for those of another library, and looks for them in a table.
-#pragma GCC visibility push(hidden)
 namespace fiberthread {
 
 constexpr uint32_t kMaxSlots = 256;
@@ -228,11 +226,12 @@ void kernel_record_each(bool (*visit)(FiberRecord*, void*), void* data);  // unt
 inline bool is_hog(const FiberRecord* f) { return f->preempted.load(std::memory_order_relaxed) >= 3; }
 // It spins, as far as one can tell: a hog that is always found in the same place.
 inline bool is_spinner(const FiberRecord* f) { return is_hog(f) && f->in_place.load(std::memory_order_relaxed) >= 8; }
-extern uint64_t cycles_per_us;
+// Hidden: else the compiler takes them for those of another library, and looks for them in a table.
+extern uint64_t cycles_per_us __attribute__((visibility("hidden")));
 // now_ns() of about a tick ago, for who must not pay for a clock: stored by sysmon, and by workers that wake up.
-extern std::atomic<uint64_t> recent_ns;
+extern std::atomic<uint64_t> recent_ns __attribute__((visibility("hidden")));
 // Without membarrier (old kernel, sandbox) entries to the scheduler pay for the barrier themselves.
-extern std::atomic<bool> no_membarrier;
+extern std::atomic<bool> no_membarrier __attribute__((visibility("hidden")));
 // All kernel threads have passed a barrier since the call: what this one stored before they see from then on, or it sees what they stored.
 void barrier_everywhere();
 constexpr uint64_t kIdleMask = ~(uint64_t{3} << (kPreemptSignal - 1) | kTrapSignal);  // all signals but libc's two, and that of traps
@@ -292,4 +291,3 @@ void sysmon_call();
 
 
 }  // namespace fiberthread
-#pragma GCC visibility pop

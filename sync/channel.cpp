@@ -12,7 +12,7 @@
 #include "sync/channel_core.h"
 #include "sync/checks.h"
 #include "sync/parking_lot.h"
-#include "sync/times.h"
+#include "sched/wait.h"
 
 namespace fiberthread {
 

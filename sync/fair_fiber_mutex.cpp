@@ -2,7 +2,7 @@
 
 #include "sched/fiber.h"
 #include "fiberthread/deadline.h"
-#include "sync/times.h"
+#include "sched/wait.h"
 
 namespace fiberthread {
 

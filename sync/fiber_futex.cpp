@@ -6,7 +6,7 @@
 #include "sched/fiber.h"
 #include "sync/parking_lot.h"
 #include "fiberthread/deadline.h"
-#include "sync/times.h"
+#include "sched/wait.h"
 
 namespace fiberthread {
 

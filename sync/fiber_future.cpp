@@ -3,7 +3,7 @@
 #include "sched/chaos.h"
 #include "sched/embedder.h"
 #include "sched/fiber.h"
-#include "sync/times.h"
+#include "sched/wait.h"
 
 namespace fiberthread {
 namespace {
@@ -17,31 +17,18 @@ struct alignas(8) MultipleWaitState {
 };
 static_assert(alignof(FiberRecord) >= 8 && alignof(SubscribeCallback) >= 8);
 
-// Waits until over(), a deadline or an interrupt. withdraw(): nobody wakes us for this any more, unless it says no, because somebody
-// does so already. The caller has counted FiberRecord::queued up.
+// wait_until(), as the public interface has its end. The caller has counted FiberRecord::queued up, and calls wait_over().
 template <class Over, class Withdraw>
 int wait_until_over(FiberRecord* me, Over over, Withdraw withdraw, const ParkReason& reason, uint64_t deadline, uint32_t interrupts) {
-  static constinit std::atomic<uint32_t> none{0};  // what we wait for is no word of this size; the latch is enough
-  bool late = passed(me, deadline);
-  while (!over()) {
-    // An interrupt that comes after this look sets the latch, with which park_if() returns.
-    uint32_t pending = me->interrupts.load(std::memory_order_relaxed);
-    bool interrupted = pending & interrupts;
-    bool ends = !interrupted && ends_in_wait(me, pending);
-    if (interrupted || late || ends) {
-      if (withdraw()) {
-        if (ends) {
-          wait_over(me);
-          embedder().end_now();
-        }
-        return interrupted ? ECANCELED : ETIMEDOUT;
-      }
-      deadline = kNever;
-      interrupts = 0;
-    }
-    late = !park_if(&none, 0, reason, deadline);
+  switch (wait_until(me, kNoFlag, 0, over, withdraw, reason, deadline, interrupts)) {
+    case WaitEnd::Over: return 0;
+    case WaitEnd::TimedOut: return ETIMEDOUT;
+    case WaitEnd::Interrupted: return ECANCELED;
+    case WaitEnd::Ends: break;
   }
-  return 0;
+  wait_over(me);
+  embedder().end_now();
+  __builtin_unreachable();
 }
 
 }  // namespace

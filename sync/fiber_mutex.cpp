@@ -3,7 +3,7 @@
 #include "sched/chaos.h"
 #include "sched/fiber.h"
 #include "sync/parking_lot.h"
-#include "sync/times.h"
+#include "sched/wait.h"
 
 namespace fiberthread {
 namespace {

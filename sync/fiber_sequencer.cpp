@@ -5,7 +5,7 @@
 #include "sched/chaos.h"
 #include "sched/fiber.h"
 #include "fiberthread/deadline.h"
-#include "sync/times.h"
+#include "sched/wait.h"
 
 namespace fiberthread {
 namespace {

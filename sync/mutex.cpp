@@ -5,7 +5,7 @@
 #include "sched/chaos.h"
 #include "sync/checks.h"
 #include "sync/parking_lot.h"
-#include "sync/times.h"
+#include "sched/wait.h"
 
 namespace fiberthread {
 

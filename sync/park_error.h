@@ -4,7 +4,7 @@
 
 #include "sync/checks.h"
 #include "sync/parking_lot.h"
-#include "sync/times.h"
+#include "sched/wait.h"
 
 namespace fiberthread {
 

@@ -20,9 +20,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "sched/embedder.h"
 #include "sched/fiber.h"
 #include "sched/spinlock.h"
+#include "sched/wait.h"
 
 namespace fiberthread {
 
@@ -104,36 +104,20 @@ class WakeList {
 // caller is Busy. Returns Woken, TimedOut or Interrupted.
 WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline_ns = kNever, uint32_t interrupt_mask = 0);
 
-// The loop of each wait, for whoever queues waiters of his own as well: until `signaled` is set, which is the last that who takes the
-// waiter out does with it. withdraw() takes it out unless somebody did so before. FiberRecord::queued was counted up when it was queued.
+// The same for whoever queues waiters of his own: until `signaled` is set, which is the last that who takes the waiter out does with
+// it. withdraw() takes it out unless somebody did so before. FiberRecord::queued was counted up when it was queued.
 // woken() does what is to be done before the stack may be unwound again.
 template <class Withdraw, class OnWoken>
 WakeReason wait_signaled(FiberRecord* me, std::atomic<uint32_t>& signaled, const ParkReason& reason, uint64_t deadline, uint32_t mask,
                          Withdraw withdraw, OnWoken woken) {
-  bool late = passed(me, deadline);
   // Acquire: what the waker did before is seen.
-  while (!signaled.load(std::memory_order_acquire)) {
-    // One that comes after this look sets the latch, with which park_if() returns.
-    uint32_t pending = me->interrupts.load(std::memory_order_relaxed);
-    if (mask || deadline != kNever || pending & kInterruptUnwind) {
-      bool interrupted = pending & mask;
-      bool ends = !interrupted && ends_in_wait(me, pending);
-      if (interrupted || late || ends) {
-        if (withdraw()) {
-          wait_over(me);
-          if (ends) embedder().end_now();
-          return interrupted ? WakeReason::Interrupted : WakeReason::TimedOut;
-        }
-        deadline = kNever;  // taken out, or bound to wait for what it was moved to
-        mask = 0;
-        late = false;
-      }
-    }
-    late = !park_if(&signaled, 0, reason, deadline);
-  }
-  woken();
+  auto over = [&] { return signaled.load(std::memory_order_acquire) != 0; };
+  WaitEnd end = wait_until(me, signaled, 0, over, withdraw, reason, deadline, mask);
+  if (end == WaitEnd::Over) woken();
   wait_over(me);
-  return WakeReason::Woken;
+  if (end == WaitEnd::Over) return WakeReason::Woken;
+  if (end == WaitEnd::Ends) embedder().end_now();
+  return end == WaitEnd::Interrupted ? WakeReason::Interrupted : WakeReason::TimedOut;
 }
 template <class Withdraw>
 WakeReason wait_signaled(FiberRecord* me, std::atomic<uint32_t>& signaled, const ParkReason& reason, uint64_t deadline, uint32_t mask,
@@ -183,7 +167,5 @@ inline size_t unpark_all(const void* address) { return unpark_waiters(address, ~
 // would be moved, and while it says no, a waiter is woken instead (with token `more` = 1 if others follow it)
 // and not asked again: one that wakes up stands for those behind it. Returns how many were taken from `from`.
 size_t requeue_waiters(const void* from, const void* to, bool (*may_move)(void*), void* context);
-
-// In the child of a fork, before anything else may wait: nobody waits there.
 
 }  // namespace fiberthread

@@ -6,7 +6,7 @@
 #include "sched/observe/watch.h"
 #include "sync/channel_core.h"
 #include "sync/parking_lot.h"
-#include "sync/times.h"
+#include "sched/wait.h"
 
 namespace fiberthread {
 namespace {

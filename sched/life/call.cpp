@@ -4,6 +4,7 @@
 #include "sched/life/parts.h"
 #include "sched/observe/probe.h"
 #include "sched/observe/watch.h"
+#include "sched/wait.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -29,19 +30,17 @@ int sched_call(FiberRecord* f, uint32_t mask) {
     me->reason = reason;
     park_for(me, f);
   }
-  bool interrupted = false;
-  while (!interrupted && !wait.over.load(std::memory_order_acquire)) {
-    if (me->interrupts.load(std::memory_order_relaxed) & mask) {
-      CallWait* mine = &wait;
-      interrupted = f->called_by.compare_exchange_strong(mine, nullptr, std::memory_order_acq_rel);
-      mask = 0;  // if not, it is just being ended
-    } else {
-      park_if(&wait.over, 0, reason);
-    }
-  }
+  auto over = [&] { return wait.over.load(std::memory_order_acquire) != 0; };
+  // If not, it is just being ended.
+  auto withdraw = [&] {
+    CallWait* mine = &wait;
+    return f->called_by.compare_exchange_strong(mine, nullptr, std::memory_order_acq_rel);
+  };
+  WaitEnd end = wait_until(me, wait.over, 0, over, withdraw, reason, kNever, mask);
   me->calling = false;
   wait_over(me);
-  return interrupted ? ECANCELED : 0;
+  if (end == WaitEnd::Ends) embedder().end_now();
+  return end == WaitEnd::Over ? 0 : ECANCELED;
 }
 
 }  // namespace fiberthread

@@ -6,6 +6,7 @@
 #include "sched/observe/probe.h"
 #include "sched/observe/watch.h"
 #include "sched/stack.h"
+#include "sched/wait.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -37,16 +38,13 @@ bool join_withdraw(FiberRecord* f) {
 bool join_wait(FiberRecord* f, void** result, uint64_t deadline, uint32_t interrupt_mask) {
   FiberRecord* me = self();
   // The latch stays as it is: the caller is registered, and an interrupt may have come since it looked for one.
-  while (!f->done.load(std::memory_order_acquire)) {
-    bool in_time = park_if(&f->done, 0, {kJoin, f, f}, deadline);
-    if (f->done.load(std::memory_order_acquire)) break;
-    if (in_time && !(me->interrupts.load(std::memory_order_relaxed) & interrupt_mask)) {
-      if (me->interrupts.load(std::memory_order_relaxed) & kInterruptSafePoint) leave_busy_slow();
-      continue;
-    }
-    if (!join_withdraw(f)) break;
+  auto over = [f] { return f->done.load(std::memory_order_acquire) != 0; };
+  WaitEnd end = wait_until(me, f->done, 0, over, [f] { return join_withdraw(f); }, {kJoin, f, f}, deadline, interrupt_mask);
+  if (end != WaitEnd::Over) {
     if (watched(kWatchJoin)) debug_line("join", me, "waits no longer for the end of ", uint64_t{f->id});
-    return false;
+    if (end != WaitEnd::Ends) return false;
+    wait_over(me);
+    embedder().end_now();
   }
   Busy busy;
   f->join_lock.wait_until_free();  // then the ending side is out of it

@@ -12,7 +12,7 @@
 #include "fiberthread/fiber_futex.h"
 #include "fiberthread/fiberthread.h"
 #include "sync/parking_lot.h"
-#include "sync/times.h"
+#include "sched/wait.h"
 
 using namespace fiberthread;
 

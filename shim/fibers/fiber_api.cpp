@@ -15,6 +15,7 @@
 #include "sched/cord.h"
 #include "sched/life/join.h"
 #include "sched/stack.h"
+#include "sched/wait.h"
 #include "sched/worker.h"
 #include "shim/clock.h"
 #include "shim/export.h"
@@ -56,13 +57,6 @@ bool lives(FiberRecord* f, const void* handle) {
 
 // Made by this interface, on NPTL. All other records of kernel threads are main's or foreign threads'.
 bool is_nptl(const FiberRecord* f) { return f->kernel && f->start && !f->block && !f->is_main; }
-
-uint64_t deadline_after(uint64_t timeout) {
-  if (timeout == FIBERTHREAD_FOREVER) return kNever;
-  uint64_t deadline;
-  if (__builtin_add_overflow(now_ns(), timeout, &deadline) || deadline >= kNever - 2) return kNever;
-  return (deadline + 1) & ~kFollowsRealtime;
-}
 
 bool ended_by_cancel(FiberRecord* me) { return me->interrupts.load(std::memory_order_relaxed) & kInterruptEnd; }
 

@@ -10,7 +10,7 @@
 #include "fiberthread/deadline.h"
 #include "fiberthread/fiberthread.h"
 #include "sync/parking_lot.h"
-#include "sync/times.h"
+#include "sched/wait.h"
 
 namespace fiberthread {
 

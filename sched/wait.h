@@ -1,0 +1,51 @@
+// The loop of every wait that others end: in the parking lot, for futures, channels, descriptors, and for a fiber's end.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "sched/embedder.h"
+#include "sched/fiber.h"
+
+namespace fiberthread {
+
+// Ends: the fiber is to end at once. The caller undoes what it still holds, calls wait_over() and embedder().end_now().
+enum class WaitEnd { Over, TimedOut, Interrupted, Ends };
+
+// Waits until over(), a deadline (of now_ns()'s clock, see kFollowsRealtime), or an interrupt in `interrupts`. By `me`, the caller.
+//
+// Who makes over() true unparks `me` afterwards. `flag` saves a park while it is not `expected`; where over() looks at no word of this
+// size, kNoFlag is right, as the unpark is latched. withdraw() makes sure that nobody will make over() true any more, and says
+// no if that has happened, or is bound to: then the wait goes on until it is, whatever comes. If others may find the caller's stack by
+// this wait, FiberRecord::queued was counted up before, and wait_over() follows.
+inline constinit const std::atomic<uint32_t> kNoFlag{0};
+template <class Over, class Withdraw>
+WaitEnd wait_until(FiberRecord* me, const std::atomic<uint32_t>& flag, uint32_t expected, Over over, Withdraw withdraw, const ParkReason& reason,
+                   uint64_t deadline, uint32_t interrupts) {
+  bool late = passed(me, deadline);
+  while (!over()) {
+    // One that comes after this look sets the latch, with which park_if() returns.
+    uint32_t pending = me->interrupts.load(std::memory_order_relaxed);
+    if (interrupts || deadline != kNever || pending & kInterruptUnwind) {
+      bool interrupted = pending & interrupts;
+      bool ends = !interrupted && ends_in_wait(me, pending);
+      if (interrupted || late || ends) {
+        if (withdraw()) return interrupted ? WaitEnd::Interrupted : ends ? WaitEnd::Ends : WaitEnd::TimedOut;
+        deadline = kNever;
+        interrupts = 0;
+        late = false;
+      }
+    }
+    late = !park_if(&flag, expected, reason, deadline);
+  }
+  return WaitEnd::Over;
+}
+
+// A deadline that does not follow the realtime clock, never earlier than asked for.
+constexpr uint64_t plain_deadline(uint64_t deadline_ns) { return deadline_ns >= kNever - 1 ? kNever : (deadline_ns + 1) & ~kFollowsRealtime; }
+// The same, so long from now; kNever stays what it is.
+inline uint64_t deadline_after(uint64_t ns) {
+  uint64_t deadline;
+  return ns == kNever || __builtin_add_overflow(now_ns(), ns, &deadline) ? kNever : plain_deadline(deadline);
+}
+
+}  // namespace fiberthread
