@@ -16,6 +16,9 @@ MAKEFLAGS += --no-builtin-rules
 
 PREFIX ?= /usr/local
 VERSION := 0.1
+# Of the library's file. The first number is the soname's, and grows as CONTRIBUTING.md says; the second with each release that adds names, the third
+# with the others.
+SO_VERSION := 0.1.0
 comma := ,
 
 # V=1 shows the commands.
@@ -54,6 +57,9 @@ HIGH := $(wildcard shim/*.cpp shim/fibers/*.cpp sched/arch/$(ARCH)/posix/*.cpp s
 LOW_OBJECTS := $(LOW:%=$(BUILD)/obj/%.o)
 HIGH_OBJECTS := $(HIGH:%=$(BUILD)/obj/%.o)
 SO := $(BUILD)/libfiberthread.so
+# By the soname, for programs that are linked with it: a link here. When it is installed, both names are links to the file with all numbers.
+SONAME := libfiberthread.so.$(firstword $(subst ., ,$(SO_VERSION)))
+SO_LINK := $(BUILD)/$(SONAME)
 LAUNCHER := $(BUILD)/fiberthread
 # The launcher is a program of its own, which shares the table of variables with the library.
 LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(wildcard preload/launcher/*.cpp) preload/options.cpp)
@@ -62,7 +68,7 @@ UNIT_TESTS := $(patsubst tests/%.cpp,$(BUILD)/tests/%,$(wildcard tests/*_test.cp
 PRELOADED := $(patsubst tests/preloaded/%,$(BUILD)/tests/preloaded/%,$(basename $(wildcard tests/preloaded/*.c tests/preloaded/*.cpp)))
 
 .PHONY: all
-all: $(SO) $(LAUNCHER) $(SO)-gdb.py $(BUILD)/fiberthread.pc
+all: $(SO) $(SO_LINK) $(LAUNCHER) $(SO)-gdb.py $(BUILD)/fiberthread.pc
 
 # Changes when a source is removed, which no object's time would tell.
 $(BUILD)/sources: always
@@ -90,8 +96,10 @@ $(BUILD)/obj/%.S.o: %.S Makefile | $(BUILD)/.compiler
 $(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map $(BUILD)/sources
 	$(Q)$(CC) -shared -nostartfiles -static-libgcc $(if $(SANITIZE),-fsanitize=$(SANITIZE),-Wl$(comma)--no-undefined) \
 		-Wl,-z,now,-z,relro,-z,noseparate-code,-z,initfirst,-z,noexecstack,-Bsymbolic-functions \
-		-Wl,-soname,libfiberthread.so,--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
-# Where gdb looks for it: beside the library.
+		-Wl,-soname,$(SONAME),--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
+$(SO_LINK): $(SO)
+	$(Q)ln -sf $(notdir $(SO)) $@
+# Where gdb looks for it: beside the library's file, by its name.
 $(SO)-gdb.py: preload/debugger/fiberthread-gdb.py
 	@mkdir -p $(@D)
 	$(Q)cp $< $@
@@ -156,7 +164,7 @@ $(BUILD)/bench/empty.so: | $(BUILD)/.compiler
 API_BENCH := $(BUILD)/bench/api $(BUILD)/bench/api-std $(if $(wildcard /usr/include/boost/fiber/all.hpp),$(BUILD)/bench/api-boost) \
 	$(if $(shell command -v go),$(BUILD)/bench/api-go)
 API_CXX = $(CXX) -std=c++20 -O2 -g $(WARN) -pthread $(INCLUDE) $(filter %.cpp,$^) -o $@
-$(BUILD)/bench/api: bench-scripts/api.cpp $(wildcard bench-scripts/api_*.cpp) bench-scripts/api.h $(PUBLIC_HEADERS) $(SO)
+$(BUILD)/bench/api: bench-scripts/api.cpp $(wildcard bench-scripts/api_*.cpp) bench-scripts/api.h $(PUBLIC_HEADERS) $(SO_LINK)
 	@mkdir -p $(@D)
 	$(Q)$(API_CXX) -L$(BUILD) -Wl,--no-as-needed -lfiberthread -Wl,-rpath,'$$ORIGIN/..'
 $(BUILD)/bench/api-std: bench-scripts/api.cpp $(wildcard bench-scripts/std_*.cpp) bench-scripts/api.h
@@ -171,7 +179,7 @@ $(BUILD)/bench/api-go: bench-scripts/api.go $(wildcard bench-scripts/api_*.go)
 
 # Examples of the C++ interface, against the headers as they are installed.
 EXAMPLES := $(patsubst bench-scripts/%,$(BUILD)/%,$(basename $(wildcard bench-scripts/examples/*.c bench-scripts/examples/*.cpp)))
-$(BUILD)/examples/%: bench-scripts/examples/%.cpp $(PUBLIC_HEADERS) $(SO)
+$(BUILD)/examples/%: bench-scripts/examples/%.cpp $(PUBLIC_HEADERS) $(SO_LINK)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++20 -O2 -g $(WARN) -pthread -Isync/include $< -o $@ -L$(BUILD) -lfiberthread -Wl,-rpath,'$$ORIGIN/..'
 $(BUILD)/examples/%: bench-scripts/examples/%.c Makefile | $(BUILD)/.compiler
@@ -256,17 +264,20 @@ bench-servers:
 # ---- installing ----
 
 CMAKE_FILES := fiberthreadConfig.cmake fiberthreadConfigVersion.cmake
-INSTALLED = sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|'
+INSTALLED = sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@SONAME@|$(SONAME)|; s|@SO_FILE@|$(SO_FILE)|'
+SO_FILE := libfiberthread.so.$(SO_VERSION)
 
 # The loader looks into $(PREFIX)/lib by its cache only, hence ldconfig.
 .PHONY: install clean
 install: all
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/lib/cmake/fiberthread $(DESTDIR)$(PREFIX)/bin \
 		$(DESTDIR)$(PREFIX)/include/fiberthread $(foreach n,1 3 7,$(DESTDIR)$(PREFIX)/share/man/man$n)
-	install -m 755 $(SO) $(DESTDIR)$(PREFIX)/lib/
+	install -m 755 $(SO) $(DESTDIR)$(PREFIX)/lib/$(SO_FILE)
+	ln -sf $(SO_FILE) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
+	ln -sf $(SO_FILE) $(DESTDIR)$(PREFIX)/lib/libfiberthread.so
 	install -m 755 $(LAUNCHER) $(DESTDIR)$(PREFIX)/bin/
 	install -d $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(PREFIX)/lib
-	install -m 644 preload/debugger/fiberthread-gdb.py $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(PREFIX)/lib/libfiberthread.so-gdb.py
+	install -m 644 preload/debugger/fiberthread-gdb.py $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(PREFIX)/lib/$(SO_FILE)-gdb.py
 	install -D -m 644 preload/packaging/completion.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fiberthread
 	install -D -m 644 preload/packaging/completion.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_fiberthread
 	install -D -m 644 preload/packaging/completion.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/fiberthread.fish

@@ -1,7 +1,8 @@
 #!/bin/bash
-# packages: clang cmake libc++-dev pkg-config
-# What `make install` puts there: each public header by itself and all together, in both languages, under both compilers, with both C++ libraries; a C program built
-# by pkg-config and a C++ one by CMake run on it; so does the launcher; pages are found by each name.
+# packages: clang cmake gdb libc++-dev pkg-config
+# What `make install` puts there: each public header by itself and all together, in both languages, under both compilers, with both C++
+# libraries; a C program built by pkg-config and a C++ one by CMake run on it; the library is loaded once where a program is linked with it
+# and it is preloaded as well, by whatever name; gdb finds its script; so does the launcher the library; pages are found by each name.
 . "$(dirname "$0")/../lib.sh"
 top=$(cd "$(dirname "$0")/../../.." && pwd)
 unset MAKEFLAGS MFLAGS MAKELEVEL CDPATH
@@ -9,7 +10,14 @@ prefix=/opt/fibers
 at=$TMP/dest$prefix
 make -C "$top" --no-print-directory -j1 install DESTDIR="$TMP/dest" PREFIX=$prefix >"$TMP/install" 2>&1 || { cat "$TMP/install"; fail "make install failed"; }
 find "$TMP/dest" -type f | sed "s|^$at/||" | LC_ALL=C sort >"$TMP/list"
-grep -q '^lib/libfiberthread.so$' "$TMP/list" || fail "no library"
+# One file; by its soname and by the name for linking and preloading there are links.
+file=$(grep -E '^lib/libfiberthread\.so' "$TMP/list")
+[[ $file =~ ^lib/libfiberthread\.so\.[0-9]+\.[0-9]+\.[0-9]+$ ]] || fail "the library: $file"
+soname=$(readelf -dW "$at/$file" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
+[[ $soname =~ ^libfiberthread\.so\.[0-9]+$ && $file == lib/$soname.* ]] || fail "$file has the soname $soname"
+for link in libfiberthread.so "$soname"; do
+  [ "$(readlink "$at/lib/$link")" = "${file#lib/}" ] || fail "$link is no link to ${file#lib/}"
+done
 grep -qE '^include/fiberthread/(parking_lot|times)\.h$' "$TMP/list" && fail "headers of the inside were installed"
 
 # ---- headers ----
@@ -74,6 +82,52 @@ gcc -std=c11 -Wall -Wextra -Werror program.c -o program $flags || fail "the C pr
 said=$(LD_LIBRARY_PATH=$at/lib timeout 20 ./program) || fail "the C program: $?"
 [ "$said" = "C runs, 2 fibers" ] || fail "the C program says: $said"
 
+# ---- linked and preloaded: one library, by whatever name ----
+[ "$(readelf -dW program | grep -c "(NEEDED).*\[$soname\]")" = 1 ] || fail "the C program does not need $soname"
+cat >loaded.c <<'C'
+#define _GNU_SOURCE
+#include <link.h>
+#include <stdio.h>
+#include <string.h>
+static int one(struct dl_phdr_info *o, size_t size, void *count) {
+  (void)size;
+  *(int *)count += strstr(o->dlpi_name, "libfiberthread") != NULL;
+  return 0;
+}
+int main(void) {
+  int count = 0;
+  dl_iterate_phdr(one, &count);
+  printf("%d\n", count);
+  return 0;
+}
+C
+gcc -Wall -Wextra -Werror loaded.c -o loaded $flags || fail "the program that counts libraries does not build"
+cp "$LIBRARY" libfiberthread.so
+for preload in "$at/lib/libfiberthread.so" "$at/lib/$soname" "$at/$file" libfiberthread.so "$soname" "$LIBRARY" "$TMP/libfiberthread.so" "libfiberthread.so $soname"; do
+  said=$(LD_PRELOAD=$preload LD_LIBRARY_PATH=$at/lib timeout 20 ./loaded 2>&1) || fail "linked, and preloaded as $preload: $?: $said"
+  [ "$said" = 1 ] || fail "linked, and preloaded as $preload: the library is loaded $said times"
+  said=$(LD_PRELOAD=$preload LD_LIBRARY_PATH=$at/lib timeout 20 ./program 2>&1) || fail "linked, and preloaded as $preload: $?: $said"
+  [ "$said" = "C runs, 2 fibers" ] || fail "linked, and preloaded as $preload, the C program says: $said"
+done
+# The same in a build directory.
+gcc loaded.c -o loaded_here -Wl,--no-as-needed "$LIBRARY" -Wl,-rpath,"${LIBRARY%/*}" || fail "a program does not link with $LIBRARY"
+for preload in "" "$LIBRARY"; do
+  [ "$(LD_PRELOAD=$preload timeout 20 ./loaded_here)" = 1 ] || fail "in the build directory, preloaded as \"$preload\", it is not loaded once"
+done
+
+# ---- gdb's script: by the name of the file that the links lead to, here below a directory of our own ----
+scripts=share/gdb/auto-load$prefix/lib
+grep -qx "$scripts/${file#lib/}-gdb.py" "$TMP/list" || fail "gdb's script is not there by the library's name"
+if gdb -nx -batch -ex 'python print(1)' 2>/dev/null | grep -q 1; then
+  mkdir -p "auto-load$at" && cp -r "$at/$scripts" "auto-load$at/" || fail "cp"
+  for preload in "" "$at/lib/libfiberthread.so"; do
+    gdb -nx -batch -iex 'set debuginfod enabled off' -iex "set auto-load scripts-directory $TMP/auto-load" -iex "set auto-load safe-path $TMP" \
+      -ex 'set startup-with-shell off' -ex "set environment LD_LIBRARY_PATH $at/lib" ${preload:+-ex "set environment LD_PRELOAD $preload"} \
+      -ex 'break main' -ex run -ex 'info fibers' ./program </dev/null >gdb.log 2>&1
+    grep -q 'fiber [0-9]* (main)' gdb.log || fail "gdb does not find its script by itself: $(cat gdb.log)"
+  done
+fi
+
 # ---- a C++ one by CMake, of two files, since all is inline ----
 mkdir cmake && cp $all cmake/
 cat >cmake/CMakeLists.txt <<'C'
@@ -111,10 +165,12 @@ int other() {
 C
 cmake -S cmake -B cmake/build -DCMAKE_PREFIX_PATH="$at" >cmake.log 2>&1 && cmake --build cmake/build >>cmake.log 2>&1 || { cat cmake.log; fail "CMake fails"; }
 said=$(timeout 20 cmake/build/program) || fail "the C++ program: $?"
+readelf -dW cmake/build/program | grep -q "(NEEDED).*\[$soname\]" || fail "the C++ program does not need $soname"
 [ "$said" = "C++ runs, 42" ] || fail "the C++ program says: $said"
 
 # ---- the rest ----
 [ "$(timeout 20 "$at/bin/fiberthread" echo launched)" = launched ] || fail "the launcher does not run"
+[ "$(timeout 20 "$at/bin/fiberthread" ./program)" = "C runs, 2 fibers" ] || fail "the launcher does not find the library"
 for name in libfiberthread fiberthread_start Fiber FiberRef CancelToken; do
   MANPATH=$at/share/man man -w 3 "$name" >/dev/null || fail "man does not find $name"
 done
