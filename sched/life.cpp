@@ -23,10 +23,10 @@
 #include "sched/glibc/rseq.h"
 #include "sched/glibc/self_check.h"
 #include "sched/glibc/tcb.h"
+#include "sched/memory/block.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/observe/probe.h"
-#include "sched/stack.h"
 #include "sched/observe/watch.h"
 #include "sched/worker.h"
 

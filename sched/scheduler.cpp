@@ -8,10 +8,10 @@
 #include "sched/accounting.h"
 #include "sched/chaos.h"
 #include "sched/cord.h"
+#include "sched/memory/block.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/observe/probe.h"
-#include "sched/stack.h"
 #include "sched/observe/watch.h"
 #include "sched/worker.h"
 

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "sched/glibc/thread_list.h"
+#include "sched/memory/block.h"
 #include "sched/poller.h"
-#include "sched/stack.h"
 #include "sched/worker.h"
 #include "shim/blocking.h"
 #include "shim/export.h"

@@ -14,8 +14,8 @@
 
 #include "sched/glibc/keys.h"
 #include "sched/glibc/tcb.h"
+#include "sched/memory/block.h"
 #include "sched/reaper.h"
-#include "sched/stack.h"
 #include "sched/worker.h"
 #include "shim/blocking.h"
 #include "shim/cancel.h"

@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 
 #include "sched/arch/arch.h"
+#include "sched/memory/block.h"
 #include "sched/poller.h"
-#include "sched/stack.h"
 #include "sched/observe/text.h"
 #include "sched/observe/trace_text.h"
 #include "sched/worker.h"

@@ -13,7 +13,7 @@
 #include <sys/prctl.h>
 
 #include "sched/cord.h"
-#include "sched/stack.h"
+#include "sched/memory/block.h"
 #include "sched/worker.h"
 #include "shim/clock.h"
 #include "shim/export.h"
