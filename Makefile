@@ -52,7 +52,7 @@ LIBFLAGS := -std=c++20 $(OPTIMIZE) $(PROTECT) -g $(WARN) $(INCLUDE) -MMD -MP -fP
 TESTFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) $(INCLUDE) -MMD -MP $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 # A processor is a folder, by the name that `uname -m` has for it: sched/arch/README.md. Its posix/ goes with shim.
-LOW := $(wildcard sched/*.cpp sched/run/*.cpp sched/life/*.cpp sched/glibc/*.cpp sched/observe/*.cpp sync/*.cpp sched/arch/$(ARCH)/*.cpp sched/arch/$(ARCH)/*.S)
+LOW := $(wildcard sched/*.cpp sched/run/*.cpp sched/life/*.cpp sched/memory/*.cpp sched/glibc/*.cpp sched/observe/*.cpp sync/*.cpp sched/arch/$(ARCH)/*.cpp sched/arch/$(ARCH)/*.S)
 HIGH := $(wildcard shim/*.cpp shim/fibers/*.cpp sched/arch/$(ARCH)/posix/*.cpp sched/arch/$(ARCH)/posix/*.S preload/*.cpp)
 LOW_OBJECTS := $(LOW:%=$(BUILD)/obj/%.o)
 HIGH_OBJECTS := $(HIGH:%=$(BUILD)/obj/%.o)

@@ -4,7 +4,7 @@
 
 #include "sched/arch/context.h"
 #include FIBERTHREAD_CPU(registers.h)
-#include "sched/stack.h"
+#include "sched/memory/extents.h"
 #include "sched/worker.h"
 #include "sync/parking_lot.h"
 

@@ -93,7 +93,7 @@ struct alignas(64) FiberRecord {
   void* result = nullptr;
   void* entry = nullptr;                 // sched_prepare()
 
-  // Memory; see stack.h. A block is kept with its record as long as both live.
+  // Memory; see memory/block.h. A block is kept with its record as long as both live.
   char* block = nullptr;                 // lowest address, of the guard
   size_t block_size = 0;
   void* tcb = nullptr;                   // the thread control block: libc's handle of the thread

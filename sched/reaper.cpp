@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #include "sched/glibc/tcb.h"
-#include "sched/stack.h"
+#include "sched/memory/reclaim.h"
 #include "sched/worker.h"
 
 namespace fiberthread {

@@ -25,10 +25,10 @@
 #include "sched/observe/deadlock.h"
 #include "sched/observe/dumper.h"
 #include "sched/embedder.h"
+#include "sched/memory/block.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/observe/probe.h"
-#include "sched/stack.h"
 #include "sched/observe/watch.h"
 #include "sched/worker.h"
 

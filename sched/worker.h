@@ -56,7 +56,7 @@ struct alignas(64) Worker {
   uint64_t kernel_mask = 0;            // signal mask of the kernel thread
   bool timer_added = false;            // since it last went on to another fiber
   bool searching = false;              // counted in `searching`, run/idle.cpp
-  // Free blocks of one class, and fibers' ids, without a lock; see stack.cpp.
+  // Free blocks of one class, and fibers' ids, without a lock; see memory/block.cpp.
   void* kept_class = nullptr;
   FiberRecord* kept = nullptr;
   uint32_t kept_count = 0, next_id = 0;

@@ -14,8 +14,8 @@
 
 #include "sched/glibc/go.h"
 #include "sched/glibc/modules.h"
+#include "sched/memory/block.h"
 #include "sched/preempt.h"
-#include "sched/stack.h"
 #include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/libgomp.h"

@@ -7,6 +7,7 @@
 
 #include "sched/glibc/thread_list.h"
 #include "sched/life/fork.h"
+#include "sched/memory/block.h"
 #include "sched/poller.h"
 #include "sched/worker.h"
 #include "shim/export.h"

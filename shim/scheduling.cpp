@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "sched/glibc/go.h"
-#include "sched/stack.h"
+#include "sched/memory/block.h"
 #include "sched/worker.h"
 #include "shim/clock.h"
 #include "shim/export.h"

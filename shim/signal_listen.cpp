@@ -6,7 +6,7 @@
 #include <poll.h>
 #include <sys/signalfd.h>
 
-#include "sched/stack.h"
+#include "sched/memory/block.h"
 #include "shim/clock.h"
 #include "shim/signal_parts.h"
 

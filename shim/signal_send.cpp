@@ -6,7 +6,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "sched/stack.h"
+#include "sched/memory/block.h"
 #include "shim/export.h"
 #include "shim/own_thread.h"
 #include "shim/real.h"

@@ -9,7 +9,7 @@
 #include "sched/life/parts.h"
 #include "sched/observe/probe.h"
 #include "sched/observe/watch.h"
-#include "sched/stack.h"
+#include "sched/memory/block.h"
 #include "sched/worker.h"
 
 // The sanitizers', in programs that have them. To AddressSanitizer, a recycled stack is as its last user left it.

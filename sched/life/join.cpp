@@ -5,7 +5,7 @@
 #include "sched/chaos.h"
 #include "sched/observe/probe.h"
 #include "sched/observe/watch.h"
-#include "sched/stack.h"
+#include "sched/memory/block.h"
 #include "sched/wait.h"
 #include "sched/worker.h"
 

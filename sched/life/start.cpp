@@ -13,7 +13,7 @@
 #include "sched/observe/dumper.h"
 #include "sched/observe/watch.h"
 #include "sched/preempt.h"
-#include "sched/stack.h"
+#include "sched/memory/block.h"
 #include "sched/worker.h"
 
 extern "C" void __tsan_init() __attribute__((weak));  // ThreadSanitizer's

@@ -15,7 +15,7 @@
 #include "sched/life/parts.h"
 #include "sched/observe/watch.h"
 #include "sched/preempt.h"
-#include "sched/stack.h"
+#include "sched/memory/block.h"
 #include "sched/worker.h"
 
 extern "C" void* __libc_stack_end;  // the loader's

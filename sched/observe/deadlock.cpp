@@ -17,11 +17,11 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 
+#include "sched/memory/block.h"
 #include "sched/observe/dumper.h"
 #include "sched/preempt.h"
 #include "sched/reaper.h"
 #include "sched/observe/report.h"
-#include "sched/stack.h"
 #include "sched/observe/watch.h"
 #include "sched/worker.h"
 

@@ -10,8 +10,8 @@
 
 #include "sched/arch/arch.h"
 #include "sched/life/fork.h"
+#include "sched/memory/block.h"
 #include "sched/poller.h"
-#include "sched/stack.h"
 #include "sched/observe/text.h"
 #include "sched/observe/trace_text.h"
 #include "sched/worker.h"

@@ -3,7 +3,7 @@
 #include "sched/observe/probe.h"
 #include "sched/poller.h"
 #include "sched/run/parts.h"
-#include "sched/stack.h"
+#include "sched/memory/block.h"
 
 namespace fiberthread {
 

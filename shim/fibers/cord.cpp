@@ -31,7 +31,7 @@ struct Message {
 
 }  // namespace
 
-// What a handle points to; the record comes first, so that fiber_api.cpp need not know the rest. All lists are under the lock of the
+// What a handle points to; the record comes first, so that fiber_start.cpp need not know the rest. All lists are under the lock of the
 // queue of `messages`, on which receivers wait.
 struct fiberthread_cord {
   CordRecord record;

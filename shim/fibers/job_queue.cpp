@@ -1,4 +1,4 @@
-#include "fiberthread/job_queue.h"
+#include "shim/fibers/job_queue_inside.h"
 
 #include <errno.h>
 
@@ -14,55 +14,6 @@
 
 namespace fiberthread {
 
-// A fiber of the ring. On its own stack; everything but `woken` under the queue's lock.
-struct JobFiber {
-  JobQueueInside* queue = nullptr;
-  FiberRecord* fiber = self();
-  std::atomic<uint32_t> woken{0};
-  bool scout = true;         // it is the scout, and its own to look at then; one is made to be
-  Task* task = nullptr;      // that it has begun
-  JobFiber* next = nullptr;  // of the idle ones, or of those with a task, the latest first
-  JobFiber** link = nullptr;
-  unsigned fork = 0;         // of which process it is
-};
-
-// Who runs tasks. At most one fiber of the queue is the *scout*: it has been woken, or is being made, to look for a task. Whoever
-// leaves tasks behind sees to it that there is one. So as long as tasks wait, a fiber that could begin one is running or in a queue
-// of the scheduler, and it does not matter what the others wait for, and how. A scout does not begin a task while one that has
-// begun is preempted: there is enough to do then, and a job that takes long would only share its time with others.
-struct JobQueueInside {
-  // Before those of `sched`. Under it no more than some instructions; wakes and births come after it.
-  SpinLock lock;
-  bool scout = false;
-  bool closing = false;
-  unsigned kept = 0;                // idle ones that stay, at most
-  unsigned idle_count = 0;
-  std::atomic<unsigned> fork{0};    // `forks` when it was last used: what is older is the parent's
-  std::atomic<uint32_t> fibers{0};  // and one about to be made
-  uint32_t looking = 0;             // of these, those that will look for a task again
-  bool making = false;              // the scout is one about to be made, for which there may be no memory
-  Task* first = nullptr;
-  Task* last = nullptr;
-  JobFiber* idle = nullptr;
-  JobFiber* busy = nullptr;
-  FiberRecord* closer = nullptr;
-
-  static JobQueueInside* of(JobQueue& q) { return reinterpret_cast<JobQueueInside*>(q.inside_); }
-  static void call_all(JobQueue& q, const JobQueue::Call& mine, const JobQueue::Call* others, size_t n);
-  void push(Task& t);
-  void remove(Task& t);
-  bool holds(const Task& t) const;
-  JobFiber* need_scout(bool& make);
-  int send_scout(JobFiber* found, bool make);
-  bool preempted_ones() const;
-  static void settle(Task& t, uint32_t to);
-  static int run(JobQueue& queue, Task& t, void* (*function)(void*), void* argument);
-  static int wait(Task& t, void** result, uint64_t timeout_ns, uint32_t interrupts);
-  void run_fiber(JobFiber& me);
-  void check_fork();
-  static void* fiber_main(void* p);
-};
-
 namespace {
 
 std::atomic<unsigned> forks{0};
@@ -73,14 +24,14 @@ constexpr int kLooks = 16;        // fibers with a task that a scout looks at
 constexpr uint64_t kPatienceNs = 100'000'000;
 constexpr unsigned kResetting = ~0u;  // JobQueueInside::fork
 
-class Locked {
+class QueueLock {
  public:
-  explicit Locked(JobQueueInside* q) : q_(q) {
+  explicit QueueLock(JobQueueInside* q) : q_(q) {
     q->check_fork();
     q->lock.lock();
   }
-  ~Locked() { q_->lock.unlock(); }
-  Locked(const Locked&) = delete;
+  ~QueueLock() { q_->lock.unlock(); }
+  QueueLock(const QueueLock&) = delete;
 
  private:
   Busy busy_;
@@ -118,11 +69,10 @@ void JobQueueInside::check_fork() {
   while (__builtin_expect((seen = fork.load(std::memory_order_acquire)) != now, 0)) {
     if (seen == kResetting || !fork.compare_exchange_strong(seen, kResetting, std::memory_order_relaxed)) continue;
     lock.reset();
-    scout = false;
+    scout = Scout::None;
     idle_count = 0;
     fibers.store(0, std::memory_order_relaxed);
     looking = 0;
-    making = false;
     first = last = nullptr;
     idle = busy = nullptr;
     fork.store(now, std::memory_order_release);
@@ -153,21 +103,21 @@ bool JobQueueInside::holds(const Task& t) const {
   return false;
 }
 
-// If a scout is needed: an idle fiber, that is it now, or `make`: one has to be made. Either goes to send_scout() after the lock.
-JobFiber* JobQueueInside::need_scout(bool& make) {
-  if (scout || !first) return nullptr;
-  scout = true;
+// If a scout is needed, an idle fiber is it from now on, or one has to be made.
+JobQueueInside::Errand JobQueueInside::need_scout() {
+  if (scout != Scout::None || !first) return {};
   JobFiber* f = idle;
   if (f) {
+    scout = Scout::Sent;
     link_out(*f);
     idle_count--;
     f->scout = true;
-    return f;
+    return {Errand::Wake, f};
   }
-  make = making = true;
+  scout = Scout::BeingMade;
   looking++;
   fibers.fetch_add(1, std::memory_order_relaxed);
-  return nullptr;
+  return {Errand::MakeScout};
 }
 
 // Is a task that has begun only waiting for a worker? The latest are the likeliest.
@@ -181,27 +131,27 @@ bool JobQueueInside::preempted_ones() const {
 // ---- the fibers ----
 
 // 0, or why no fiber could be made; then there is no scout.
-int JobQueueInside::send_scout(JobFiber* found, bool make) {
-  if (found) wake(found);
-  if (!make) return 0;
+int JobQueueInside::run_errand(Errand errand) {
+  if (errand.what == Errand::Wake) wake(errand.fiber);
+  if (errand.what != Errand::MakeScout) return 0;
   fiberthread_options_t options{};
   options.name = "job";
   options.detached = 1;
   fiberthread_t fiber;
   int e = fiberthread_new(&fiber, &options, fiber_main);
+  Errand other;
   {
-    Locked l(this);
-    making = false;
+    QueueLock l(this);
+    scout = e ? Scout::None : Scout::Sent;
     if (e) {
-      scout = false;
       looking--;
       fibers.fetch_sub(1, std::memory_order_relaxed);
-      found = idle ? need_scout(make) : nullptr;  // one that has come to rest meanwhile
+      if (idle) other = need_scout();  // one that has come to rest meanwhile
     }
   }
   if (e == 0) return fiberthread_start(fiber, this);  // from here on the queue may be gone
-  if (!found) return e;
-  wake(found);
+  if (other.what != Errand::Wake) return e;
+  wake(other.fiber);
   return 0;
 }
 
@@ -219,65 +169,73 @@ void JobQueueInside::settle(Task& t, uint32_t to) {
   list.wake_all();
 }
 
+inline __attribute__((always_inline)) JobQueueInside::Turn JobQueueInside::take_turn(JobFiber& me, Manner manner) {
+  QueueLock l(this);
+  if (me.fork != fork.load(std::memory_order_relaxed)) return {Step::Leave};
+  if (me.task) link_out(me);
+  me.task = nullptr;
+  if (me.scout && manner == Manner::LetThemGoOn && first && preempted_ones()) return {Step::LookAgain};
+  if (me.scout) {
+    scout = Scout::None;
+    me.scout = false;
+  }
+  Task* t = first;
+  if (t) {
+    remove(*t);
+    t->state_.fetch_add(Task::kRunning - Task::kQueued, std::memory_order_relaxed);
+  }
+  if (t && !t->fiber_) {
+    t->fiber_ = &me;
+    me.task = t;
+    link_in(busy, me);
+    return {Step::BeginTask, need_scout()};
+  }
+  Errand errand;
+  if (t) errand = {Errand::Wake, t->fiber_};
+  if (first && scout == Scout::None) {  // after what the woken one does now
+    scout = Scout::Sent;
+    me.scout = true;
+    return {Step::LookAgain, errand};
+  }
+  if (closing || idle_count >= kept) {
+    looking--;
+    return {Step::End, errand};
+  }
+  link_in(idle, me);
+  idle_count++;
+  return {Step::Rest, errand};
+}
+
 // A fiber of the ring, from its birth or from when it was woken as a scout.
 void JobQueueInside::run_fiber(JobFiber& me) {
-  bool patient = true;  // as a scout, to let those go on first that were preempted
-  uint64_t since = 0;   // it does
+  Manner manner = Manner::LetThemGoOn;
+  uint64_t since = 0;  // it has let others go on
   for (;;) {
-    Task* begun = nullptr;
-    JobFiber* woken = nullptr;
-    bool make = false, rests = false, ends = false;
-    {
-      Locked l(this);
-      if (me.fork != fork.load(std::memory_order_relaxed)) return;  // its task has forked, and this is the child
-      if (me.task) link_out(me);
-      me.task = nullptr;
-      if (!(me.scout && patient && first && preempted_ones())) {
-        if (me.scout) scout = me.scout = false;
-        Task* t = first;
-        if (t) {
-          remove(*t);
-          t->state_.fetch_add(Task::kRunning - Task::kQueued, std::memory_order_relaxed);
-        }
-        if (t && !t->fiber_) {
-          t->fiber_ = &me;
-          me.task = begun = t;
-          link_in(busy, me);
-          woken = need_scout(make);
-        } else {
-          if (t) woken = t->fiber_;
-          if (first && !scout) {
-            scout = me.scout = true;  // after what `woken` does now
-          } else if (closing || idle_count >= kept) {
-            ends = true;
-            looking--;
-          } else {
-            rests = true;
-            link_in(idle, me);
-            idle_count++;
-          }
-        }
-      }
-    }
+    Turn turn = take_turn(me, manner);
+    if (turn.step == Step::Leave) return;
+    Task* begun = me.task;
     chaos_delay();
-    send_scout(woken, make);  // without memory for it: we look again when we are done
-    if (ends) return;
-    if (begun) {
-      begun->result_ = begun->function_(begun->argument_);
-      settle(*begun, Task::kDone);
-      patient = true;
-      since = 0;
-    } else if (rests) {
-      wait_until_woken(me);
-      if (!me.scout) return;  // the queue ends
-      patient = true;
-      since = 0;
-    } else {
-      // If nobody else could run here, there is nothing better to do than to begin a task; and those that are preempted all the
-      // time may be spinning, for what has not begun.
-      if (since == 0) since = now_ns();
-      patient = fiberthread::yield() && now_ns() - since < kPatienceNs;
+    run_errand(turn.errand);  // without memory for it: we look again when we are done
+    switch (turn.step) {
+      case Step::BeginTask:
+        begun->result_ = begun->function_(begun->argument_);
+        settle(*begun, Task::kDone);
+        break;
+      case Step::Rest:
+        wait_until_woken(me);
+        if (!me.scout) return;  // the queue ends
+        break;
+      case Step::LookAgain:
+        // If nobody else could run here, there is nothing better to do than to begin a task; and those that are preempted all the
+        // time may be spinning, for what has not begun.
+        if (since == 0) since = now_ns();
+        manner = fiberthread::yield() && now_ns() - since < kPatienceNs ? Manner::LetThemGoOn : Manner::BeginAnother;
+        continue;
+      case Step::End:
+      case Step::Leave: return;
     }
+    manner = Manner::LetThemGoOn;
+    since = 0;
   }
 }
 
@@ -312,7 +270,7 @@ JobQueue::~JobQueue() {
   auto* q = JobQueueInside::of(*this);
   JobFiber* idle;
   {
-    Locked l(q);
+    QueueLock l(q);
     q->closing = true;
     q->closer = self();
     idle = q->idle;
@@ -349,10 +307,10 @@ int JobQueue::run(Task& t) { return JobQueueInside::run(*this, t, t.function_, t
 int JobQueueInside::run(JobQueue& queue, Task& t, void* (*function)(void*), void* argument) {
   auto* q = of(queue);
   for (bool queued = false;; queued = true) {
-    JobFiber* woken;
-    bool make = false, open;
+    Errand errand;
+    bool open;
     {
-      Locked l(q);
+      QueueLock l(q);
       if (!queued) {
         uint32_t s = t.state_.load(std::memory_order_relaxed) & 3;
         if (s == Task::kQueued || s == Task::kRunning) return EBUSY;
@@ -364,10 +322,10 @@ int JobQueueInside::run(JobQueue& queue, Task& t, void* (*function)(void*), void
       } else if (!q->holds(t)) {
         return 0;
       }
-      woken = q->need_scout(make);
-      open = !woken && !make && q->making && q->looking == 1;
+      errand = q->need_scout();
+      open = errand.what == Errand::Nothing && q->scout == Scout::BeingMade && q->looking == 1;
     }
-    if (!open) return q->send_scout(woken, make) == 0 || !queue.withdraw(t) ? 0 : EAGAIN;
+    if (!open) return q->run_errand(errand) == 0 || !queue.withdraw(t) ? 0 : EAGAIN;
     // Another is making the only fiber that there would be. If that fails it is our turn to.
     fiberthread::yield();
   }
@@ -376,7 +334,7 @@ int JobQueueInside::run(JobQueue& queue, Task& t, void* (*function)(void*), void
 bool JobQueue::withdraw(Task& t) {
   auto* q = JobQueueInside::of(*this);
   {
-    Locked l(q);
+    QueueLock l(q);
     if ((t.state_.load(std::memory_order_relaxed) & 3) != Task::kQueued || t.fiber_) return false;
     q->remove(t);  // from here on it is ours alone: it stays Queued, which run() and we ourselves, called again, must not take for
     t.fiber_ = kWithdrawn;
@@ -417,25 +375,25 @@ int JobQueue::yield() {
   if (!me || !me->task) return EPERM;
   JobQueueInside* q = me->queue;
   Task& t = *me->task;
-  JobFiber* woken = nullptr;
-  bool make = false, waits;
+  JobQueueInside::Errand errand;
+  bool waits;
   {
-    Locked l(q);
+    QueueLock l(q);
     if (me->fork != q->fork.load(std::memory_order_relaxed)) return EPERM;
     waits = q->first != nullptr;
     if (waits) {
       t.state_.fetch_sub(Task::kRunning - Task::kQueued, std::memory_order_relaxed);
       q->push(t);
-      woken = q->need_scout(make);
+      errand = q->need_scout();
     }
   }
   if (!waits) {
     fiberthread::yield();  // others than jobs
     return 0;
   }
-  int e = q->send_scout(woken, make);
+  int e = q->run_errand(errand);
   if (e) {
-    Locked l(q);
+    QueueLock l(q);
     if ((t.state_.load(std::memory_order_relaxed) & 3) == Task::kQueued) {
       q->remove(t);
       t.state_.fetch_add(Task::kRunning - Task::kQueued, std::memory_order_relaxed);
@@ -447,87 +405,6 @@ int JobQueue::yield() {
 }
 
 unsigned JobQueue::width() { return sched_started() ? base_slots() : cpu_count(); }
-
-// ---- parallel_for, invoke ----
-
-namespace {
-
-struct Loop {
-  std::atomic<size_t> next;
-  size_t end, grain, width;
-  void (*body)(void*, size_t, size_t);
-  void* context;
-
-  void work() {
-    constexpr size_t kShare = 4;  // parts that everybody would still get, if they all were as large as the next
-    for (size_t first = next.load(std::memory_order_relaxed);;) {
-      size_t left, size;
-      do {
-        if (first >= end) return;
-        left = end - first;
-        size = left / (kShare * width);
-        if (size < grain) size = grain;
-        if (size > left) size = left;
-        // Relaxed: what the loop is about was published with the task.
-      } while (!next.compare_exchange_weak(first, first + size, std::memory_order_relaxed));
-      body(context, first, first + size);
-      first = next.load(std::memory_order_relaxed);
-    }
-  }
-};
-
-}  // namespace
-
-void JobQueue::parallel_for(size_t begin, size_t end, size_t grain, void (*body)(void*, size_t, size_t), void* context) {
-  if (begin >= end) return;
-  if (grain == 0) grain = 1;
-  size_t helpers = (end - begin - 1) / grain, width = JobQueue::width();
-  if (helpers > width - 1) helpers = width - 1;
-  Loop loop{begin, end, grain, helpers + 1, body, context};
-  auto* tasks = static_cast<Task*>(__builtin_alloca(helpers * sizeof(Task)));
-  for (size_t i = 0; i < helpers; i++) {
-    new (&tasks[i]) Task(
-        [](void* p) -> void* {
-          static_cast<Loop*>(p)->work();
-          return nullptr;
-        },
-        &loop);
-    if (run(tasks[i]) != 0) helpers = i;  // without more of them
-  }
-  loop.work();
-  for (size_t i = helpers; i-- > 0;)
-    if (!withdraw(tasks[i])) JobQueueInside::wait(tasks[i], nullptr, kNever, 0);
-}
-
-void JobQueueInside::call_all(JobQueue& queue, const JobQueue::Call& mine, const JobQueue::Call* others, size_t n) {
-  auto* tasks = static_cast<Task*>(__builtin_alloca(n * sizeof(Task)));
-  auto call = [](void* p) -> void* {
-    auto* c = static_cast<const JobQueue::Call*>(p);
-    c->function(c->object);
-    return nullptr;
-  };
-  for (size_t i = 0; i < n; i++) {
-    new (&tasks[i]) Task(call, const_cast<JobQueue::Call*>(&others[i]));
-    queue.run(tasks[i]);  // one that is not taken is called here
-  }
-  mine.function(mine.object);
-  for (size_t i = n; i-- > 0;) {
-    bool here = queue.withdraw(tasks[i]) || (tasks[i].state_.load(std::memory_order_relaxed) & 3) == Task::kIdle;
-    if (here) others[i].function(others[i].object);
-    else wait(tasks[i], nullptr, kNever, 0);
-  }
-}
-
-void JobQueue::call_all(const Call& mine, const Call* others, size_t n) { JobQueueInside::call_all(*this, mine, others, n); }
-
-void JobQueue::invoke_all(void (*const* functions)(void*), void* const* arguments, size_t n) {
-  constexpr size_t kMost = 256;  // on the stack at once; nobody was promised that all run side by side
-  for (; n > kMost; n -= kMost, functions += kMost, arguments += kMost) invoke_all(functions, arguments, kMost);
-  if (n == 0) return;
-  auto* calls = static_cast<Call*>(__builtin_alloca(n * sizeof(Call)));
-  for (size_t i = 0; i < n; i++) calls[i] = {functions[i], arguments[i]};
-  call_all(calls[0], calls + 1, n - 1);
-}
 
 }  // namespace fiberthread
 
@@ -550,11 +427,5 @@ FIBERTHREAD_API int fiberthread_task_wait(fiberthread_task_t* task, void** resul
 }
 FIBERTHREAD_API int fiberthread_task_withdraw(fiberthread_task_t* task) { return JobQueue::common().withdraw(in(task)); }
 FIBERTHREAD_API int fiberthread_task_yield(void) { return JobQueue::yield(); }
-FIBERTHREAD_API void fiberthread_parallel_for(size_t begin, size_t end, size_t grain, void (*body)(void*, size_t, size_t), void* context) {
-  JobQueue::common().parallel_for(begin, end, grain, body, context);
-}
-FIBERTHREAD_API void fiberthread_parallel_invoke(void (*const* functions)(void*), void* const* arguments, size_t n) {
-  JobQueue::common().invoke_all(functions, arguments, n);
-}
 
 }  // extern "C"

@@ -40,11 +40,11 @@ struct NurseryInside {
 
 namespace {
 
-class Locked {
+class NurseryLock {
  public:
-  explicit Locked(FiberMutex& m) : m_(m) { m_.lock(); }
-  ~Locked() { m_.unlock(); }
-  Locked(const Locked&) = delete;
+  explicit NurseryLock(FiberMutex& m) : m_(m) { m_.lock(); }
+  ~NurseryLock() { m_.unlock(); }
+  NurseryLock(const NurseryLock&) = delete;
 
  private:
   FiberMutex& m_;
@@ -81,7 +81,7 @@ void NurseryInside::cancel(int why, Child* but) {
   for (Child* c = first; c; c = c->next)
     if (c != but && !c->ended) fiberthread_cancel(c->fiber);
   for (NurseryInside* n = nested; n; n = n->next) {
-    Locked l(n->mutex);
+    NurseryLock l(n->mutex);
     n->cancel(0, nullptr);
   }
 }
@@ -95,7 +95,7 @@ void* NurseryInside::child_main(void* p) {
 
 void NurseryInside::end(Child* c, int e) {
   c->destroy(c);
-  Locked l(mutex);
+  NurseryLock l(mutex);
   if (e && !(cancelled && e == ECANCELED)) cancel(e, c);
   remove(c);
   add_first(c);
@@ -114,7 +114,7 @@ int NurseryInside::join(Child* c) {
 void NurseryInside::join_ended() {
   Child* ended = nullptr;
   {
-    Locked l(mutex);
+    NurseryLock l(mutex);
     for (int most = 2; most-- && first && first->ended && !first->claimed;) {
       Child* c = first;
       remove(c);
@@ -131,7 +131,7 @@ void NurseryInside::join_ended() {
     free(c);
   }
   fiberthread_set_cancellable(was);
-  Locked l(mutex);
+  NurseryLock l(mutex);
   if (joining.fetch_sub(1, std::memory_order_release) == 1 && waiter) unpark(waiter);
 }
 
@@ -144,7 +144,7 @@ Nursery::Nursery(Nursery* parent) {
   if (!parent) return;
   n->parent = parent;
   NurseryInside* p = NurseryInside::of(*parent);
-  Locked l(p->mutex);
+  NurseryLock l(p->mutex);
   n->cancelled = p->cancelled;
   n->next = p->nested;
   n->link = &p->nested;
@@ -156,7 +156,7 @@ Nursery::~Nursery() {
   wait();
   auto* n = NurseryInside::of(*this);
   if (!n->parent) return;
-  Locked l(NurseryInside::of(*n->parent)->mutex);
+  NurseryLock l(NurseryInside::of(*n->parent)->mutex);
   *n->link = n->next;
   if (n->next) n->next->link = n->link;
 }
@@ -177,7 +177,7 @@ int Nursery::start(Child* c, const fiberthread_options_t* options) {
   bool joinable = !(options && options->detached) && detached == PTHREAD_CREATE_JOINABLE;
   int e = joinable ? fiberthread_new(&c->fiber, options, NurseryInside::child_main) : EINVAL;
   if (e == 0) {
-    Locked l(n->mutex);
+    NurseryLock l(n->mutex);
     if (!n->cancelled) {
       n->add_last(c);
       n->alive.fetch_add(1, std::memory_order_relaxed);
@@ -199,7 +199,7 @@ int Nursery::wait() {
   for (;;) {
     Child* c;
     {
-      Locked l(n->mutex);
+      NurseryLock l(n->mutex);
       n->waiter = self();
       c = n->first;
       if (c) c->claimed = true;
@@ -217,20 +217,20 @@ int Nursery::wait() {
       continue;
     }
     {
-      Locked l(n->mutex);
+      NurseryLock l(n->mutex);
       n->remove(c);
     }
     free(c);
   }
   // One that joined others for us, and now leaves the mutex, is through with it.
-  { Locked l(n->mutex); }
+  { NurseryLock l(n->mutex); }
   if (was >= 0) fiberthread_set_cancellable(was);
   return result;
 }
 
 void Nursery::cancel(int error) {
   NurseryInside* n = NurseryInside::of(*this);
-  Locked l(n->mutex);
+  NurseryLock l(n->mutex);
   n->cancel(error, nullptr);
 }
 

@@ -31,22 +31,6 @@ void block_put(FiberRecord* f);
 // What `w` keeps to itself becomes everybody's. By itself, Busy or in worker context.
 void block_put_kept(struct Worker* w);
 
-// ---- for the reaper's thread ----
-// Up to 64 free blocks that stand side by side, by bits.
-struct Idle {
-  uint32_t extent;
-  uint64_t blocks;
-};
-// Takes free blocks beyond what shall stay, at most `room` such groups of them; with `tick`, also of those that nobody wanted
-// since the last one.
-unsigned block_take_idle(Idle* to, unsigned room, bool tick);
-FiberRecord* block_of(const Idle& idle, unsigned i);
-void block_keep(Idle& idle, unsigned i);  // free as before
-// Of the others the TCB is gone; this gives their memory back.
-void block_empty(const Idle* idle, unsigned count);
-// True if there are more free blocks than what stays for ever.
-bool block_any_idle();
-
 // The fiber whose TCB is `handle`, libc's handle of a thread, or null if that is none of ours. It may be one that ended. Signal-safe.
 FiberRecord* block_find(const void* handle);
 
@@ -58,35 +42,5 @@ char* map_stack(size_t size, size_t guard);
 
 // True once a loaded object wants executable stacks (PT_GNU_STACK); blocks made from then on are.
 void stack_look_at_objects();
-
-// In the child of a fork.
-// ---- how blocks are kept; here for those who look from outside (preload/debug_layout.cpp) ----
-
-constexpr uint32_t kPerExtent = 64;
-
-// Blocks side by side, whose memory goes back at once with its page tables. Bit i stands for block i; a block that is in
-// neither word is in use, in Class::hot, in Worker::kept, or with the reaper. Under Class::lock.
-struct Extent {
-  uint64_t free;    // with TCB and memory
-  uint64_t unborn;  // without
-  uint64_t warm;    // of these, those with populated pages and a guard; Class::ahead counts them
-  uint32_t next, prev;  // in the list that list_of() says
-  bool clean;           // nothing is left in its memory: as mapped
-};
-
-// One cache line: the child of a fork takes what its `base` is set of to be whole.
-struct alignas(64) Chunk {
-  char* base;  // set last
-  size_t stride;
-  uint32_t blocks, extent_count;
-  std::atomic<uint32_t> opened;  // extents that had blocks ever
-  uint32_t clean;                // of these, those without any memory
-  uint16_t cls;
-  FiberRecord* fibers;
-  Extent* extents;
-};
-
-extern Chunk chunks[];
-extern std::atomic<uint32_t> chunk_count;
 
 }  // namespace fiberthread

@@ -1,6 +1,6 @@
 // Blocks: bounds, guards, handles, recycling.
 // alone: sched
-#include "sched/stack.h"
+#include "sched/memory/block.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sched/glibc/tcb.h"
+#include "sched/memory/reclaim.h"
 #include "sched/worker.h"
 #include "tests/test.h"
 
@@ -61,7 +62,7 @@ bool resident(void* page) {
 }
 }  // namespace
 
-Test(stack, has_the_room_that_was_asked_for) {
+Test(block, has_the_room_that_was_asked_for) {
   for (size_t size = 16384; size < 40 << 20; size = size * 3 + 4096) {
     FiberRecord* f = get(size + 4096);
     cr_assert(f && static_cast<size_t>(f->stack_high - f->stack_low) >= size);
@@ -74,17 +75,17 @@ Test(stack, has_the_room_that_was_asked_for) {
   }
 }
 
-Test(stack, guard_faults, .signal = SIGSEGV) {
+Test(block, guard_faults, .signal = SIGSEGV) {
   FiberRecord* f = get(65536);
   *(f->stack_low - 1) = 1;
 }
 
-Test(stack, guard_faults_at_its_lowest_byte, .signal = SIGSEGV) {
+Test(block, guard_faults_at_its_lowest_byte, .signal = SIGSEGV) {
   FiberRecord* f = get(65536, 3 * 4096);
   *f->block = 1;
 }
 
-Test(stack, a_block_is_used_again_with_its_tcb) {
+Test(block, a_block_is_used_again_with_its_tcb) {
   FiberRecord* f = get(65536);
   void* tcb = f->tcb;
   uint32_t id = f->id;
@@ -95,7 +96,7 @@ Test(stack, a_block_is_used_again_with_its_tcb) {
   put(again);
 }
 
-Test(stack, of_the_callers) {
+Test(block, of_the_callers) {
   static char mine[65536];
   FiberRecord* f = get(sizeof mine, 0, mine);
   cr_assert(f->stack_low == mine && f->stack_high == mine + sizeof mine && f->user_stack);
@@ -103,7 +104,7 @@ Test(stack, of_the_callers) {
   put(f);
 }
 
-Test(stack, what_is_no_handle_is_not_found) {
+Test(block, what_is_no_handle_is_not_found) {
   FiberRecord* f = get(65536);
   cr_assert(block_find(nullptr) == nullptr && block_find(f) == nullptr);
   cr_assert(block_find(static_cast<char*>(f->tcb) + 8) == nullptr);
@@ -111,7 +112,7 @@ Test(stack, what_is_no_handle_is_not_found) {
   put(f);
 }
 
-Test(stack, memory_of_idle_blocks_goes_back) {
+Test(block, memory_of_idle_blocks_goes_back) {
   std::vector<FiberRecord*> all = get_many();
   std::vector<char*> low;
   std::vector<void*> tcb;
@@ -134,7 +135,7 @@ Test(stack, memory_of_idle_blocks_goes_back) {
   }
 }
 
-Test(stack, blocks_in_use_stay_when_their_neighbours_memory_goes) {
+Test(block, blocks_in_use_stay_when_their_neighbours_memory_goes) {
   std::vector<FiberRecord*> all = get_many();
   for (unsigned i = 0; i < kMany; i++)
     if (i % 7) put(all[i]);
@@ -148,7 +149,7 @@ Test(stack, blocks_in_use_stay_when_their_neighbours_memory_goes) {
   cr_assert(!block_any_idle());
 }
 
-Test(stack, guard_faults_after_the_memory_went, .signal = SIGSEGV) {
+Test(block, guard_faults_after_the_memory_went, .signal = SIGSEGV) {
   std::vector<FiberRecord*> all = get_many();
   for (FiberRecord* f : all) put(f);
   if (reap_idle() == 0) return;

@@ -1,0 +1,313 @@
+#include "sched/memory/block.h"
+
+#include <sys/mman.h>
+
+#include <new>
+
+#include "sched/glibc/tcb.h"
+#include "sched/memory/extents.h"
+#include "sched/memory/guard.h"
+#include "sched/reaper.h"
+#include "sched/syscall.h"
+#include "sched/worker.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace fiberthread {
+
+using namespace memory;
+
+std::atomic<bool> many_blocks{false};
+
+namespace {
+
+constexpr uint32_t kHot = 1024;     // free blocks per class in the order of their last use
+constexpr uint32_t kOfWorker = 32;  // free blocks that a worker keeps to itself
+constexpr uint32_t kIds = 64;       // ids that a worker takes at once
+constexpr uint32_t kMany = 128;     // blocks of a class, from which on the reaper is wanted
+constexpr uint32_t kAhead = 64;     // blocks that an idle worker populates ahead of a burst
+
+std::atomic<uint32_t> next_id{1u << 22};
+
+// Where the TCB of a block ends. Were it at the same place of a page in all blocks, the hot lines of all fibers would share a few
+// sets of each cache: of 256 fibers and more, some would always be out of the second-level cache.
+constexpr uint32_t kColours = 16;
+char* top_of(FiberRecord* f) {
+  auto i = static_cast<uint32_t>(f - chunks[f->chunk].fibers);
+  return f->block + f->block_size - i % kColours * 64;
+}
+
+// Strides grow by 64 kB up to 1 MB, then by a sixteenth of a power of two.
+size_t stride_of(size_t need, unsigned& cls) {
+  size_t granules = (need + kGranule - 1) / kGranule;
+  if (granules <= 16) {
+    cls = static_cast<unsigned>(granules);
+    return granules * kGranule;
+  }
+  unsigned shift = 63 - __builtin_clzl(granules - 1) - 3;  // 16 steps in [2^k, 2^(k+1))
+  size_t step = size_t{1} << shift;
+  size_t rounded = (granules + step - 1) & ~(step - 1);
+  cls = 16 + shift * 16 + static_cast<unsigned>(rounded >> shift);
+  return rounded * kGranule;
+}
+
+// The record of an unborn block, which the caller holds.
+FiberRecord* unborn_fiber(uint32_t id, uint32_t i) {
+  FiberRecord* f = fiber_at(id, i);
+  Chunk& k = chunk_of(id);
+  // Written before it is read: the other way a fresh page costs two faults, and an interrupt for every other CPU.
+  f->block_size = k.stride;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  // With a TCB though unborn: it was just being made when the process was forked.
+  if (!f->block || f->tcb) {
+    new (f) FiberRecord;
+    f->block_size = k.stride;
+    f->chunk = static_cast<uint16_t>(id / kMaxExtents);
+    f->state.store(State::Done, std::memory_order_relaxed);
+    f->block = k.base + (id % kMaxExtents * kPerExtent + i) * k.stride;
+  }
+  return f;
+}
+
+// A block without TCB.
+FiberRecord* take_unborn(SizeClass& c, unsigned cls, size_t stride) {
+  uint32_t id, i;
+  {
+    SpinGuard guard(c.lock);
+    while ((id = c.first[kCold]) == kNone)
+      if (!open_extent(c) && !add_chunk(c, cls, stride)) return nullptr;
+    Extent& e = extent(id);
+    uint64_t warm = e.unborn & e.warm;
+    i = static_cast<uint32_t>(__builtin_ctzll(warm ? warm : e.unborn));
+    uint64_t bit = uint64_t{1} << i;
+    if (warm) {
+      e.warm &= ~bit;
+      c.ahead--;
+    }
+    set_masks(c, id, 0, e.unborn & ~bit);
+    if (c.unborn_taken == kMany) many_blocks.store(true, std::memory_order_relaxed);
+    if (++c.unborn_taken > kAhead && c.ahead < kAhead) burst.store(&c, std::memory_order_relaxed);
+  }
+  return unborn_fiber(id, i);
+}
+
+void give_back_unborn(SizeClass& c, FiberRecord* f) {
+  SpinGuard guard(c.lock);
+  uint64_t bit;
+  uint32_t id = extent_of(f, bit);
+  Extent& e = extent(id);
+  set_masks(c, id, e.free, e.unborn | bit);
+}
+
+FiberRecord* take_free(SizeClass& c, Worker* w) {
+  if (w && w->kept_count && w->kept_class == &c) {
+    w->kept_count--;
+    FiberRecord* f = w->kept;
+    w->kept = f->queue_next;
+    return f;
+  }
+  SpinGuard guard(c.lock);
+  FiberRecord* f = c.hot;
+  if (f) {
+    c.hot = f->queue_next;
+    c.hot_count--;
+    // Some more for the next time.
+    if (w && !w->kept_count) {
+      w->kept_class = &c;
+      w->kept = c.hot;
+      FiberRecord** end = &w->kept;
+      for (; *end && w->kept_count < kOfWorker / 2; end = &(*end)->queue_next) w->kept_count++;
+      c.hot = *end;
+      *end = nullptr;
+      c.hot_count -= w->kept_count;
+      c.free_count -= w->kept_count;
+    }
+  } else {
+    uint32_t id = c.first[kWarm] != kNone ? c.first[kWarm] : c.last[kWhole];
+    if (id == kNone) return nullptr;
+    Extent& e = extent(id);
+    f = fiber_at(id, static_cast<uint32_t>(__builtin_ctzll(e.free)));
+    set_masks(c, id, e.free & (e.free - 1), e.unborn);
+  }
+  if (--c.free_count < c.low_water) c.low_water = c.free_count;
+  return f;
+}
+
+uint32_t new_id(Worker* w) {
+  if (w && w->next_id % kIds != 0) return w->next_id++;
+  uint32_t id = next_id.fetch_add(kIds, std::memory_order_relaxed);
+  if (id >= (1u << 30) - 2 * kIds) next_id.store(1u << 22, std::memory_order_relaxed);
+  if (w) w->next_id = id + 1;
+  return id;
+}
+
+}  // namespace
+
+FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
+  size_t reserve = tcb_reserve() + (kColours - 1) * 64;
+  size_t own_stack = user_stack ? 0 : stack_size;
+  if (own_stack > (size_t{1} << 46)) return nullptr;  // before the sums below can overflow
+  unsigned cls;
+  size_t stride = stride_of(own_stack + reserve, cls);
+  if (cls >= kMaxClasses) return nullptr;
+  SizeClass& c = classes[cls];
+  Worker* w = this_worker();
+  FiberRecord* f = take_free(c, w);
+  if (!f && !(f = take_unborn(c, cls, stride))) return nullptr;
+  char* top = top_of(f);
+  if (__builtin_expect(!f->tcb, 0)) {
+    // Mapped anew, as its guard may have been changing at the fork.
+    bool stale = f->chunk < stale_chunks, empty = !stale || wipe(f->block, f->block_size);
+    if (stale) f->guard_size = 0;
+    if (!empty || !tcb_make(*f, top)) {
+      drop(f->block + f->guard_size, f->block + f->block_size);
+      give_back_unborn(c, f);
+      return nullptr;
+    }
+    statistics.fresh.fetch_add(1, std::memory_order_relaxed);
+  }
+  f->user_stack = user_stack != nullptr;
+  if (user_stack) {
+    f->stack_low = static_cast<char*>(user_stack);
+    f->stack_high = f->stack_low + stack_size;
+  } else {
+    set_guard(*f, guard_size);
+    __atomic_store_n(&c.guard_size, guard_size, __ATOMIC_RELAXED);
+    f->stack_high = tcb_low(top);
+    f->stack_low = f->block + f->guard_size;
+  }
+  f->id = new_id(w);
+  // Whoever makes one often makes another: what its birth will touch is fetched meanwhile.
+  if (w && w->kept_count) {
+    FiberRecord* next = w->kept;
+    __builtin_prefetch(next->stack_high - 64, 1);
+    __builtin_prefetch(tcb_thread_pointer(next->tcb), 1);
+    __builtin_prefetch(static_cast<char*>(tcb_thread_pointer(next->tcb)) - 64, 1);
+    if (FiberRecord* then = next->queue_next)
+      for (size_t line = 0; line < sizeof(FiberRecord); line += 64) __builtin_prefetch(reinterpret_cast<char*>(then) + line, 1);
+  }
+  return f;
+}
+
+bool block_populate() {
+  SizeClass* burst_class = burst.load(std::memory_order_relaxed);
+  if (__builtin_expect(!burst_class, 1)) return false;
+  SizeClass& c = *burst_class;
+  uint32_t id;
+  uint64_t bits = 0;
+  size_t guard_size;
+  {
+    SpinGuard guard(c.lock);
+    if ((id = c.first[kCold]) == kNone && open_extent(c)) id = c.first[kCold];
+    uint64_t cold = 0;
+    while (id != kNone && !(cold = extent(id).unborn & ~extent(id).warm)) {
+      id = extent(id).next;
+      if (id == kNone && open_extent(c)) id = c.last[kCold];
+    }
+    if (c.ahead >= kAhead || id == kNone || is_stale(id)) {
+      burst.store(nullptr, std::memory_order_relaxed);
+      return false;
+    }
+    for (int n = 0; n < 4 && cold; n++) {
+      bits |= cold & -cold;
+      cold &= cold - 1;
+    }
+    c.ahead += static_cast<uint32_t>(__builtin_popcountll(bits));
+    set_masks(c, id, extent(id).free, extent(id).unborn & ~bits);
+    guard_size = __atomic_load_n(&c.guard_size, __ATOMIC_RELAXED);
+  }
+  uint64_t refused = 0;  // an old kernel, or no memory
+  for (uint64_t rest = bits; rest; rest &= rest - 1) {
+    FiberRecord* f = unborn_fiber(id, static_cast<uint32_t>(__builtin_ctzll(rest)));
+    char* top = top_of(f);
+    // What a fiber's birth and first wait need of its stack lies right below its TLS.
+    char* low = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(tcb_low(top) - 1024) & ~(kPage - 1));
+    if (raw_syscall(SYS_madvise, arg(low), top - low, MADV_POPULATE_WRITE) != 0) refused |= rest & -rest;
+    else set_guard(*f, guard_size);
+  }
+  SpinGuard guard(c.lock);
+  Extent& e = extent(id);
+  e.warm |= bits & ~refused;
+  c.ahead -= static_cast<uint32_t>(__builtin_popcountll(refused));
+  set_masks(c, id, e.free, e.unborn | bits);
+  return !refused;
+}
+
+namespace {
+// SizeClass::lock is held.
+void put_free(SizeClass& c, FiberRecord* f) {
+  if (c.hot_count < kHot) {
+    f->queue_next = c.hot;
+    c.hot = f;
+    c.hot_count++;
+  } else {
+    set_free(c, f);
+  }
+  c.free_count++;
+}
+
+// f, if there is one, and what w keeps beyond `left`.
+void put_free_and_kept(SizeClass& c, FiberRecord* f, Worker* w, uint32_t left) {
+  uint32_t n, before;
+  {
+    SpinGuard guard(c.lock);
+    before = c.free_count;
+    for (; w && w->kept_count > left; w->kept_count--) {
+      FiberRecord* kept = w->kept;
+      w->kept = kept->queue_next;
+      put_free(c, kept);
+    }
+    if (f) put_free(c, f);
+    n = c.free_count;
+  }
+  if (__builtin_expect(n > kKeep, 0)) reaper_poke(n > kCool && n / kPerExtent != before / kPerExtent);
+}
+}  // namespace
+
+void block_put(FiberRecord* f) {
+  SizeClass& c = class_of(f);
+  Worker* w = this_worker();
+  if (w && (!w->kept_count || w->kept_class == &c) && w->kept_count < kOfWorker) {
+    w->kept_class = &c;
+    f->queue_next = w->kept_count++ ? w->kept : nullptr;
+    w->kept = f;
+    return;
+  }
+  // Half of its own go too: so there is room for the next ones, and some for those who are made.
+  put_free_and_kept(c, f, w && w->kept_class == &c ? w : nullptr, kOfWorker / 2);
+}
+
+void block_put_kept(Worker* w) {
+  if (w->kept_count) put_free_and_kept(*static_cast<SizeClass*>(w->kept_class), nullptr, w, 0);
+}
+
+FiberRecord* block_find(const void* handle) {
+  auto h = reinterpret_cast<uintptr_t>(handle);
+  for (uint32_t i = chunk_count.load(std::memory_order_acquire); i-- > 0;) {
+    Chunk& k = chunks[i];
+    uintptr_t offset = h - reinterpret_cast<uintptr_t>(k.base);
+    if (offset >= k.stride * k.blocks) continue;
+    FiberRecord* f = &k.fibers[offset / k.stride];
+    return f->tcb == handle ? f : nullptr;
+  }
+  return nullptr;
+}
+
+void block_each(bool (*visit)(FiberRecord*, void*), void* data) {
+  uint32_t n = chunk_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < n; i++) {
+    Chunk& k = chunks[i];
+    uint32_t opened = k.opened.load(std::memory_order_acquire);
+    for (uint32_t j = 0; j < opened; j++) {
+      uint64_t all = all_of(i * kMaxExtents + j);
+      if (__atomic_load_n(&k.extents[j].unborn, __ATOMIC_RELAXED) == all) continue;
+      FiberRecord* f = &k.fibers[j * kPerExtent];
+      for (; all; all >>= 1, f++)
+        if (f->tcb && !visit(f, data)) return;
+    }
+  }
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,111 @@
+#include "sched/memory/guard.h"
+
+#include <errno.h>
+#include <link.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <atomic>
+
+#include "sched/memory/block.h"
+#include "sched/memory/extents.h"
+#include "sched/syscall.h"
+
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#define MADV_GUARD_REMOVE 103
+#endif
+
+namespace fiberthread {
+namespace {
+
+std::atomic<bool> executable{false};
+
+// Emulators say yes to any advice; this one would have made the page fault.
+bool guards_work() {
+  static const bool works = [] {
+    void* page = mmap(nullptr, memory::kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return false;
+    bool ok = raw_syscall(SYS_madvise, arg(page), memory::kPage, MADV_GUARD_INSTALL) == 0;
+    // The kernel reads the byte for us, and reports the fault.
+    uint64_t mask;
+    ok = ok && raw_syscall(SYS_rt_sigprocmask, 0, arg(page), arg(&mask), 8) == -EFAULT;
+    raw_syscall(SYS_munmap, arg(page), memory::kPage);
+    return ok;
+  }();
+  return works;
+}
+
+bool install_guard(char* low, size_t size) {
+  if (size == 0) return true;
+  if (guards_work() && raw_syscall(SYS_madvise, arg(low), size, MADV_GUARD_INSTALL) == 0) return true;
+  return raw_syscall(SYS_mprotect, arg(low), size, PROT_NONE) == 0;
+}
+
+void remove_guard(char* low, size_t size) {
+  raw_syscall(SYS_mprotect, arg(low), size, memory::protection());
+  raw_syscall(SYS_madvise, arg(low), size, MADV_GUARD_REMOVE);
+}
+
+int wants_exec_stack(dl_phdr_info* info, size_t, void* data) {
+  bool wants = true;  // an object without the header predates it
+#if !defined(__x86_64__)
+  wants = false;
+#endif
+  for (int i = 0; i < info->dlpi_phnum; i++)
+    if (info->dlpi_phdr[i].p_type == PT_GNU_STACK) wants = info->dlpi_phdr[i].p_flags & PF_X;
+  // The vdso has no such header and needs none.
+  if (wants && info->dlpi_name && *info->dlpi_name && !strstr(info->dlpi_name, "vdso")) *static_cast<bool*>(data) = true;
+  else if (wants && (!info->dlpi_name || !*info->dlpi_name)) *static_cast<bool*>(data) = true;  // the program itself
+  return 0;
+}
+
+}  // namespace
+
+namespace memory {
+
+int protection() {
+  return PROT_READ | PROT_WRITE | (executable.load(std::memory_order_relaxed) ? PROT_EXEC : 0);
+}
+
+void change_guard(FiberRecord& f, size_t size) {
+  if (size < f.guard_size) remove_guard(f.block + size, f.guard_size - size);
+  else if (!install_guard(f.block, size)) size = f.guard_size;
+  f.guard_size = size;
+}
+
+void drop(char* low, char* high) {
+  if (low < high) raw_syscall(SYS_madvise, arg(low), high - low, MADV_DONTNEED);
+}
+
+bool wipe(char* low, size_t size) {
+  int prot = protection();
+  long r = raw_syscall(SYS_mmap, arg(low), static_cast<long>(size), prot,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK | MAP_FIXED, -1, 0);
+  if (r != arg(low)) return false;
+  raw_syscall(SYS_madvise, arg(low), static_cast<long>(size), MADV_NOHUGEPAGE);
+  if (protection() != prot) raw_syscall(SYS_mprotect, arg(low), static_cast<long>(size), protection());
+  return true;
+}
+
+}  // namespace memory
+
+char* map_stack(size_t size, size_t guard) {
+  void* mem = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  if (mem == MAP_FAILED) return nullptr;
+  mprotect(mem, guard, PROT_NONE);
+  return static_cast<char*>(mem);
+}
+
+void stack_look_at_objects() {
+  if (executable.load(std::memory_order_relaxed)) return;
+  bool wants = false;
+  dl_iterate_phdr(wants_exec_stack, &wants);
+  if (!wants) return;
+  executable.store(true, std::memory_order_relaxed);
+  uint32_t n = chunk_count.load(std::memory_order_acquire);
+  // Guards made by madvise stay; those made by mprotect are lost here, which only an old kernel with such a program sees.
+  for (uint32_t i = 0; i < n; i++) mprotect(chunks[i].base, chunks[i].stride * chunks[i].blocks, memory::protection());
+}
+
+}  // namespace fiberthread

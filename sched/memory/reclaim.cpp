@@ -1,0 +1,167 @@
+#include "sched/memory/reclaim.h"
+
+#include <string.h>
+
+#include "sched/memory/extents.h"
+#include "sched/memory/guard.h"
+
+namespace fiberthread {
+
+using namespace memory;
+
+unsigned block_take_idle(Idle* to, unsigned room, bool tick) {
+  unsigned count = 0;
+  uint32_t used = chunk_count.load(std::memory_order_acquire);
+  static bool seen[kMaxClasses];
+  memset(seen, 0, sizeof seen);
+  for (uint32_t i = 0; i < used; i++) {
+    unsigned cls = chunks[i].cls;
+    if (seen[cls]) continue;
+    seen[cls] = true;
+    SizeClass& c = classes[cls];
+    SpinGuard guard(c.lock);
+    if (tick) {
+      // Those that nobody has wanted for a whole tick: half of them, in case there are waves; but halves of little take long.
+      c.idle = c.low_water < 2 * kKeep ? c.low_water : c.low_water / 2;
+      c.low_water = c.free_count;
+    }
+    uint32_t most = c.free_count > kKeep ? c.free_count - kKeep : 0, excess = c.free_count > kCool ? c.free_count - kCool : 0;
+    if (excess < c.idle) excess = c.idle;
+    if (excess > most) excess = most;
+    uint32_t before = c.free_count;
+    while (excess && count < room) {
+      uint32_t id = c.first[kWhole];
+      if (id == kNone) {
+        if (c.hot_count > kKeep) {
+          for (uint32_t n = excess; n && c.hot_count > kKeep; n--) {
+            FiberRecord* f = c.hot;
+            c.hot = f->queue_next;
+            c.hot_count--;
+            set_free(c, f);
+          }
+          continue;
+        }
+        id = c.last[kWarm];
+        if (id == kNone) break;
+      }
+      Extent& e = extent(id);
+      to[count++] = {id, e.free};
+      uint32_t n = static_cast<uint32_t>(__builtin_popcountll(e.free));
+      c.free_count -= n;
+      excess = n < excess ? excess - n : 0;
+      set_masks(c, id, 0, e.unborn);
+    }
+    before -= c.free_count;
+    c.idle -= c.idle < before ? c.idle : before;
+    if (c.free_count < c.low_water) c.low_water = c.free_count;
+  }
+  return count;
+}
+
+bool block_any_idle() {
+  uint32_t used = chunk_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < used; i++)
+    if (__atomic_load_n(&classes[chunks[i].cls].free_count, __ATOMIC_RELAXED) > kKeep) return true;
+  return false;
+}
+
+FiberRecord* block_of(const Idle& idle, unsigned i) { return fiber_at(idle.extent, i); }
+
+void block_keep(Idle& idle, unsigned i) {
+  FiberRecord* f = block_of(idle, i);
+  SizeClass& c = class_of(f);
+  idle.blocks &= ~(uint64_t{1} << i);
+  SpinGuard guard(c.lock);
+  set_free(c, f);
+  c.free_count++;
+}
+
+namespace {
+
+// Empties extents that we hold as a whole, n of them side by side.
+bool wipe_extents(uint32_t id, uint32_t n) {
+  Chunk& k = chunk_of(id);
+  uint32_t begin = id % kMaxExtents * kPerExtent, end = begin + n * kPerExtent;
+  if (end > k.blocks) end = k.blocks;
+  // The records too: as zeros they are as readable as before. First, or the child of a fork between the two would take guards to
+  // be there that are not.
+  drop(reinterpret_cast<char*>(&k.fibers[begin]), reinterpret_cast<char*>(&k.fibers[end]));
+  return wipe(k.base + begin * k.stride, (end - begin) * k.stride);
+}
+
+// Holds the rest of an extent if nothing of it is in use.
+bool hold(SizeClass& c, uint32_t id, uint64_t ours) {
+  SpinGuard guard(c.lock);
+  Extent& e = extent(id);
+  if (e.free || (e.unborn | ours) != all_of(id) || is_stale(id)) return false;
+  set_masks(c, id, 0, 0);
+  return true;
+}
+
+void no_longer_warm(SizeClass& c, Extent& e) {
+  c.ahead -= static_cast<uint32_t>(__builtin_popcountll(e.warm));
+  e.warm = 0;
+}
+
+void free_of_memory(SizeClass& c, uint32_t id) {
+  SpinGuard guard(c.lock);
+  set_masks(c, id, 0, all_of(id));
+  no_longer_warm(c, extent(id));
+  extent(id).clean = true;
+  chunk_of(id).clean++;
+}
+
+void empty(SizeClass& c, uint32_t id, uint64_t blocks) {
+  Chunk& k = chunk_of(id);
+  // Neighbours in one go, over their guards, which stay.
+  for (uint64_t bits = blocks; bits;) {
+    uint32_t i = static_cast<uint32_t>(__builtin_ctzll(bits)), j = i;
+    while (j < kPerExtent && bits >> j & 1) j++;
+    uint64_t run = (j - i == 64 ? ~uint64_t{0} : ((uint64_t{1} << (j - i)) - 1)) << i;
+    char* low = k.base + (id % kMaxExtents * kPerExtent + i) * k.stride;
+    drop(low + fiber_at(id, i)->guard_size, low + (j - i) * k.stride);
+    bits &= ~run;
+  }
+  SpinGuard guard(c.lock);
+  Extent& e = extent(id);
+  if (e.warm & blocks) no_longer_warm(c, e);  // a whole extent that could not be wiped
+  set_masks(c, id, e.free, e.unborn | blocks);
+}
+
+// Page tables and guards that two extents share go only with both.
+void wipe_chunk(SizeClass& c, uint32_t index) {
+  Chunk& k = chunks[index];
+  uint32_t first = index * kMaxExtents, n;
+  {
+    SpinGuard guard(c.lock);
+    n = k.opened.load(std::memory_order_relaxed);
+    if (k.clean != n || n < 2) return;
+    for (uint32_t i = 0; i < n; i++) set_masks(c, first + i, 0, 0);
+  }
+  wipe_extents(first, n);
+  for (uint32_t i = 0; i < n; i++) free_of_memory(c, first + i);
+}
+
+}  // namespace
+
+void block_empty(const Idle* idle, unsigned count) {
+  for (unsigned i = 0; i < count;) {
+    uint32_t id = idle[i].extent, n = 0;
+    SizeClass& c = classes[chunk_of(id).cls];
+    while (i + n < count && idle[i + n].extent == id + n && (id + n) / kMaxExtents == id / kMaxExtents &&
+           hold(c, id + n, idle[i + n].blocks))
+      n++;
+    if (n == 0) {
+      empty(c, id, idle[i++].blocks);
+      continue;
+    }
+    i += n;
+    bool wiped = wipe_extents(id, n);
+    for (uint32_t j = 0; j < n; j++)
+      if (wiped) free_of_memory(c, id + j);
+      else empty(c, id + j, all_of(id + j));
+    wipe_chunk(c, id / kMaxExtents);
+  }
+}
+
+}  // namespace fiberthread
