@@ -6,7 +6,6 @@
 #include <ucontext.h>
 
 #include "sched/worker.h"
-#include "shim/io.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
 

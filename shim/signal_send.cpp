@@ -7,6 +7,7 @@
 #include "shim/export.h"
 #include "shim/own_thread.h"
 #include "shim/real.h"
+#include "shim/result.h"
 #include "shim/scheduling.h"
 #include "shim/signal_parts.h"
 

@@ -52,7 +52,7 @@ long own(long a, long b, long c, long d, long e, long f) { return call_with<kFun
 
 // What the name does.
 template <auto* kFunction>
-long by_name(long a, long b, long c, long d, long e, long f) { return as_kernel(call_with<kFunction>(a, b, c, d, e, f)); }
+long by_name(long a, long b, long c, long d, long e, long f) { return kernel_result(call_with<kFunction>(a, b, c, d, e, f)); }
 
 // The same, of a name that is a cancellation point.
 template <auto* kFunction>

@@ -17,12 +17,10 @@
 #include "sched/syscall.h"
 #include "shim/cancel.h"
 #include "shim/real.h"
+#include "shim/result.h"
 #include "shim/user_memory.h"
 
 namespace fiberthread {
-
-// The result of a libc-style call as the kernel gives it.
-inline long as_kernel(long r) { return r == -1 ? -errno : r; }
 
 // syscall() is no cancellation point, whatever the call.
 class NotCancelled {
@@ -42,7 +40,7 @@ class NotCancelled {
 template <class Call>
 long not_cancelled(Call call) {
   NotCancelled no;
-  return as_kernel(call());
+  return kernel_result(call());
 }
 
 // Makes the kernel's call. A thread that may be cancelled anywhere makes it in libc, where it can be stopped.

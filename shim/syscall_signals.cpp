@@ -71,7 +71,7 @@ long rt_sigtimedwait(const uint64_t* user_set, siginfo_t* user_info, const times
 long signalfd4(int fd, const uint64_t* mask, size_t size, int flags) {
   sigset_t set;
   if (long error = copy_mask(mask, size, set)) return error;
-  return as_kernel(::signalfd(fd, &set, flags));
+  return kernel_result(::signalfd(fd, &set, flags));
 }
 
 long signalfd(int fd, const uint64_t* mask, size_t size) { return signalfd4(fd, mask, size, 0); }

@@ -95,13 +95,13 @@ long sched_getaffinity(int tid, size_t size, cpu_set_t* set) {
   // The kernel's tells how much it wrote.
   long n = program_syscall(SYS_sched_getaffinity, 0, static_cast<long>(size), arg(set));
   if (n < 0) return n;
-  long r = as_kernel(::sched_getaffinity(tid, size, set));
+  long r = kernel_result(::sched_getaffinity(tid, size, set));
   return r < 0 ? r : n;
 }
 
 long sched_rr_get_interval(int tid, timespec* interval) {
   timespec t;
-  if (long r = as_kernel(::sched_rr_get_interval(tid, &t))) return r;
+  if (long r = kernel_result(::sched_rr_get_interval(tid, &t))) return r;
   return copy_user(interval, &t) ? 0 : -EFAULT;
 }
 

@@ -129,6 +129,6 @@ long timer_create(clockid_t clock, const struct sigevent* event, int* number) {
   return -EFAULT;
 }
 
-long timer_delete(int number) { return as_kernel(::timer_delete(reinterpret_cast<timer_t>(static_cast<intptr_t>(number)))); }
+long timer_delete(int number) { return kernel_result(::timer_delete(reinterpret_cast<timer_t>(static_cast<intptr_t>(number)))); }
 
 }  // namespace fiberthread::calls
