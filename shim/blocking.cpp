@@ -26,7 +26,7 @@
 #include "sched/worker.h"
 #include "shim/cancel.h"
 #include "shim/export.h"
-#include "shim/io.h"
+#include "shim/fd_wait.h"
 #include "shim/real.h"
 #include "shim/signal.h"
 #include "shim/time.h"

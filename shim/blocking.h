@@ -3,7 +3,7 @@
 #include "sched/arch/arch.h"
 #include "sched/fiber.h"
 #include "shim/cancel.h"
-#include "shim/io.h"
+#include "shim/result.h"
 
 namespace fiberthread {
 

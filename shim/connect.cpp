@@ -17,6 +17,7 @@
 #include "sched/syscall.h"
 #include "sched/worker.h"
 #include "shim/export.h"
+#include "shim/fd_wait.h"
 #include "shim/io.h"
 #include "shim/real.h"
 #include "shim/user_memory.h"

@@ -13,6 +13,7 @@
 #include "sched/worker.h"
 #include "shim/blocking.h"
 #include "shim/export.h"
+#include "shim/fd_wait.h"
 #include "shim/io.h"
 #include "shim/real.h"
 

@@ -11,7 +11,7 @@
 #include "sched/poller.h"
 #include "sched/worker.h"
 #include "shim/export.h"
-#include "shim/io.h"
+#include "shim/result.h"
 #include "shim/real.h"
 #include "shim/signal.h"
 #include "shim/thread.h"

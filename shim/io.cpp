@@ -2,12 +2,8 @@
 #include "shim/io.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/time.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -15,181 +11,12 @@
 #include "sched/worker.h"
 #include "shim/blocking.h"
 #include "shim/export.h"
+#include "shim/fd_wait.h"
 #include "shim/real.h"
 #include "shim/signal.h"
 #include "shim/time.h"
 
 namespace fiberthread {
-
-// ---- what is known of a descriptor ----
-
-uint32_t kind_of(int fd, PollNotes* notes) {
-  uint32_t kind = notes->kind.load(std::memory_order_relaxed);
-  if (__builtin_expect(kind & kKindMask, 1)) return kind;
-  struct stat s;
-  if (raw_syscall(SYS_fstat, fd, arg(&s)) != 0) return kPlain;
-  char termios[64];
-  if (S_ISCHR(s.st_mode) && raw_syscall(SYS_ioctl, fd, TCGETS, arg(termios)) == 0) {
-    // With VMIN 0 or VTIME, read() ends when poll() would not say so, and in the background it stops the process.
-    kind = kTerminal;
-  } else if (S_ISSOCK(s.st_mode)) {
-    int type = SOCK_SEQPACKET;  // if a filter refuses to tell
-    socklen_t size = sizeof type;
-    raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size));
-    // write() marks the end of a record, send() does not.
-    kind = kSocket | uint32_t{type == SOCK_SEQPACKET ? kNowait : kMessage} | (type == SOCK_STREAM ? uint32_t{kStream} : 0);
-  } else if (S_ISREG(s.st_mode) || S_ISBLK(s.st_mode)) {
-    long flags = raw_syscall(SYS_fcntl, fd, F_GETFL);
-    kind = kFile | (flags > 0 && flags & O_DIRECT ? uint32_t{kDirect} : 0);
-  } else {
-    kind = S_ISDIR(s.st_mode) ? kPlain : kNowait;
-  }
-  notes->kind.store(kind, std::memory_order_relaxed);
-  return kind;
-}
-
-bool is_ready(int fd, uint32_t events) {
-  pollfd p{fd, static_cast<short>(events), 0};
-  timespec at_once{};
-  return raw_syscall(SYS_ppoll, arg(&p), 1, arg(&at_once), 0, 8) != 0;
-}
-
-bool has_error(int fd) {
-  pollfd p{fd, 0, 0};
-  timespec at_once{};
-  return raw_syscall(SYS_ppoll, arg(&p), 1, arg(&at_once), 0, 8) > 0 && p.revents & POLLERR;
-}
-
-long raise_if_broken(const PollNotes* notes, long result) {
-  if (result == -EPIPE && notes->kind.load(std::memory_order_relaxed) & kStream) signal_raise_pipe();  // others say nothing
-  return result;
-}
-
-namespace {
-
-// Times that somebody set one of the options below, or O_NONBLOCK, plus one.
-std::atomic<uint32_t> options_version{1};
-
-// How the program set the descriptor. True if it is not to wait at all.
-bool look_at_options(int fd, PollNotes* notes) {
-  uint32_t version = options_version.load(std::memory_order_acquire);
-  if (notes->version.load(std::memory_order_acquire) == version) return false;
-  long flags = raw_syscall(SYS_fcntl, fd, F_GETFL);
-  if (flags >= 0 && flags & O_NONBLOCK) {
-    notes->kind.fetch_or(kNonblocking, std::memory_order_relaxed);
-    return true;
-  }
-  // Of other files, another process may well change the flags.
-  if (!(kind_of(fd, notes) & kSocket)) return false;
-  auto get = [&](int option) -> uint32_t {  // milliseconds: the kernel counts its ticks
-    timeval t{};
-    socklen_t size = sizeof t;
-    if (raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, option, arg(&t), arg(&size)) != 0) return 0;
-    int64_t ms = t.tv_sec * 1000 + (t.tv_usec + 999) / 1000;
-    return static_cast<uint32_t>(ms > 0xffffffff ? 0xffffffff : ms);
-  };
-  uint32_t low = 0;
-  socklen_t size = sizeof low;
-  if (low_water_used.load(std::memory_order_relaxed)) raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_RCVLOWAT, arg(&low), arg(&size));
-  notes->receive.store(get(SO_RCVTIMEO), std::memory_order_relaxed);
-  notes->send.store(get(SO_SNDTIMEO), std::memory_order_relaxed);
-  notes->low_water.store(low, std::memory_order_relaxed);
-  notes->version.store(version, std::memory_order_release);
-  return false;
-}
-
-// A socket's pending one, taken.
-int error_of(int fd) {
-  int error = 0;
-  socklen_t size = sizeof error;
-  return raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, arg(&error), arg(&size)) == 0 ? error : 0;
-}
-
-}  // namespace
-
-std::atomic<bool> low_water_used{false};
-
-void socket_options_changed(bool low_water) {
-  if (low_water) low_water_used.store(true, std::memory_order_relaxed);
-  options_version.fetch_add(1, std::memory_order_acq_rel);
-}
-
-size_t low_water(int fd, PollNotes* notes, size_t n) {
-  if (!low_water_used.load(std::memory_order_relaxed) || !(kind_of(fd, notes) & kStream)) return 0;
-  look_at_options(fd, notes);
-  size_t low = notes->low_water.load(std::memory_order_relaxed);
-  return low <= 1 ? 0 : low < n ? low : n;
-}
-
-// ---- waiting ----
-
-long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again, uint64_t* until) {
-  if (look_at_options(fd, notes)) return -EAGAIN;
-  FiberRecord* me = self();
-  // Those of what is no socket are of the number's last life that was one.
-  bool socket = kind_of(fd, notes) & kSocket;
-  uint64_t timeout = socket ? uint64_t{(events & EPOLLIN ? notes->receive : notes->send).load(std::memory_order_relaxed)} * 1'000'000 : 0;
-  uint64_t deadline = until && *until ? *until : timeout ? (now_ns() + timeout + 1) & ~kFollowsRealtime : kNever;
-  if (until) *until = deadline;
-  for (;;) {
-    PollEnd end;
-    {
-      // From here to the result, handlers wait: each that comes ends the call, or would have if it had nothing to give.
-      Busy busy;
-      if (!may_park()) return kInKernel;  // a handler has forked since the caller looked, and this is the child
-      uint32_t interrupts = kInterruptSafePoint | (how & kCancels ? wait_interrupts(me) : 0);
-      for (;;) {
-        end = poll_wait(fd, events, seen, deadline, interrupts);
-        if (end != PollEnd::Ready) break;
-        PollSeen now = poll_seen(fd);
-        if (now.life != seen.life) {
-          end = PollEnd::Closed;
-          break;
-        }
-        seen = now;
-        // An error that came while it waited goes before what a new call would find.
-        long r = events & EPOLLOUT && how & kRestarts && !(how & kKeepsError) ? -error_of(fd) : 0;
-        if (r == 0) r = again.call(again.data);
-        if (r == kInKernel) return r;
-        if (r != -EAGAIN) {
-          poll_pass(fd, events);
-          return r;
-        }
-        // Ready, and still EAGAIN: only the kernel knows what it waits for, or that it does not mean to.
-        if (!(how & kAsks) && is_ready(fd, events)) return kInKernel;
-      }
-    }
-    switch (end) {
-      case PollEnd::Closed: return -EBADF;
-      case PollEnd::TimedOut: return -EAGAIN;
-      case PollEnd::Refused: return kInKernel;
-      default: break;
-    }
-    if (how & kCancels) test_cancel();
-    if (!may_park()) return kInKernel;  // a handler has forked, and this is the child
-    if (how & kCancels && end_pending(me)) return -ECANCELED;
-    if (timeout || !(how & kRestarts) || !signal_restarts(me)) return -EINTR;
-    seen = poll_seen(fd);
-    long r = again.call(again.data);
-    if (r != -EAGAIN) return r;
-  }
-}
-
-size_t total_length(const iovec* all, size_t n) {
-  size_t sum = 0;
-  for (size_t i = 0; i < n; i++) sum += all[i].iov_len;
-  return sum;
-}
-
-size_t remaining(const iovec* all, size_t n, size_t done, iovec* rest) {
-  size_t i = 0, k = 0;
-  for (; i < n && done >= all[i].iov_len; i++) done -= all[i].iov_len;
-  for (; i < n && k < kPieces; i++, k++) {
-    rest[k] = {static_cast<char*>(all[i].iov_base) + done, all[i].iov_len - done};
-    done = 0;
-  }
-  return k;
-}
 
 namespace {
 

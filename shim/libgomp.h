@@ -10,7 +10,4 @@ void libgomp_look();
 // Somebody is in dlopen (dl.cpp): what it has loaded may make threads already, by its constructors.
 bool dl_is_opening();
 
-// A system call as syscall() understands it, answered as the kernel does (syscall.cpp).
-long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f);
-
 }  // namespace fiberthread

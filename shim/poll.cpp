@@ -18,6 +18,7 @@
 #include "shim/cancel.h"
 #include "shim/export.h"
 #include "shim/real.h"
+#include "shim/result.h"
 #include "shim/signal.h"
 #include "shim/time.h"
 #include "shim/user_memory.h"
@@ -37,12 +38,6 @@ constexpr long kInKernel = -4096;  // no errno value: the poller does not take i
 
 // A filter may know the program's call, and not the one that asks without waiting.
 long unless_refused(long r) { return r == -ENOSYS || r == -EPERM ? kInKernel : r; }
-
-long with_errno(long r) {
-  if (r >= 0) return r;
-  errno = static_cast<int>(-r);
-  return -1;
-}
 
 // Absolute; 0: no time at all. Timespecs are valid.
 uint64_t after_ms(int ms) {
@@ -169,12 +164,12 @@ long let_in(const uint64_t* mask) {
   return signal_end_mask(me, old, signal_is_pending(me)) ? -EINTR : 0;
 }
 
-// How a call with a mask is served.
-enum class How { Parked, Kernel, Libc };
-How how(const sigset_t* set, uint64_t& mask) {
+// Who serves a call with a mask.
+enum class ServedBy { Parking, Kernel, Libc };
+ServedBy served_by(const sigset_t* set, uint64_t& mask) {
   if (set) memcpy(&mask, set, sizeof mask);
-  if (!may_park()) return set && signal_mask_is_ours() ? How::Kernel : How::Libc;
-  return How::Parked;
+  if (!may_park()) return set && signal_mask_is_ours() ? ServedBy::Kernel : ServedBy::Libc;
+  return ServedBy::Parking;
 }
 
 // ---- poll ----
@@ -291,11 +286,11 @@ FIBERTHREAD_EXPORT int __poll_chk(struct pollfd* fds, nfds_t n, int ms, size_t s
 
 FIBERTHREAD_EXPORT int ppoll(struct pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* set) {
   uint64_t mask = 0;
-  How h = how(set, mask);
-  if (h == How::Libc) return REAL(ppoll)(fds, n, timeout, set);
+  ServedBy by = served_by(set, mask);
+  if (by == ServedBy::Libc) return REAL(ppoll)(fds, n, timeout, set);
   if (timeout && (!valid(*timeout) || timeout->tv_sec < 0)) return static_cast<int>(with_errno(-EINVAL));
   uint64_t deadline = after(timeout);
-  long r = h == How::Parked ? poll_parked(fds, n, deadline, set ? &mask : nullptr) : kInKernel;
+  long r = by == ServedBy::Parking ? poll_parked(fds, n, deadline, set ? &mask : nullptr) : kInKernel;
   timespec t;
   if (r == kInKernel && !set) return REAL(ppoll)(fds, n, left_until(deadline, t), nullptr);
   if (r == kInKernel) r = signal_masked_call(mask, SYS_ppoll, arg(fds), static_cast<long>(n), arg(left_until(deadline, t)), arg(&mask), 8);
@@ -325,12 +320,12 @@ FIBERTHREAD_ALIAS(__select, select);
 
 FIBERTHREAD_EXPORT int pselect(int n, fd_set* r, fd_set* w, fd_set* e, const timespec* timeout, const sigset_t* set) {
   uint64_t mask = 0;
-  How h = how(set, mask);
-  if (h == How::Libc || (!set && (n < 0 || n > kMostBits))) return REAL(pselect)(n, r, w, e, timeout, set);
+  ServedBy by = served_by(set, mask);
+  if (by == ServedBy::Libc || (!set && (n < 0 || n > kMostBits))) return REAL(pselect)(n, r, w, e, timeout, set);
   if (timeout && (!valid(*timeout) || timeout->tv_sec < 0)) return static_cast<int>(with_errno(-EINVAL));
   uint64_t deadline = after(timeout);
   fd_set* const sets[] = {r, w, e};
-  long got = h == How::Parked && n >= 0 && n <= kMostBits ? select_parked(n, sets, deadline, set ? &mask : nullptr) : kInKernel;
+  long got = by == ServedBy::Parking && n >= 0 && n <= kMostBits ? select_parked(n, sets, deadline, set ? &mask : nullptr) : kInKernel;
   timespec t;
   if (got == kInKernel && !set) return REAL(pselect)(n, r, w, e, left_until(deadline, t), nullptr);
   if (got == kInKernel) {
@@ -352,10 +347,10 @@ FIBERTHREAD_EXPORT int epoll_wait(int fd, struct epoll_event* events, int n, int
 
 FIBERTHREAD_EXPORT int epoll_pwait(int fd, struct epoll_event* events, int n, int ms, const sigset_t* set) {
   uint64_t mask = 0;
-  How h = how(set, mask);
-  if (h == How::Libc) return REAL(epoll_pwait)(fd, events, n, ms, set);
+  ServedBy by = served_by(set, mask);
+  if (by == ServedBy::Libc) return REAL(epoll_pwait)(fd, events, n, ms, set);
   uint64_t deadline = after_ms(ms);
-  long r = h == How::Parked ? epoll_parked(fd, events, n, deadline, set ? &mask : nullptr) : kInKernel;
+  long r = by == ServedBy::Parking ? epoll_parked(fd, events, n, deadline, set ? &mask : nullptr) : kInKernel;
   if (r == kInKernel && !set) return REAL(epoll_wait)(fd, events, n, left_ms(deadline));
   if (r == kInKernel) r = signal_masked_call(mask, SYS_epoll_pwait, fd, arg(events), n, left_ms(deadline), arg(&mask), 8);
   return static_cast<int>(with_errno(r));
@@ -372,13 +367,13 @@ int real_epoll_pwait2(int fd, struct epoll_event* events, int n, const timespec*
 
 FIBERTHREAD_EXPORT int epoll_pwait2(int fd, struct epoll_event* events, int n, const timespec* timeout, const sigset_t* set) {
   uint64_t mask = 0;
-  How h = how(set, mask);
-  if (h == How::Libc) return real_epoll_pwait2(fd, events, n, timeout, set);
+  ServedBy by = served_by(set, mask);
+  if (by == ServedBy::Libc) return real_epoll_pwait2(fd, events, n, timeout, set);
   timespec t;
   if (timeout && !copy_user(&t, timeout)) return static_cast<int>(with_errno(-EFAULT));
   if (timeout && (!valid(t) || t.tv_sec < 0)) return static_cast<int>(with_errno(-EINVAL));
   uint64_t deadline = after(timeout ? &t : nullptr);
-  long r = h == How::Parked ? epoll_parked(fd, events, n, deadline, set ? &mask : nullptr) : kInKernel;
+  long r = by == ServedBy::Parking ? epoll_parked(fd, events, n, deadline, set ? &mask : nullptr) : kInKernel;
   if (r == kInKernel && !set) return real_epoll_pwait2(fd, events, n, left_until(deadline, t), nullptr);
   if (r == kInKernel) r = signal_masked_call(mask, SYS_epoll_pwait2, fd, arg(events), n, arg(left_until(deadline, t)), arg(&mask), 8);
   return static_cast<int>(with_errno(r));

@@ -6,6 +6,7 @@
 #include "sched/cord.h"
 #include "sched/glibc/tcb.h"
 #include "sched/worker.h"
+#include "shim/futex.h"
 #include "shim/real.h"
 #include "shim/thread.h"
 #include "shim/user_memory.h"

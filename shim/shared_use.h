@@ -48,7 +48,5 @@ void shared_robust_owner_died(FiberRecord* me);
 // of a process that dies, the kernel does not know it.
 constexpr long kRobustListSize = 24;
 void*& own_robust_list(FiberRecord* f);
-// Lets a thread that waits for this word in FUTEX_LOCK_PI look again (syscall.cpp).
-void pi_owner_died(const uint32_t* word);
 
 }  // namespace fiberthread

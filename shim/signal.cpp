@@ -43,7 +43,7 @@ Action action_of(int sig) {
   }
 }
 
-void set_action(int sig, const Action& a) {  // Locked
+void set_action(int sig, const Action& a) {  // under SignalsGuard
   Slot& s = actions[sig];
   s.version.fetch_add(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
@@ -85,7 +85,7 @@ void install(int sig, const Action& a) {
 void main_waits_for(uint64_t bits) {
   bits &= ~main_may_wait_for & ~kIgnoredByDefault & ~kNeverBlocked;
   if (!bits) return;
-  Locked locked;
+  SignalsGuard guard;
   main_may_wait_for |= bits;
   for (; bits; bits &= bits - 1) {
     int sig = __builtin_ctzll(bits) + 1;
@@ -101,7 +101,7 @@ bool claim(int sig, Action& a) {
   if (!handled(a)) return false;
   if (__builtin_expect(sig == options.dump_signal, 0)) dump_request();
   if (a.flags & SA_RESETHAND) {
-    Locked locked;
+    SignalsGuard guard;
     a = action_of(sig);
     if (!handled(a)) return false;
     Action reset;
@@ -134,7 +134,7 @@ void hide_dump(int sig, struct sigaction* k) {
   k->sa_handler = SIG_DFL;
 }
 
-void take_over(int sig) {  // Locked
+void take_over(int sig) {  // under SignalsGuard
   struct sigaction k;
   if (REAL(sigaction)(sig, nullptr, &k) != 0) return;
   Action a;
@@ -179,7 +179,7 @@ void signal_init() {
   socket_init();
   fd_init();
   {
-    Locked locked;
+    SignalsGuard guard;
     for (int sig = 1; sig <= kSignals; sig++)
       if (!(bit(sig) & kNeverBlocked)) take_over(sig);
   }
@@ -240,7 +240,7 @@ FIBERTHREAD_EXPORT int sigaction(int sig, const struct sigaction* act, struct si
   }
   {
     Busy busy;
-    Locked locked;
+    SignalsGuard guard;
     before = action_of(sig);
     if (act) {
       set_action(sig, wanted);

@@ -8,6 +8,7 @@
 #include "sched/preempt.h"
 #include "shim/export.h"
 #include "shim/real.h"
+#include "shim/result.h"
 #include "shim/user_memory.h"
 
 namespace fiberthread {

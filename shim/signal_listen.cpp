@@ -23,7 +23,7 @@ int signal_fd = -1;               // its own
 // Those in sigwait and its kin; under the lock.
 SigWaiter* waiters = nullptr;
 
-FiberRecord* waiter_for(int sig) {  // Locked
+FiberRecord* waiter_for(int sig) {  // under SignalsGuard
   for (SigWaiter* w = waiters; w; w = w->next)
     if (w->wanted & bit(sig)) return w->fiber;
   return nullptr;
@@ -31,7 +31,7 @@ FiberRecord* waiter_for(int sig) {  // Locked
 
 bool wanted(int sig) {
   if (pick_target(nullptr, sig)) return true;
-  Locked locked;
+  SignalsGuard guard;
   return waiter_for(sig);
 }
 
@@ -107,13 +107,13 @@ void listen_for(uint64_t bits) {
 }
 
 void add_waiter(SigWaiter& w) {
-  Locked locked;
+  SignalsGuard guard;
   w.next = waiters;
   waiters = &w;
 }
 
 void remove_waiter(SigWaiter& w) {
-  Locked locked;
+  SignalsGuard guard;
   for (SigWaiter** p = &waiters; *p; p = &(*p)->next)
     if (*p == &w) {
       *p = w.next;
@@ -124,7 +124,7 @@ void remove_waiter(SigWaiter& w) {
 void wake_waiter(int sig, bool by_sysmon) {
   FiberRecord* f;
   {
-    Locked locked;
+    SignalsGuard guard;
     f = waiter_for(sig);
   }
   // Should it have ended its wait, to be woken harms nobody.

@@ -6,7 +6,6 @@
 #include <ucontext.h>
 
 #include "sched/worker.h"
-#include "shim/io.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
 
@@ -34,14 +33,14 @@ inline sigset_t as_set(uint64_t w) {
 
 extern SpinLock signals_lock;
 
-class Locked {
+class SignalsGuard {
  public:
-  Locked() {
+  SignalsGuard() {
     uint64_t all = ~kTrapSignal;  // preemption too
     raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(&old_), 8);
     signals_lock.lock();
   }
-  ~Locked() {
+  ~SignalsGuard() {
     signals_lock.unlock();
     raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&old_), 0, 8);
   }
@@ -75,7 +74,7 @@ void default_action(int sig);
 FiberRecord* ours();
 sighandler_t set_handler(int sig, sighandler_t handler, int flags);
 
-// ---- pending signals (signal_send.cpp) ----
+// ---- pending signals (signal_pending.cpp) ----
 
 constexpr uint64_t kIgnoredByDefault = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
 
@@ -119,8 +118,15 @@ FiberRecord* pick_target(FiberRecord* me, int sig);
 // Records a signal for `f`, or for the process if f is null. False if it was dropped: pending already, or no memory, or sent to a
 // thread that has ended. One that was sent to the process goes to another fiber then, and `f` says to which.
 bool record(FiberRecord*& f, const siginfo_t& info, bool for_process);
+// Records one that was sent to the process, for `to`, or for nobody if that is null, and makes it known.
+void give(FiberRecord* to, const siginfo_t& info, bool by_sysmon);
+// After `f` has `blocked` these: what it was to get of what was sent to the process goes to who has it unblocked, or waits for it. As in
+// the kernel, which records such for nobody until somebody takes it.
+void give_away(FiberRecord* f, uint64_t blocked, bool by_sysmon = false);
+// As in the kernel, which counts its own: what real-time signals of threads need room for.
+bool room_for_pending();
 
-// ---- waking whom a signal was recorded for (signal_send.cpp) ----
+// ---- waking whom a signal was recorded for (signal_tell.cpp) ----
 
 // Of a signal that only means "look at what is pending".
 bool is_poke(const siginfo_t& info);
@@ -132,11 +138,6 @@ uint64_t pending_in_kernel(FiberRecord* me);
 void tell_by_sysmon(FiberRecord* f, int sig);
 void on_sysmon();  // Embedder::on_sysmon(): does it
 void forget_tellings();  // in the child of a fork
-// Records one that was sent to the process, for `to`, or for nobody if that is null, and makes it known.
-void give(FiberRecord* to, const siginfo_t& info, bool by_sysmon);
-// After `f` has `blocked` these: what it was to get of what was sent to the process goes to who has it unblocked, or waits for it. As in
-// the kernel, which records such for nobody until somebody takes it.
-void give_away(FiberRecord* f, uint64_t blocked, bool by_sysmon = false);
 
 // ---- signals that only parked fibers take (signal_listen.cpp) ----
 

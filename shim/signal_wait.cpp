@@ -5,6 +5,7 @@
 #include "shim/cancel.h"
 #include "shim/export.h"
 #include "shim/real.h"
+#include "shim/result.h"
 #include "shim/signal_parts.h"
 #include "shim/time.h"
 

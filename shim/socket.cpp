@@ -6,6 +6,7 @@
 
 #include "sched/syscall.h"
 #include "shim/export.h"
+#include "shim/fd_wait.h"
 #include "shim/io.h"
 #include "shim/real.h"
 #include "shim/time.h"

@@ -31,7 +31,7 @@ void thread_begin(FiberRecord* f);
 
 // Ends the calling fiber as pthread_exit does, unwinding it.
 [[noreturn]] void thread_exit(void* value);
-// At its end: the word that the calling fiber named by set_tid_address. (syscall.cpp)
+// At its end: the word that the calling fiber named by set_tid_address. (syscall_threads.cpp)
 void clear_named_word();
 // Ends the calling fiber without any handler, as SYS_exit ends an NPTL thread.
 [[noreturn]] void thread_exit_raw();

@@ -6,6 +6,7 @@
 // Either all places are replaced or none, since a wake-up by the kernel wakes no fiber: a library that does not look exactly like that is
 // left alone.
 #include "shim/libgomp.h"
+#include "shim/syscall.h"
 
 #include <fcntl.h>
 #include <link.h>

@@ -1,0 +1,262 @@
+// Signals that are pending, and whose they are.
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "sched/memory/block.h"
+#include "shim/signal_frame.h"
+
+namespace fiberthread {
+namespace signals {
+
+PendingQueue process_queue;
+
+namespace {
+
+Pending* free_pending = nullptr;
+std::atomic<uint64_t> pending_count{0};  // written under the lock
+
+void put_pending(Pending* p) {  // under SignalsGuard
+  p->next = free_pending;
+  free_pending = p;
+  pending_count.store(pending_count.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+}
+
+Pending* new_pending() {  // under SignalsGuard
+  if (!free_pending) {
+    constexpr size_t kSize = 64 * 1024;
+    long mem = raw_syscall(SYS_mmap, 0, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mem < 0 && mem > -4096) return nullptr;
+    auto* p = reinterpret_cast<Pending*>(mem);
+    for (size_t i = 0; i < kSize / sizeof(Pending); i++) {
+      p[i].next = free_pending;
+      free_pending = &p[i];
+    }
+  }
+  Pending* p = free_pending;
+  free_pending = p->next;
+  pending_count.store(pending_count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  return p;
+}
+
+void add(PendingQueue& q, Pending* p) {  // under SignalsGuard
+  p->next = nullptr;
+  Pending** end = &q.first;
+  while (*end) end = &(*end)->next;
+  *end = p;
+  q.bits.fetch_or(bit(p->info.si_signo), std::memory_order_seq_cst);
+}
+
+void move(PendingQueue& from, PendingQueue& to, int sig) {  // under SignalsGuard
+  for (Pending** p = &from.first; *p;) {
+    Pending* moved = *p;
+    if (moved->info.si_signo != sig) {
+      p = &moved->next;
+      continue;
+    }
+    *p = moved->next;
+    add(to, moved);
+  }
+  from.bits.fetch_and(~bit(sig), std::memory_order_relaxed);
+}
+
+// The lowest signal of the queue that is in `wanted`, the first of its kind, taken out.
+bool take(PendingQueue& q, uint64_t wanted, siginfo_t* out) {
+  if (!(q.bits.load(std::memory_order_seq_cst) & wanted)) return false;
+  SignalsGuard guard;
+  wanted &= q.bits.load(std::memory_order_relaxed);
+  wanted &= -wanted;
+  for (Pending** p = &q.first; *p; p = &(*p)->next) {
+    Pending* found = *p;
+    int sig = found->info.si_signo;
+    if (!(bit(sig) & wanted)) continue;
+    *out = found->info;
+    *p = found->next;
+    put_pending(found);
+    bool more = false;
+    for (Pending* r = q.first; r; r = r->next) more |= r->info.si_signo == sig;
+    if (!more) q.bits.fetch_and(~bit(sig), std::memory_order_relaxed);
+    return true;
+  }
+  return false;
+}
+
+// What nobody has any more, in order.
+void give_all(Pending* p, bool by_sysmon) {
+  while (p) {
+    Pending* next = p->next;
+    give(pick_target(nullptr, p->info.si_signo), p->info, by_sysmon);
+    SignalsGuard guard;
+    put_pending(p);
+    p = next;
+  }
+}
+
+// What it has blocked and does not wait for.
+uint64_t refused_by(FiberRecord* f) { return mask_of(f) & ~state_of(f).waited_for.load(std::memory_order_seq_cst); }
+
+bool alive(FiberRecord* f) {
+  return f->valid.load(std::memory_order_acquire) && !f->done.load(std::memory_order_relaxed) && !state_of(f).ended;
+}
+
+}  // namespace
+
+void forget_pending() { pending_count.store(0); }
+
+bool room_for_pending() {
+  uint64_t limit[2];
+  return raw_syscall(SYS_prlimit64, 0, RLIMIT_SIGPENDING, 0, arg(limit)) != 0 || pending_count.load(std::memory_order_relaxed) < limit[0];
+}
+
+bool take_any(FiberRecord* me, uint64_t wanted, siginfo_t* out) {
+  return take(state_of(me).queue, wanted, out) || take(process_queue, wanted, out);
+}
+
+bool pending_for(FiberRecord* me, uint64_t wanted) {
+  return (state_of(me).queue.bits.load(std::memory_order_seq_cst) | process_queue.bits.load(std::memory_order_seq_cst)) & wanted;
+}
+
+FiberRecord* pick_target(FiberRecord* me, int sig) {
+  // As in the kernel: main first, be it in sigwait. Others who are may come after those that have not blocked it.
+  if (alive(main_fiber) && !(refused_by(main_fiber) & bit(sig))) return main_fiber;
+  if (me && !me->kernel && !(mask_of(me) & bit(sig)) && alive(me)) return me;
+  struct Search {
+    uint64_t b;
+    FiberRecord* found;
+  } search{bit(sig), nullptr};
+  block_each(
+      [](FiberRecord* f, void* p) {
+        auto* s = static_cast<Search*>(p);
+        if (!f->tcb || !alive(f) || mask_of(f) & s->b) return true;
+        s->found = f;
+        return false;
+      },
+      &search);
+  return search.found;
+}
+
+bool record(FiberRecord*& f, const siginfo_t& info, bool for_process) {
+  SignalsGuard guard;
+  while (f) {
+    ThreadSignals& s = state_of(f);
+    // Marked before looked at, as signal_thread_ends() does it the other way round: one of us sees the other.
+    s.arriving.fetch_add(1, std::memory_order_seq_cst);
+    if (!s.ended.load(std::memory_order_seq_cst)) break;
+    if (!for_process) return false;
+    f = pick_target(nullptr, info.si_signo);
+  }
+  PendingQueue& q = f ? state_of(f).queue : process_queue;
+  // Those before it that nobody took go to the same fiber, or they would come after it.
+  if (f && for_process && process_queue.bits.load(std::memory_order_relaxed) & bit(info.si_signo)) move(process_queue, q, info.si_signo);
+  // What was sent to the thread and what was sent to the process are counted apart, as in the kernel.
+  if (info.si_signo < SIGRTMIN && q.bits.load(std::memory_order_relaxed) & bit(info.si_signo))
+    for (Pending* p = q.first; p; p = p->next)
+      if (p->info.si_signo == info.si_signo && p->for_process == for_process) return false;
+  Pending* p = new_pending();
+  if (!p) return false;
+  p->info = info;
+  p->for_process = for_process;
+  add(q, p);
+  return true;
+}
+
+namespace {
+void make_known(FiberRecord* to, int sig, bool by_sysmon) {
+  // Looked at again: somebody may have unblocked it meanwhile.
+  if (!to) to = pick_target(nullptr, sig);
+  if (!to) {
+    wake_waiter(sig, by_sysmon);
+    return;
+  }
+  if (by_sysmon) tell_by_sysmon(to, sig);
+  else tell(to, sig);
+  give_away(to, bit(sig), by_sysmon);  // or have blocked it
+}
+}  // namespace
+
+void give(FiberRecord* to, const siginfo_t& info, bool by_sysmon) {
+  if (record(to, info, true)) make_known(to, info.si_signo, by_sysmon);
+}
+
+void give_away(FiberRecord* f, uint64_t blocked, bool by_sysmon) {
+  PendingQueue& q = state_of(f).queue;
+  blocked &= refused_by(f);
+  uint64_t nobodys = process_queue.bits.load(std::memory_order_seq_cst) & blocked;
+  if (__builtin_expect(!(q.bits.load(std::memory_order_seq_cst) & blocked) && !nobodys, 1)) return;
+  Pending *given = nullptr, **end = &given;
+  {
+    SignalsGuard guard;
+    uint64_t left = 0;
+    for (Pending** p = &q.first; *p;) {
+      Pending* one = *p;
+      if (one->for_process && blocked & bit(one->info.si_signo)) {
+        *p = one->next;
+        one->next = nullptr;
+        *end = one;
+        end = &one->next;
+      } else {
+        left |= bit(one->info.si_signo);
+        p = &one->next;
+      }
+    }
+    q.bits.store(left, std::memory_order_relaxed);
+  }
+  give_all(given, by_sysmon);
+  for (; nobodys; nobodys &= nobodys - 1) make_known(nullptr, __builtin_ctzll(nobodys) + 1, by_sysmon);
+}
+
+void drop_pending(int sig) {
+  static constexpr auto drop = [](PendingQueue& q, int sig) {
+    if (!(q.bits.load(std::memory_order_seq_cst) & bit(sig))) return;
+    Busy busy;
+    SignalsGuard guard;
+    for (Pending** p = &q.first; *p;) {
+      Pending* one = *p;
+      if (one->info.si_signo != sig) {
+        p = &one->next;
+        continue;
+      }
+      *p = one->next;
+      put_pending(one);
+    }
+    q.bits.fetch_and(~bit(sig), std::memory_order_relaxed);
+  };
+  auto visit = [](FiberRecord* f, void* data) {
+    drop(state_of(f).queue, *static_cast<int*>(data));
+    return true;
+  };
+  drop(process_queue, sig);
+  visit(main_fiber, &sig);
+  block_each(visit, &sig);
+  kernel_record_each(visit, &sig);
+}
+
+}  // namespace signals
+
+using namespace signals;
+
+void signal_thread_ends(FiberRecord* me) {
+  forget_alternate();
+  ThreadSignals& s = state_of(me);
+  s.ended.exchange(true, std::memory_order_seq_cst);
+  if (s.arriving.load(std::memory_order_seq_cst) == 0) return;  // the usual end, without a system call
+  Pending *homeless = nullptr, **end = &homeless;
+  {
+    SignalsGuard guard;
+    for (Pending* p = s.queue.first; p;) {
+      Pending* next = p->next;
+      if (p->for_process) {
+        p->next = nullptr;
+        *end = p;
+        end = &p->next;
+      } else {
+        put_pending(p);
+      }
+      p = next;
+    }
+    s.queue.first = nullptr;
+    s.queue.bits.store(0, std::memory_order_relaxed);
+  }
+  give_all(homeless, false);
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,100 @@
+// How the fiber is woken that a signal was recorded for: parked, in a system call, or by way of sysmon.
+#include "shim/signal_parts.h"
+
+namespace fiberthread::signals {
+namespace {
+
+std::atomic<uint64_t> ever_poked{0};
+char poke_mark;  // its address in si_value says that a signal only means "look at what is pending"
+
+}  // namespace
+
+bool may_be_poked(int sig) { return ever_poked.load(std::memory_order_relaxed) & bit(sig); }
+
+bool is_poke(const siginfo_t& info) { return info.si_code == SI_QUEUE && info.si_value.sival_ptr == &poke_mark; }
+
+void tell(FiberRecord* f, int sig) {
+  interrupt(f, kInterruptSafePoint);
+  if (f->kernel || f->state.load(std::memory_order_seq_cst) != State::Running) return;
+  // It may be in a system call. If it is not there any more it has looked since.
+  Worker* w = __atomic_load_n(&f->worker, __ATOMIC_RELAXED);
+  if (!w) return;
+  // Whoever takes the handler away meanwhile sees the bit, or we see that it is gone: a poke would have the default action.
+  if (!(ever_poked.load(std::memory_order_relaxed) & bit(sig))) ever_poked.fetch_or(bit(sig), std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (Action a = action_of(sig); !handled(a)) {
+    if (a.handler == reinterpret_cast<void*>(SIG_DFL) && pending_for(f, bit(sig) & ~mask_of(f))) default_action(sig);
+    return;
+  }
+  siginfo_t info;
+  memset(&info, 0, sizeof info);
+  info.si_signo = sig;
+  info.si_code = SI_QUEUE;
+  info.si_value.sival_ptr = &poke_mark;
+  w->poked.fetch_or(bit(sig), std::memory_order_relaxed);  // before: who finds it pending sees this, by the kernel's lock
+  raw_syscall(SYS_rt_tgsigqueueinfo, process, w->tid, sig, arg(&info));
+}
+
+// A poke that comes when another fiber runs there, or the one meant has blocked the signal since, stays pending.
+uint64_t pending_in_kernel(FiberRecord* me) {
+  Busy busy;
+  uint64_t pending = 0;
+  raw_syscall(SYS_rt_sigpending, arg(&pending), 8);
+  std::atomic<uint64_t>& poked = me->worker->poked;
+  for (uint64_t doubtful = pending & poked.load(std::memory_order_relaxed); doubtful; doubtful &= doubtful - 1) {
+    uint64_t one = doubtful & -doubtful;
+    poked.fetch_and(~one, std::memory_order_relaxed);  // before the look: who sends another says so again
+    pending &= ~one;
+    // Nobody can say which it is without taking it out.
+    siginfo_t info;
+    timespec at_once{};
+    while (raw_syscall(SYS_rt_sigtimedwait, arg(&one), arg(&info), arg(&at_once), 8) > 0) {
+      if (is_poke(info)) continue;
+      if (sent_to_thread(info)) record(me, info, false);
+      else hand_out(info);
+    }
+  }
+  return pending;
+}
+
+namespace {
+struct Told {
+  std::atomic<FiberRecord*> fiber{nullptr};
+  std::atomic<int> sig{0};
+};
+Told to_tell[32];
+}  // namespace
+
+void tell_by_sysmon(FiberRecord* f, int sig) {
+  f->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_seq_cst);
+  for (;;) {
+    for (auto& t : to_tell) {
+      FiberRecord* none = nullptr;
+      if (!t.fiber.compare_exchange_strong(none, f, std::memory_order_acq_rel)) continue;
+      t.sig.store(sig, std::memory_order_release);
+      sysmon_call();
+      return;
+    }
+    sysmon_call();
+    if (static_cast<int>(raw_syscall(SYS_gettid)) == sysmon_tid()) return;  // full, with 32 to wake: one of them will do
+  }
+}
+
+void on_sysmon() {
+  for (auto& t : to_tell) {
+    if (!t.fiber.load(std::memory_order_relaxed)) continue;
+    int sig = t.sig.exchange(0, std::memory_order_acquire);
+    if (!sig) continue;  // being filled in; sysmon is called again after that
+    FiberRecord* f = t.fiber.exchange(nullptr, std::memory_order_acq_rel);
+    tell(f, sig);
+  }
+}
+
+void forget_tellings() {
+  for (auto& t : to_tell) {
+    t.fiber.store(nullptr);
+    t.sig.store(0);
+  }
+}
+
+}  // namespace fiberthread::signals

@@ -1,0 +1,9 @@
+// System calls by number, as syscall() takes them.
+#pragma once
+
+namespace fiberthread {
+
+// Answers as the kernel does: a negative errno value is an error.
+long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f);
+
+}  // namespace fiberthread
