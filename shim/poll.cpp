@@ -42,12 +42,11 @@ long unless_refused(long r) { return r == -ENOSYS || r == -EPERM ? kInKernel : r
 // Absolute; 0: no time at all. Timespecs are valid.
 uint64_t after_ms(int ms) {
   if (ms <= 0) return ms < 0 ? kNever : 0;
-  return (now_ns() + static_cast<uint64_t>(ms) * 1'000'000 + 1) & ~kFollowsRealtime;
+  return deadline_after(static_cast<uint64_t>(ms) * 1'000'000);
 }
 uint64_t after(const timespec* t) {
-  if (!t || t->tv_sec > 4'000'000'000) return kNever;
-  uint64_t ns = static_cast<uint64_t>(t->tv_sec * kNsPerSec + t->tv_nsec);
-  return ns ? (now_ns() + ns + 1) & ~kFollowsRealtime : 0;
+  if (!t) return kNever;
+  return t->tv_sec || t->tv_nsec ? deadline_after(*t) : 0;
 }
 // What is left until then, for the kernel; null for kNever.
 timespec* left_until(uint64_t deadline, timespec& t) {

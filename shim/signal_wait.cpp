@@ -158,9 +158,7 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
   uint64_t wanted = words(*set) & ~kNeverBlocked, deadline = kNever;
   if (timeout) {
     if (!valid(*timeout) || timeout->tv_sec < 0) return static_cast<int>(with_errno(-EINVAL));
-    deadline = timeout->tv_sec > 4'000'000'000
-                   ? kNever
-                   : (now_ns() + static_cast<uint64_t>(timeout->tv_sec * kNsPerSec + timeout->tv_nsec) + 1) & ~kFollowsRealtime;
+    deadline = deadline_after(*timeout);
   }
   test_cancel();
   ThreadSignals& s = state_of(me);

@@ -41,13 +41,6 @@ int sleep_and_test(uint64_t deadline) {
   return e;
 }
 
-uint64_t after(const timespec& t) {
-  timespec from_now = t;
-  uint64_t now = now_ns();
-  if (from_now.tv_sec > 4'000'000'000) return kNever;
-  return (now + static_cast<uint64_t>(from_now.tv_sec * kNsPerSec + from_now.tv_nsec) + 1) & ~kFollowsRealtime;
-}
-
 // Until another fiber has used so much of the CPU, which takes at least as much time.
 int sleep_on_cpu_clock(FiberRecord* f, int flags, const timespec* t, timespec* left) {
   if (!valid(*t) || t->tv_sec < 0 || f == self()) return EINVAL;
@@ -61,7 +54,7 @@ int sleep_on_cpu_clock(FiberRecord* f, int flags, const timespec* t, timespec* l
     if (used >= until) return 0;
     // After its end the clock stands still.
     bool ended = f->id != id || f->done.load(std::memory_order_acquire);
-    uint64_t rest = until - used, deadline = ended ? kNever : (now_ns() + (rest > kLook ? rest : kLook)) & ~kFollowsRealtime;
+    uint64_t rest = until - used, deadline = ended ? kNever : deadline_after(rest > kLook ? rest : kLook);
     if (int e = sleep_and_test(deadline)) {
       if (left && !absolute) *left = {static_cast<time_t>(rest / kNsPerSec), static_cast<long>(rest % kNsPerSec)};
       return e;
@@ -96,7 +89,7 @@ FIBERTHREAD_EXPORT int clock_nanosleep(clockid_t clock, int flags, const timespe
       if (reached(clock, t)) return 0;
     }
   }
-  uint64_t deadline = after(*t);
+  uint64_t deadline = deadline_after(*t);
   int e = sleep_and_test(deadline);
   if (e && left) {
     uint64_t now = now_ns(), rest = deadline > now ? deadline - now : 0;

@@ -7,12 +7,16 @@ namespace {
 constexpr int64_t kFarSeconds = 4'000'000'000;  // 126 years, well inside 64 bits of nanoseconds
 }
 
+uint64_t deadline_after(const timespec& t) {
+  return t.tv_sec > kFarSeconds ? kNever : deadline_after(static_cast<uint64_t>(t.tv_sec * kNsPerSec + t.tv_nsec));
+}
+
 uint64_t deadline_from(clockid_t clock, const timespec* t) {
   if (!t) return kNever;
   if (clock == CLOCK_MONOTONIC) {
     if (t->tv_sec < 0) return 0;
     if (t->tv_sec > kFarSeconds) return kNever;
-    return static_cast<uint64_t>(t->tv_sec * kNsPerSec + t->tv_nsec) & ~kFollowsRealtime;
+    return plain_deadline(static_cast<uint64_t>(t->tv_sec * kNsPerSec + t->tv_nsec));
   }
   FiberRecord* me = self();
   bool follows = clock == CLOCK_REALTIME;
@@ -30,7 +34,7 @@ uint64_t deadline_from(clockid_t clock, const timespec* t) {
   int64_t left = seconds < -1 ? -1 : seconds * kNsPerSec + (t->tv_nsec - now.tv_nsec);
   if (left <= 0) return 0;
   uint64_t deadline = now_ns() + static_cast<uint64_t>(left);
-  return follows ? deadline | kFollowsRealtime : deadline & ~kFollowsRealtime;
+  return follows ? deadline | kFollowsRealtime : plain_deadline(deadline);
 }
 
 bool reached(clockid_t clock, const timespec* t) {
