@@ -1,4 +1,4 @@
-# make, make deps, make demo, make test, make apps, make soak, make bench, make bench-servers, make install, make clean.
+# make, make deps, make demo, make test, make lint, make format, make apps, make soak, make bench, make bench-servers, make install, make clean.
 # make compilers COMPILERS='gcc-14 clang-19': all of it by each of them (gcc and clang), without a warning.
 # make test-systems SYSTEMS='bookworm trixie sid', make test-glibc VERSIONS='2.34 2.43': the tests on other systems, and with other releases of glibc.
 # WERROR=1: warnings are errors. CXX=clang++ CC=clang BUILD=build/clang: another compiler.
@@ -216,6 +216,15 @@ compilers:
 	done
 	@$(MAKE) --no-print-directory all
 	@tests/run quick/install
+
+# What can be seen of the sources without running them. SINCE=HEAD~3: of the files that differ from there; FILES=…: of these. `make format` formats them.
+.PHONY: lint format
+lint:
+	@tests/deps build lint
+	@LIBFLAGS='$(filter-out -MMD -MP -Werror -g,$(LIBFLAGS))' tests/lint $(FILES)
+format:
+	@tests/deps lint
+	@tests/lint apply $(FILES)
 
 .PHONY: deps demo test test-systems test-glibc apps soak bench bench-servers
 deps:
