@@ -8,7 +8,4 @@ namespace fiberthread {
 void libgomp_look();
 void libgomp_after_fork_child();
 
-// Somebody is in dlopen (dl.cpp): what it has loaded may make threads already, by its constructors.
-bool dl_is_opening();
-
 }  // namespace fiberthread

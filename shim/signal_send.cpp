@@ -8,8 +8,8 @@
 #include "shim/own_thread.h"
 #include "shim/real.h"
 #include "shim/result.h"
-#include "shim/scheduling.h"
 #include "shim/signal_parts.h"
+#include "shim/thread_names.h"
 
 namespace fiberthread {
 

@@ -15,11 +15,11 @@
 #include "sched/cord.h"
 #include "sched/stack.h"
 #include "sched/worker.h"
-#include "shim/clock.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/scheduling.h"
 #include "shim/thread.h"
+#include "shim/thread_names.h"
 
 namespace fiberthread {
 namespace {
