@@ -16,14 +16,16 @@
 #include <csignal>
 #include <cstdint>
 
+#include "sched/glibc/signals.h"
+
 namespace fiberthread {
 
 struct FiberRecord;
 struct Worker;
 
-// 32: libc uses it to cancel its own threads, which never happens here, and therefore strips it from every mask and
+// libc uses it to cancel its own threads, which never happens here, and therefore strips it from every mask and
 // hides it from the program. The same signal, sent by anybody with tgkill, comes to Embedder::poked().
-constexpr int kPreemptSignal = 32;
+constexpr int kPreemptSignal = kLibcCancelSignal;
 constexpr long kTickNs = 4'000'000;
 
 // Installs the handler and learns the processor's register state and where libc, ld.so and this library are. Once per

@@ -1,26 +1,19 @@
-// Calls that name a thread to the kernel: CPU clocks, timers that signal one, and prctl's names.
+// Clocks and timers of single threads: CPU time, and timers that signal one.
 #include "shim/clock.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <time.h>
 
 #include "sched/accounting.h"
 #include "sched/worker.h"
 #include "shim/export.h"
-#include "shim/filter.h"
-#include "shim/own_thread.h"
 #include "shim/real.h"
 #include "shim/result.h"
-#include "shim/scheduling.h"
 #include "shim/signal_parts.h"
+#include "shim/thread_names.h"
 #include "shim/time.h"
 #include "shim/user_memory.h"
 
@@ -119,25 +112,6 @@ FiberRecord* owner_of_clock(clockid_t clock) {
   }
 }
 
-void set_name(FiberRecord* f, const char* name) {
-  strncpy(f->name, name, sizeof f->name - 1);
-  f->name[sizeof f->name - 1] = 0;
-  if (!*name) f->name[1] = 1;
-  if (f != main_fiber) return;
-  Busy busy;  // stays on this kernel thread
-  long pid = raw_syscall(SYS_getpid);
-  if (raw_syscall(SYS_gettid) == pid) {
-    raw_syscall(SYS_prctl, PR_SET_NAME, arg(f->name));
-    return;
-  }
-  char path[48];
-  snprintf(path, sizeof path, "/proc/self/task/%ld/comm", pid);
-  long fd = raw_syscall(SYS_openat, AT_FDCWD, arg(path), O_WRONLY | O_CLOEXEC);
-  if (fd < 0) return;
-  raw_syscall(SYS_write, fd, arg(f->name), static_cast<long>(strlen(f->name)));
-  raw_syscall(SYS_close, fd);
-}
-
 }  // namespace fiberthread
 
 using namespace fiberthread;
@@ -203,39 +177,4 @@ FIBERTHREAD_EXPORT int timer_delete(timer_t timer) noexcept {
   // What has come for the caller has come before this call returns.
   if (FiberRecord* me = t && !tls_busy ? signals::ours() : nullptr) signals::run_unblocked(me);
   return r;
-}
-
-FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
-  va_list list;
-  va_start(list, option);
-  unsigned long a = va_arg(list, unsigned long), b = va_arg(list, unsigned long);
-  unsigned long c = va_arg(list, unsigned long), d = va_arg(list, unsigned long);
-  va_end(list);
-  if (option == PR_SET_NAME || option == PR_GET_NAME) {
-    FiberRecord* me = tls_current;
-    if (a && is_ours(me)) {
-      struct {
-        char text[16];
-      } name = {};
-      if (option == PR_SET_NAME) {
-        if (!copy_user_string(name.text, reinterpret_cast<const char*>(a), sizeof name.text - 1)) return static_cast<int>(with_errno(-EFAULT));
-        set_name(me, name.text);
-        return 0;
-      }
-      if (has_name(me)) {
-        strncpy(name.text, me->name, sizeof name.text);
-        return copy_user(reinterpret_cast<decltype(name)*>(a), &name) ? 0 : static_cast<int>(with_errno(-EFAULT));
-      }
-    }
-  }
-  if (prctl_is_of_thread(option))
-    if (int e = own_kernel_thread()) return static_cast<int>(with_errno(-e));
-  if (option == PR_SET_SECCOMP) {
-    filtered.store(true, std::memory_order_relaxed);
-    if (a == SECCOMP_MODE_FILTER) {
-      FilterForKernel filter(reinterpret_cast<void*>(b));
-      return REAL(prctl)(option, a, reinterpret_cast<unsigned long>(filter.program()), c, d);
-    }
-  }
-  return REAL(prctl)(option, a, b, c, d);
 }

@@ -1,4 +1,4 @@
-// What names a thread to the kernel, as the rest of the shim needs it.
+// CPU clocks and timers of single threads, as the rest of the shim needs them.
 #pragma once
 #include <signal.h>
 #include <time.h>
@@ -30,10 +30,5 @@ class TimerTarget {
 FiberRecord* owner_of_clock(clockid_t clock);
 // That number. Made of the fiber's id as the kernel makes it of a tid.
 clockid_t cpu_clock_of(const FiberRecord* f);
-
-// The name of a scheduled fiber; the main fiber's is the process's in the kernel, too. Cut to 15 bytes.
-void set_name(FiberRecord* f, const char* name);
-// False: nobody gave it one, and it has the process's. To have been given an empty one is told by a byte behind it.
-inline bool has_name(const FiberRecord* f) { return f->name[0] || f->name[1]; }
 
 }  // namespace fiberthread

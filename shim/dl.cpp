@@ -2,6 +2,8 @@
 //
 // RTLD_DEEPBIND is dropped, so that plugins see the same threads as the program. And libc looks for a library on behalf of
 // its caller (RUNPATH, $ORIGIN), which would be us: so that part is done here for the true caller.
+#include "shim/dl.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -143,6 +145,7 @@ void* open_for(const char* file, int flags, const void* caller, Open open) {
 }  // namespace
 
 bool dl_is_opening() { return opening.load(std::memory_order_relaxed) != 0; }
+
 }  // namespace fiberthread
 
 using namespace fiberthread;

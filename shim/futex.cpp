@@ -8,9 +8,9 @@
 
 #include "sched/worker.h"
 #include "shim/blocking.h"
-#include "shim/scheduling.h"
 #include "shim/signal.h"
 #include "shim/syscall_parts.h"
+#include "shim/thread_names.h"
 #include "shim/time.h"
 #include "shim/user_memory.h"
 #include "sync/parking_lot.h"

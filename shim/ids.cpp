@@ -23,7 +23,6 @@ namespace {
 // libc would signal the threads that it knows and find the thread control blocks of fibers there, so the calls are made by
 // ourselves: on the caller's kernel thread, then on each other one, in the handler of libc's own signal for this purpose,
 // which nobody blocks. Its own handler is back afterwards.
-constexpr int kSetxidSignal = 33;
 
 struct Thread {
   std::atomic<int32_t> tid;
@@ -67,7 +66,7 @@ void command(int pid, Thread* threads, size_t first, size_t count) {
     if (raw_syscall(SYS_tgkill, pid, t.tid.load(std::memory_order_relaxed), sig) == 0) return;
     if (!t.obeyed.exchange(1, std::memory_order_relaxed)) gone++;  // it has ended
   };
-  for (size_t i = first; i < count; i++) missing(threads[i], kSetxidSignal);
+  for (size_t i = first; i < count; i++) missing(threads[i], kLibcSetxidSignal);
   uint32_t n;
   while ((n = order.obeyed.load(std::memory_order_acquire)) + gone < count - first) {
     if (futex_wait(&order.obeyed, n, now_ns() + 100'000'000) != -ETIMEDOUT) continue;
@@ -113,7 +112,7 @@ long everywhere(long number, long a, long b, long c) {
     r = raw_syscall(number, a, b, c);
     if (r == 0) {
       kernel_handler old;
-      install_kernel_handler(kSetxidSignal, on_order, &old);
+      install_kernel_handler(kLibcSetxidSignal, on_order, &old);
       order.number = number;
       order.a = a;
       order.b = b;
@@ -145,7 +144,7 @@ long everywhere(long number, long a, long b, long c) {
       }
       order.threads.store(nullptr, std::memory_order_release);
       raw_syscall(SYS_munmap, mem, kMaxThreads * sizeof(Thread));
-      restore_kernel_handler(kSetxidSignal, old);
+      restore_kernel_handler(kLibcSetxidSignal, old);
     }
     ids_mutex.unlock();
   }

@@ -7,7 +7,4 @@ namespace fiberthread {
 // dlopen, and before a thread that is made during one: constructors may run OpenMP.
 void libgomp_look();
 
-// Somebody is in dlopen (dl.cpp): what it has loaded may make threads already, by its constructors.
-bool dl_is_opening();
-
 }  // namespace fiberthread

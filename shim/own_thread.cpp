@@ -3,8 +3,10 @@
 #include "shim/own_thread.h"
 
 #include <errno.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <string.h>
 #include <sys/fsuid.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
@@ -14,34 +16,28 @@
 
 #include "sched/worker.h"
 #include "shim/export.h"
+#include "shim/filter.h"
 #include "shim/real.h"
+#include "shim/result.h"
 #include "shim/signal.h"
+#include "shim/thread_names.h"
+#include "shim/user_memory.h"
 
 namespace fiberthread {
 
-int own_kernel_thread() {
+namespace {
+
+// The calling fiber. Null: the caller is a kernel thread.
+FiberRecord* calling_fiber() {
   FiberRecord* me = tls_current;
-  return sched_started() && me && !me->kernel && !in_vfork_child() ? sched_bind(me) : 0;
+  return sched_started() && me && !me->kernel && !in_vfork_child() ? me : nullptr;
 }
 
-bool prctl_is_of_thread(int option) {
-  switch (option) {
-    case PR_SET_PDEATHSIG:
-    case PR_SET_KEEPCAPS:
-    case PR_SET_TIMING:
-    case PR_SET_SECCOMP:
-    case PR_CAPBSET_DROP:
-    case PR_SET_TSC:
-    case PR_SET_SECUREBITS:
-    case PR_SET_TIMERSLACK:
-    case PR_MCE_KILL:
-    case PR_SET_NO_NEW_PRIVS:
-    case PR_CAP_AMBIENT:
-    case PR_SET_SPECULATION_CTRL:
-    case PR_SET_SYSCALL_USER_DISPATCH:
-    case PR_SVE_SET_VL: return true;
-    default: return false;
-  }
+}  // namespace
+
+int own_kernel_thread() {
+  FiberRecord* me = calling_fiber();
+  return me ? sched_bind(me) : 0;
 }
 
 bool call_is_of_thread(long number, long b) {
@@ -80,6 +76,27 @@ bool call_is_of_thread(long number, long b) {
 }
 
 namespace {
+
+bool prctl_is_of_thread(int option) {
+  switch (option) {
+    case PR_SET_PDEATHSIG:
+    case PR_SET_KEEPCAPS:
+    case PR_SET_TIMING:
+    case PR_SET_SECCOMP:
+    case PR_CAPBSET_DROP:
+    case PR_SET_TSC:
+    case PR_SET_SECUREBITS:
+    case PR_SET_TIMERSLACK:
+    case PR_MCE_KILL:
+    case PR_SET_NO_NEW_PRIVS:
+    case PR_CAP_AMBIENT:
+    case PR_SET_SPECULATION_CTRL:
+    case PR_SET_SYSCALL_USER_DISPATCH:
+    case PR_SVE_SET_VL: return true;
+    default: return false;
+  }
+}
+
 template <class Call>
 auto on_own_thread(Call call) -> decltype(call()) {
   if (int e = own_kernel_thread()) {
@@ -88,6 +105,7 @@ auto on_own_thread(Call call) -> decltype(call()) {
   }
   return call();
 }
+
 }  // namespace
 
 }  // namespace fiberthread
@@ -137,3 +155,37 @@ FIBERTHREAD_EXPORT int iopl(int level) noexcept {
   return on_own_thread([&] { return REAL(iopl)(level); });
 }
 #endif
+
+FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
+  va_list list;
+  va_start(list, option);
+  unsigned long a = va_arg(list, unsigned long), b = va_arg(list, unsigned long);
+  unsigned long c = va_arg(list, unsigned long), d = va_arg(list, unsigned long);
+  va_end(list);
+  if (option == PR_SET_NAME || option == PR_GET_NAME) {
+    if (FiberRecord* me = a ? calling_fiber() : nullptr) {
+      struct {
+        char text[16];
+      } name = {};
+      if (option == PR_SET_NAME) {
+        if (!copy_user_string(name.text, reinterpret_cast<const char*>(a), sizeof name.text - 1)) return static_cast<int>(with_errno(-EFAULT));
+        set_name(me, name.text);
+        return 0;
+      }
+      if (has_name(me)) {
+        strncpy(name.text, me->name, sizeof name.text);
+        return copy_user(reinterpret_cast<decltype(name)*>(a), &name) ? 0 : static_cast<int>(with_errno(-EFAULT));
+      }
+    }
+  }
+  if (prctl_is_of_thread(option))
+    if (int e = own_kernel_thread()) return static_cast<int>(with_errno(-e));
+  if (option == PR_SET_SECCOMP) {
+    filtered.store(true, std::memory_order_relaxed);
+    if (a == SECCOMP_MODE_FILTER) {
+      FilterForKernel filter(reinterpret_cast<void*>(b));
+      return REAL(prctl)(option, a, reinterpret_cast<unsigned long>(filter.program()), c, d);
+    }
+  }
+  return REAL(prctl)(option, a, b, c, d);
+}

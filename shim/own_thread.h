@@ -5,9 +5,7 @@ namespace fiberthread {
 
 // Gives the calling fiber a kernel thread of its own for good. 0 or an errno value. Kernel threads have one.
 int own_kernel_thread();
-// Does prctl(option) change the calling kernel thread only?
-bool prctl_is_of_thread(int option);
-// Does this system call? `b` is its second argument.
+// Does this system call change the calling kernel thread only? `b` is its second argument.
 bool call_is_of_thread(long number, long b);
 
 }  // namespace fiberthread

@@ -144,7 +144,7 @@ long wait_parked(Items& items, uint64_t deadline, const uint64_t* mask, Ask ask,
   FiberRecord* me = self();
   long r;
   if (mask) {
-    uint64_t old = signal_begin_mask(me, *mask, true);
+    uint64_t old = signal_begin_mask(me, *mask, MaskedWait::Parks);
     r = ask_and_wait(me, items, deadline, ask, closed);
     signal_end_mask(me, old, r == -EINTR);
   } else {
@@ -159,7 +159,7 @@ long wait_parked(Items& items, uint64_t deadline, const uint64_t* mask, Ask ask,
 long let_in(const uint64_t* mask) {
   if (!mask) return 0;
   FiberRecord* me = self();
-  uint64_t old = signal_begin_mask(me, *mask, true);
+  uint64_t old = signal_begin_mask(me, *mask, MaskedWait::Parks);
   return signal_end_mask(me, old, signal_is_pending(me)) ? -EINTR : 0;
 }
 

@@ -22,6 +22,7 @@
 #include "shim/result.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
+#include "shim/thread_names.h"
 #include "shim/user_memory.h"
 
 namespace fiberthread {
@@ -218,25 +219,6 @@ void scheduling_to_attr(FiberRecord* f, pthread_attr_t* attr) {
   pthread_attr_setschedpolicy(attr, policy_of(f) & ~SCHED_RESET_ON_FORK);
   pthread_attr_setschedparam(attr, &p);
   if (explicit_schedule(f)) pthread_attr_setinheritsched(attr, PTHREAD_EXPLICIT_SCHED);
-}
-
-FiberRecord* fiber_of_tid(int tid) {
-  if (tid == 0) return self();
-  if (tid < 0) return nullptr;
-  if (main_fiber->id == static_cast<uint32_t>(tid)) return main_fiber;
-  struct Search {
-    uint32_t id;
-    FiberRecord* found;
-  } search{static_cast<uint32_t>(tid), nullptr};
-  block_each(
-      [](FiberRecord* f, void* p) {
-        auto* s = static_cast<Search*>(p);
-        if (f->id != s->id || !f->tcb || !f->valid.load(std::memory_order_acquire)) return true;
-        s->found = f;
-        return false;
-      },
-      &search);
-  return search.found;
 }
 
 }  // namespace fiberthread

@@ -17,7 +17,4 @@ int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr
 // What pthread_getattr_np tells of it.
 void scheduling_to_attr(FiberRecord* f, pthread_attr_t* attr);
 
-// The fiber with this tid (as gettid() gives it), 0 for the caller; null if there is none.
-FiberRecord* fiber_of_tid(int tid);
-
 }  // namespace fiberthread

@@ -20,11 +20,11 @@ SpinLock signals_lock;
 
 namespace {
 
-struct Slot {
+struct ActionCell {
   std::atomic<uint32_t> version{0};  // odd while written
   Action action;
 };
-Slot actions[kSignals + 1];
+ActionCell actions[kSignals + 1];
 std::atomic<bool> taken_over{false};
 std::atomic<uint64_t> interrupting{0};  // siginterrupt()
 
@@ -33,7 +33,7 @@ std::atomic<uint64_t> interrupting{0};  // siginterrupt()
 int process = 0;
 
 Action action_of(int sig) {
-  Slot& s = actions[sig];
+  ActionCell& s = actions[sig];
   for (;;) {
     uint32_t v = s.version.load(std::memory_order_acquire);
     Action a = s.action;
@@ -44,7 +44,7 @@ Action action_of(int sig) {
 }
 
 void set_action(int sig, const Action& a) {  // under SignalsGuard
-  Slot& s = actions[sig];
+  ActionCell& s = actions[sig];
   s.version.fetch_add(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   s.action = a;

@@ -48,8 +48,9 @@ uint32_t signal_handlers_begun();
 
 // Around a call that waits with another mask (ppoll and its kin): gives the old one, and is Busy from then on until the end.
 // Signals that come meanwhile and are not blocked run at the end, the first still with that mask, if they `interrupted` the call.
-// One that `parks` is found by signals for the process, and interrupted by what is pending already.
-uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask, bool parks = false);
+// One that parks is found by signals for the process, and interrupted by what is pending already.
+enum class MaskedWait { InKernel, Parks };
+uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask, MaskedWait wait);
 bool signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted);  // a handler has run
 // A system call that waits in the kernel with another mask; a cancellation point. Only where masks are ours: for fibers.
 long signal_masked_call(uint64_t mask, long number, long a, long b, long c, long d, long e, long f = 0);

@@ -215,14 +215,16 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
 // The kernel shows the registers of before the call.
 void make_call_again(ucontext_t* uc) { set_interrupted_pc(uc, interrupted_pc(uc) - kSystemCallSize); }
 
-// True if the handler has to be called in place.
-bool fault(Interrupted& in, int sig, siginfo_t* info) {
-  if (user_memory_fault(in.uc)) return false;
+// What is left to do when all about a signal is settled: nothing, or to call the handler in our own, on a kernel thread that stands for itself.
+enum class Then { Return, CallInPlace };
+
+Then fault(Interrupted& in, int sig, siginfo_t* info) {
+  if (user_memory_fault(in.uc)) return Then::Return;
   FiberRecord* me = in.fiber;
   if (handled(action_of(sig)) && (me || !sched_started())) {
-    if (!me || me->kernel || stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return true;
+    if (!me || me->kernel || stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return Then::CallInPlace;
     enter(in, sig, *info);
-    return false;
+    return Then::Return;
   }
   if (sig == SIGSEGV) report_overflow(me, info->si_addr);
   if (sig == SIGSYS) make_call_again(in.uc);
@@ -230,7 +232,7 @@ bool fault(Interrupted& in, int sig, siginfo_t* info) {
   memset(&k, 0, sizeof k);
   k.sa_handler = SIG_DFL;
   REAL(sigaction)(sig, &k, nullptr);  // it faults again when we return, and that ends the process as it should
-  return false;
+  return Then::Return;
 }
 
 // Timers of CPU time concern who used it up: the thread that the kernel found running.
@@ -238,54 +240,53 @@ bool profiles(const siginfo_t& info) {
   return (info.si_signo == SIGPROF || info.si_signo == SIGVTALRM) && info.si_code == SI_KERNEL;
 }
 
-// True if the handler has to be called in place: on a kernel thread that stands for itself.
-bool dispatch(Interrupted& in, int sig, siginfo_t* info) {
+Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
   FiberRecord* me = in.fiber;
   if (bit(sig) & kFaults && info->si_code > 0) return fault(in, sig, info);
   bool ending = me && frame_ending(in.uc);
   uint64_t before = words(in.uc->uc_sigmask);  // entering a handler changes it
   // Nothing of the program may run, no lock may be taken.
   bool idle_context = in.busy > 0 || !me || ending || in_wait(me);
+  TellBy by = idle_context ? TellBy::Sysmon : TellBy::Caller;
   if (!sched_started() || (me && me->kernel && !idle_context && sent_to_thread(*info))) {
-    if (!me || !idle_context) return true;
+    if (!me || !idle_context) return Then::CallInPlace;
     set_mask_of(me, words(in.uc->uc_sigmask));
-    if (record(me, *info, false)) interrupt(me, kInterruptSafePoint);
+    if (record(me, *info, SentTo::Thread)) interrupt(me, kInterruptSafePoint);
     if (ending) frame_end_anew(in.uc);
-    return false;
+    return Then::Return;
   }
   siginfo_t got = *info;
   if (!is_poke(got)) {
     TimerTarget target(got);
-    if (target.gone()) return false;
+    if (target.gone()) return Then::Return;
     FiberRecord* timed = target.fiber();
     // What came to this thread is not blocked, whatever we know.
     bool mine = me && !timed && (sent_to_thread(got) || profiles(got));
     FiberRecord* to = timed ? timed : mine ? me : pick_target(me, sig);
     if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
       if (watched(kWatchSignal)) debug_line("signal", me, "gets at once ", static_cast<uint64_t>(sig));
-      if (stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return true;
+      if (stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return Then::CallInPlace;
       enter(in, sig, got);
     } else if (!to || (to != me && !timed)) {
       if (watched(kWatchSignal)) debug_line("signal", to, "is to get, of the process's, ", static_cast<uint64_t>(sig));
-      give(to, got, idle_context);
+      give(to, got, by);
     } else {
       if (watched(kWatchSignal)) debug_line("signal", to, "is to get later ", static_cast<uint64_t>(sig));
-      if (!record(to, got, !timed && !sent_to_thread(got))) return false;
-      if (timed && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return false;
+      if (!record(to, got, timed || sent_to_thread(got) ? SentTo::Thread : SentTo::Process)) return Then::Return;
+      if (timed && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return Then::Return;
       if (to == me) interrupt(me, kInterruptSafePoint);  // or it might just be about to park
-      else if (idle_context) tell_by_sysmon(to, sig);
-      else tell(to, sig);
+      else tell(to, sig, by);
     }
   }
   if (ending) frame_end_anew(in.uc);
-  if (idle_context) return false;  // when it leaves Busy it looks
+  if (idle_context) return Then::Return;  // when it leaves Busy it looks
   // One that is not blocked by the handler before it goes on top, as in the kernel.
   while (take_any(me, ~mask_of(me), &got)) {
     if (watched(kWatchSignal)) debug_line("signal", me, "gets one that was kept: ", static_cast<uint64_t>(got.si_signo));
     enter(in, got.si_signo, got);
   }
   give_away(me, mask_of(me) & ~before);  // of what the handlers block
-  return false;
+  return Then::Return;
 }
 
 // In the child of a vfork: TLS, actions and what is pending are its parent's, the signal is its own.
@@ -382,10 +383,10 @@ void on_signal(int sig, siginfo_t* info, void* context) {
   Interrupted in{tls_current, static_cast<ucontext_t*>(context), tls_busy};
   tls_busy = in.busy + 1;
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  bool in_place = dispatch(in, sig, info);
+  Then then = dispatch(in, sig, info);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   tls_busy = in.busy;
-  if (in_place) call_in_place(in, sig, info);
+  if (then == Then::CallInPlace) call_in_place(in, sig, info);
   errno = error;
 }
 

@@ -14,7 +14,7 @@ namespace fiberthread {
 namespace signals {
 namespace {
 
-constexpr int kKick = 32;  // the scheduler's; blocked here
+constexpr int kKick = kPreemptSignal;  // blocked here
 
 std::atomic<uint64_t> listened{0};
 std::atomic<int> listener{0};  // its tid; -1: being started
@@ -45,7 +45,7 @@ void hand_out(const siginfo_t& info) {
     signal_send(timed.fiber(), sig, &info);
     return;
   }
-  give(pick_target(nullptr, sig), info, false);
+  give(pick_target(nullptr, sig), info, TellBy::Caller);
 }
 
 namespace {
@@ -121,14 +121,14 @@ void remove_waiter(SigWaiter& w) {
     }
 }
 
-void wake_waiter(int sig, bool by_sysmon) {
+void wake_waiter(int sig, TellBy by) {
   FiberRecord* f;
   {
     SignalsGuard guard;
     f = waiter_for(sig);
   }
   // Should it have ended its wait, to be woken harms nobody.
-  if (f && by_sysmon) tell_by_sysmon(f, sig);
+  if (f && by == TellBy::Sysmon) tell(f, sig, by);
   else if (f) unpark(f);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <ucontext.h>
 
+#include "sched/glibc/signals.h"
 #include "sched/worker.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
@@ -12,9 +13,10 @@
 namespace fiberthread::signals {
 
 constexpr int kSignals = 64;
+constexpr int kFirstQueued = 32;  // the kernel's SIGRTMIN: from here on each signal counts
 constexpr uint64_t bit(int sig) { return uint64_t{1} << (sig - 1); }
 // What nobody can block: the kernel's two, libc's two.
-constexpr uint64_t kNeverBlocked = bit(SIGKILL) | bit(SIGSTOP) | bit(32) | bit(33);
+constexpr uint64_t kNeverBlocked = bit(SIGKILL) | bit(SIGSTOP) | bit(kLibcCancelSignal) | bit(kLibcSetxidSignal);
 
 inline uint64_t words(const sigset_t& set) {
   uint64_t w;
@@ -115,14 +117,17 @@ inline void set_mask_of(FiberRecord* f, uint64_t mask) { __atomic_store_n(&f->si
 
 // Who takes a signal sent to the process; null: nobody now.
 FiberRecord* pick_target(FiberRecord* me, int sig);
+enum class SentTo { Thread, Process };
+// Who wakes a fiber. A handler that may have interrupted the scheduler itself must leave that to sysmon.
+enum class TellBy { Caller, Sysmon };
 // Records a signal for `f`, or for the process if f is null. False if it was dropped: pending already, or no memory, or sent to a
 // thread that has ended. One that was sent to the process goes to another fiber then, and `f` says to which.
-bool record(FiberRecord*& f, const siginfo_t& info, bool for_process);
+bool record(FiberRecord*& f, const siginfo_t& info, SentTo to);
 // Records one that was sent to the process, for `to`, or for nobody if that is null, and makes it known.
-void give(FiberRecord* to, const siginfo_t& info, bool by_sysmon);
+void give(FiberRecord* to, const siginfo_t& info, TellBy by);
 // After `f` has `blocked` these: what it was to get of what was sent to the process goes to who has it unblocked, or waits for it. As in
 // the kernel, which records such for nobody until somebody takes it.
-void give_away(FiberRecord* f, uint64_t blocked, bool by_sysmon = false);
+void give_away(FiberRecord* f, uint64_t blocked, TellBy by = TellBy::Caller);
 // As in the kernel, which counts its own: what real-time signals of threads need room for.
 bool room_for_pending();
 
@@ -131,12 +136,11 @@ bool room_for_pending();
 // Of a signal that only means "look at what is pending".
 bool is_poke(const siginfo_t& info);
 bool may_be_poked(int sig);  // a poke by this signal was sent ever, or is about to be
-void tell(FiberRecord* f, int sig);
+// Wakes `f`, or has sysmon do so, to look at what is pending.
+void tell(FiberRecord* f, int sig, TellBy by);
 // What the kernel keeps for the caller's kernel thread or for the process, as far as it is blocked, without pokes.
 uint64_t pending_in_kernel(FiberRecord* me);
-// From a handler that may have interrupted the scheduler itself, sysmon has to do it.
-void tell_by_sysmon(FiberRecord* f, int sig);
-void on_sysmon();  // Embedder::on_sysmon(): does it
+void on_sysmon();  // Embedder::on_sysmon(): tells those whom others have left to it
 void forget_tellings();  // in the child of a fork
 
 // ---- signals that only parked fibers take (signal_listen.cpp) ----
@@ -161,8 +165,8 @@ struct SigWaiter {
 };
 void add_waiter(SigWaiter& w);
 void remove_waiter(SigWaiter& w);
-// One that waits for `sig`, if there is any, looks at what is pending. `by_sysmon`: the caller is where it must not wake.
-void wake_waiter(int sig, bool by_sysmon);
+// One that waits for `sig`, if there is any, looks at what is pending.
+void wake_waiter(int sig, TellBy by);
 
 // ---- running handlers (signal_deliver.cpp) ----
 

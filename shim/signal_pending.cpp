@@ -81,10 +81,10 @@ bool take(PendingQueue& q, uint64_t wanted, siginfo_t* out) {
 }
 
 // What nobody has any more, in order.
-void give_all(Pending* p, bool by_sysmon) {
+void give_all(Pending* p, TellBy by) {
   while (p) {
     Pending* next = p->next;
-    give(pick_target(nullptr, p->info.si_signo), p->info, by_sysmon);
+    give(pick_target(nullptr, p->info.si_signo), p->info, by);
     SignalsGuard guard;
     put_pending(p);
     p = next;
@@ -134,7 +134,8 @@ FiberRecord* pick_target(FiberRecord* me, int sig) {
   return search.found;
 }
 
-bool record(FiberRecord*& f, const siginfo_t& info, bool for_process) {
+bool record(FiberRecord*& f, const siginfo_t& info, SentTo to) {
+  bool for_process = to == SentTo::Process;
   SignalsGuard guard;
   while (f) {
     ThreadSignals& s = state_of(f);
@@ -160,24 +161,23 @@ bool record(FiberRecord*& f, const siginfo_t& info, bool for_process) {
 }
 
 namespace {
-void make_known(FiberRecord* to, int sig, bool by_sysmon) {
+void make_known(FiberRecord* to, int sig, TellBy by) {
   // Looked at again: somebody may have unblocked it meanwhile.
   if (!to) to = pick_target(nullptr, sig);
   if (!to) {
-    wake_waiter(sig, by_sysmon);
+    wake_waiter(sig, by);
     return;
   }
-  if (by_sysmon) tell_by_sysmon(to, sig);
-  else tell(to, sig);
-  give_away(to, bit(sig), by_sysmon);  // or have blocked it
+  tell(to, sig, by);
+  give_away(to, bit(sig), by);  // or have blocked it
 }
 }  // namespace
 
-void give(FiberRecord* to, const siginfo_t& info, bool by_sysmon) {
-  if (record(to, info, true)) make_known(to, info.si_signo, by_sysmon);
+void give(FiberRecord* to, const siginfo_t& info, TellBy by) {
+  if (record(to, info, SentTo::Process)) make_known(to, info.si_signo, by);
 }
 
-void give_away(FiberRecord* f, uint64_t blocked, bool by_sysmon) {
+void give_away(FiberRecord* f, uint64_t blocked, TellBy by) {
   PendingQueue& q = state_of(f).queue;
   blocked &= refused_by(f);
   uint64_t nobodys = process_queue.bits.load(std::memory_order_seq_cst) & blocked;
@@ -200,8 +200,8 @@ void give_away(FiberRecord* f, uint64_t blocked, bool by_sysmon) {
     }
     q.bits.store(left, std::memory_order_relaxed);
   }
-  give_all(given, by_sysmon);
-  for (; nobodys; nobodys &= nobodys - 1) make_known(nullptr, __builtin_ctzll(nobodys) + 1, by_sysmon);
+  give_all(given, by);
+  for (; nobodys; nobodys &= nobodys - 1) make_known(nullptr, __builtin_ctzll(nobodys) + 1, by);
 }
 
 void drop_pending(int sig) {
@@ -256,7 +256,7 @@ void signal_thread_ends(FiberRecord* me) {
     s.queue.first = nullptr;
     s.queue.bits.store(0, std::memory_order_relaxed);
   }
-  give_all(homeless, false);
+  give_all(homeless, TellBy::Caller);
 }
 
 }  // namespace fiberthread

@@ -8,8 +8,8 @@
 #include "shim/own_thread.h"
 #include "shim/real.h"
 #include "shim/result.h"
-#include "shim/scheduling.h"
 #include "shim/signal_parts.h"
+#include "shim/thread_names.h"
 
 namespace fiberthread {
 
@@ -39,7 +39,7 @@ bool keep_in_kernel(FiberRecord* to, const siginfo_t& info) {
 }  // namespace
 
 int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
-  if (sig < 0 || sig > kSignals || sig == 32 || sig == 33) return EINVAL;
+  if (sig < 0 || sig > kSignals || is_libcs_signal(sig)) return EINVAL;
   if (sig == 0 || to->done.load(std::memory_order_acquire)) return 0;
   siginfo_t info;
   if (given) {
@@ -65,19 +65,19 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
       return 0;
     }
   }
-  if (sig >= 32 && !room_for_pending()) return EAGAIN;
+  if (sig >= kFirstQueued && !room_for_pending()) return EAGAIN;
   bool kept = __builtin_expect(blocked && signalfd_shows.load(std::memory_order_relaxed) & bit(sig), 0) && keep_in_kernel(to, info);
   if (kept && to == tls_current) return 0;
   if (to == tls_current) {
     Busy busy;
-    record(to, info, false);
+    record(to, info, SentTo::Thread);
     if (!blocked) to->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
     return 0;
   }
-  if (!kept && !record(to, info, false)) return 0;
+  if (!kept && !record(to, info, SentTo::Thread)) return 0;
   // Looked at again: it may have been unblocked, or waited for, meanwhile.
   Busy busy;
-  if (!(mask_of(to) & bit(sig))) tell(to, sig);
+  if (!(mask_of(to) & bit(sig))) tell(to, sig, TellBy::Caller);
   else if (state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig)) unpark(to);
   return 0;
 }
@@ -115,7 +115,7 @@ void signal_take_pipe() {
   if (!(mask_of(me) & one)) return;
   siginfo_t info;
   timespec at_once{};
-  if (raw_syscall(SYS_rt_sigtimedwait, arg(&one), arg(&info), arg(&at_once), 8) == SIGPIPE) record(me, info, false);
+  if (raw_syscall(SYS_rt_sigtimedwait, arg(&one), arg(&info), arg(&at_once), 8) == SIGPIPE) record(me, info, SentTo::Thread);
 }
 
 }  // namespace fiberthread
@@ -168,8 +168,8 @@ bool sent_to_ourselves(pid_t pid, int sig, int code, sigval value) {
   info.si_uid = own_user();
   if (code == SI_QUEUE) info.si_value = value;
   Busy busy;
-  if (to != me) give(to, info, false);
-  else if (record(to, info, true)) me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
+  if (to != me) give(to, info, TellBy::Caller);
+  else if (record(to, info, SentTo::Process)) me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
   return true;
 }
 }  // namespace

@@ -13,7 +13,9 @@ bool may_be_poked(int sig) { return ever_poked.load(std::memory_order_relaxed) &
 
 bool is_poke(const siginfo_t& info) { return info.si_code == SI_QUEUE && info.si_value.sival_ptr == &poke_mark; }
 
-void tell(FiberRecord* f, int sig) {
+namespace {
+
+void tell_at_once(FiberRecord* f, int sig) {
   interrupt(f, kInterruptSafePoint);
   if (f->kernel || f->state.load(std::memory_order_seq_cst) != State::Running) return;
   // It may be in a system call. If it is not there any more it has looked since.
@@ -35,35 +37,11 @@ void tell(FiberRecord* f, int sig) {
   raw_syscall(SYS_rt_tgsigqueueinfo, process, w->tid, sig, arg(&info));
 }
 
-// A poke that comes when another fiber runs there, or the one meant has blocked the signal since, stays pending.
-uint64_t pending_in_kernel(FiberRecord* me) {
-  Busy busy;
-  uint64_t pending = 0;
-  raw_syscall(SYS_rt_sigpending, arg(&pending), 8);
-  std::atomic<uint64_t>& poked = me->worker->poked;
-  for (uint64_t doubtful = pending & poked.load(std::memory_order_relaxed); doubtful; doubtful &= doubtful - 1) {
-    uint64_t one = doubtful & -doubtful;
-    poked.fetch_and(~one, std::memory_order_relaxed);  // before the look: who sends another says so again
-    pending &= ~one;
-    // Nobody can say which it is without taking it out.
-    siginfo_t info;
-    timespec at_once{};
-    while (raw_syscall(SYS_rt_sigtimedwait, arg(&one), arg(&info), arg(&at_once), 8) > 0) {
-      if (is_poke(info)) continue;
-      if (sent_to_thread(info)) record(me, info, false);
-      else hand_out(info);
-    }
-  }
-  return pending;
-}
-
-namespace {
 struct Told {
   std::atomic<FiberRecord*> fiber{nullptr};
   std::atomic<int> sig{0};
 };
 Told to_tell[32];
-}  // namespace
 
 void tell_by_sysmon(FiberRecord* f, int sig) {
   f->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_seq_cst);
@@ -80,13 +58,20 @@ void tell_by_sysmon(FiberRecord* f, int sig) {
   }
 }
 
+}  // namespace
+
+void tell(FiberRecord* f, int sig, TellBy by) {
+  if (by == TellBy::Sysmon) tell_by_sysmon(f, sig);
+  else tell_at_once(f, sig);
+}
+
 void on_sysmon() {
   for (auto& t : to_tell) {
     if (!t.fiber.load(std::memory_order_relaxed)) continue;
     int sig = t.sig.exchange(0, std::memory_order_acquire);
     if (!sig) continue;  // being filled in; sysmon is called again after that
     FiberRecord* f = t.fiber.exchange(nullptr, std::memory_order_acq_rel);
-    tell(f, sig);
+    tell_at_once(f, sig);
   }
 }
 
@@ -95,6 +80,28 @@ void forget_tellings() {
     t.fiber.store(nullptr);
     t.sig.store(0);
   }
+}
+
+// A poke that comes when another fiber runs there, or the one meant has blocked the signal since, stays pending.
+uint64_t pending_in_kernel(FiberRecord* me) {
+  Busy busy;
+  uint64_t pending = 0;
+  raw_syscall(SYS_rt_sigpending, arg(&pending), 8);
+  std::atomic<uint64_t>& poked = me->worker->poked;
+  for (uint64_t doubtful = pending & poked.load(std::memory_order_relaxed); doubtful; doubtful &= doubtful - 1) {
+    uint64_t one = doubtful & -doubtful;
+    poked.fetch_and(~one, std::memory_order_relaxed);  // before the look: who sends another says so again
+    pending &= ~one;
+    // Nobody can say which it is without taking it out.
+    siginfo_t info;
+    timespec at_once{};
+    while (raw_syscall(SYS_rt_sigtimedwait, arg(&one), arg(&info), arg(&at_once), 8) > 0) {
+      if (is_poke(info)) continue;
+      if (sent_to_thread(info)) record(me, info, SentTo::Thread);
+      else hand_out(info);
+    }
+  }
+  return pending;
 }
 
 }  // namespace fiberthread::signals

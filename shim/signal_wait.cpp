@@ -35,7 +35,7 @@ bool take_wanted(FiberRecord* me, uint64_t wanted, siginfo_t* got) {
 template <class Call>
 long masked_wait(FiberRecord* me, uint64_t mask, Call call) {
   test_cancel();
-  uint64_t old = signal_begin_mask(me, mask);
+  uint64_t old = signal_begin_mask(me, mask, MaskedWait::InKernel);
   // From before the look until the call lets in what its mask does, or a signal between the two would only be recorded.
   me->worker->kernel_mask = ~kTrapSignal;
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->worker->kernel_mask), 0, 8);
@@ -50,12 +50,12 @@ long masked_wait(FiberRecord* me, uint64_t mask, Call call) {
 
 using namespace signals;
 
-uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask, bool parks) {
+uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask, MaskedWait wait) {
   uint64_t old = mask_of(me);
   begin_busy();
   set_mask_of(me, mask & ~kNeverBlocked);
   give_away(me, mask & ~old);
-  if (!parks || !(old & ~mask)) return old;
+  if (wait != MaskedWait::Parks || !(old & ~mask)) return old;
   sched_apply_mask();  // what the kernel keeps for us comes now, and is recorded
   unblocked_beside_main(mask);
   if (pending_for(me, ~mask_of(me))) me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_seq_cst);
@@ -195,7 +195,7 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
     remove_waiter(waiter);
     // Somebody may have chosen us for it.
     if (r < 0 && take_any(me, wanted, &got)) r = got.si_signo;
-    give_away(me, wanted, false);
+    give_away(me, wanted);
   }
   if (r == -EINTR) me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
   end_busy();  // which runs handlers

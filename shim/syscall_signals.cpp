@@ -19,7 +19,7 @@ long rt_tgsigqueueinfo(int tgid, int tid, int sig, const siginfo_t* user_info) {
 
 // libc's two signals are not to be had here either: one of them preempts.
 long rt_sigaction(int sig, const kernel_handler* act, kernel_handler* old, size_t size) {
-  if (size != 8 || sig == 32 || sig == 33) return -EINVAL;
+  if (size != 8 || is_libcs_signal(sig)) return -EINVAL;
   kernel_handler k;
   struct sigaction wanted, before;
   if (act) {

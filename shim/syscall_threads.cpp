@@ -6,10 +6,10 @@
 #include "sched/worker.h"
 #include "shim/fork.h"
 #include "shim/own_thread.h"
-#include "shim/scheduling.h"
 #include "shim/shared_use.h"
 #include "shim/syscall_parts.h"
 #include "shim/thread.h"
+#include "shim/thread_names.h"
 
 namespace fiberthread {
 

@@ -21,7 +21,7 @@
 #include "sched/worker.h"
 #include "shim/blocking.h"
 #include "shim/cancel.h"
-#include "shim/clock.h"
+#include "shim/dl.h"
 #include "shim/export.h"
 #include "shim/libgomp.h"
 #include "shim/mutex.h"
@@ -29,6 +29,7 @@
 #include "shim/scheduling.h"
 #include "shim/shared_use.h"
 #include "shim/signal.h"
+#include "shim/thread_names.h"
 #include "shim/time.h"
 
 extern "C" {

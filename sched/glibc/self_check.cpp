@@ -46,9 +46,8 @@ void setxid_wrapper(int sig, siginfo_t* info, void* context) {
 // which word is 1 only meanwhile. In each thread's cancelhandling libc has set one bit then.
 const char* find_list_lock() {
   kernel_handler old, wrapped;
-  constexpr int kSetxid = 33;  // libc's SIGSETXID
   in_handler.seen.store(false);
-  if (raw_syscall(SYS_rt_sigaction, kSetxid, 0, arg(&old), 8) != 0 || reinterpret_cast<uintptr_t>(old.handler) <= 1)
+  if (raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, 0, arg(&old), 8) != 0 || reinterpret_cast<uintptr_t>(old.handler) <= 1)
     return "no set*id handler";
   in_handler.original = &old;
   wrapped = old;
@@ -56,12 +55,12 @@ const char* find_list_lock() {
   int before[kSearch / sizeof(int)], after[kSearch / sizeof(int)];
   auto* real = reinterpret_cast<int (*)(uid_t, uid_t, uid_t)>(dlsym(RTLD_NEXT, "setresuid"));
   if (!real) return "no setresuid";
-  raw_syscall(SYS_rt_sigaction, kSetxid, arg(&wrapped), 0, 8);
+  raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, arg(&wrapped), 0, 8);
   memcpy(before, layout.stack_user, kSearch);
   uint32_t cancel = at<uint32_t>(model_tcb, layout.cancelhandling);
   real(-1, -1, -1);
   memcpy(after, layout.stack_user, kSearch);
-  raw_syscall(SYS_rt_sigaction, kSetxid, arg(&old), 0, 8);
+  raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, arg(&old), 0, 8);
   if (!in_handler.seen.load(std::memory_order_acquire)) return "set*id did not signal";
   uint32_t bit = in_handler.cancel_during & ~cancel;
   if (in_handler.cancel_during != cancel + bit || __builtin_popcount(bit) != 1 ||

@@ -20,7 +20,7 @@ uint64_t now_ns() {
 }
 
 void sched_block_signals(uint64_t* old) {
-  uint64_t all = kIdleMask;  // without 33, which the model thread inherits and tcb_init() needs there
+  uint64_t all = kIdleMask;  // without kLibcSetxidSignal, which the model thread inherits and tcb_init() needs there
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(old), 8);
 }
 

@@ -3,7 +3,7 @@
 #include <sys/prctl.h>
 
 #include "sched/memory/block.h"
-#include "shim/clock.h"
+#include "shim/thread_names.h"
 #include "shim/export.h"
 #include "shim/fibers/fiber_handle.h"
 #include "shim/real.h"

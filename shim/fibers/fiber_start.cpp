@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "sched/cord.h"
-#include "shim/clock.h"
+#include "shim/thread_names.h"
 #include "shim/export.h"
 #include "shim/fibers/fiber_handle.h"
 #include "shim/real.h"

@@ -1,0 +1,11 @@
+// The two signals that libc keeps for itself, by its own names SIGCANCEL and SIGSETXID. It strips both from every mask that a program sets.
+#pragma once
+
+namespace fiberthread {
+
+constexpr int kLibcCancelSignal = 32;
+constexpr int kLibcSetxidSignal = 33;  // libc has all of its threads change their ids by it
+
+constexpr bool is_libcs_signal(int sig) { return sig == kLibcCancelSignal || sig == kLibcSetxidSignal; }
+
+}  // namespace fiberthread
