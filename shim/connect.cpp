@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
+#include "sched/own_descriptors.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
 #include "shim/export.h"

@@ -10,7 +10,7 @@
 
 #include "sched/arch/arch.h"
 #include "sched/memory/block.h"
-#include "sched/poller.h"
+#include "sched/own_descriptors.h"
 #include "sched/observe/text.h"
 #include "sched/observe/trace_text.h"
 #include "sched/worker.h"
