@@ -10,7 +10,7 @@
 #include "preload/sanitizer.h"
 #include "sched/chaos.h"
 #include "sched/arch/context.h"
-#include "sched/poller.h"
+#include "sched/own_descriptors.h"
 #include "sched/observe/watch.h"
 #include "sched/worker.h"
 #include "shim/embed.h"

@@ -13,6 +13,7 @@
 
 #include "sched/chaos.h"
 #include "sched/life/fork.h"
+#include "sched/own_descriptors.h"
 #include "sched/spinlock.h"
 #include "sched/syscall.h"
 #include "sched/wait.h"
@@ -50,12 +51,7 @@ std::atomic<uint32_t> chunks{0};  // none from this one on
 
 std::atomic<int> epoll_fd{-1}, wake_fd{-1};
 SpinLock open_lock;
-std::atomic<int> process{0};
 constexpr uint64_t kWakeCookie = ~uint64_t{0};
-
-void know_process() {
-  if (!process.load(std::memory_order_relaxed)) process.store(static_cast<int>(raw_syscall(SYS_getpid)), std::memory_order_relaxed);
-}
 
 Descriptor* find(int fd) {
   auto n = static_cast<uint32_t>(fd);
@@ -64,7 +60,7 @@ Descriptor* find(int fd) {
   return chunk ? &chunk[n % kChunk] : nullptr;
 }
 
-Descriptor* make(int fd) {
+Descriptor* find_or_make(int fd) {
   if (Descriptor* d = find(fd)) return d;
   auto n = static_cast<uint32_t>(fd);
   if (n >= kChunk * kChunks) return nullptr;
@@ -84,9 +80,6 @@ Descriptor* make(int fd) {
 
 uint64_t join(PollSeen seen) { return uint64_t{seen.life} << 32 | seen.events; }
 PollSeen split(uint64_t seen) { return {static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(seen)}; }
-
-// The child of a vfork has descriptors of its own, and our memory. One whose fork we did not see has memory of its own, and our epoll.
-bool another_process() { return static_cast<int>(raw_syscall(SYS_getpid)) != process.load(std::memory_order_relaxed); }
 
 std::atomic<bool> memory_shared{false};
 
@@ -219,12 +212,12 @@ void count_event(Descriptor* d, uint32_t events) {
 // ---- waiting ----
 
 PollSeen poll_seen(int fd) {
-  Descriptor* d = make(fd);
+  Descriptor* d = find_or_make(fd);
   return d ? split(d->seen.load(std::memory_order_acquire)) : PollSeen{};
 }
 
 PollNotes* poll_notes(int fd) {
-  Descriptor* d = make(fd);
+  Descriptor* d = find_or_make(fd);
   return d ? &d->notes : nullptr;
 }
 
@@ -242,7 +235,7 @@ PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t int
     i.queued = false;
     i.group = &group;
     if (i.fd < 0) continue;
-    Descriptor* d = make(i.fd);
+    Descriptor* d = find_or_make(i.fd);
     if (!d) {
       end = PollEnd::Refused;
       break;
@@ -372,66 +365,6 @@ void each_known(unsigned first, unsigned last, Call call) {
 void poll_closing_range(unsigned first, unsigned last) { each_known(first, last, poll_closing); }
 void poll_closed_range(unsigned first, unsigned last) { each_known(first, last, poll_closed); }
 
-// ---- our own descriptors ----
-
-namespace {
-std::atomic<std::atomic<int>*> own[32];  // where their numbers are
-std::atomic<int> lowest_own{0x7fffffff};  // none of them has ever been below
-
-void keep(std::atomic<int>& in, int fd) {
-  int lowest = lowest_own.load(std::memory_order_relaxed);
-  while (fd < lowest && !lowest_own.compare_exchange_weak(lowest, fd, std::memory_order_relaxed)) {
-  }
-  in.store(fd, std::memory_order_release);
-}
-}  // namespace
-
-bool poll_own(int fd) {
-  if (fd < lowest_own.load(std::memory_order_relaxed)) return false;
-  for (auto& o : own) {
-    auto* where = o.load(std::memory_order_acquire);
-    if (where && where->load(std::memory_order_relaxed) == fd) return fd >= 0 && !another_process();
-  }
-  return false;
-}
-
-int poll_next_own(int fd) {
-  int next = -1;
-  for (auto& o : own) {
-    auto* where = o.load(std::memory_order_acquire);
-    int n = where ? where->load(std::memory_order_relaxed) : -1;
-    if (n >= fd && (next < 0 || n < next)) next = n;
-  }
-  return next >= 0 && another_process() ? -1 : next;
-}
-
-void poll_take(long fd, std::atomic<int>& to) {
-  if (fd < 0) return;
-  know_process();
-  long high = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kPollHigh);
-  if (high >= 0) raw_syscall(SYS_close, fd);
-  for (auto& o : own) {
-    std::atomic<int>* none = nullptr;
-    if (o.load(std::memory_order_relaxed) == &to || o.compare_exchange_strong(none, &to, std::memory_order_acq_rel)) break;
-  }
-  keep(to, static_cast<int>(high >= 0 ? high : fd));
-}
-
-void poll_give_back(std::atomic<int>& mine) {
-  int fd = mine.exchange(-1, std::memory_order_relaxed);
-  if (fd >= 0) raw_syscall(SYS_close, fd);
-}
-
-void poll_make_way(int fd) {
-  for (auto& o : own) {
-    auto* where = o.load(std::memory_order_acquire);
-    if (!where || where->load(std::memory_order_relaxed) != fd || another_process()) continue;
-    long to = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, fd + 1);
-    if (to < 0) to = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kPollHigh);
-    if (to >= 0) keep(*where, static_cast<int>(to));
-  }
-}
-
 // ---- looking ----
 
 bool poll_active() { return epoll_fd.load(std::memory_order_relaxed) >= 0; }
@@ -514,7 +447,7 @@ FIBERTHREAD_IN_FORK_CHILD(Poller, [](FiberRecord*) {
   poll_give_back(epoll_fd);
   poll_give_back(wake_fd);
   open_lock.reset();
-  process.store(static_cast<int>(raw_syscall(SYS_getpid)));
+  own_descriptors_reset();
   // Emptied, and not unmapped: a handler that forked may go back into a call that knows of its notes.
   for (uint32_t n = chunks.load(); n--;)
     if (Descriptor* c = table[n].load()) raw_syscall(SYS_madvise, arg(c), kChunk * sizeof(Descriptor), 4 /* MADV_DONTNEED */);

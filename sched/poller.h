@@ -103,16 +103,6 @@ void poll_memory_shared();
 void poll_closing_range(unsigned first, unsigned last);
 void poll_closed_range(unsigned first, unsigned last);
 
-// The library's own descriptors. Programs that close what they do not know must not close these.
-constexpr int kPollHigh = 512;  // they stand from here on, where the limit allows it
-bool poll_own(int fd);
-int poll_next_own(int fd);  // the first of them from fd on; -1: none
-// Makes `fd` one of them, if it is one at all, and moves it out of the way of the numbers that programs expect. `*to` is its
-// number from then on: a program that wants just this one makes it move.
-void poll_take(long fd, std::atomic<int>& to);
-void poll_give_back(std::atomic<int>& own);  // closes it; -1 then
-void poll_make_way(int fd);
-
 // ---- for the scheduler ----
 constexpr int kPollEvents = 32;
 struct PollEvents {

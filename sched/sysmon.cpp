@@ -26,6 +26,7 @@
 #include "sched/observe/dumper.h"
 #include "sched/embedder.h"
 #include "sched/memory/block.h"
+#include "sched/own_descriptors.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/observe/probe.h"

@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 
 #include "sched/life/fork.h"
+#include "sched/own_descriptors.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
 #include "shim/export.h"

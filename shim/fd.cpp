@@ -9,6 +9,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "sched/own_descriptors.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
 #include "shim/blocking.h"

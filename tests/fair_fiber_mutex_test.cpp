@@ -25,10 +25,6 @@ namespace {
 
 using Future = FairFiberMutex::Future;
 
-void until_parked(FiberRecord* f) {
-  while (f->state.load() != State::Parked) yield();
-}
-
 Test(fair_fiber_mutex, locks) {
   FairFiberMutex m;
   cr_assert(m.try_lock());

@@ -32,10 +32,6 @@ struct Called : SubscribeCallback {
   }} {}
 };
 
-void until_parked(FiberRecord* f) {
-  while (f->state.load() != State::Parked) yield();
-}
-
 Test(fiber_future, zeros_are_not_set) {
   alignas(FiberFuture) unsigned char memory[sizeof(FiberFuture)] = {};
   auto& f = *reinterpret_cast<FiberFuture*>(memory);

@@ -26,6 +26,9 @@ inline size_t queued(const void* address) {
 inline void until_queued(const void* address, size_t n) {
   while (queued(address) != n) fiberthread::yield();
 }
+inline void until_parked(fiberthread::FiberRecord* f) {
+  while (f->state.load() != fiberthread::State::Parked) fiberthread::yield();
+}
 
 // Makes its threads begin each round together: what is lost in one is not covered up by what comes later.
 class Rounds {

@@ -11,7 +11,7 @@
 #include "sched/arch/arch.h"
 #include "sched/life/fork.h"
 #include "sched/memory/block.h"
-#include "sched/poller.h"
+#include "sched/own_descriptors.h"
 #include "sched/observe/text.h"
 #include "sched/observe/trace_text.h"
 #include "sched/worker.h"

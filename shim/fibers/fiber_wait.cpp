@@ -3,7 +3,6 @@
 #include "sched/life/join.h"
 #include "sched/memory/block.h"
 #include "sched/wait.h"
-#include "shim/clock.h"
 #include "shim/export.h"
 #include "shim/fibers/fiber_handle.h"
 #include "shim/real.h"

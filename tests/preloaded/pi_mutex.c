@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static void make(pthread_mutex_t* m, int protocol, int type, int shared, int ceiling) {
+static void make_mutex(pthread_mutex_t* m, int protocol, int type, int shared, int ceiling) {
   pthread_mutexattr_t a;
   pthread_mutexattr_init(&a);
   pthread_mutexattr_setprotocol(&a, protocol);
@@ -82,8 +82,8 @@ static void* high(void* p) {
 }
 static void chain(int shared) {
   low_has = middle_has = high_begins = release_low = 0;
-  make(&a, PTHREAD_PRIO_INHERIT, PTHREAD_MUTEX_NORMAL, shared, 0);
-  make(&b, PTHREAD_PRIO_INHERIT, PTHREAD_MUTEX_NORMAL, shared, 0);
+  make_mutex(&a, PTHREAD_PRIO_INHERIT, PTHREAD_MUTEX_NORMAL, shared, 0);
+  make_mutex(&b, PTHREAD_PRIO_INHERIT, PTHREAD_MUTEX_NORMAL, shared, 0);
   pthread_t l, m, h;
   pthread_create(&l, NULL, low, NULL);
   while (!low_has) usleep(200);
@@ -107,8 +107,8 @@ static void* with_ceilings(void* p) {
   int shared = p != NULL, old = -1;
   pthread_mutex_t m, n;
   for (int type = 0; type < 4; type++) {
-    make(&m, PTHREAD_PRIO_PROTECT, type, shared, 5);
-    make(&n, PTHREAD_PRIO_PROTECT, type, shared, 9);
+    make_mutex(&m, PTHREAD_PRIO_PROTECT, type, shared, 5);
+    make_mutex(&n, PTHREAD_PRIO_PROTECT, type, shared, 9);
     printf("ceiling, type %d shared %d:", type, shared);
     print("get", pthread_mutex_getprioceiling(&m, &old));
     printf(" %d", old);
@@ -140,7 +140,7 @@ static void* with_ceilings(void* p) {
 static void* above_the_ceiling(void* p) {
   struct sched_param param = {8};
   pthread_mutex_t m;
-  make(&m, PTHREAD_PRIO_PROTECT, 0, 0, 5);
+  make_mutex(&m, PTHREAD_PRIO_PROTECT, 0, 0, 5);
   print("fifo", pthread_setschedparam(pthread_self(), SCHED_FIFO, &param));
   print("lock", pthread_mutex_lock(&m));
   print("try", pthread_mutex_trylock(&m));
@@ -172,7 +172,7 @@ static void* take_turns(void* p) {
   }
 }
 static void load(int shared) {
-  make(&m, PTHREAD_PRIO_INHERIT, PTHREAD_MUTEX_ERRORCHECK, shared, 0);
+  make_mutex(&m, PTHREAD_PRIO_INHERIT, PTHREAD_MUTEX_ERRORCHECK, shared, 0);
   turn = 0;
   pthread_t t[kThreads];
   for (long i = 0; i < kThreads; i++) pthread_create(&t[i], NULL, take_turns, (void*)i);

@@ -38,7 +38,7 @@ pthread_cond_t c = PTHREAD_COND_INITIALIZER;
 std::atomic<int> started, finished;
 int turn, wire[2];
 
-void make(pthread_t* t, void* (*f)(void*), void* p = nullptr) {
+void start_thread(pthread_t* t, void* (*f)(void*), void* p = nullptr) {
   pthread_attr_t a;
   pthread_attr_init(&a);
   pthread_attr_setstacksize(&a, 128 * 1024);
@@ -96,11 +96,11 @@ void start_all() {
   sigaddset(&s, SIGUSR1);
   pthread_sigmask(SIG_BLOCK, &s, nullptr);
   pthread_t t;
-  for (long i = 0; i < 4; i++) make(&t, takes_turns, (void*)i), running.push_back(t);
-  for (int i = 0; i < 4; i++) make(&t, sleeps), running.push_back(t);
-  for (int i = 0; i < 3; i++) make(&t, reads), running.push_back(t);
-  for (int i = 0; i < 3; i++) make(&t, writes), running.push_back(t);
-  for (int i = 0; i < 3; i++) make(&t, computes), running.push_back(t);
+  for (long i = 0; i < 4; i++) start_thread(&t, takes_turns, (void*)i), running.push_back(t);
+  for (int i = 0; i < 4; i++) start_thread(&t, sleeps), running.push_back(t);
+  for (int i = 0; i < 3; i++) start_thread(&t, reads), running.push_back(t);
+  for (int i = 0; i < 3; i++) start_thread(&t, writes), running.push_back(t);
+  for (int i = 0; i < 3; i++) start_thread(&t, computes), running.push_back(t);
 }
 void finish_all(const char* name) {
   for (auto t : running) pthread_join(t, nullptr);
@@ -140,7 +140,7 @@ void start_behind_gate() {
   for (int i = 0; i < 3; i++) jobs[n++] = {computes, nullptr};
   for (int i = 0; i < n; i++) {
     pthread_t t;
-    make(&t, behind_gate, &jobs[i]);
+    start_thread(&t, behind_gate, &jobs[i]);
     running.push_back(t);
   }
 }
@@ -172,7 +172,7 @@ void chroot_by_thread() {
   static const char* d = empty_directory();
   start_behind_gate();
   pthread_t t;
-  make(&t, [](void*) -> void* {
+  start_thread(&t, [](void*) -> void* {
     if (chroot(d) != 0 || chdir("/") != 0) printf("no chroot\n");
     return nullptr;
   });
@@ -311,7 +311,7 @@ void contexts() {
   turn = 0;
   std::vector<pthread_t> t(8);
   long n = 0;
-  for (auto& x : t) make(&x, coroutines);
+  for (auto& x : t) start_thread(&x, coroutines);
   for (auto& x : t) {
     void* r;
     pthread_join(x, &r);
@@ -350,8 +350,8 @@ void wandering() {
     return nullptr;
   };
   pthread_t a, b;
-  make(&a, f, (void*)0);
-  make(&b, f, (void*)1);
+  start_thread(&a, f, (void*)0);
+  start_thread(&b, f, (void*)1);
   pthread_join(a, nullptr);
   pthread_join(b, nullptr);
   printf("a wandering context: %d\n", steps.load());

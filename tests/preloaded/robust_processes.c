@@ -23,7 +23,7 @@ static struct Place {
   long count;
 }* place;
 
-static void make(pthread_mutex_t* m, int type, int protocol, int shared) {
+static void make_mutex(pthread_mutex_t* m, int type, int protocol, int shared) {
   pthread_mutexattr_t a;
   pthread_mutexattr_init(&a);
   pthread_mutexattr_settype(&a, type);
@@ -35,7 +35,7 @@ static void make(pthread_mutex_t* m, int type, int protocol, int shared) {
 static int mains(int i) { return i % (kThreads + 1) == kThreads; }
 static void make_all(int shared, int main_inherits) {
   memset(place, 0, sizeof *place);
-  for (int i = 0; i < kMutexes; i++) make(&place->m[i], i % 4, i / 4 % 2 && (main_inherits || !mains(i)), shared);
+  for (int i = 0; i < kMutexes; i++) make_mutex(&place->m[i], i % 4, i / 4 % 2 && (main_inherits || !mains(i)), shared);
   pthread_condattr_t ca;
   pthread_condattr_init(&ca);
   pthread_condattr_setpshared(&ca, shared);
@@ -45,7 +45,7 @@ static void make_all(int shared, int main_inherits) {
 // ---- a process that ends while its threads hold mutexes ----
 
 // Main of every other one owns its mutexes before there is a thread.
-enum How { kKill, kExit, kMainEnds, kMainEndsToo, kExec, kKillToo, kHows };
+enum Ending { kKill, kExit, kMainEnds, kMainEndsToo, kExec, kKillToo, kHows };
 static const char* const hows[] = {"killed", "exits", "main ends", "main ends, an owner before", "execs", "killed, an owner before"};
 
 static void* hold(void* p) {
@@ -59,7 +59,7 @@ static void* hold(void* p) {
 static void own_some(void) {
   for (long i = kThreads; i < kMutexes; i += kThreads + 1) assert(pthread_mutex_lock(&place->m[i]) == 0);
 }
-static void holder(enum How how) {
+static void holder(enum Ending how) {
   pthread_t t;
   if (how % 2) own_some();
   for (long i = 0; i < kThreads; i++) pthread_create(&t, NULL, hold, (void*)i);
@@ -100,7 +100,7 @@ static void* wait_for_owner(void* p) {
   }
   return NULL;
 }
-static void process_ends(enum How how) {
+static void process_ends(enum Ending how) {
   make_all(PTHREAD_PROCESS_SHARED, how % 2);
   dead = normal = 0;
   pid_t child = fork();
@@ -161,7 +161,7 @@ static void thread_ends(long how, int shared) {
   printf("thread ends %ld, shared %d: %d with a dead owner, %d without\n", how, shared, dead, normal);
 
   // Once it is joined, its mutexes are free at once; nobody waited.
-  for (int i = 0; i < kMutexes; i++) make(&place->m[i], i % 4, i / 4 % 2, shared);
+  for (int i = 0; i < kMutexes; i++) make_mutex(&place->m[i], i % 4, i / 4 % 2, shared);
   waiting = kThreads;
   if (how == 3) return;
   pthread_create(&owner, NULL, lock_all, (void*)how);
@@ -210,7 +210,7 @@ static void* take_turns(void* p) {
 }
 static void turns(int type, int protocol) {
   make_all(PTHREAD_PROCESS_SHARED, 1);
-  make(&place->m[0], type, protocol, PTHREAD_PROCESS_SHARED);
+  make_mutex(&place->m[0], type, protocol, PTHREAD_PROCESS_SHARED);
   pthread_t t[kThreads];
   for (long i = 0; i < kThreads - 1; i++) pthread_create(&t[i], NULL, take_turns, (void*)i);
   int deaths = 0, status;
@@ -258,7 +258,7 @@ static void* own_list(void* p) {
 int main() {
   place = mmap(NULL, sizeof *place, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   setvbuf(stdout, NULL, _IOLBF, 0);
-  for (enum How how = 0; how < kHows; how++) process_ends(how);
+  for (enum Ending how = 0; how < kHows; how++) process_ends(how);
   for (long how = 0; how < 4; how++)
     for (int shared = 0; shared < 2; shared++) thread_ends(how, shared);
   for (int type = 0; type < 4; type++)

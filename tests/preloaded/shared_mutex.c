@@ -15,7 +15,7 @@ struct Kind {
   int type, robust, protocol, shared;
 };
 
-static void make(pthread_mutex_t* m, struct Kind k) {
+static void make_mutex(pthread_mutex_t* m, struct Kind k) {
   pthread_mutexattr_t a;
   pthread_mutexattr_init(&a);
   pthread_mutexattr_settype(&a, k.type);
@@ -80,7 +80,7 @@ static void cases(struct Kind k) {
   int checks = k.type == PTHREAD_MUTEX_RECURSIVE || k.type == PTHREAD_MUTEX_ERRORCHECK;
   int old;
   printf("type %d robust %d protocol %d shared %d:", k.type, k.robust, k.protocol, k.shared);
-  make(m, k);
+  make_mutex(m, k);
   print("lock", call(m, kLock));
   print("try", call(m, kTry));
   if (checks) {
@@ -180,7 +180,7 @@ static void count_all(void) {
   for (int i = 0; i < kThreads; i++) pthread_join(t[i], NULL);
 }
 static void exclusion(int robust, int protocol) {
-  for (int i = 0; i < kMutexes; i++) make(&place->m[i], (struct Kind){i % 4, robust, protocol, PTHREAD_PROCESS_SHARED});
+  for (int i = 0; i < kMutexes; i++) make_mutex(&place->m[i], (struct Kind){i % 4, robust, protocol, PTHREAD_PROCESS_SHARED});
   memset(place->count, 0, sizeof place->count);
   pid_t child = fork();
   if (child == 0) {
@@ -216,7 +216,7 @@ int main() {
   int n = 0;
   for (int robust = 0; robust < 2; robust++)
     for (int protocol = 0; protocol < 2; protocol++)
-      for (int type = 0; type < 4; type++) make(&held[n++], (struct Kind){type, robust, protocol, PTHREAD_PROCESS_SHARED});
+      for (int type = 0; type < 4; type++) make_mutex(&held[n++], (struct Kind){type, robust, protocol, PTHREAD_PROCESS_SHARED});
   before_threads(held, n);
   all_cases(NULL);
   pthread_t t;

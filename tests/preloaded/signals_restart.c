@@ -135,7 +135,7 @@ enum { kCalls = sizeof calls / sizeof *calls };
 
 static volatile int runs, result, about;
 static void on_signal(int sig) { runs++; }
-static void* make(void* p) {
+static void* make_call(void* p) {
   int k = 0, i = (int)(long)p;
   about = 1;
 #define CALL(never, call, ...) \
@@ -239,7 +239,7 @@ int main() {
       if (left_out(calls[i].name)) continue;
       pthread_t t;
       prepare(calls[i].name);
-      pthread_create(&t, NULL, make, (void*)(long)i);
+      pthread_create(&t, NULL, make_call, (void*)(long)i);
       while (!about) sched_yield();
       usleep(2000);
       // Until it ends, which it need not do at the first: that may come before it waits. One that goes on is let go after some.

@@ -4,7 +4,7 @@
 # Chaos adds workers and switches: not those that are about an order.
 some='!(*/@(stress*|a_rendezvous*|first_in*|withdraws*|what_is*|ready_fibers*|nested*2_workers|nested*16_workers))'
 for how in "1 FIBERTHREAD_WORKERS=1" "2 FIBERTHREAD_WORKERS=2" "3 FIBERTHREAD_WORKERS=16"; do
-  for test in nursery job_queue cord; do
+  for test in nursery job_queue job_queue_order job_queue_memory parallel cord cord_messages; do
     # The runner waits for ever for a test that hangs.
     env FIBERTHREAD_CHAOS=$how timeout -k 5 100 "$BUILD/tests/${test}_test" --jobs=2 --filter "$some" >"$TMP/out" 2>&1 ||
       { cat "$TMP/out"; fail "$test with FIBERTHREAD_CHAOS=$how: $?"; }

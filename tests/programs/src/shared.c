@@ -54,7 +54,7 @@ static void make_mutex(pthread_mutex_t* m, int i, int robust) {
   assert(pthread_mutex_init(m, &a) == 0);
 }
 
-static void make(int processes) {
+static void make_objects(int processes) {
   memset(o, 0, sizeof *o);
   o->processes = processes;
   for (int i = 0; i < kKinds; i++) make_mutex(&o->mutex[i], i, i / 8);
@@ -249,7 +249,7 @@ int main(int argc, char** argv) {
   named = sem_open(name, O_CREAT, 0600, 0);
   assert(o != MAP_FAILED && named != SEM_FAILED);
   switch (argv[2][0]) {
-    case 'm': make(atoi(argv[3])); break;
+    case 'm': make_objects(atoi(argv[3])); break;
     case 'w': work_all(); break;
     case 'c': check(); sem_unlink(name); break;
     case 'h': hold(); break;

@@ -1,0 +1,33 @@
+// What the tests of JobQueue have in common.
+#pragma once
+#include "fiberthread/job_queue.h"
+
+#include <atomic>
+
+#include "fiberthread/fiber_futex.h"
+#include "tests/sync_threads.h"
+
+using namespace fiberthread;
+
+inline void* twice(void* p) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(p) * 2); }
+inline void* number(uintptr_t n) { return reinterpret_cast<void*>(n); }
+
+// Runs it as a fiber and as a kernel thread.
+template <class F>
+void as_both(F f) {
+  Threads t;
+  t.fiber(f);
+  t.kernel(f);
+}
+
+// A job that waits until it is let go.
+struct Gate {
+  FiberFutex open;
+  std::atomic<int> inside{0};
+  static void* pass(void* p) {
+    auto* g = static_cast<Gate*>(p);
+    g->inside++;
+    g->open.wait(1);
+    return g;
+  }
+};

@@ -1,0 +1,80 @@
+// What the programs about processes have in common: children, and parts that each run in a process of their own.
+#pragma once
+#include <errno.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+extern char** environ;
+
+inline int status_of(pid_t pid) {
+  int status = -1;
+  pid_t r;
+  do r = waitpid(pid, &status, 0);
+  while (r < 0 && errno == EINTR);
+  return r == pid ? status : -2;
+}
+
+inline int in_child(int (*f)()) {
+  fflush(stdout);
+  pid_t pid = fork();
+  if (pid == 0) {
+    alarm(60);
+    _exit(f());
+  }
+  return status_of(pid);
+}
+
+// Runs f in a thread.
+template <class F>
+void in_thread(F f) {
+  std::thread(f).join();
+}
+
+inline void spawn(const char* command, int* status) {
+  const char* argv[] = {"sh", "-c", command, nullptr};
+  pid_t pid;
+  int e = posix_spawn(&pid, "/bin/sh", nullptr, nullptr, (char**)argv, environ);
+  *status = e ? -e : status_of(pid);
+}
+
+struct Part {
+  const char* name;
+  int (*run)();
+};
+
+// All of them, or the one that is named.
+template <int n>
+int run_parts(const Part (&parts)[n], const char* named) {
+  setenv("LC_ALL", "C", 1);
+  // Whoever started us may ignore libc's own two signals, and children see what libc made of that.
+  for (int sig = 32; sig <= 33; sig++) {
+    unsigned long default_action[4] = {};
+    syscall(SYS_rt_sigaction, sig, default_action, nullptr, 8);
+  }
+  for (auto& part : parts) {
+    if (named && strcmp(named, part.name) != 0) continue;
+    printf("-- %s\n", part.name);
+    fflush(stdout);
+    // Each in a process of its own, in which threads have been made.
+    pid_t pid = fork();
+    if (pid == 0) {
+      alarm(100);
+      std::thread([] {}).join();
+      part.run();
+      fflush(stdout);
+      _exit(0);
+    }
+    int s = status_of(pid);
+    if (s) printf("%s: ended with %#x\n", part.name, s);
+    fflush(stdout);
+  }
+  return 0;
+}
