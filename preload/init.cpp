@@ -87,7 +87,7 @@ void read_options(char** envp) {
   if (options.statistics != Report::None) {
     watching.fetch_or(kWatchStats, std::memory_order_relaxed);
     // A program may close stderr before it ends: keep one of ours, out of its way.
-    poll_take(raw_syscall(SYS_fcntl, 2, F_DUPFD_CLOEXEC, 0), report_fd);
+    own_fd_take(raw_syscall(SYS_fcntl, 2, F_DUPFD_CLOEXEC, 0), report_fd);
   }
 }
 

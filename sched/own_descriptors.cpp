@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include "sched/life/fork.h"
 #include "sched/syscall.h"
 
 namespace fiberthread {
@@ -23,9 +24,10 @@ void know_process() {
   if (!process.load(std::memory_order_relaxed)) process.store(static_cast<int>(raw_syscall(SYS_getpid)), std::memory_order_relaxed);
 }
 bool another_process() { return static_cast<int>(raw_syscall(SYS_getpid)) != process.load(std::memory_order_relaxed); }
-void own_descriptors_reset() { process.store(static_cast<int>(raw_syscall(SYS_getpid))); }
 
-bool poll_own(int fd) {
+FIBERTHREAD_IN_FORK_CHILD(Descriptors, [](FiberRecord*) { process.store(static_cast<int>(raw_syscall(SYS_getpid))); })
+
+bool is_own_fd(int fd) {
   if (fd < lowest_own.load(std::memory_order_relaxed)) return false;
   for (auto& o : own) {
     auto* where = o.load(std::memory_order_acquire);
@@ -34,7 +36,7 @@ bool poll_own(int fd) {
   return false;
 }
 
-int poll_next_own(int fd) {
+int own_fd_next(int fd) {
   int next = -1;
   for (auto& o : own) {
     auto* where = o.load(std::memory_order_acquire);
@@ -44,10 +46,10 @@ int poll_next_own(int fd) {
   return next >= 0 && another_process() ? -1 : next;
 }
 
-void poll_take(long fd, std::atomic<int>& to) {
+void own_fd_take(long fd, std::atomic<int>& to) {
   if (fd < 0) return;
   know_process();
-  long high = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kPollHigh);
+  long high = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kOwnFdsFrom);
   if (high >= 0) raw_syscall(SYS_close, fd);
   for (auto& o : own) {
     std::atomic<int>* none = nullptr;
@@ -56,17 +58,17 @@ void poll_take(long fd, std::atomic<int>& to) {
   keep(to, static_cast<int>(high >= 0 ? high : fd));
 }
 
-void poll_give_back(std::atomic<int>& mine) {
+void own_fd_close(std::atomic<int>& mine) {
   int fd = mine.exchange(-1, std::memory_order_relaxed);
   if (fd >= 0) raw_syscall(SYS_close, fd);
 }
 
-void poll_make_way(int fd) {
+void own_fd_make_way(int fd) {
   for (auto& o : own) {
     auto* where = o.load(std::memory_order_acquire);
     if (!where || where->load(std::memory_order_relaxed) != fd || another_process()) continue;
     long to = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, fd + 1);
-    if (to < 0) to = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kPollHigh);
+    if (to < 0) to = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kOwnFdsFrom);
     if (to >= 0) keep(*where, static_cast<int>(to));
   }
 }

@@ -1,22 +1,22 @@
-// The library's own descriptors. Programs that close what they do not know must not close these.
+// The library's own descriptors: one registry, which everybody goes through who opens one. Programs that close what they do not know must
+// not close these: close() refuses, and dup2() onto one makes it move.
 #pragma once
 #include <atomic>
 
 namespace fiberthread {
 
-constexpr int kPollHigh = 512;  // they stand from here on, where the limit allows it
-bool poll_own(int fd);
-int poll_next_own(int fd);  // the first of them from fd on; -1: none
+constexpr int kOwnFdsFrom = 512;  // they stand from here on, where the limit allows it
+bool is_own_fd(int fd);
+int own_fd_next(int fd);  // the first of them from fd on; -1: none
 // Makes `fd` one of them, if it is one at all, and moves it out of the way of the numbers that programs expect. `*to` is its
 // number from then on: a program that wants just this one makes it move.
-void poll_take(long fd, std::atomic<int>& to);
-void poll_give_back(std::atomic<int>& own);  // closes it; -1 then
-void poll_make_way(int fd);
+void own_fd_take(long fd, std::atomic<int>& to);
+void own_fd_close(std::atomic<int>& own);  // closes it; -1 then
+void own_fd_make_way(int fd);
 
 // Remembers whose descriptors these are: this process's, unless it has been told before.
 void know_process();
 // The child of a vfork has descriptors of its own, and our memory. One whose fork we did not see has memory of its own, and our epoll.
 bool another_process();
-void own_descriptors_reset();  // in the child of a fork
 
 }  // namespace fiberthread

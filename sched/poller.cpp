@@ -90,10 +90,10 @@ int open_epoll() {
   if (fd >= 0) return fd;
   SpinGuard guard(open_lock);
   if ((fd = epoll_fd.load(std::memory_order_relaxed)) >= 0) return fd;
-  if (wake_fd.load(std::memory_order_relaxed) < 0) poll_take(raw_syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK), wake_fd);
+  if (wake_fd.load(std::memory_order_relaxed) < 0) own_fd_take(raw_syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK), wake_fd);
   std::atomic<int> made{static_cast<int>(raw_syscall(SYS_epoll_create1, EPOLL_CLOEXEC))};
   epoll_event e{EPOLLIN | EPOLLET, {.u64 = kWakeCookie}};
-  if (raw_syscall(SYS_epoll_ctl, made, EPOLL_CTL_ADD, wake_fd.load(std::memory_order_relaxed), arg(&e)) == 0) poll_take(made, epoll_fd);
+  if (raw_syscall(SYS_epoll_ctl, made, EPOLL_CTL_ADD, wake_fd.load(std::memory_order_relaxed), arg(&e)) == 0) own_fd_take(made, epoll_fd);
   else if (made >= 0) raw_syscall(SYS_close, made);
   return epoll_fd.load(std::memory_order_relaxed);
 }
@@ -444,10 +444,9 @@ void poll_wake() {
 }
 
 FIBERTHREAD_IN_FORK_CHILD(Poller, [](FiberRecord*) {
-  poll_give_back(epoll_fd);
-  poll_give_back(wake_fd);
+  own_fd_close(epoll_fd);
+  own_fd_close(wake_fd);
   open_lock.reset();
-  own_descriptors_reset();
   // Emptied, and not unmapped: a handler that forked may go back into a call that knows of its notes.
   for (uint32_t n = chunks.load(); n--;)
     if (Descriptor* c = table[n].load()) raw_syscall(SYS_madvise, arg(c), kChunk * sizeof(Descriptor), 4 /* MADV_DONTNEED */);

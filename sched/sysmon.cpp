@@ -78,10 +78,10 @@ long read_anew(ThreadFile& f, const char* file, char* text, size_t size) {
   char* p = path;
   while (n) *p++ = digits[--n];
   strcpy(p, file);
-  poll_give_back(f.fd);
-  poll_take(raw_syscall(SYS_openat, proc_task, arg(path), O_RDONLY | O_CLOEXEC), f.fd);
+  own_fd_close(f.fd);
+  own_fd_take(raw_syscall(SYS_openat, proc_task, arg(path), O_RDONLY | O_CLOEXEC), f.fd);
   long got = raw_syscall(SYS_pread64, f.fd, arg(text), static_cast<long>(size), 0);
-  if (f.fd < kPollHigh) poll_give_back(f.fd);  // a low limit: that number is rather the program's
+  if (f.fd < kOwnFdsFrom) own_fd_close(f.fd);  // a low limit: that number is rather the program's
   return got > 0 ? got : 0;
 }
 
@@ -332,24 +332,24 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, [](FiberRecord*) {
   clock_watched.store(false);
   no_clock_timer.store(false);
   ahead_lock.reset();
-  poll_give_back(clock_timer);
+  own_fd_close(clock_timer);
   wake_at.store(kNever);
   tid.store(0);
   mask_version.store(0);
   mask_done.store(0);
   called.store(0);
   dumper_reset();
-  poll_give_back(proc_task);  // it is the parent's, as its threads are
+  own_fd_close(proc_task);  // it is the parent's, as its threads are
   for (auto& f : thread_files) {
-    poll_give_back(f.fd);
+    own_fd_close(f.fd);
     f.thread = 0;
   }
 })
 
 void sysmon_prepare() {
   wanted_mask.store(kIdleMask, std::memory_order_relaxed);  // until the main fiber says more
-  poll_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC), proc_task);
-  poll_take(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK), clock_timer);
+  own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC), proc_task);
+  own_fd_take(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK), clock_timer);
 }
 
 void sysmon_main() {

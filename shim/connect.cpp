@@ -74,7 +74,7 @@ bool make_ring(Ring& r) {
   r.sq_array = reinterpret_cast<uint32_t*>(ring + p.sq_off.array);
   r.entries = reinterpret_cast<io_uring_sqe*>(entries);
   r.results = reinterpret_cast<io_uring_cqe*>(ring + p.cq_off.cqes);
-  poll_take(fd, r.fd);
+  own_fd_take(fd, r.fd);
   return true;
 }
 
@@ -157,7 +157,7 @@ bool is_loopback(const sockaddr_storage& to) {
 // The rings are the parent's, and not mapped here.
 FIBERTHREAD_IN_FORK_CHILD(Connect, [](FiberRecord*) {
   for (Ring& r : rings) {
-    poll_give_back(r.fd);
+    own_fd_close(r.fd);
     r.entries = nullptr;
     r.taken.store(0, std::memory_order_relaxed);
   }

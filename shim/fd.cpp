@@ -35,7 +35,7 @@ class Closing {
 long duplicate(long nr, int from, int to, int flags) {
   // Only what can be duplicated replaces another.
   if (from == to || raw_syscall(SYS_fcntl, from, F_GETFD) < 0) return program_syscall(nr, from, to, flags);
-  if (poll_own(to)) poll_make_way(to);
+  if (is_own_fd(to)) own_fd_make_way(to);
   Closing closing(to);
   return program_syscall(nr, from, to, flags);
 }
@@ -45,7 +45,7 @@ long close_range_here(unsigned first, unsigned last, int flags) {
   long r = 0;
   unsigned from = first;
   while (r == 0) {
-    int mine = from <= 0x7fffffff ? poll_next_own(static_cast<int>(from)) : -1;
+    int mine = from <= 0x7fffffff ? own_fd_next(static_cast<int>(from)) : -1;
     bool last_part = mine < 0 || static_cast<unsigned>(mine) > last;
     unsigned to = last_part ? last : static_cast<unsigned>(mine) - 1;
     if (from <= to || (last_part && from == first)) r = program_syscall(SYS_close_range, from, to, flags);
@@ -80,7 +80,7 @@ void fd_init() {
 using namespace fiberthread;
 
 FIBERTHREAD_EXPORT int close(int fd) {
-  if (poll_own(fd)) return static_cast<int>(with_errno(-EBADF));
+  if (is_own_fd(fd)) return static_cast<int>(with_errno(-EBADF));
   Closing closing(fd);
   return REAL(close)(fd);
 }
@@ -119,12 +119,12 @@ FIBERTHREAD_EXPORT void closefrom(int first) noexcept {
   auto from = static_cast<unsigned>(first);
   poll_closing_range(from, ~0u);
   long r = close_range_here(from, ~0u, 0);
-  if (r < 0 && poll_next_own(first) < 0) {
+  if (r < 0 && own_fd_next(first) < 0) {
     REAL(closefrom)(first);
   } else if (r < 0) {  // an old kernel, or a filter
     int most = static_cast<int>(sysconf(_SC_OPEN_MAX));
     for (int fd = first; fd < most; fd++)
-      if (!poll_own(fd)) raw_syscall(SYS_close, fd);
+      if (!is_own_fd(fd)) raw_syscall(SYS_close, fd);
   }
   poll_closed_range(from, ~0u);
 }

@@ -7,6 +7,7 @@
 #include <sys/signalfd.h>
 
 #include "sched/memory/block.h"
+#include "sched/own_descriptors.h"
 #include "shim/clock.h"
 #include "shim/signal_parts.h"
 
@@ -18,7 +19,7 @@ constexpr int kKick = kPreemptSignal;  // blocked here
 
 std::atomic<uint64_t> listened{0};
 std::atomic<int> listener{0};  // its tid; -1: being started
-int signal_fd = -1;               // its own
+std::atomic<int> signal_fd{-1};   // its own
 
 // Those in sigwait and its kin; under the lock.
 SigWaiter* waiters = nullptr;
@@ -50,14 +51,12 @@ void hand_out(const siginfo_t& info) {
 
 namespace {
 
-// Whatever has become of the descriptor meanwhile: programs close those that they do not know.
+// Whatever has become of the descriptor meanwhile: a program may close it by a system call of its own.
 void listen_to(uint64_t set) {
-  if (signal_fd >= 0 && raw_syscall(SYS_signalfd4, signal_fd, arg(&set), 8, SFD_NONBLOCK | SFD_CLOEXEC) == signal_fd) return;
-  long fd = raw_syscall(SYS_signalfd4, -1, arg(&set), 8, SFD_NONBLOCK | SFD_CLOEXEC);
-  // Programs see the numbers that they expect below.
-  long high = fd >= 0 ? raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 512) : -1;
-  if (high >= 0) raw_syscall(SYS_close, fd);
-  signal_fd = static_cast<int>(high >= 0 ? high : fd);
+  int known = signal_fd.load(std::memory_order_relaxed);
+  if (known >= 0 && raw_syscall(SYS_signalfd4, known, arg(&set), 8, SFD_NONBLOCK | SFD_CLOEXEC) == known) return;
+  signal_fd.store(-1, std::memory_order_relaxed);
+  own_fd_take(raw_syscall(SYS_signalfd4, -1, arg(&set), 8, SFD_NONBLOCK | SFD_CLOEXEC), signal_fd);
 }
 
 void listen() {
@@ -66,9 +65,9 @@ void listen() {
   for (;;) {
     uint64_t set = listened.load(std::memory_order_seq_cst), pending = 0;
     listen_to(set);
-    pollfd p{signal_fd, POLLIN, 0};
+    pollfd p{signal_fd.load(std::memory_order_relaxed), POLLIN, 0};
     timespec while_blind{0, 20'000'000};  // without a descriptor
-    raw_syscall(SYS_ppoll, arg(&p), 1, signal_fd >= 0 ? 0 : arg(&while_blind), arg(&in_poll), 8);  // a kick ends it
+    raw_syscall(SYS_ppoll, arg(&p), 1, p.fd >= 0 ? 0 : arg(&while_blind), arg(&in_poll), 8);  // a kick ends it
     if (raw_syscall(SYS_rt_sigpending, arg(&pending), 8) != 0) pending = set;  // a filter: each is asked for
     for (pending &= set; pending; pending &= pending - 1) {
       int sig = __builtin_ctzll(pending) + 1;
@@ -158,8 +157,7 @@ void blocked_by_main(uint64_t mask) {
 void forget_listener() {
   listened.store(0);
   listener.store(0);
-  if (signal_fd >= 0) raw_syscall(SYS_close, signal_fd);
-  signal_fd = -1;
+  own_fd_close(signal_fd);
   waiters = nullptr;
 }
 

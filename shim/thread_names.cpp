@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#include "sched/stack.h"
+#include "sched/memory/block.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
 

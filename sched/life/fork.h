@@ -33,6 +33,7 @@ enum class ForkStep : uint32_t {
   Trace,
   Sysmon,
   Poller,
+  Descriptors,
   Libc,
   Start,   // the scheduler has not been started
   Caller,  // is the new process's main, on the one kernel thread that there is

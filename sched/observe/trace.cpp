@@ -166,7 +166,7 @@ long open_files(uint32_t pid) {
       continue;
     }
     raw_syscall(SYS_ftruncate, fd, 0);
-    poll_take(fd, file);
+    own_fd_take(fd, file);
     for (bool by_name = raw_fd >= 0;; by_name = false) {
       if (!by_name) {
         *raw_path = 0;
@@ -174,9 +174,9 @@ long open_files(uint32_t pid) {
         if (raw_fd < 0) return raw_fd;
       }
       raw_syscall(SYS_ftruncate, raw_fd, 0);
-      poll_take(raw_fd, raw);
+      own_fd_take(raw_fd, raw);
       if ((head = static_cast<TraceHead*>(map_chunk(0)))) return 0;
-      poll_give_back(raw);
+      own_fd_close(raw);
       if (!by_name) return -ENOMEM;
       raw_syscall(SYS_unlinkat, AT_FDCWD, arg(raw_path), 0);
     }
@@ -350,8 +350,8 @@ void trace_end() {
 }
 
 FIBERTHREAD_IN_FORK_CHILD(Trace, [](FiberRecord*) {
-  poll_give_back(file);
-  poll_give_back(raw);
+  own_fd_close(file);
+  own_fd_close(raw);
   over.store(kEnded, std::memory_order_relaxed);
   tracks.store(0, std::memory_order_relaxed);
   // What is mapped there is the parent's.
