@@ -35,7 +35,7 @@ struct Cancellation {
   std::atomic<bool> disabled;
   std::atomic<bool> asynchronous;
   std::atomic<bool> exiting;
-  bool ended_one;  // own; see end_one_wait()
+  bool ended_one;  // own; see end_may_end_wait()
   bool leaves;     // own; see cancel_leave()
   void* result;    // what it leaves with
 };
@@ -67,7 +67,9 @@ void cancel_adopt(FiberRecord* f) {
 
 namespace {
 // Its type, or that of the wait of libc's which its handler has interrupted.
-bool is_asynchronous(FiberRecord* f) { return state_of(f).asynchronous.load(std::memory_order_seq_cst) || libc_cancel_asynchronous.is_set(f->tcb); }
+bool is_asynchronous(FiberRecord* f) {
+  return state_of(f).asynchronous.load(std::memory_order_seq_cst) || libc_cancel_asynchronous.is_set(f->tcb);
+}
 }  // namespace
 
 bool cancel_due(FiberRecord* me) { return (is_asynchronous(me) || state_of(me).leaves) && cancel_pending(me); }
@@ -138,13 +140,13 @@ void cancel_if_asynchronous() {
   if (me && !in_wait(me) && cancel_due(me)) cancel_self();
 }
 
-bool end_one_wait(FiberRecord* me, bool now) {
+bool end_may_end_wait(FiberRecord* me) {
   bool& ended = state_of(me).ended_one;
   if (!end_pending(me)) ended = false;
-  bool before = ended;
-  if (now) ended = true;
-  return !before;
+  return !ended;
 }
+
+void end_has_ended_wait(FiberRecord* me) { state_of(me).ended_one = true; }
 
 void cancel_begin_exit(FiberRecord* me) {
   state_of(me).exiting.store(true, std::memory_order_relaxed);
@@ -179,7 +181,8 @@ void foreign_poked(void* context) {
   void* tcb = reinterpret_cast<void*>(pthread_self());
   if (libc_end_wait(tcb, static_cast<ucontext_t*>(context))) return;
   uint32_t handling = __atomic_load_n(tcb_cancelhandling(tcb), __ATOMIC_SEQ_CST);
-  if (!(handling & kLibcCanceled) || handling & kLibcExiting || !libc_cancel_asynchronous.is_set(tcb) || libc_cancel_disabled.is_set(tcb) || tls_busy) return;
+  if (!(handling & kLibcCanceled) || handling & kLibcExiting) return;
+  if (!libc_cancel_asynchronous.is_set(tcb) || libc_cancel_disabled.is_set(tcb) || tls_busy) return;
   if (tls_current && tls_current->queued) return;  // others may find its stack
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&static_cast<ucontext_t*>(context)->uc_sigmask), 0, 8);
   if (FiberRecord* me = tls_current) cancel_begin_exit(me);

@@ -66,12 +66,12 @@ int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const ti
   // Until the mutex is ours again nothing but park() is left, whatever a handler does meanwhile. libc's own may take long in one call.
   const bool whole = !mutex_is_libcs(mutex);
   if (whole) me->queued++;
-  if (__builtin_expect(end_pending(me), 0) && !end_one_wait(me, false)) interrupts &= ~uint32_t{kInterruptEnd};
+  if (__builtin_expect(end_pending(me), 0) && !end_may_end_wait(me)) interrupts &= ~uint32_t{kInterruptEnd};
   WakeReason r = park(c, w, enqueue, [mutex] { mutex_unlock(mutex); }, {what, &w}, deadline_from(clock, t), interrupts);
   // From here on the object may be gone.
   if (shared) shared_waits.fetch_sub(1, std::memory_order_relaxed);
   bool cancelled = r == WakeReason::Interrupted && cancel_pending(me);
-  if (r == WakeReason::Interrupted && !cancelled) end_one_wait(me, true);
+  if (r == WakeReason::Interrupted && !cancelled) end_has_ended_wait(me);
   if (cancelled) cancel_begin_exit(me);  // nothing may end the wait for the mutex any more
   int e = mutex_relock(mutex, me, r == WakeReason::Woken ? w.token : 0);
   if (whole) wait_over(me);
