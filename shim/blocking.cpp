@@ -109,14 +109,17 @@ FIBERTHREAD_IN_FORK_CHILD(Blocking, [](FiberRecord*) {
 
 namespace {
 
-// Results and errors are libc's.
+// A call that is `likely` to wait. Results and errors are libc's.
 template <class Call>
-auto blocked(bool likely, Call call) {
+auto blocked_if(bool likely, Call call) {
   if (!likely || !has_slot_to_give()) return call();
   Blocking blocking;
   cancel_if_asynchronous();  // a libc that is so already does not look
   return call();
 }
+
+template <class Call>
+auto blocked(Call call) { return blocked_if(true, call); }
 
 // For calls that the kernel never begins anew after a signal: our own ones do not end them.
 template <class Call>
@@ -155,7 +158,7 @@ using namespace fiberthread;
 FIBERTHREAD_EXPORT pid_t wait4(pid_t pid, int* status, int options, struct rusage* usage) {
   if (options & WNOHANG || !has_slot_to_give()) return REAL(wait4)(pid, status, options, usage);
   pid_t r = REAL(wait4)(pid, status, options | WNOHANG, usage);
-  return r != 0 ? r : blocked(true, [&] { return REAL(wait4)(pid, status, options, usage); });
+  return r != 0 ? r : blocked([&] { return REAL(wait4)(pid, status, options, usage); });
 }
 FIBERTHREAD_EXPORT pid_t wait3(int* status, int options, struct rusage* usage) noexcept { return wait4(-1, status, options, usage); }
 FIBERTHREAD_EXPORT pid_t waitpid(pid_t pid, int* status, int options) { return wait4(pid, status, options, nullptr); }
@@ -167,11 +170,11 @@ FIBERTHREAD_EXPORT pid_t __wait(int* status) { return wait4(-1, status, 0, nullp
 FIBERTHREAD_EXPORT int waitid(idtype_t type, id_t id, siginfo_t* info, int options) {
   siginfo_t now{};
   bool likely = !(options & WNOHANG) && has_slot_to_give() && REAL(waitid)(type, id, &now, options | WNOHANG | WNOWAIT) == 0 && !now.si_pid;
-  return blocked(likely, [&] { return REAL(waitid)(type, id, info, options); });
+  return blocked_if(likely, [&] { return REAL(waitid)(type, id, info, options); });
 }
 
 FIBERTHREAD_EXPORT int system(const char* command) {
-  return blocked(command, [&] { return REAL(system)(command); });
+  return blocked_if(command, [&] { return REAL(system)(command); });
 }
 
 // ---- locks of files ----
@@ -179,13 +182,13 @@ FIBERTHREAD_EXPORT int system(const char* command) {
 FIBERTHREAD_EXPORT int flock(int fd, int operation) noexcept {
   if (operation & LOCK_NB || !has_slot_to_give()) return REAL(flock)(fd, operation);
   int r = REAL(flock)(fd, operation | LOCK_NB);
-  return r == 0 || errno != EWOULDBLOCK ? r : blocked(true, [&] { return REAL(flock)(fd, operation); });
+  return r == 0 || errno != EWOULDBLOCK ? r : blocked([&] { return REAL(flock)(fd, operation); });
 }
 
 FIBERTHREAD_EXPORT int lockf64(int fd, int command, off64_t size) {
   if (command != F_LOCK || !has_slot_to_give()) return REAL(lockf64)(fd, command, size);
   int r = REAL(lockf64)(fd, F_TLOCK, size);
-  return r == 0 || (errno != EAGAIN && errno != EACCES) ? r : blocked(true, [&] { return REAL(lockf64)(fd, F_LOCK, size); });
+  return r == 0 || (errno != EAGAIN && errno != EACCES) ? r : blocked([&] { return REAL(lockf64)(fd, F_LOCK, size); });
 }
 FIBERTHREAD_ALIAS(lockf, lockf64);
 
@@ -194,13 +197,13 @@ FIBERTHREAD_ALIAS(lockf, lockf64);
 FIBERTHREAD_EXPORT ssize_t msgrcv(int id, void* m, size_t n, long type, int flags) {
   if (flags & IPC_NOWAIT || !has_slot_to_give()) return REAL(msgrcv)(id, m, n, type, flags);
   ssize_t r = despite_ours([&] { return REAL(msgrcv)(id, m, n, type, flags | IPC_NOWAIT); });
-  return r >= 0 || errno != ENOMSG ? r : blocked(true, [&] { return despite_ours([&] { return REAL(msgrcv)(id, m, n, type, flags); }); });
+  return r >= 0 || errno != ENOMSG ? r : blocked([&] { return despite_ours([&] { return REAL(msgrcv)(id, m, n, type, flags); }); });
 }
 
 FIBERTHREAD_EXPORT int msgsnd(int id, const void* m, size_t n, int flags) {
   if (flags & IPC_NOWAIT || !has_slot_to_give()) return REAL(msgsnd)(id, m, n, flags);
   int r = despite_ours([&] { return REAL(msgsnd)(id, m, n, flags | IPC_NOWAIT); });
-  return r == 0 || errno != EAGAIN ? r : blocked(true, [&] { return despite_ours([&] { return REAL(msgsnd)(id, m, n, flags); }); });
+  return r == 0 || errno != EAGAIN ? r : blocked([&] { return despite_ours([&] { return REAL(msgsnd)(id, m, n, flags); }); });
 }
 
 FIBERTHREAD_EXPORT int semtimedop(int id, sembuf* all, size_t n, const timespec* t) noexcept {
@@ -211,7 +214,7 @@ FIBERTHREAD_EXPORT int semtimedop(int id, sembuf* all, size_t n, const timespec*
   int64_t end = t ? static_cast<int64_t>(now_ns()) + left.tv_sec * kNsPerSec + left.tv_nsec : 0;
   int r = despite_ours([&] { return REAL(semtimedop)(id, all, n, &none); });
   if (r == 0 || errno != EAGAIN) return r;
-  return blocked(true, [&] {
+  return blocked([&] {
     return despite_ours([&] {
       int64_t rest = t ? end - static_cast<int64_t>(now_ns()) : 0;
       if (t) left = rest > 0 ? timespec{rest / kNsPerSec, rest % kNsPerSec} : none;
@@ -222,57 +225,57 @@ FIBERTHREAD_EXPORT int semtimedop(int id, sembuf* all, size_t n, const timespec*
 FIBERTHREAD_EXPORT int semop(int id, sembuf* all, size_t n) noexcept { return semtimedop(id, all, n, nullptr); }
 
 FIBERTHREAD_EXPORT ssize_t mq_receive(mqd_t queue, char* m, size_t n, unsigned* priority) {
-  return blocked(may_park() && !is_ready(queue, EPOLLIN), [&] { return REAL(mq_receive)(queue, m, n, priority); });
+  return blocked_if(may_park() && !is_ready(queue, EPOLLIN), [&] { return REAL(mq_receive)(queue, m, n, priority); });
 }
 FIBERTHREAD_EXPORT ssize_t mq_timedreceive(mqd_t queue, char* m, size_t n, unsigned* priority, const timespec* t) {
-  return blocked(may_park() && !is_ready(queue, EPOLLIN), [&] { return REAL(mq_timedreceive)(queue, m, n, priority, t); });
+  return blocked_if(may_park() && !is_ready(queue, EPOLLIN), [&] { return REAL(mq_timedreceive)(queue, m, n, priority, t); });
 }
 FIBERTHREAD_EXPORT int mq_send(mqd_t queue, const char* m, size_t n, unsigned priority) {
-  return blocked(may_park() && !is_ready(queue, EPOLLOUT), [&] { return REAL(mq_send)(queue, m, n, priority); });
+  return blocked_if(may_park() && !is_ready(queue, EPOLLOUT), [&] { return REAL(mq_send)(queue, m, n, priority); });
 }
 FIBERTHREAD_EXPORT int mq_timedsend(mqd_t queue, const char* m, size_t n, unsigned priority, const timespec* t) {
-  return blocked(may_park() && !is_ready(queue, EPOLLOUT), [&] { return REAL(mq_timedsend)(queue, m, n, priority, t); });
+  return blocked_if(may_park() && !is_ready(queue, EPOLLOUT), [&] { return REAL(mq_timedsend)(queue, m, n, priority, t); });
 }
 
 // ---- lines ----
 
 FIBERTHREAD_EXPORT int tcdrain(int fd) {
-  return blocked(may_park() && line_is_busy(fd), [&] { return REAL(tcdrain)(fd); });
+  return blocked_if(may_park() && line_is_busy(fd), [&] { return REAL(tcdrain)(fd); });
 }
 FIBERTHREAD_EXPORT int tcsetattr(int fd, int when, const termios* t) noexcept {
-  return blocked(when != TCSANOW && may_park() && line_is_busy(fd), [&] { return REAL(tcsetattr)(fd, when, t); });
+  return blocked_if(when != TCSANOW && may_park() && line_is_busy(fd), [&] { return REAL(tcsetattr)(fd, when, t); });
 }
 FIBERTHREAD_EXPORT int tcsendbreak(int fd, int duration) noexcept {
-  return blocked(true, [&] { return REAL(tcsendbreak)(fd, duration); });
+  return blocked([&] { return REAL(tcsendbreak)(fd, duration); });
 }
 
 // ---- names ----
 
 FIBERTHREAD_EXPORT int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** result) {
   bool asks = name && !(hints && hints->ai_flags & AI_NUMERICHOST) && !is_numeric(name);
-  return blocked(asks, [&] { return REAL(getaddrinfo)(name, service, hints, result); });
+  return blocked_if(asks, [&] { return REAL(getaddrinfo)(name, service, hints, result); });
 }
 FIBERTHREAD_EXPORT int getnameinfo(const sockaddr* address, socklen_t size, char* name, socklen_t name_size, char* service, socklen_t service_size, int flags) {
   bool asks = name && !(flags & NI_NUMERICHOST);
-  return blocked(asks, [&] { return REAL(getnameinfo)(address, size, name, name_size, service, service_size, flags); });
+  return blocked_if(asks, [&] { return REAL(getnameinfo)(address, size, name, name_size, service, service_size, flags); });
 }
 FIBERTHREAD_EXPORT hostent* gethostbyname(const char* name) {
-  return blocked(!is_numeric(name), [&] { return REAL(gethostbyname)(name); });
+  return blocked_if(!is_numeric(name), [&] { return REAL(gethostbyname)(name); });
 }
 FIBERTHREAD_EXPORT hostent* gethostbyname2(const char* name, int family) {
-  return blocked(!is_numeric(name), [&] { return REAL(gethostbyname2)(name, family); });
+  return blocked_if(!is_numeric(name), [&] { return REAL(gethostbyname2)(name, family); });
 }
 FIBERTHREAD_EXPORT int gethostbyname_r(const char* name, hostent* h, char* buffer, size_t n, hostent** result, int* error) {
-  return blocked(!is_numeric(name), [&] { return REAL(gethostbyname_r)(name, h, buffer, n, result, error); });
+  return blocked_if(!is_numeric(name), [&] { return REAL(gethostbyname_r)(name, h, buffer, n, result, error); });
 }
 FIBERTHREAD_EXPORT int gethostbyname2_r(const char* name, int family, hostent* h, char* buffer, size_t n, hostent** result, int* error) {
-  return blocked(!is_numeric(name), [&] { return REAL(gethostbyname2_r)(name, family, h, buffer, n, result, error); });
+  return blocked_if(!is_numeric(name), [&] { return REAL(gethostbyname2_r)(name, family, h, buffer, n, result, error); });
 }
 FIBERTHREAD_EXPORT hostent* gethostbyaddr(const void* address, socklen_t size, int family) {
-  return blocked(true, [&] { return REAL(gethostbyaddr)(address, size, family); });
+  return blocked([&] { return REAL(gethostbyaddr)(address, size, family); });
 }
 FIBERTHREAD_EXPORT int gethostbyaddr_r(const void* address, socklen_t size, int family, hostent* h, char* buffer, size_t n, hostent** result, int* error) {
-  return blocked(true, [&] { return REAL(gethostbyaddr_r)(address, size, family, h, buffer, n, result, error); });
+  return blocked([&] { return REAL(gethostbyaddr_r)(address, size, family, h, buffer, n, result, error); });
 }
 
 // ---- disks ----

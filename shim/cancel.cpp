@@ -13,13 +13,11 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <string.h>
 #include <sys/select.h>
 #include <ucontext.h>
 
-#include "sched/arch/arch.h"
+#include "sched/glibc/cancellation.h"
 #include "sched/glibc/tcb.h"
-#include "sched/life/fork.h"
 #include "sched/preempt.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
@@ -27,7 +25,6 @@
 #include "shim/real.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
-#include "shim/user_memory.h"
 
 namespace fiberthread {
 namespace {
@@ -38,171 +35,18 @@ struct Cancellation {
   std::atomic<bool> disabled;
   std::atomic<bool> asynchronous;
   std::atomic<bool> exiting;
-  bool ended_one;  // own; see end_one_wait()
+  bool ended_one;  // own; see end_may_end_wait()
   bool leaves;     // own; see cancel_leave()
   void* result;    // what it leaves with
 };
 Cancellation& state_of(FiberRecord* f) { return shim_share<Cancellation, 96, 112>(f); }
 
-// Where libc keeps "asynchronous" and "disabled" in a TCB: found by experiment, as an offset and the bits that change.
-struct Field {
-  std::atomic<int32_t> offset{-1};
-  std::atomic<uint32_t> bits{0};
-
-  bool is_set(void* tcb) const {
-    int32_t at = offset.load(std::memory_order_acquire);
-    return at >= 0 && static_cast<volatile unsigned char*>(tcb)[at] & bits.load(std::memory_order_relaxed);
-  }
-  // `set`(value, &old) is what changes it from `cleared`.
-  void find(int (*set)(int, int*), int value, int cleared) {
-    if (offset.load(std::memory_order_acquire) >= 0) return;
-    // All of it: glibc 2.34 and 2.35 have these two at its very end.
-    unsigned char before[4096];
-    const size_t size = tcb_size() < sizeof before ? tcb_size() : sizeof before;
-    auto* tcb = static_cast<volatile unsigned char*>(self()->tcb);
-    Busy busy;
-    int old;
-    for (size_t i = 0; i < size; i++) before[i] = tcb[i];
-    if (set(value, &old) != 0) return;
-    int32_t at = -1;
-    for (size_t i = 0; i < size && at < 0; i++)
-      if (before[i] != tcb[i]) at = static_cast<int32_t>(i);
-    uint32_t changed = at >= 0 ? before[at] ^ tcb[at] : 0;
-    set(old, nullptr);
-    if (at < 0 || old != cleared) return;
-    bits.store(changed, std::memory_order_relaxed);
-    offset.store(at, std::memory_order_release);
-  }
-};
-Field type_field, state_field;
-// Of _thread_db_pthread_cancelhandling's word, stable since 2.0.
-constexpr uint32_t kLibcCanceled = 8, kLibcExiting = 16;
-
-void find_fields() {
-  type_field.find(REAL(pthread_setcanceltype), PTHREAD_CANCEL_ASYNCHRONOUS, PTHREAD_CANCEL_DEFERRED);
-  state_field.find(REAL(pthread_setcancelstate), PTHREAD_CANCEL_DISABLE, PTHREAD_CANCEL_ENABLE);
-}
-
-bool libc_is_asynchronous(FiberRecord* f) { return type_field.is_set(f->tcb); }
-
-// ---- where libc waits, from 2.41 on ----
-
-#if defined(__x86_64__)
-constexpr uintptr_t kCallSize = 2;
-// Of a function that has pushed nothing yet.
-uintptr_t return_address(const ucontext_t* uc) { return *reinterpret_cast<uintptr_t*>(uc->uc_mcontext.gregs[REG_RSP]); }
-void go_on_at(ucontext_t* uc, uintptr_t pc, long result) {
-  uc->uc_mcontext.gregs[REG_RIP] = static_cast<greg_t>(pc);
-  uc->uc_mcontext.gregs[REG_RAX] = result;
-}
-bool is_system_call(uintptr_t at) { return memcmp(reinterpret_cast<void*>(at), "\x0f\x05", kCallSize) == 0; }
-// What the direct call before that address calls. 0: there is none.
-uintptr_t called_before(uintptr_t back) {
-  unsigned char call[8];
-  constexpr int kCode = 3;
-  if (!copy_user(&call, reinterpret_cast<decltype(call)*>(back - sizeof call)) || call[kCode] != 0xe8) return 0;
-  int32_t distance;
-  memcpy(&distance, call + kCode + 1, sizeof distance);
-  return back + static_cast<uintptr_t>(static_cast<intptr_t>(distance));
-}
-#else
-constexpr uintptr_t kCallSize = 4;
-uintptr_t return_address(const ucontext_t* uc) { return uc->uc_mcontext.regs[30]; }
-void go_on_at(ucontext_t* uc, uintptr_t pc, long result) {
-  uc->uc_mcontext.pc = pc;
-  uc->uc_mcontext.regs[0] = static_cast<uint64_t>(result);
-}
-bool is_system_call(uintptr_t at) { return *reinterpret_cast<uint32_t*>(at) == 0xd4000001; }  // svc #0
-uintptr_t called_before(uintptr_t back) {
-  uint32_t call;
-  if (!copy_user(&call, reinterpret_cast<uint32_t*>(back - sizeof call)) || call >> 26 != 0x25) return 0;  // bl
-  return back - sizeof call + static_cast<uintptr_t>(static_cast<intptr_t>(static_cast<int32_t>(call << 6) >> 4));
-}
-#endif
-
-// The function in which libc makes the system calls of its cancellation points: it looks for a request, and makes the call. Nothing that is
-// on the stack changes in it. `end` is where it goes on after the call; 0: there is no such function.
-//
-// It is found by experiment: a signal ends two different calls of libc's, and finds both at one and the same place.
-struct LibcWait {
-  std::atomic<uintptr_t> begin{0}, end{0};
-
-  // With the system call not made yet, or to be made anew? `end` is written last, so with it `begin` is seen.
-  bool holds(uintptr_t pc) const {
-    uintptr_t e = end.load(std::memory_order_acquire), b = begin.load(std::memory_order_relaxed);
-    return pc - b < e - b;
-  }
-};
-LibcWait libc_wait;
-
-// What the signal has found. Written in its handler, on the thread that reads it.
-struct Found {
-  uintptr_t pc, back;
-  bool asynchronous;
-};
-Found found;
-// The thread that makes the experiment. Relaxed, as only that thread has to see itself there.
-std::atomic<pthread_t> finder{0};
-std::atomic<bool> looked{false};  // release: libc_wait is as it stays
-SpinLock find_lock;
-
-// `wait`(mask) waits for a second, with that mask.
-Found signal_in(void (*wait)(const sigset_t*), const sigset_t* mask) {
-  found = {};
-  if (raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), raw_syscall(SYS_gettid), kPreemptSignal) == 0) wait(mask);
-  return found;
-}
-
-void find_libc_wait() {
-  if (looked.load(std::memory_order_acquire)) return;
-  void* tcb = self()->tcb;
-  Busy busy;
-  OwnCalls calls;
-  SpinGuard guard(find_lock);
-  if (looked.load(std::memory_order_relaxed)) return;
-  int error = errno;
-  uint64_t all = ~kTrapSignal, before;
-  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(&before), 8);
-  // libc must take the caller for one that may be cancelled and is not. Nobody else writes these bits: pthread_cancel() begins here.
-  constexpr uint32_t kEnds = kLibcCanceled | kLibcExiting;
-  uint32_t handling = __atomic_fetch_and(tcb_cancelhandling(tcb), ~kEnds, __ATOMIC_SEQ_CST) & kEnds;
-  int state, type;
-  REAL(pthread_setcanceltype)(PTHREAD_CANCEL_DEFERRED, &type);
-  REAL(pthread_setcancelstate)(PTHREAD_CANCEL_ENABLE, &state);
-  finder.store(pthread_self(), std::memory_order_relaxed);
-  sigset_t mask;
-  memset(&mask, 0, sizeof mask);
-  uint64_t others = all & ~(uint64_t{1} << (kPreemptSignal - 1));
-  memcpy(&mask, &others, sizeof others);
+// libc's own functions. Theirs are called under a lock, and by handlers, so cancel_init() looks them up.
+LibcCancelCalls libc_calls() {
   constexpr static timespec kSecond = {1, 0};
-  Found a = signal_in([](const sigset_t* m) { REAL(ppoll)(nullptr, 0, &kSecond, m); }, &mask);
-  Found b = signal_in([](const sigset_t* m) { REAL(pselect)(0, nullptr, nullptr, nullptr, &kSecond, m); }, &mask);
-  finder.store(0, std::memory_order_relaxed);
-  REAL(pthread_setcancelstate)(state, nullptr);
-  REAL(pthread_setcanceltype)(type, nullptr);
-  __atomic_fetch_or(tcb_cancelhandling(tcb), handling, __ATOMIC_SEQ_CST);
-  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&before), 0, 8);
-  errno = error;
-  if (a.pc && a.pc == b.pc && !a.asynchronous && !b.asynchronous && is_system_call(a.pc - kCallSize)) {
-    constexpr uintptr_t kMost = 256;
-    uintptr_t begin = called_before(a.back);
-    // Else a request is lost that comes between libc's look and its call.
-    if (a.pc - begin < kCallSize || a.pc - begin > kMost) begin = a.pc - kCallSize;
-    libc_wait.begin.store(begin, std::memory_order_relaxed);
-    libc_wait.end.store(a.pc, std::memory_order_release);
-    preempt_only_asleep(begin, a.pc);
-  }
-  looked.store(true, std::memory_order_release);
-}
-
-// If libc waits there: the call ends as if by a signal, and libc finds the request that stands in its word. By the thread itself, or in a
-// handler on top of it.
-bool end_libc_wait(void* tcb, ucontext_t* uc) {
-  if (!libc_wait.holds(interrupted_pc(uc))) return false;
-  uint32_t handling = __atomic_load_n(tcb_cancelhandling(tcb), __ATOMIC_SEQ_CST);
-  if (!(handling & kLibcCanceled) || handling & kLibcExiting || state_field.is_set(tcb)) return false;
-  go_on_at(uc, libc_wait.end.load(std::memory_order_relaxed), -EINTR);
-  return true;
+  return {REAL(pthread_setcancelstate), REAL(pthread_setcanceltype),
+          [](const sigset_t* mask) { REAL(ppoll)(nullptr, 0, &kSecond, mask); },
+          [](const sigset_t* mask) { REAL(pselect)(0, nullptr, nullptr, nullptr, &kSecond, mask); }};
 }
 
 bool libc_unwinds(FiberRecord* me) { return __atomic_load_n(tcb_cancelhandling(me->tcb), __ATOMIC_RELAXED) & kLibcExiting; }
@@ -212,8 +56,8 @@ bool libc_unwinds(FiberRecord* me) { return __atomic_load_n(tcb_cancelhandling(m
 // A kernel thread has got its record: what was asked before is in libc's place.
 void cancel_adopt(FiberRecord* f) {
   Cancellation& s = state_of(f);
-  if (state_field.is_set(f->tcb)) s.disabled.store(true, std::memory_order_relaxed);
-  if (type_field.is_set(f->tcb)) s.asynchronous.store(true, std::memory_order_relaxed);
+  if (libc_cancel_disabled.is_set(f->tcb)) s.disabled.store(true, std::memory_order_relaxed);
+  if (libc_cancel_asynchronous.is_set(f->tcb)) s.asynchronous.store(true, std::memory_order_relaxed);
   // With that in cancel_foreign(): it finds the record, or we its bit.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!(__atomic_load_n(tcb_cancelhandling(f->tcb), __ATOMIC_RELAXED) & kLibcCanceled)) return;
@@ -223,7 +67,9 @@ void cancel_adopt(FiberRecord* f) {
 
 namespace {
 // Its type, or that of the wait of libc's which its handler has interrupted.
-bool is_asynchronous(FiberRecord* f) { return state_of(f).asynchronous.load(std::memory_order_seq_cst) || libc_is_asynchronous(f); }
+bool is_asynchronous(FiberRecord* f) {
+  return state_of(f).asynchronous.load(std::memory_order_seq_cst) || libc_cancel_asynchronous.is_set(f->tcb);
+}
 }  // namespace
 
 bool cancel_due(FiberRecord* me) { return (is_asynchronous(me) || state_of(me).leaves) && cancel_pending(me); }
@@ -233,7 +79,7 @@ bool cancel_due_at(FiberRecord* me, uintptr_t pc) {
 }
 
 void cancel_init() {
-  find_fields();
+  libc_find_cancel_bits(libc_calls());
   (void)REAL(syscall);  // handlers may call it
   (void)REAL(ppoll);    // and this is called under a lock
   (void)REAL(pselect);
@@ -254,7 +100,7 @@ void cancel_self() {
   Cancellation& s = state_of(me);
   void* result = s.leaves ? s.result : PTHREAD_CANCELED;
   // As a libc with such a function does: cleanup handlers find cancellation disabled.
-  if (!s.leaves && libc_wait.end.load(std::memory_order_relaxed)) REAL(pthread_setcancelstate)(PTHREAD_CANCEL_DISABLE, nullptr);
+  if (!s.leaves && libc_wait.known()) REAL(pthread_setcancelstate)(PTHREAD_CANCEL_DISABLE, nullptr);
   cancel_leave(me, result);
   thread_exit(result);
 }
@@ -294,13 +140,13 @@ void cancel_if_asynchronous() {
   if (me && !in_wait(me) && cancel_due(me)) cancel_self();
 }
 
-bool end_one_wait(FiberRecord* me, bool now) {
+bool end_may_end_wait(FiberRecord* me) {
   bool& ended = state_of(me).ended_one;
   if (!end_pending(me)) ended = false;
-  bool before = ended;
-  if (now) ended = true;
-  return !before;
+  return !ended;
 }
+
+void end_has_ended_wait(FiberRecord* me) { state_of(me).ended_one = true; }
 
 void cancel_begin_exit(FiberRecord* me) {
   state_of(me).exiting.store(true, std::memory_order_relaxed);
@@ -325,17 +171,18 @@ int cancel_foreign(pthread_t t) {
     // As for a fiber: should it be Busy when the signal comes, it looks afterwards.
     interrupt(f, kInterruptUnwind | (s.asynchronous.load(std::memory_order_seq_cst) ? uint32_t{kInterruptSafePoint} : 0));
   }
-  bool may_wait = type_field.is_set(tcb) || libc_wait.end.load(std::memory_order_relaxed);
-  if (may_wait && !state_field.is_set(tcb)) raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), tid, kPreemptSignal);
+  bool may_wait = libc_cancel_asynchronous.is_set(tcb) || libc_wait.known();
+  if (may_wait && !libc_cancel_disabled.is_set(tcb)) raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), tid, kPreemptSignal);
   return 0;
 }
 
 // In the handler, on such a thread: unwinds from here, through the kernel's frame, or lets libc do it.
 void foreign_poked(void* context) {
   void* tcb = reinterpret_cast<void*>(pthread_self());
-  if (end_libc_wait(tcb, static_cast<ucontext_t*>(context))) return;
+  if (libc_end_wait(tcb, static_cast<ucontext_t*>(context))) return;
   uint32_t handling = __atomic_load_n(tcb_cancelhandling(tcb), __ATOMIC_SEQ_CST);
-  if (!(handling & kLibcCanceled) || handling & kLibcExiting || !type_field.is_set(tcb) || state_field.is_set(tcb) || tls_busy) return;
+  if (!(handling & kLibcCanceled) || handling & kLibcExiting) return;
+  if (!libc_cancel_asynchronous.is_set(tcb) || libc_cancel_disabled.is_set(tcb) || tls_busy) return;
   if (tls_current && tls_current->queued) return;  // others may find its stack
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&static_cast<ucontext_t*>(context)->uc_sigmask), 0, 8);
   if (FiberRecord* me = tls_current) cancel_begin_exit(me);
@@ -346,17 +193,14 @@ void foreign_poked(void* context) {
 
 void cancel_poked(siginfo_t*, void* context) {
   auto* uc = static_cast<ucontext_t*>(context);
-  if (__builtin_expect(finder.load(std::memory_order_relaxed) == pthread_self(), 0)) {
-    found = {interrupted_pc(uc), return_address(uc), type_field.is_set(reinterpret_cast<void*>(pthread_self()))};
-    return;
-  }
+  if (libc_wait_probed(uc)) return;
   FiberRecord* me = tls_current;
   if (!me || me->kernel) {
     if (sched_started()) foreign_poked(context);
     return;
   }
   if (in_wait(me) || !cancel_pending(me)) return;
-  if (end_libc_wait(me->tcb, uc)) return;
+  if (libc_end_wait(me->tcb, uc)) return;
   if (cancel_due_at(me, interrupted_pc(uc))) {
     if (inject_call(context, cancel_self)) return;
     me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);  // it looks when Busy ends
@@ -365,13 +209,8 @@ void cancel_poked(siginfo_t*, void* context) {
 }
 
 void cancel_handler_over(FiberRecord* me, void* context) {
-  if (cancel_pending(me)) end_libc_wait(me->tcb, static_cast<ucontext_t*>(context));
+  if (cancel_pending(me)) libc_end_wait(me->tcb, static_cast<ucontext_t*>(context));
 }
-
-FIBERTHREAD_IN_FORK_CHILD(Cancel, [](FiberRecord*) {
-  find_lock.reset();
-  finder.store(0, std::memory_order_relaxed);
-})
 
 }  // namespace fiberthread
 
@@ -379,8 +218,8 @@ using namespace fiberthread;
 
 FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   if (!sched_started()) return REAL(pthread_cancel)(t);
-  find_fields();
-  find_libc_wait();
+  libc_find_cancel_bits(libc_calls());
+  libc_find_wait(libc_calls());
   FiberRecord* f = fiber_of(t);
   // libc's would take our signal for its own.
   if (!f && pthread_equal(t, pthread_self())) f = self();

@@ -52,7 +52,9 @@ inline uint32_t wait_interrupts(FiberRecord* me, uint32_t others = 0) {
   return others | kInterruptEnd | kInterruptLeave | (cancel_enabled(me) ? uint32_t{kInterruptUnwind} : 0);
 }
 // A wait of a condition variable has no way to fail that programs expect: kInterruptEnd ends one of them, as a wake-up for no reason,
-// and is then left alone. False: it has been so already.
-bool end_one_wait(FiberRecord* me, bool now);
+// and is then left alone. Returns true if it may end the wait that begins now.
+bool end_may_end_wait(FiberRecord* me);
+// It has ended a wait.
+void end_has_ended_wait(FiberRecord* me);
 
 }  // namespace fiberthread

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "sched/glibc/cond.h"
 #include "sched/observe/deadlock.h"
 #include "sched/worker.h"
 #include "shim/cancel.h"
@@ -16,41 +17,12 @@
 namespace fiberthread {
 namespace {
 
-constexpr unsigned kShared = 1, kMonotonic = 2;  // of __wrefs
-
-// Which word that is. 2.38 took away two words before it, so the headers that this was compiled with need not tell; libc does, by an
-// object that it initialises.
-constexpr size_t kWords = sizeof(pthread_cond_t) / sizeof(unsigned);
-size_t flags_word = offsetof(pthread_cond_t, __data.__wrefs) / sizeof(unsigned);
-
-// The only word that is not zero, which must be `expected`; else kWords.
-size_t only_word(bool monotonic, unsigned expected, decltype(&::pthread_cond_init) init) {
-  pthread_condattr_t attr;
-  pthread_condattr_init(&attr);
-  pthread_condattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
-  if (monotonic) pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-  pthread_cond_t c = {};
-  unsigned words[kWords];
-  if (init(&c, &attr) != 0) return kWords;
-  memcpy(words, &c, sizeof words);
-  size_t found = kWords;
-  for (size_t i = 0; i < kWords; i++) {
-    if (!words[i]) continue;
-    if (found != kWords || words[i] != expected) return kWords;
-    found = i;
-  }
-  return found;
-}
-
 [[gnu::constructor]] void find_flags() {
   auto init = reinterpret_cast<decltype(&::pthread_cond_init)>(find_real("pthread_cond_init"));
-  size_t word = init ? only_word(false, kShared, init) : kWords;
-  if (word < kWords && only_word(true, kShared | kMonotonic, init) == word) flags_word = word;
-  else options.refused = "libc's condition variables have another form";
+  if (!init || !libc_find_cond_flags(init)) options.refused = "libc's condition variables have another form";
 }
 
-// libc counts in the rest of the word.
-unsigned bits_of(const pthread_cond_t* c) { return __atomic_load_n(reinterpret_cast<const unsigned*>(c) + flags_word, __ATOMIC_RELAXED); }
+unsigned flags_of(const pthread_cond_t* c) { return __atomic_load_n(libc_cond_flags(c), __ATOMIC_RELAXED); }
 
 // Set by each waiter under the bucket lock, before it gives the mutex up; cleared under it when the queue is empty. So who
 // signals after having held the mutex sees it. It may stay set after a timeout.
@@ -63,7 +35,7 @@ constinit std::atomic<uint32_t> shared_waits{0};
 bool is_libcs(const pthread_cond_t* c, const pthread_mutex_t* mutex) {
   constexpr int kSharedMutex = 128;
   int kind = __atomic_load_n(&mutex->__data.__kind, __ATOMIC_RELAXED);
-  return bits_of(c) & kShared && kind >= 0 && kind & kSharedMutex;
+  return flags_of(c) & kLibcCondShared && kind >= 0 && kind & kSharedMutex;
 }
 
 // Cancellation unwinds it. The thread ends as what it is to libc then: its handlers have such mutexes to unlock.
@@ -76,7 +48,7 @@ int wait_libcs(pthread_mutex_t* mutex, Wait wait) {
 
 int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const timespec* t) {
   FiberRecord* me = self();
-  bool shared = bits_of(c) & kShared;
+  bool shared = flags_of(c) & kLibcCondShared;
   if (t && !valid(*t)) return EINVAL;
   if (int e = mutex_check_release(mutex, me)) return e;
   test_cancel();
@@ -94,12 +66,12 @@ int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const ti
   // Until the mutex is ours again nothing but park() is left, whatever a handler does meanwhile. libc's own may take long in one call.
   const bool whole = !mutex_is_libcs(mutex);
   if (whole) me->queued++;
-  if (__builtin_expect(end_pending(me), 0) && !end_one_wait(me, false)) interrupts &= ~uint32_t{kInterruptEnd};
+  if (__builtin_expect(end_pending(me), 0) && !end_may_end_wait(me)) interrupts &= ~uint32_t{kInterruptEnd};
   WakeReason r = park(c, w, enqueue, [mutex] { mutex_unlock(mutex); }, {what, &w}, deadline_from(clock, t), interrupts);
   // From here on the object may be gone.
   if (shared) shared_waits.fetch_sub(1, std::memory_order_relaxed);
   bool cancelled = r == WakeReason::Interrupted && cancel_pending(me);
-  if (r == WakeReason::Interrupted && !cancelled) end_one_wait(me, true);
+  if (r == WakeReason::Interrupted && !cancelled) end_has_ended_wait(me);
   if (cancelled) cancel_begin_exit(me);  // nothing may end the wait for the mutex any more
   int e = mutex_relock(mutex, me, r == WakeReason::Woken ? w.token : 0);
   if (whole) wait_over(me);
@@ -132,12 +104,12 @@ FIBERTHREAD_EXPORT int pthread_cond_init(pthread_cond_t* c, const pthread_condat
     if (shared == PTHREAD_PROCESS_SHARED) return REAL(pthread_cond_init)(c, attr);
   }
   memset(c, 0, sizeof *c);
-  if (clock == CLOCK_MONOTONIC) reinterpret_cast<unsigned*>(c)[flags_word] = kMonotonic;
+  if (clock == CLOCK_MONOTONIC) *libc_cond_flags(c) = kLibcCondMonotonic;
   return 0;
 }
 
 FIBERTHREAD_EXPORT int pthread_cond_destroy(pthread_cond_t* c) noexcept {
-  if (bits_of(c) & kShared) return REAL(pthread_cond_destroy)(c);
+  if (flags_of(c) & kLibcCondShared) return REAL(pthread_cond_destroy)(c);
   return 0;
 }
 
@@ -148,7 +120,7 @@ FIBERTHREAD_EXPORT int pthread_cond_wait(pthread_cond_t* c, pthread_mutex_t* mut
 
 FIBERTHREAD_EXPORT int pthread_cond_timedwait(pthread_cond_t* c, pthread_mutex_t* mutex, const timespec* t) {
   if (is_libcs(c, mutex)) return wait_libcs(mutex, [=] { return REAL(pthread_cond_timedwait)(c, mutex, t); });
-  return wait_on(c, mutex, bits_of(c) & kMonotonic ? CLOCK_MONOTONIC : CLOCK_REALTIME, t);
+  return wait_on(c, mutex, flags_of(c) & kLibcCondMonotonic ? CLOCK_MONOTONIC : CLOCK_REALTIME, t);
 }
 
 FIBERTHREAD_EXPORT int pthread_cond_clockwait(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const timespec* t) {
@@ -158,7 +130,7 @@ FIBERTHREAD_EXPORT int pthread_cond_clockwait(pthread_cond_t* c, pthread_mutex_t
 }
 
 FIBERTHREAD_EXPORT int pthread_cond_signal(pthread_cond_t* c) noexcept {
-  if (bits_of(c) & kShared) {
+  if (flags_of(c) & kLibcCondShared) {
     int e = REAL(pthread_cond_signal)(c);
     if (shared_waits.load(std::memory_order_relaxed)) unpark_waiters(c, 1);
     return e;
@@ -176,7 +148,7 @@ FIBERTHREAD_EXPORT int pthread_cond_signal(pthread_cond_t* c) noexcept {
 }
 
 FIBERTHREAD_EXPORT int pthread_cond_broadcast(pthread_cond_t* c) noexcept {
-  if (bits_of(c) & kShared) {
+  if (flags_of(c) & kLibcCondShared) {
     int e = REAL(pthread_cond_broadcast)(c);
     if (shared_waits.load(std::memory_order_relaxed)) unpark_all(c);
     return e;

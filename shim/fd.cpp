@@ -65,7 +65,7 @@ int closing_stream(FILE* f) {
 void forget_flags(int fd) {
   if (!sched_started()) return;
   if (PollNotes* notes = poll_notes(fd)) notes->kind.fetch_and(~uint32_t{kNonblocking}, std::memory_order_relaxed);
-  socket_options_changed(false);
+  socket_options_changed();
 }
 
 }  // namespace

@@ -103,10 +103,7 @@ int error_of(int fd) {
 
 std::atomic<bool> low_water_used{false};
 
-void socket_options_changed(bool low_water) {
-  if (low_water) low_water_used.store(true, std::memory_order_relaxed);
-  options_version.fetch_add(1, std::memory_order_acq_rel);
-}
+void socket_options_changed() { options_version.fetch_add(1, std::memory_order_acq_rel); }
 
 size_t low_water(int fd, PollNotes* notes, size_t n) {
   if (!low_water_used.load(std::memory_order_relaxed) || !(kind_of(fd, notes) & kStream)) return 0;

@@ -65,8 +65,8 @@ bool has_error(int fd);
 // A socket's call without MSG_NOSIGNAL, which was tried with it: raises SIGPIPE where the kernel would have.
 long raise_if_broken(const PollNotes* notes, long result);
 // When SO_RCVTIMEO, SO_SNDTIMEO, SO_RCVLOWAT or O_NONBLOCK was set, somewhere.
-void socket_options_changed(bool low_water);
-// Nobody has ever set SO_RCVLOWAT, as nobody ever does.
+void socket_options_changed();
+// Somebody has set SO_RCVLOWAT, as nobody ever does. Set before socket_options_changed().
 extern std::atomic<bool> low_water_used;
 // Of a stream, what a receiving call for n bytes waits for besides the first one. 0: nothing.
 size_t low_water(int fd, PollNotes* notes, size_t n);
@@ -95,11 +95,13 @@ long wait_for(int fd, PollNotes* notes, uint32_t events, unsigned how, Attempt a
 
 // A receiving call that ends when it has `want` bytes, 0: any. attempt(done) receives behind the first `done` of them. ends_here()
 // is asked after each part.
+enum class Taking { Takes, Peeks };
 template <class Attempt, class Plain, class Ends>
-long receive(int fd, PollNotes* notes, size_t want, bool peek, Attempt attempt, Plain plain, Ends ends_here) {
+long receive(int fd, PollNotes* notes, size_t want, Taking taking, Attempt attempt, Plain plain, Ends ends_here) {
   constexpr unsigned kHow = kCancels | kRestarts;
-  if (__builtin_expect(!want, 1)) return wait_for(fd, notes, EPOLLIN, kHow, [&] { return attempt(size_t{0}); }, [&] { return plain(size_t{0}); });
-  if (peek) {
+  if (__builtin_expect(!want, 1))
+    return wait_for(fd, notes, EPOLLIN, kHow, [&] { return attempt(size_t{0}); }, [&] { return plain(size_t{0}); });
+  if (taking == Taking::Peeks) {
     long seen = 0;
     auto look = [&]() -> long {
       long r = attempt(size_t{0});
@@ -121,8 +123,8 @@ long receive(int fd, PollNotes* notes, size_t want, bool peek, Attempt attempt, 
 }
 
 template <class Attempt, class Plain>
-long receive(int fd, PollNotes* notes, size_t want, bool peek, Attempt attempt, Plain plain) {
-  return receive(fd, notes, want, peek, attempt, plain, [] { return false; });
+long receive(int fd, PollNotes* notes, size_t want, Taking taking, Attempt attempt, Plain plain) {
+  return receive(fd, notes, want, taking, attempt, plain, [] { return false; });
 }
 
 // A sending call: it ends when all has gone; only streams and pipes ever take a part at once. attempt(done) sends behind the first

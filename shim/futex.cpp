@@ -63,8 +63,8 @@ long futex_wake_here(const uint32_t* word, int n, uint32_t bits) {
   return static_cast<long>(list.size());
 }
 
-// Locks whose word names their owner. The kernel could not find a fiber by that. Among the threads of this process they are ours, first come
-// first served, without inheritance. Their waiters have no tag.
+// Locks whose word names their owner. The kernel could not find a fiber by that. Among the threads of this process they are ours,
+// first come first served, without inheritance. Their waiters have no tag.
 
 bool lives(uint32_t tid) {
   FiberRecord* f = fiber_of_tid(static_cast<int>(tid));
@@ -151,16 +151,19 @@ void pi_owner_died(const uint32_t* word) {
 long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* word2, uint32_t value3) {
   constexpr uint32_t kAll = FUTEX_BITSET_MATCH_ANY;
   int command = op & FUTEX_CMD_MASK;
+  bool aligned = reinterpret_cast<uintptr_t>(word) % sizeof *word == 0;
   auto kernel = [&] {
-    auto call = [&] { return plain_call(SYS_futex, arg(word), op, static_cast<long>(value), fourth, arg(word2), static_cast<long>(value3)); };
+    auto call = [&] {
+      return plain_call(SYS_futex, arg(word), op, static_cast<long>(value), fourth, arg(word2), static_cast<long>(value3));
+    };
     uint32_t now;
-    bool waits = (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET) && has_slot_to_give() && reinterpret_cast<uintptr_t>(word) % sizeof *word == 0 &&
+    bool waits = (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET) && has_slot_to_give() && aligned &&
                  fiberthread_user_load(word, &now) == 0 && now == value;
     if (!waits) return call();
     Blocking blocking;
     return call();
   };
-  if (!(op & FUTEX_PRIVATE_FLAG) || reinterpret_cast<uintptr_t>(word) % sizeof *word || reinterpret_cast<uintptr_t>(word) < 4096) return kernel();
+  if (!(op & FUTEX_PRIVATE_FLAG) || !aligned || reinterpret_cast<uintptr_t>(word) < 4096) return kernel();
   auto* t = reinterpret_cast<const timespec*>(fourth);
   bool real_time = op & FUTEX_CLOCK_REALTIME;
   uint32_t bits = command == FUTEX_WAIT_BITSET || command == FUTEX_WAKE_BITSET ? value3 : kAll;

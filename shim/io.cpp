@@ -44,7 +44,7 @@ long forget_kind(PollNotes* notes) {
 long read_here(int fd, PollNotes* notes, void* buf, size_t n) {
   auto at = [&](size_t done) { return static_cast<char*>(buf) + done; };
   return receive(
-      fd, notes, low_water(fd, notes, n), false,
+      fd, notes, low_water(fd, notes, n), Taking::Takes,
       [&](size_t done) -> long {
         iovec v{at(done), n - done};
         if (!takes_messages(notes)) return nowait(SYS_preadv2, fd, notes, EPOLLIN, &v, 1);
@@ -88,8 +88,9 @@ long readv_here(int fd, PollNotes* notes, const iovec* all, int count) {
     now = {all, static_cast<size_t>(count)};
     if (done) now = {rest, remaining(all, static_cast<size_t>(count), done, rest)};
   };
+  bool limited = low_water_used.load(std::memory_order_relaxed);
   return receive(
-      fd, notes, low_water_used.load(std::memory_order_relaxed) ? low_water(fd, notes, total_length(all, static_cast<size_t>(count))) : 0, false,
+      fd, notes, limited ? low_water(fd, notes, total_length(all, static_cast<size_t>(count))) : 0, Taking::Takes,
       [&](size_t done) -> long {
         from(done);
         if (!takes_messages(notes)) return nowait(SYS_preadv2, fd, notes, EPOLLIN, now.v, now.n);
@@ -135,8 +136,8 @@ long writev_here(int fd, PollNotes* notes, const iovec* all, int count) {
 }
 
 // Null if the plain call will do.
-PollNotes* notes_for_transfer(int fd, bool something) {
-  PollNotes* notes = something ? notes_to_wait(fd) : nullptr;
+PollNotes* notes_for_transfer(int fd) {
+  PollNotes* notes = notes_to_wait(fd);
   return notes && (kind_of(fd, notes) & kKindMask) < kPlain ? notes : nullptr;
 }
 
@@ -169,7 +170,7 @@ long read_from_memory(int fd, uint32_t kind, const iovec* v, size_t n, off64_t a
 
 // Before a call that can only be made plainly: waits until it has something to begin with. 0, or the error to return.
 long until_ready(int fd, uint32_t events, unsigned how) {
-  PollNotes* notes = notes_for_transfer(fd, true);
+  PollNotes* notes = notes_for_transfer(fd);
   if (!notes) return 0;
   // Once only: what ends the wait may be something that poll() does not show.
   bool waited = false;
@@ -275,7 +276,7 @@ FIBERTHREAD_EXPORT ssize_t pwritev64(int fd, const iovec* v, int n, off64_t at) 
 FIBERTHREAD_ALIAS(pwritev, pwritev64);
 
 FIBERTHREAD_EXPORT ssize_t writev(int fd, const iovec* v, int n) {
-  PollNotes* notes = notes_for_transfer(fd, n > 0);
+  PollNotes* notes = n > 0 ? notes_for_transfer(fd) : nullptr;
   return notes ? with_errno(writev_here(fd, notes, v, n)) : REAL(writev)(fd, v, n);
 }
 

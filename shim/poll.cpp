@@ -77,11 +77,12 @@ class Items {
   ~Items() {
     if (size_) raw_syscall(SYS_munmap, arg(items_), static_cast<long>(size_));
   }
-  void add(int fd, uint32_t events, bool exclusive = false) {
+  PollItem& add(int fd, uint32_t events) {
     PollItem& i = *new (&items_[n_++]) PollItem;
     i.fd = fd;
     i.events = events;
-    i.exclusive = exclusive;
+    i.exclusive = false;
+    return i;
   }
   PollItem* begin() const { return items_; }
   PollItem* end() const { return items_ + n_; }
@@ -262,7 +263,7 @@ long epoll_parked(int fd, epoll_event* events, int n, uint64_t deadline, const u
     return ask();
   }
   Items items;
-  items.add(fd, EPOLLIN, true);
+  items.add(fd, EPOLLIN).exclusive = true;
   return wait_parked(items, deadline, mask, ask, [](Items&) -> long { return -EBADF; });
 }
 

@@ -114,9 +114,9 @@ int lock_shared(pthread_rwlock_t* l, Kind kind, Wait wait) {
   return wait();
 }
 
-int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock, const timespec* t, bool timed) {
+// Without `t` for ever.
+int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock = CLOCK_MONOTONIC, const timespec* t = nullptr) {
   FiberRecord* me = self();
-  if (timed && !valid(*t)) return EINVAL;  // at once, as NPTL
   for (;;) {
     int e = kind == kWantsToRead ? try_read(l) : try_write(l, me);
     if (e != EBUSY) return e;
@@ -133,7 +133,7 @@ int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock, const timespec* t, boo
         if (now & kWaiting || word.compare_exchange_weak(now, now | kWaiting, std::memory_order_relaxed)) return true;
       }
     };
-    const char* what = timed ? "rwlock (timed)" : kind == kWantsToRead ? "rwlock (read)" : "rwlock (write)";
+    const char* what = t ? "rwlock (timed)" : kind == kWantsToRead ? "rwlock (read)" : "rwlock (write)";
     WakeReason r = park(l, w, must_wait, {what, l}, deadline_from(clock, t));
     if (r == WakeReason::Woken) {  // it is ours
       if (kind == kWantsToWrite) __atomic_store_n(&writer(l), static_cast<int>(me->id), __ATOMIC_RELAXED);
@@ -145,6 +145,10 @@ int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock, const timespec* t, boo
       if (reached(clock, t)) return ETIMEDOUT;
     }
   }
+}
+
+int timed_lock(pthread_rwlock_t* l, Kind kind, clockid_t clock, const timespec* t) {
+  return valid(*t) ? lock(l, kind, clock, t) : EINVAL;  // at once, as NPTL
 }
 
 // For reports. Who reads is not known.
@@ -179,11 +183,11 @@ FIBERTHREAD_EXPORT int pthread_rwlock_destroy(pthread_rwlock_t* l) noexcept {
 
 FIBERTHREAD_EXPORT int pthread_rwlock_rdlock(pthread_rwlock_t* l) noexcept {
   if (is_shared(l)) return lock_shared(l, kWantsToRead, [=] { return REAL(pthread_rwlock_rdlock)(l); });
-  return lock(l, kWantsToRead, CLOCK_MONOTONIC, nullptr, false);
+  return lock(l, kWantsToRead);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_wrlock(pthread_rwlock_t* l) noexcept {
   if (is_shared(l)) return lock_shared(l, kWantsToWrite, [=] { return REAL(pthread_rwlock_wrlock)(l); });
-  return lock(l, kWantsToWrite, CLOCK_MONOTONIC, nullptr, false);
+  return lock(l, kWantsToWrite);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_tryrdlock(pthread_rwlock_t* l) noexcept {
   return is_shared(l) ? REAL(pthread_rwlock_tryrdlock)(l) : try_read(l);
@@ -195,25 +199,25 @@ FIBERTHREAD_EXPORT int pthread_rwlock_trywrlock(pthread_rwlock_t* l) noexcept {
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_timedrdlock(pthread_rwlock_t* l, const timespec* t) noexcept {
   if (is_shared(l)) return lock_shared(l, kWantsToRead, [=] { return REAL(pthread_rwlock_timedrdlock)(l, t); });
-  return lock(l, kWantsToRead, CLOCK_REALTIME, t, true);
+  return timed_lock(l, kWantsToRead, CLOCK_REALTIME, t);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_timedwrlock(pthread_rwlock_t* l, const timespec* t) noexcept {
   if (is_shared(l)) return lock_shared(l, kWantsToWrite, [=] { return REAL(pthread_rwlock_timedwrlock)(l, t); });
-  return lock(l, kWantsToWrite, CLOCK_REALTIME, t, true);
+  return timed_lock(l, kWantsToWrite, CLOCK_REALTIME, t);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_clockrdlock(pthread_rwlock_t* l, clockid_t clock, const timespec* t) noexcept {
   if (is_shared(l)) {
     if (!is_wait_clock(clock)) return EINVAL;
     return lock_shared(l, kWantsToRead, [=] { return REAL(pthread_rwlock_clockrdlock)(l, clock, t); });
   }
-  return is_wait_clock(clock) ? lock(l, kWantsToRead, clock, t, true) : EINVAL;
+  return is_wait_clock(clock) ? timed_lock(l, kWantsToRead, clock, t) : EINVAL;
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_clockwrlock(pthread_rwlock_t* l, clockid_t clock, const timespec* t) noexcept {
   if (is_shared(l)) {
     if (!is_wait_clock(clock)) return EINVAL;
     return lock_shared(l, kWantsToWrite, [=] { return REAL(pthread_rwlock_clockwrlock)(l, clock, t); });
   }
-  return is_wait_clock(clock) ? lock(l, kWantsToWrite, clock, t, true) : EINVAL;
+  return is_wait_clock(clock) ? timed_lock(l, kWantsToWrite, clock, t) : EINVAL;
 }
 
 FIBERTHREAD_EXPORT int pthread_rwlock_unlock(pthread_rwlock_t* l) noexcept {

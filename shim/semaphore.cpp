@@ -50,10 +50,10 @@ int fail(int e) {
 
 bool likely_to_wait(sem_t* sem) { return value_in(of(sem).word.load(std::memory_order_relaxed)) == 0; }
 
-int wait_on(sem_t* sem, clockid_t clock, const timespec* t, bool timed, void (*test)() = test_cancel_as_libc) {
+// Without `t` for ever.
+int wait_on(sem_t* sem, clockid_t clock = CLOCK_MONOTONIC, const timespec* t = nullptr, void (*test)() = test_cancel_as_libc) {
   Semaphore& s = of(sem);
   FiberRecord* me = self();
-  if (timed && !valid(*t)) return fail(EINVAL);  // at once, as NPTL
   test();
   for (;;) {
     if (try_wait(s)) return 0;
@@ -64,15 +64,20 @@ int wait_on(sem_t* sem, clockid_t clock, const timespec* t, bool timed, void (*t
         if (now & kWaiting || s.word.compare_exchange_weak(now, now | kWaiting, std::memory_order_relaxed)) return true;
       return false;
     };
-    WakeReason r = park(sem, w, still_zero, {timed ? "semaphore (timed)" : "semaphore", sem}, deadline_from(clock, t), wait_interrupts(me, kInterruptSafePoint));
+    const char* what = t ? "semaphore (timed)" : "semaphore";
+    WakeReason r = park(sem, w, still_zero, {what, sem}, deadline_from(clock, t), wait_interrupts(me, kInterruptSafePoint));
     if (r == WakeReason::Woken) return 0;  // handed over
     if (r == WakeReason::Interrupted) {
       test_cancel();
       if (end_pending(me)) return fail(ECANCELED);
-      if (timed || !signal_restarts(me)) return fail(EINTR);
+      if (t || !signal_restarts(me)) return fail(EINTR);
     }
     if (r == WakeReason::TimedOut && reached(clock, t)) return fail(ETIMEDOUT);
   }
+}
+
+int timed_wait_on(sem_t* sem, clockid_t clock, const timespec* t, void (*test)()) {
+  return valid(*t) ? wait_on(sem, clock, t, test) : fail(EINVAL);  // at once, as NPTL
 }
 
 // A handler may post to a shared one, and must not be the first to look it up.
@@ -135,7 +140,7 @@ FIBERTHREAD_EXPORT int sem_wait(sem_t* sem) {
     Blocking blocking(likely_to_wait(sem));
     return REAL(sem_wait)(sem);
   }
-  return wait_on(sem, CLOCK_MONOTONIC, nullptr, false);
+  return wait_on(sem);
 }
 
 FIBERTHREAD_EXPORT int sem_timedwait(sem_t* sem, const timespec* t) {
@@ -143,7 +148,7 @@ FIBERTHREAD_EXPORT int sem_timedwait(sem_t* sem, const timespec* t) {
     Blocking blocking(likely_to_wait(sem));
     return REAL(sem_timedwait)(sem, t);
   }
-  return wait_on(sem, CLOCK_REALTIME, t, true);
+  return timed_wait_on(sem, CLOCK_REALTIME, t, test_cancel_as_libc);
 }
 
 FIBERTHREAD_EXPORT int sem_clockwait(sem_t* sem, clockid_t clock, const timespec* t) {
@@ -152,7 +157,7 @@ FIBERTHREAD_EXPORT int sem_clockwait(sem_t* sem, clockid_t clock, const timespec
     Blocking blocking(likely_to_wait(sem));
     return REAL(sem_clockwait)(sem, clock, t);
   }
-  return wait_on(sem, clock, t, true, test_cancel);
+  return timed_wait_on(sem, clock, t, test_cancel);
 }
 
 FIBERTHREAD_EXPORT int sem_getvalue(sem_t* sem, int* value) noexcept {

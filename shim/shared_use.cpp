@@ -67,13 +67,15 @@ void learn_ceilings() {
   });
 }
 
+enum class Entry { Listed, Pending };  // Pending: being locked or unlocked
+
 // What the kernel does for each entry.
-void owner_died(uintptr_t entry, long offset, uint32_t tid, uint32_t other_tid, bool pending) {
+void owner_died(uintptr_t entry, long offset, uint32_t tid, uint32_t other_tid, Entry kind) {
   auto* word = reinterpret_cast<uint32_t*>((entry & ~kInherits) + static_cast<uintptr_t>(offset));
   uint32_t now;
   if (reinterpret_cast<uintptr_t>(word) % sizeof *word || fiberthread_user_load(word, &now) != 0) return;
   uint32_t owner = now & FUTEX_TID_MASK;
-  if (pending && now == 0) raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);  // it may have owed somebody a wake-up
+  if (kind == Entry::Pending && now == 0) raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);  // it may have owed somebody a wake-up
   while (owner != 0 && (owner == tid || owner == other_tid)) {
     uint32_t dead = (now & FUTEX_WAITERS) | FUTEX_OWNER_DIED;
     long changed = fiberthread_user_exchange(word, &now, dead);
@@ -103,12 +105,12 @@ void release_all(RobustList* head, uint32_t tid, uint32_t other_tid, RobustList*
       *rest_end = entry;
       rest_end = reinterpret_cast<uintptr_t*>(entry & ~kInherits);
     } else if ((entry & ~kInherits) != (list.pending & ~kInherits)) {
-      owner_died(entry, list.offset, tid, other_tid, false);
+      owner_died(entry, list.offset, tid, other_tid, Entry::Listed);
     }
     entry = next;
   }
   if (rest) *rest_end = reinterpret_cast<uintptr_t>(rest);
-  if (list.pending) owner_died(list.pending, list.offset, tid, other_tid, true);
+  if (list.pending) owner_died(list.pending, list.offset, tid, other_tid, Entry::Pending);
 }
 
 }  // namespace

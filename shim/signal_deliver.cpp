@@ -215,7 +215,8 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
 // The kernel shows the registers of before the call.
 void make_call_again(ucontext_t* uc) { set_interrupted_pc(uc, interrupted_pc(uc) - kSystemCallSize); }
 
-// What is left to do when all about a signal is settled: nothing, or to call the handler in our own, on a kernel thread that stands for itself.
+// What is left to do when all about a signal is settled: nothing, or to call the handler in our own, on a kernel thread that stands for
+// itself.
 enum class Then { Return, CallInPlace };
 
 Then fault(Interrupted& in, int sig, siginfo_t* info) {

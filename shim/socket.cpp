@@ -71,7 +71,7 @@ long receive_message(int fd, PollNotes* notes, msghdr* m, int flags) {
     return r;
   };
   return receive(
-      fd, notes, want, flags & MSG_PEEK,
+      fd, notes, want, flags & MSG_PEEK ? Taking::Peeks : Taking::Takes,
       [&](size_t done) { return call(done, [&](msghdr* what) { return raw_syscall(SYS_recvmsg, fd, arg(what), flags | MSG_DONTWAIT); }); },
       [&](size_t done) { return call(done, [&](msghdr* what) { return REAL(recvmsg)(fd, what, flags); }); },
       [&] { return brought_descriptors(fd, *m); });
@@ -196,7 +196,7 @@ FIBERTHREAD_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sock
   }
   auto at = [&](size_t done) { return static_cast<char*>(buf) + done; };
   return with_errno(receive(
-      fd, notes, wanted(fd, notes, flags, n), flags & MSG_PEEK,
+      fd, notes, wanted(fd, notes, flags, n), flags & MSG_PEEK ? Taking::Peeks : Taking::Takes,
       [&](size_t done) {
         return raw_syscall(SYS_recvfrom, fd, arg(at(done)), static_cast<long>(n - done), flags | MSG_DONTWAIT, done ? 0 : arg(from), done ? 0 : arg(size));
       },
@@ -276,8 +276,10 @@ FIBERTHREAD_EXPORT int setsockopt(int fd, int level, int option, const void* val
   constexpr int kReceiveNew = 66, kSendNew = 67;  // what 32-bit programs call those with 64-bit times
   int r = REAL(setsockopt)(fd, level, option, value, size);
   if (level != SOL_SOCKET) return r;
-  if (option == SO_RCVLOWAT || option == SO_RCVTIMEO || option == SO_SNDTIMEO || option == kReceiveNew || option == kSendNew)
-    socket_options_changed(option == SO_RCVLOWAT);
+  if (option == SO_RCVLOWAT || option == SO_RCVTIMEO || option == SO_SNDTIMEO || option == kReceiveNew || option == kSendNew) {
+    if (option == SO_RCVLOWAT) low_water_used.store(true, std::memory_order_relaxed);
+    socket_options_changed();
+  }
   return r;
 }
 

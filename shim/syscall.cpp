@@ -227,7 +227,7 @@ long set_filter(long nr, long a, long b, long c, long d, long e, long f) {
 
 long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f) {
   if (nr == SYS_futex && sched_started())
-    return futex_call(argument<uint32_t*>(a), static_cast<int>(b), static_cast<uint32_t>(c), d, argument<uint32_t*>(e), static_cast<uint32_t>(f));
+    return call_with<futex_call>(a, b, c, d, e, f);
   FiberRecord* me = tls_current;
   bool fiber = me && sched_started() && !me->kernel;
   if (nr == SYS_clone && a & CLONE_VM && !(a & CLONE_THREAD)) poll_memory_shared();

@@ -1,10 +1,14 @@
-// For this room only: what differs from processor to processor. The ELF ABI has two variants of TLS.
+// For this room only: what differs from processor to processor: the look of some instructions, and TLS, of which the ELF ABI has two
+// variants.
 //
 //   x86-64    static TLS | struct pthread
 //             The thread pointer points to struct pthread, which has the dtv's address in it.
 //   AArch64   struct pthread | two words | static TLS
 //             The thread pointer points behind struct pthread. The first of the two words is the dtv's address.
 #pragma once
+#include <ucontext.h>
+
+#include "sched/arch/arch.h"
 #include "sched/glibc/layout.h"
 
 namespace fiberthread::glibc {
@@ -32,6 +36,19 @@ inline bool static_tls_offset(ptrdiff_t l_tls_offset, ptrdiff_t& offset) {
   return true;
 }
 
+// The return address of an interrupted function that has pushed nothing yet.
+inline uintptr_t return_address(const ucontext_t* uc) { return *reinterpret_cast<uintptr_t*>(uc->uc_mcontext.gregs[REG_RSP]); }
+inline bool is_system_call(uintptr_t at) { return memcmp(reinterpret_cast<void*>(at), "\x0f\x05", kSystemCallSize) == 0; }
+// Returns what the direct call before that address calls. 0: there is none.
+inline uintptr_t called_before(uintptr_t back) {
+  constexpr size_t kSize = 5;
+  auto* call = reinterpret_cast<const unsigned char*>(back - kSize);
+  int32_t distance;
+  if (!readable(call) || *call != 0xe8) return 0;
+  memcpy(&distance, call + 1, sizeof distance);
+  return back + static_cast<uintptr_t>(static_cast<intptr_t>(distance));
+}
+
 #elif defined(__aarch64__)
 
 constexpr size_t kTcbAlign = 16;
@@ -48,6 +65,13 @@ inline bool static_tls_offset(ptrdiff_t l_tls_offset, ptrdiff_t& offset) {
   if (l_tls_offset <= 0) return false;  // it has none yet, or the loader forces it to be dynamic
   offset = l_tls_offset;
   return true;
+}
+inline uintptr_t return_address(const ucontext_t* uc) { return uc->uc_mcontext.regs[30]; }
+inline bool is_system_call(uintptr_t at) { return *reinterpret_cast<uint32_t*>(at) == 0xd4000001; }  // svc #0
+inline uintptr_t called_before(uintptr_t back) {
+  auto* at = reinterpret_cast<const uint32_t*>(back) - 1;
+  if (!readable(at) || *at >> 26 != 0x25) return 0;  // bl
+  return reinterpret_cast<uintptr_t>(at) + static_cast<uintptr_t>(static_cast<intptr_t>(static_cast<int32_t>(*at << 6) >> 4));
 }
 
 #else
