@@ -43,7 +43,7 @@ WaitEnd wait_until(FiberRecord* me, const std::atomic<uint32_t>& flag, uint32_t 
 // A deadline that does not follow the realtime clock, never earlier than asked for.
 constexpr uint64_t plain_deadline(uint64_t deadline_ns) { return deadline_ns >= kNever - 1 ? kNever : (deadline_ns + 1) & ~kFollowsRealtime; }
 // The same, so long from now; kNever stays what it is.
-inline uint64_t deadline_after(uint64_t ns) {
+inline uint64_t deadline_in(uint64_t ns) {
   uint64_t deadline;
   return ns == kNever || __builtin_add_overflow(now_ns(), ns, &deadline) ? kNever : plain_deadline(deadline);
 }

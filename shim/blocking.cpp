@@ -71,7 +71,7 @@ bool take_disk_turn() {
       has_turn = true;
       break;
     }
-    if (!deadline) deadline = deadline_after(kTurn);
+    if (!deadline) deadline = deadline_in(kTurn);
     if (now_ns() >= deadline) {
       at_disk.fetch_add(1, std::memory_order_relaxed);
       has_turn = true;

@@ -120,7 +120,7 @@ long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsi
   // Those of what is no socket are of the number's last life that was one.
   bool socket = kind_of(fd, notes) & kSocket;
   uint64_t timeout = socket ? uint64_t{(events & EPOLLIN ? notes->receive : notes->send).load(std::memory_order_relaxed)} * 1'000'000 : 0;
-  uint64_t deadline = until && *until ? *until : timeout ? deadline_after(timeout) : kNever;
+  uint64_t deadline = until && *until ? *until : timeout ? deadline_in(timeout) : kNever;
   if (until) *until = deadline;
   for (;;) {
     PollEnd end;

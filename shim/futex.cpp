@@ -30,7 +30,7 @@ long futex_wait_here(uint32_t* word, uint32_t expected, clockid_t clock, const t
   const timespec* t = user_t ? &copy : nullptr;
   if (t && (!valid(*t) || t->tv_sec < 0)) return -EINVAL;
   FiberRecord* me = self();
-  uint64_t deadline = t && relative ? deadline_after(*t) : deadline_from(clock, t);
+  uint64_t deadline = t && relative ? deadline_in(*t) : deadline_from(clock, t);
   for (;;) {
     Waiter w;
     w.tag = bits;
@@ -101,7 +101,7 @@ long pi_lock(uint32_t* word, clockid_t clock, const timespec* user_t, IfOwned th
     if (then == IfOwned::Fails) return -EAGAIN;
     Waiter w;
     auto still = [&] { return fiberthread_user_load(word, &now) == 0 && now == expected; };
-    uint64_t look = deadline_after(kLook), deadline = deadline_from(clock, t);
+    uint64_t look = deadline_in(kLook), deadline = deadline_from(clock, t);
     WakeReason r = park(word, w, still, {"futex (PI)", word}, deadline < look ? deadline : look);
     if (r == WakeReason::Woken && w.token) return 0;  // handed over
     if (r == WakeReason::TimedOut && t && reached(clock, t)) return -ETIMEDOUT;

@@ -42,11 +42,11 @@ long unless_refused(long r) { return r == -ENOSYS || r == -EPERM ? kInKernel : r
 // Absolute; 0: no time at all. Timespecs are valid.
 uint64_t after_ms(int ms) {
   if (ms <= 0) return ms < 0 ? kNever : 0;
-  return deadline_after(static_cast<uint64_t>(ms) * 1'000'000);
+  return deadline_in(static_cast<uint64_t>(ms) * 1'000'000);
 }
 uint64_t after(const timespec* t) {
   if (!t) return kNever;
-  return t->tv_sec || t->tv_nsec ? deadline_after(*t) : 0;
+  return t->tv_sec || t->tv_nsec ? deadline_in(*t) : 0;
 }
 // What is left until then, for the kernel; null for kNever.
 timespec* left_until(uint64_t deadline, timespec& t) {

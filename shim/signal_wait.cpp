@@ -158,7 +158,7 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
   uint64_t wanted = words(*set) & ~kNeverBlocked, deadline = kNever;
   if (timeout) {
     if (!valid(*timeout) || timeout->tv_sec < 0) return static_cast<int>(with_errno(-EINVAL));
-    deadline = deadline_after(*timeout);
+    deadline = deadline_in(*timeout);
   }
   test_cancel();
   ThreadSignals& s = state_of(me);

@@ -54,7 +54,7 @@ int sleep_on_cpu_clock(FiberRecord* f, int flags, const timespec* t, timespec* l
     if (used >= until) return 0;
     // After its end the clock stands still.
     bool ended = f->id != id || f->done.load(std::memory_order_acquire);
-    uint64_t rest = until - used, deadline = ended ? kNever : deadline_after(rest > kLook ? rest : kLook);
+    uint64_t rest = until - used, deadline = ended ? kNever : deadline_in(rest > kLook ? rest : kLook);
     if (int e = sleep_and_test(deadline)) {
       if (left && !absolute) *left = {static_cast<time_t>(rest / kNsPerSec), static_cast<long>(rest % kNsPerSec)};
       return e;
@@ -89,7 +89,7 @@ FIBERTHREAD_EXPORT int clock_nanosleep(clockid_t clock, int flags, const timespe
       if (reached(clock, t)) return 0;
     }
   }
-  uint64_t deadline = deadline_after(*t);
+  uint64_t deadline = deadline_in(*t);
   int e = sleep_and_test(deadline);
   if (e && left) {
     uint64_t now = now_ns(), rest = deadline > now ? deadline - now : 0;

@@ -7,8 +7,8 @@ namespace {
 constexpr int64_t kFarSeconds = 4'000'000'000;  // 126 years, well inside 64 bits of nanoseconds
 }
 
-uint64_t deadline_after(const timespec& t) {
-  return t.tv_sec > kFarSeconds ? kNever : deadline_after(static_cast<uint64_t>(t.tv_sec * kNsPerSec + t.tv_nsec));
+uint64_t deadline_in(const timespec& t) {
+  return t.tv_sec > kFarSeconds ? kNever : deadline_in(static_cast<uint64_t>(t.tv_sec * kNsPerSec + t.tv_nsec));
 }
 
 uint64_t deadline_from(clockid_t clock, const timespec* t) {

@@ -18,7 +18,7 @@ inline bool is_wait_clock(clockid_t c) { return c == CLOCK_REALTIME || c == CLOC
 // if the clock is not set. kNever if it is too far away to come (or t is null).
 uint64_t deadline_from(clockid_t clock, const timespec* t);
 // The time that is `t`, a valid timespec, from now. kNever if that is too far away to come.
-uint64_t deadline_after(const timespec& t);
+uint64_t deadline_in(const timespec& t);
 // Does `clock` show `t` or later? To be asked once the deadline has passed.
 bool reached(clockid_t clock, const timespec* t);
 

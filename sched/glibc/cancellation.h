@@ -60,6 +60,4 @@ bool libc_wait_probed(const ucontext_t* uc);
 // libc finds the request. By the thread itself, or in a handler on top of it. Returns true if so.
 bool libc_end_wait(void* tcb, ucontext_t* uc);
 
-// In the child of a fork.
-
 }  // namespace fiberthread

@@ -217,7 +217,7 @@ FIBERTHREAD_API int fiberthread_cord_receive(void** value, uint64_t timeout_ns) 
     free(m);
     return 0;
   }
-  switch (fiberthread::wait(r, {"message", c}, plain_deadline(deadline_after(timeout_ns)), kInterruptEnd)) {
+  switch (fiberthread::wait(r, {"message", c}, deadline_in(timeout_ns), kInterruptEnd)) {
     case WakeReason::TimedOut: return ETIMEDOUT;
     case WakeReason::Interrupted: return ECANCELED;
     default: break;

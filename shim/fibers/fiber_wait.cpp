@@ -78,7 +78,7 @@ using namespace fiberthread;
 FIBERTHREAD_EXPORT int fiberthread_yield(void) { return yield_until(kNever, "yield"); }
 
 FIBERTHREAD_EXPORT int fiberthread_yield_timeout(uint64_t timeout_ns) {
-  return yield_until(timeout_ns ? deadline_after(timeout_ns) : 0, "yield (timed)");
+  return yield_until(timeout_ns ? deadline_in(timeout_ns) : 0, "yield (timed)");
 }
 
 FIBERTHREAD_EXPORT int fiberthread_wakeup(fiberthread_t fiber) {
@@ -101,7 +101,7 @@ FIBERTHREAD_EXPORT int fiberthread_sleep(uint64_t timeout_ns) {
   static const std::atomic<uint32_t> never{0};
   FiberRecord* me = self();
   if (in_cord_callback()) return EPERM;
-  uint64_t deadline = timeout_ns ? deadline_after(timeout_ns) : 0;
+  uint64_t deadline = timeout_ns ? deadline_in(timeout_ns) : 0;
   if (timeout_ns == 0) fiberthread::yield();
   for (;;) {
     if (ended_by_cancel(me)) return ECANCELED;
@@ -145,5 +145,5 @@ FIBERTHREAD_EXPORT int fiberthread_set_joinable(fiberthread_t fiber, int joinabl
 FIBERTHREAD_EXPORT int fiberthread_join(fiberthread_t fiber, void** result) { return fiberthread::join(fiber, result, kNever); }
 
 FIBERTHREAD_EXPORT int fiberthread_join_timeout(fiberthread_t fiber, void** result, uint64_t timeout_ns) {
-  return fiberthread::join(fiber, result, deadline_after(timeout_ns));
+  return fiberthread::join(fiber, result, deadline_in(timeout_ns));
 }

@@ -344,7 +344,7 @@ bool JobQueue::withdraw(Task& t) {
 }
 
 int JobQueueInside::wait(Task& t, void** result, uint64_t timeout_ns, uint32_t interrupts) {
-  uint64_t deadline = plain_deadline(deadline_after(timeout_ns));
+  uint64_t deadline = deadline_in(timeout_ns);
   for (;;) {
     uint32_t s = t.state_.load(std::memory_order_acquire) & 3;
     if (s == Task::kDone) {
