@@ -1,5 +1,6 @@
 // Cancellation of threads that wait in system calls of libc's own: at any moment of the call, while it ends by itself, from and in
 // handlers, and of threads that libc has made.
+// Above 500 lines, because its parts share one table of calls.
 // libs: -lrt
 #include <aio.h>
 #include <assert.h>

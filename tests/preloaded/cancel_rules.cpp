@@ -1,4 +1,5 @@
 // What a thread's end does, case by case: when a request acts, what runs in which order, what join gets.
+// Above 500 lines, because all cases tell what ran by the same objects, handlers and keys.
 #include <assert.h>
 #include <atomic>
 #include <errno.h>
@@ -364,9 +365,65 @@ void* stop(void*) {
   for (;;) pause();
 }
 
-}  // namespace
+// Twice, after the end, and at once: often before it runs.
+void cancels_early_and_late() {
+  *story = 0;
+  pthread_t t;
+  pthread_create(&t, nullptr, stop, nullptr);
+  int a = pthread_cancel(t), b = pthread_cancel(t);
+  usleep(20000);
+  int c = pthread_cancel(t);
+  printf("twice: %d %d %d %s\n", a, b, c, result_of(t));
+  pthread_create(&t, nullptr, [](void*) -> void* { return (void*)5; }, nullptr);
+  usleep(20000);
+  printf("of an ended one: %d", pthread_cancel(t));
+  printf(" %s\n", result_of(t));
+  int n = 0;
+  for (int i = 0; i < 200; i++) {
+    pthread_create(&t, nullptr, never_started, nullptr);
+    pthread_cancel(t);
+    n += !strcmp(result_of(t), "cancelled");
+    *story = 0;
+  }
+  printf("at once: %d of 200\n", n > 0);
+}
 
-int main() {
+// Two at the same thread, which cancels a third.
+void cancels_in_a_chain() {
+  pthread_t t;
+  static pthread_t third;
+  pthread_create(&third, nullptr, stop, nullptr);
+  pthread_create(&t, nullptr, [](void*) -> void* {
+    pthread_cleanup_push([](void*) { pthread_cancel(third); }, nullptr);
+    for (;;) pause();
+    pthread_cleanup_pop(0);
+  }, nullptr);
+  pthread_t c1, c2;
+  auto cancel = [](void* p) -> void* { return (void*)(long)pthread_cancel(*(pthread_t*)p); };
+  pthread_create(&c1, nullptr, cancel, &t);
+  pthread_create(&c2, nullptr, cancel, &t);
+  pthread_join(c1, nullptr);
+  pthread_join(c2, nullptr);
+  printf("chain: %s", result_of(t));
+  printf(" %s\n", result_of(third));
+}
+
+// A joiner that is cancelled leaves its thread joinable.
+void cancels_a_joiner() {
+  pthread_t t;
+  static pthread_t target;
+  static sem_t let_go;
+  sem_init(&let_go, 0, 0);
+  pthread_create(&target, nullptr, [](void*) -> void* { sem_wait(&let_go); return (void*)6; }, nullptr);
+  pthread_create(&t, nullptr, [](void*) -> void* { pthread_join(target, nullptr); return nullptr; }, nullptr);
+  usleep(2000);
+  pthread_cancel(t);
+  printf("cancelled joiner: %s", result_of(t));
+  sem_post(&let_go);
+  printf(" %s\n", result_of(target));
+}
+
+void each_in_a_thread() {
   run("self, deferred", self_deferred);
   run("settings", settings);
   run("disabled, sleeps", disabled_sleeps, true);
@@ -390,59 +447,10 @@ int main() {
   run("many keys", many_keys);
   run("thread_local sets a key", local_with_key);
   run("key makes a thread_local", key_makes_local);
+}
 
-  {
-    // Twice, and after the end.
-    *story = 0;
-    pthread_t t;
-    pthread_create(&t, nullptr, stop, nullptr);
-    int a = pthread_cancel(t), b = pthread_cancel(t);
-    usleep(20000);
-    int c = pthread_cancel(t);
-    printf("twice: %d %d %d %s\n", a, b, c, result_of(t));
-    pthread_create(&t, nullptr, [](void*) -> void* { return (void*)5; }, nullptr);
-    usleep(20000);
-    printf("of an ended one: %d", pthread_cancel(t));
-    printf(" %s\n", result_of(t));
-    // At once, often before it runs.
-    int n = 0;
-    for (int i = 0; i < 200; i++) {
-      pthread_create(&t, nullptr, never_started, nullptr);
-      pthread_cancel(t);
-      n += !strcmp(result_of(t), "cancelled");
-      *story = 0;
-    }
-    printf("at once: %d of 200\n", n > 0);
-    // Two at the same thread, which cancels a third.
-    static pthread_t third;
-    pthread_create(&third, nullptr, stop, nullptr);
-    pthread_create(&t, nullptr, [](void*) -> void* {
-      pthread_cleanup_push([](void*) { pthread_cancel(third); }, nullptr);
-      for (;;) pause();
-      pthread_cleanup_pop(0);
-    }, nullptr);
-    pthread_t c1, c2;
-    auto cancel = [](void* p) -> void* { return (void*)(long)pthread_cancel(*(pthread_t*)p); };
-    pthread_create(&c1, nullptr, cancel, &t);
-    pthread_create(&c2, nullptr, cancel, &t);
-    pthread_join(c1, nullptr);
-    pthread_join(c2, nullptr);
-    printf("chain: %s", result_of(t));
-    printf(" %s\n", result_of(third));
-    // A joiner that is cancelled leaves its thread joinable.
-    static pthread_t target;
-    static sem_t let_go;
-    sem_init(&let_go, 0, 0);
-    pthread_create(&target, nullptr, [](void*) -> void* { sem_wait(&let_go); return (void*)6; }, nullptr);
-    pthread_create(&t, nullptr, [](void*) -> void* { pthread_join(target, nullptr); return nullptr; }, nullptr);
-    usleep(2000);
-    pthread_cancel(t);
-    printf("cancelled joiner: %s", result_of(t));
-    sem_post(&let_go);
-    printf(" %s\n", result_of(target));
-    // From main, of main: in a child.
-  }
-
+// What ends the process.
+void ends_of_the_process() {
   in_child("catch without rethrow", [] {
     pthread_t t;
     pthread_create(&t, nullptr, [](void*) -> void* {
@@ -484,6 +492,9 @@ int main() {
     pthread_join(t, nullptr);
     _exit(1);
   });
+}
+
+void main_is_cancelled() {
   in_child("main cancelled", [] {
     static pthread_t self = pthread_self();
     atexit([] { fputs("main cancelled: atexit\n", stdout); fflush(stdout); });
@@ -516,6 +527,9 @@ int main() {
     open("/dev/null", O_RDONLY);
     pthread_cleanup_pop(0);
   });
+}
+
+void main_exits() {
   in_child("main exits, alone", [] {
     atexit([] { fputs("main exits, alone: atexit\n", stdout); fflush(stdout); });
     pthread_exit((void*)3);
@@ -546,5 +560,17 @@ int main() {
     fflush(stdout);
     _exit(0);
   });
+}
+
+}  // namespace
+
+int main() {
+  each_in_a_thread();
+  cancels_early_and_late();
+  cancels_in_a_chain();
+  cancels_a_joiner();
+  ends_of_the_process();
+  main_is_cancelled();
+  main_exits();
   return 0;
 }
