@@ -166,7 +166,7 @@ int timed_lock(Mutex& m, clockid_t clock, const timespec* t) {
   if (int e = owned_already(m, me, kind, EDEADLK); e >= 0) return e;
   if (!m.word.try_lock(me)) {
     if (!valid(*t)) return EINVAL;
-    while (!m.word.lock_until(me, deadline_from(clock, t)))
+    while (!m.word.try_lock_until(me, deadline_from(clock, t)))
       if (reached(clock, t)) return ETIMEDOUT;
   }
   return acquired(m, me, kind);

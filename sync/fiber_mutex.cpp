@@ -25,7 +25,7 @@ static_assert(alignof(FiberRecord) > 1);
 
 void FiberMutex::lock() { lock(self()); }
 bool FiberMutex::try_lock() { return try_lock(self()); }
-bool FiberMutex::lock_until(uint64_t deadline_ns) { return lock_until(self(), plain_deadline(deadline_ns)); }
+bool FiberMutex::try_lock_until(uint64_t deadline_ns) { return try_lock_until(self(), plain_deadline(deadline_ns)); }
 void FiberMutex::unlock() { unlock(self()); }
 
 bool FiberMutex::lock_slow(FiberRecord* me, uint64_t deadline, uint64_t token) {

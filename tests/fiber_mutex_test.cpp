@@ -43,7 +43,7 @@ void excludes(int threads, int kernel, int count) {
           while (!m.try_lock()) yield();
           break;
         case 1:
-          while (!m.lock_until(now_ns() + random(50'000))) {}
+          while (!m.try_lock_until(now_ns() + random(50'000))) {}
           break;
         default:
           m.lock();
@@ -99,7 +99,7 @@ Test(fiber_mutex, waiter_that_comes_as_it_changes_hands_is_not_lost, .timeout = 
 void gives_up(FiberMutex& m) {
   for (uint64_t ms : {0, 1, 15}) {
     uint64_t deadline = now_ns() + ms * kMs;
-    cr_assert(!m.lock_until(deadline));
+    cr_assert(!m.try_lock_until(deadline));
     cr_assert(now_ns() >= deadline);
     cr_assert_neq(m.owner(), self());
   }
@@ -115,7 +115,7 @@ Test(fiber_mutex, gives_up_in_time_but_not_early) {
   }
   cr_assert_eq(queued(&m), 0u);
   m.unlock();  // with the bit left over
-  cr_assert(m.lock_until(0));  // tries at least once
+  cr_assert(m.try_lock_until(0));  // tries at least once
   m.unlock();
 }
 
@@ -131,7 +131,7 @@ Test(fiber_mutex, those_behind_one_that_gives_up_are_not_forgotten, .timeout = 2
       for (int r = 0; r < 3000; r++) {
         bool patient = i % 2;
         if (patient) m.lock();
-        else if (!m.lock_until(now_ns() + random(20'000))) continue;
+        else if (!m.try_lock_until(now_ns() + random(20'000))) continue;
         if (random(4) == 0) yield();
         m.unlock();
       }

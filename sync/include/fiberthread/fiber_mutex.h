@@ -17,7 +17,7 @@ namespace fiberthread {
 struct FiberRecord;
 
 // Lockable as the C++ standard has it ([thread.req.lockable]): fits std::lock_guard, std::unique_lock, std::condition_variable_any. All
-// members: fibers, bound fibers and foreign threads; not in signal handlers that may interrupt the owner. lock() and lock_until() may
+// members: fibers, bound fibers and foreign threads; not in signal handlers that may interrupt the owner. lock() and try_lock_until() may
 // park; the others never do. Whoever is its owner last may destroy it.
 class FiberMutex {
  public:
@@ -35,7 +35,7 @@ class FiberMutex {
   FIBERTHREAD_API void lock();
   FIBERTHREAD_API bool try_lock();
   // Gives up at `deadline_ns` on CLOCK_MONOTONIC and returns false. Tries at least once. Not ended by cancellation.
-  FIBERTHREAD_API bool lock_until(uint64_t deadline_ns);
+  FIBERTHREAD_API bool try_lock_until(uint64_t deadline_ns);
   // Whoever holds it; unlocking a free one does nothing.
   FIBERTHREAD_API void unlock();
 
@@ -53,7 +53,7 @@ class FiberMutex {
   void lock(FiberRecord* me) {
     if (__builtin_expect(!try_lock(me), 0)) lock_slow(me, kForever, 0);
   }
-  bool lock_until(FiberRecord* me, uint64_t deadline_ns) { return try_lock(me) || lock_slow(me, deadline_ns, 0); }
+  bool try_lock_until(FiberRecord* me, uint64_t deadline_ns) { return try_lock(me) || lock_slow(me, deadline_ns, 0); }
   void unlock(FiberRecord* me) {
     uint64_t mine = value(me);
     if (__builtin_expect(!word_.compare_exchange_strong(mine, 0, std::memory_order_release, std::memory_order_relaxed), 0))
