@@ -93,6 +93,35 @@ std::string how_ended(int status) {
   return WIFEXITED(status) ? "exit status " + std::to_string(WEXITSTATUS(status)) : "signal " + std::to_string(WTERMSIG(status));
 }
 
+void put_result(Side (&sides)[2], double made) {
+  const Result &nptl = sides[0].first, &fibers = sides[1].first;
+  auto line = [&](const char* what, double a, double b, const char* format) {
+    char left[32], right[32];
+    snprintf(left, sizeof left, format, a);
+    snprintf(right, sizeof right, format, b);
+    printf("%-16s%12s%12s%10.2f\n", what, left, right, b > 0 ? a / b : 0);
+  };
+  printf("%-16s%12s%12s%10s\n", "", "NPTL", "fibers", "ratio");
+  double a = sides[0].median(sides[0].wall), b = sides[1].median(sides[1].wall);
+  line("time, median", a, b, "%.4f s");
+  line("time, best", sides[0].at(0), sides[1].at(0), "%.4f s");
+  line("CPU time", sides[0].median(sides[0].cpu), sides[1].median(sides[1].cpu), "%.4f s");
+  line("peak memory", static_cast<double>(nptl.peak_kb) / 1024, static_cast<double>(fibers.peak_kb) / 1024, "%.1f MB");
+  // What ends within the first look has had one at least.
+  line("kernel threads", std::max(nptl.most_threads, 1), std::max(fibers.most_threads, 1), "%.0f");
+  if (std::isfinite(made)) printf("%-16s%12s%12.0f\n", "fibers made", "", made);
+
+  // Noise: what lies between the quarters of either side's runs.
+  bool clear = sides[0].at(0.25) > sides[1].at(0.75) || sides[1].at(0.25) > sides[0].at(0.75);
+  printf("\nverdict: ");
+  // A process without threads, or one that does not come to its end, says nothing.
+  bool none = std::isfinite(made) ? made == 0 : nptl.most_threads <= 1;
+  if (none) puts("no threads were seen in it, so there is nothing to gain");
+  else if (!clear || std::fabs(a / b - 1) < 0.005) puts("no difference in time that stands out of the noise");
+  else if (a > b) printf("faster on fibers: %.2f times as fast, by the medians\n", a / b);
+  else printf("slower on fibers: %.2f of its speed on NPTL, by the medians\n", a / b);
+}
+
 int usage(FILE* to, int status) {
   fputs("usage: fiberthread compare [-r RUNS] [--] PROGRAM [ARGUMENT…]\n"
         "Runs it once with libc's threads and once with fibers; if output and exit status are the same, times both by hyperfine.\n"
@@ -169,31 +198,6 @@ int main_compare(int argc, char** argv) {
   for (int i = 0; i < runs; i++)
     for (int k = 0; k < 2; k++)
       if (!time_once(sides[(i + k) % 2], command)) return kCannotRun;
-
-  auto line = [&](const char* what, double a, double b, const char* format) {
-    char left[32], right[32];
-    snprintf(left, sizeof left, format, a);
-    snprintf(right, sizeof right, format, b);
-    printf("%-16s%12s%12s%10.2f\n", what, left, right, b > 0 ? a / b : 0);
-  };
-  printf("%-16s%12s%12s%10s\n", "", "NPTL", "fibers", "ratio");
-  double a = sides[0].median(sides[0].wall), b = sides[1].median(sides[1].wall);
-  line("time, median", a, b, "%.4f s");
-  line("time, best", sides[0].at(0), sides[1].at(0), "%.4f s");
-  line("CPU time", sides[0].median(sides[0].cpu), sides[1].median(sides[1].cpu), "%.4f s");
-  line("peak memory", static_cast<double>(nptl.peak_kb) / 1024, static_cast<double>(fibers.peak_kb) / 1024, "%.1f MB");
-  // What ends within the first look has had one at least.
-  line("kernel threads", std::max(nptl.most_threads, 1), std::max(fibers.most_threads, 1), "%.0f");
-  if (std::isfinite(made)) printf("%-16s%12s%12.0f\n", "fibers made", "", made);
-
-  // Noise: what lies between the quarters of either side's runs.
-  bool clear = sides[0].at(0.25) > sides[1].at(0.75) || sides[1].at(0.25) > sides[0].at(0.75);
-  printf("\nverdict: ");
-  // A process without threads, or one that does not come to its end, says nothing.
-  bool none = std::isfinite(made) ? made == 0 : nptl.most_threads <= 1;
-  if (none) puts("no threads were seen in it, so there is nothing to gain");
-  else if (!clear || std::fabs(a / b - 1) < 0.005) puts("no difference in time that stands out of the noise");
-  else if (a > b) printf("faster on fibers: %.2f times as fast, by the medians\n", a / b);
-  else printf("slower on fibers: %.2f of its speed on NPTL, by the medians\n", a / b);
+  put_result(sides, made);
   return 0;
 }

@@ -85,6 +85,79 @@ void put_stack(Output& out, const Target& target, Symbols& symbols, Shown& s, co
 
 bool belongs(uint64_t address, const FiberSeen& f) { return address > f.stack_low && address <= f.stack_high; }
 
+// Who has the thread pointer of a fiber runs it, whatever its state says, unless its stack is another one's already: then it
+// was stopped between the two.
+void take_registers(Target& target, Symbols& symbols, const std::vector<KernelThread>& threads, const std::vector<WorkerSeen>& workers,
+                    std::vector<Shown>& all, bool stacks, bool full) {
+  std::vector<const FiberSeen*> stacks_by_address;
+  for (auto& s : all) stacks_by_address.push_back(&s.fiber);
+  std::sort(stacks_by_address.begin(), stacks_by_address.end(), [](auto* a, auto* b) { return a->stack_low < b->stack_low; });
+  auto owner_of = [&](uint64_t sp) -> const FiberSeen* {
+    auto s = std::upper_bound(stacks_by_address.begin(), stacks_by_address.end(), sp,
+                              [](uint64_t a, const FiberSeen* f) { return a <= f->stack_low; });
+    return s != stacks_by_address.begin() && belongs(sp, **--s) ? *s : nullptr;
+  };
+  std::map<uint64_t, const KernelThread*> by_pointer;
+  for (auto& t : threads) by_pointer[t.thread_pointer] = &t;
+  size_t copies = 0;
+  for (auto& s : all) {
+    FiberSeen& f = s.fiber;
+    for (auto& w : workers)
+      if (f.state == State::Running && w.running == f.record) s.tid = w.tid;
+    if (f.kernel) s.tid = target.pid();
+    const KernelThread* on = nullptr;
+    if (auto t = by_pointer.find(f.tp); f.tp && t != by_pointer.end()) on = t->second;
+    for (auto& t : threads)
+      if (f.kernel && f.main && t.tid == target.pid()) on = &t;
+    if (on && !f.kernel) {
+      const FiberSeen* whose = owner_of(on->registers.value[kStackPointer]);
+      if (whose && whose != &f) on = nullptr;
+    }
+    if (on) {
+      s.registers = on->registers;
+      s.tid = on->tid;
+      if (stacks) unwind(symbols, s);
+    } else if (f.sp && (f.state != State::Running || !threads.empty())) {
+      s.registers = target.saved_registers(f);
+      s.frozen = true;
+      if (stacks && !target.is_core() && copies < kCopies) {
+        copy_stack(target, s, full ? kCopies : kCopy);
+        copies += s.copied.size();
+      }
+    }
+  }
+}
+
+void put_shown(Output& out, Target& target, Symbols& symbols, Shown& s, const DumpOptions& o, bool stacks, uint64_t now) {
+  FiberSeen& f = s.fiber;
+  FiberView v;
+  v.who = {f.id, f.name, f.main};
+  v.start = reinterpret_cast<const void*>(f.start);
+  v.state = f.state;
+  v.bound = f.bound;
+  v.tid = static_cast<uint64_t>(s.tid);
+  v.preempted = f.preempted;
+  FiberSeen owner;
+  std::string file, object;
+  if (f.state == State::Parked) {
+    v.wait = target.wait_of(f, owner);
+    v.waited_ns = now > f.since ? now - f.since : 0;
+    v.at_least = target.is_core();
+    v.file = (file = target.text(f.file)).c_str();
+    v.line = static_cast<uint64_t>(f.line);
+  }
+  put_fiber(out, v);
+  if (!stacks) return;
+  if (v.wait.object && !v.wait.for_its_end && !(object = symbols.variable(reinterpret_cast<uint64_t>(v.wait.object))).empty())
+    out.begin() << "    " << v.wait.object << " is " << object.c_str() << "\n";
+  if (s.frozen) {
+    if (target.is_core()) copy_stack(target, s, o.full ? kCopies : kCopy);
+    unwind(symbols, s);
+  }
+  put_stack(out, target, symbols, s, o);
+  s.frames = {};
+}
+
 int dump(const char* name, const DumpOptions& o) {
   auto fail = [&](const Trouble& t) {
     fprintf(stderr, "fiberthread: %s\n", t.c_str());
@@ -121,46 +194,8 @@ int dump(const char* name, const DumpOptions& o) {
   });
   size_t more = all.size() > o.most ? all.size() - o.most : 0;
   if (more) all.resize(o.most);
-  // Who has the thread pointer of a fiber runs it, whatever its state says, unless its stack is another one's already: then it
-  // was stopped between the two.
-  std::vector<const FiberSeen*> stacks_by_address;
-  for (auto& s : all) stacks_by_address.push_back(&s.fiber);
-  std::sort(stacks_by_address.begin(), stacks_by_address.end(), [](auto* a, auto* b) { return a->stack_low < b->stack_low; });
-  auto owner_of = [&](uint64_t sp) -> const FiberSeen* {
-    auto s = std::upper_bound(stacks_by_address.begin(), stacks_by_address.end(), sp,
-                              [](uint64_t a, const FiberSeen* f) { return a <= f->stack_low; });
-    return s != stacks_by_address.begin() && belongs(sp, **--s) ? *s : nullptr;
-  };
-  std::map<uint64_t, const KernelThread*> by_pointer;
-  for (auto& t : threads) by_pointer[t.thread_pointer] = &t;
   std::vector<WorkerSeen> workers = target.workers();
-  size_t copies = 0;
-  for (auto& s : all) {
-    FiberSeen& f = s.fiber;
-    for (auto& w : workers)
-      if (f.state == State::Running && w.running == f.record) s.tid = w.tid;
-    if (f.kernel) s.tid = target.pid();
-    const KernelThread* on = nullptr;
-    if (auto t = by_pointer.find(f.tp); f.tp && t != by_pointer.end()) on = t->second;
-    for (auto& t : threads)
-      if (f.kernel && f.main && t.tid == target.pid()) on = &t;
-    if (on && !f.kernel) {
-      const FiberSeen* whose = owner_of(on->registers.value[kStackPointer]);
-      if (whose && whose != &f) on = nullptr;
-    }
-    if (on) {
-      s.registers = on->registers;
-      s.tid = on->tid;
-      if (stacks) unwind(symbols, s);
-    } else if (f.sp && (f.state != State::Running || !threads.empty())) {
-      s.registers = target.saved_registers(f);
-      s.frozen = true;
-      if (stacks && !target.is_core() && copies < kCopies) {
-        copy_stack(target, s, o.full ? kCopies : kCopy);
-        copies += s.copied.size();
-      }
-    }
-  }
+  take_registers(target, symbols, threads, workers, all, stacks, o.full);
   target.resume();
 
   Output out(o.report ? 2 : 1, o.report ? "fiberthread: " : "", o.report ? 500 : -1);
@@ -174,35 +209,7 @@ int dump(const char* name, const DumpOptions& o) {
   }
   if (!not_stopped.empty()) out.begin() << "no stacks of those that run: " << not_stopped.c_str() << "\n";
   if (!remark.empty()) out.begin() << remark.c_str() << "\n";
-  for (auto& s : all) {
-    FiberSeen& f = s.fiber;
-    FiberView v;
-    v.who = {f.id, f.name, f.main};
-    v.start = reinterpret_cast<const void*>(f.start);
-    v.state = f.state;
-    v.bound = f.bound;
-    v.tid = static_cast<uint64_t>(s.tid);
-    v.preempted = f.preempted;
-    FiberSeen owner;
-    std::string file, object;
-    if (f.state == State::Parked) {
-      v.wait = target.wait_of(f, owner);
-      v.waited_ns = now > f.since ? now - f.since : 0;
-      v.at_least = target.is_core();
-      v.file = (file = target.text(f.file)).c_str();
-      v.line = static_cast<uint64_t>(f.line);
-    }
-    put_fiber(out, v);
-    if (!stacks) continue;
-    if (v.wait.object && !v.wait.for_its_end && !(object = symbols.variable(reinterpret_cast<uint64_t>(v.wait.object))).empty())
-      out.begin() << "    " << v.wait.object << " is " << object.c_str() << "\n";
-    if (s.frozen) {
-      if (target.is_core()) copy_stack(target, s, o.full ? kCopies : kCopy);
-      unwind(symbols, s);
-    }
-    put_stack(out, target, symbols, s, o);
-    s.frames = {};
-  }
+  for (auto& s : all) put_shown(out, target, symbols, s, o, stacks, now);
   if (more) out.begin() << "… and " << more << " more\n";
   return 0;
 }

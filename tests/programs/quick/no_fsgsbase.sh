@@ -11,9 +11,10 @@ gcc -O2 -w -pthread -o "$TMP/raw_filter" "$src/raw_filter.c" || fail "gcc failed
 ours=$LIBRARY
 LIBRARY="$TMP/no_fsgsbase.so $ours"
 LD_PRELOAD=$TMP/no_fsgsbase.so "$BUILD/fiberthread" doctor | grep -q '^  -    FSGSBASE' || fail "doctor says nothing of it"
-for program in filter_own filter_traps own_thread process_fork process_exec signals_stack signals_unwind tls; do
+for program in filter_own filter_traps own_thread process_fork signals_stack signals_unwind tls; do
   compare 1 "$BUILD/tests/preloaded/$program"
 done
+compare 0 "$BUILD/tests/preloaded/process_exec" # none of its processes lives to tell of its fibers
 
 # Seen before the first thread: threads are NPTL's.
 LD_PRELOAD=$LIBRARY FIBERTHREAD_VERBOSE=1 "$TMP/raw_filter" before >"$TMP/out" 2>"$TMP/err" || fail "filter before the first thread: status $?"
