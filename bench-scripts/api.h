@@ -14,9 +14,9 @@
 
 struct Case {
   const char* name;
-  double (*run)();      // returns the nanoseconds of one operation
-  double goal = 0;      // of this library, in ns; 0: none
-  int cpus = 0;         // to run on, and so the number of workers; 0: all
+  double (*run)();        // returns the nanoseconds of one operation
+  double goal = 0;        // of this library, in ns; 0: none
+  int cpus = 0;           // to run on, and so the number of workers; 0: all
   const char* what = "";  // one operation is
 
   struct Register;
@@ -35,10 +35,13 @@ struct Case::Register {
 #define BENCH_NAME(n) BENCH_JOIN(bench_, n)
 // CASE("name", function, .goal = 100, .cpus = 1, .what = "…");  what is only needed in api_*.cpp
 #define CASE(title, function, ...) \
-  static Case::Register BENCH_NAME(__COUNTER__){Case{.name = title, .run = function __VA_OPT__(, ) __VA_ARGS__}}
+  static Case::Register BENCH_NAME(__COUNTER__) { \
+    Case { .name = title, .run = function __VA_OPT__(, ) __VA_ARGS__ } \
+  }
 
 inline uint64_t bench_now() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
 // batch(n) does n operations. Called once to warm up, and then for a tenth of a second.

@@ -126,13 +126,17 @@ double barrier_8() {
   });
 }
 
-CASE("channel-unbuffered", [] { return send_receive(0); }, .goal = 100, .cpus = 1, .what = "a value from one fiber to another, without room");
+CASE(
+    "channel-unbuffered", [] { return send_receive(0); }, .goal = 100, .cpus = 1,
+    .what = "a value from one fiber to another, without room");
 CASE("channel-buffered", [] { return send_receive(128); }, .goal = 30, .cpus = 1, .what = "the same with room for 128");
 CASE("channel-unbuffered-cpus", [] { return send_receive(0); }, .what = "a value from one fiber to another, without room, on all CPUs");
 CASE("channel-buffered-cpus", [] { return send_receive(128); }, .what = "the same with room for 128");
 CASE("channel-4x4-cpus", send_receive_4x4, .what = "the same with four senders and four receivers");
 CASE("channel-alone", send_receive_alone, .what = "a send and a receive by the same fiber");
-CASE("select-8", [] { return select_8(0); }, .goal = 400, .cpus = 1, .what = "a select over eight channels without room, and the send to one of them");
+CASE(
+    "select-8", [] { return select_8(0); }, .goal = 400, .cpus = 1,
+    .what = "a select over eight channels without room, and the send to one of them");
 CASE("select-8-buffered", [] { return select_8(1); }, .goal = 400, .cpus = 1, .what = "the same with room for one in each");
 CASE("select-8-default", select_8_default, .what = "a select over eight channels, none of them ready, with default");
 CASE("fifo-mutex-uncontended", lock_unlock<Mutex>, .what = "lock and unlock of a Mutex");

@@ -21,7 +21,8 @@ int main(int argc, char** argv) {
   socklen_t size = sizeof address;
   int one = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
   signal(SIGPIPE, SIG_IGN);
-  if (listener < 0 || bind(listener, (struct sockaddr*)&address, size) || listen(listener, 4096) || getsockname(listener, (struct sockaddr*)&address, &size))
+  if (listener < 0 || bind(listener, (struct sockaddr*)&address, size) || listen(listener, 4096) ||
+      getsockname(listener, (struct sockaddr*)&address, &size))
     fail("echo_epoll");
   printf("%d\n", ntohs(address.sin_port));
   fflush(stdout);

@@ -83,7 +83,8 @@ int main(int argc, char** argv) {
     struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
     if (epoll_ctl(ep, EPOLL_CTL_ADD, c->fd, &e)) fail("epoll_ctl");
   }
-  uint64_t start = now_ns(), warm = start + seconds * 0.2e9, end = start + seconds * 1e9, now = start, count = 0, all = 0, sum = 0, most = 0;
+  uint64_t start = now_ns(), warm = start + seconds * 0.2e9, end = start + seconds * 1e9, now = start, count = 0, all = 0, sum = 0,
+           most = 0;
   double connected = (start - begin) / 1e9;
   for (int i = 0; i < n; i++) request(&connections[i], now_ns());
   while (now < end) {
@@ -119,7 +120,8 @@ int main(int argc, char** argv) {
     }
   }
   if (!count) return 1;
-  printf("rate=%.1f p50_us=%.1f p99_us=%.1f p999_us=%.1f max_us=%.1f mean_us=%.1f connect_s=%.3f requests=%.0f\n", count / (seconds * 0.8), percentile(count, 0.5),
-         percentile(count, 0.99), percentile(count, 0.999), (double)most, (double)sum / count, connected, (double)all);
+  printf("rate=%.1f p50_us=%.1f p99_us=%.1f p999_us=%.1f max_us=%.1f mean_us=%.1f connect_s=%.3f requests=%.0f\n", count / (seconds * 0.8),
+         percentile(count, 0.5), percentile(count, 0.99), percentile(count, 0.999), (double)most, (double)sum / count, connected,
+         (double)all);
   return 0;
 }

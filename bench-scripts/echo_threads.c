@@ -29,7 +29,8 @@ int main(void) {
   socklen_t size = sizeof address;
   int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
   signal(SIGPIPE, SIG_IGN);
-  if (listener < 0 || bind(listener, (struct sockaddr*)&address, size) || listen(listener, 4096) || getsockname(listener, (struct sockaddr*)&address, &size)) {
+  if (listener < 0 || bind(listener, (struct sockaddr*)&address, size) || listen(listener, 4096) ||
+      getsockname(listener, (struct sockaddr*)&address, &size)) {
     perror("echo_threads");
     return 1;
   }

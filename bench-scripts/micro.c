@@ -26,16 +26,16 @@
 
 // ---- what the cases share ----
 
-static long size;           // threads, in most cases
-static const char* word;    // what followed the case, as it is
+static long size;         // threads, in most cases
+static const char* word;  // what followed the case, as it is
 
 static _Noreturn void fail(const char* what, int error) {
   fprintf(stderr, "micro: %s%s%s\n", what, error ? ": " : "", error ? strerror(error) : "");
   exit(1);
 }
-#define CHECK(call)                             \
-  do {                                          \
-    int error_ = (call);                        \
+#define CHECK(call) \
+  do { \
+    int error_ = (call); \
     if (error_) fail(#call, error_ < 0 ? errno : error_); \
   } while (0)
 
@@ -44,10 +44,8 @@ static _Noreturn void cannot(long threads, const char* why) {
   static atomic_flag said = ATOMIC_FLAG_INIT;
   if (atomic_flag_test_and_set(&said))
     for (;;) pause();
-  if (threads)
-    printf("cannot (%ld k)\n", threads / 1000);
-  else
-    printf("cannot (memory)\n");
+  if (threads) printf("cannot (%ld k)\n", threads / 1000);
+  else printf("cannot (memory)\n");
   fflush(stdout);
   fprintf(stderr, "micro: no more than %ld threads: %s\n", threads, why);
   _exit(3);
@@ -199,7 +197,7 @@ static void create_many(void) {
 struct node {
   long first, leaves, result;
 };
-static long alive_limit;  // 0: they are no kernel threads
+static long alive_limit;           // 0: they are no kernel threads
 static void look_at_limit(void) {  // one at a time: creators that do not wait would go far beyond it meanwhile
   static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
   static long calls;
@@ -598,8 +596,7 @@ static void work(void) {
   join_all(t, size);
   double s = seconds_since(start) - measuring_ns / 1e9;
   printf("s=%.4f first_us=%.1f mb=%.2f own_mb=%.2f result=%.0f\n", s, first,
-         (at_half_time.own + kernel_growth(before, at_half_time)) / 1024.0, at_half_time.own / 1024.0,
-         (double)(work_result & 0xffffffff));
+         (at_half_time.own + kernel_growth(before, at_half_time)) / 1024.0, at_half_time.own / 1024.0, (double)(work_result & 0xffffffff));
 }
 
 // ---- starting a process ----

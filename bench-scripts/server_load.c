@@ -55,7 +55,8 @@ static struct text load(const char* path) {
   t.bytes = malloc(t.size + 1);
   if (fread(t.bytes, 1, t.size, f) != t.size) fail(path);
   fclose(f);
-  for (char* m = t.bytes; t.marked < kMarks && (m = memmem(m, t.bytes + t.size - m, "######", kMark)); m += kMark) t.marks[t.marked++] = m - t.bytes;
+  for (char* m = t.bytes; t.marked < kMarks && (m = memmem(m, t.bytes + t.size - m, "######", kMark)); m += kMark)
+    t.marks[t.marked++] = m - t.bytes;
   char* body = t.size > 5 && !memcmp(t.bytes, "HTTP/", 5) ? memmem(t.bytes, t.size, "\r\n\r\n", 4) : NULL;
   if (body) t.compared = body - t.bytes;
   return t;
@@ -90,7 +91,7 @@ static void go_on_sending(struct connection* c) {
   const char* bytes = text_for(t, c->number);
   while (c->sent < t->size) {
     ssize_t k = write(c->fd, bytes + c->sent, t->size - c->sent);
-    if (k < 0 && errno == EAGAIN) return;  // EPOLLOUT comes
+    if (k < 0 && errno == EAGAIN) return;                          // EPOLLOUT comes
     if (k < 0 && (errno == EPIPE || errno == ECONNRESET)) return;  // to be read
     if (k < 0) fail("write");
     c->sent += k;
@@ -185,6 +186,7 @@ int main(int argc, char** argv) {
     fprintf(stderr, "server_load: no answer after the warm-up\n");
     return 1;
   }
-  printf("rate=%.1f p50_us=%.1f p99_us=%.1f max_us=%.1f requests=%ld reopened=%ld\n", count / (seconds * 0.8), percentile(count, 0.5), percentile(count, 0.99), (double)most, (long)all, opened - n);
+  printf("rate=%.1f p50_us=%.1f p99_us=%.1f max_us=%.1f requests=%ld reopened=%ld\n", count / (seconds * 0.8), percentile(count, 0.5),
+         percentile(count, 0.99), (double)most, (long)all, opened - n);
   return 0;
 }

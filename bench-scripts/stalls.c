@@ -24,12 +24,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(what)                                             \
-  do {                                                          \
-    if (!(what)) {                                              \
+#define CHECK(what) \
+  do { \
+    if (!(what)) { \
       fprintf(stderr, "stalls: %s: %s\n", #what, strerror(errno)); \
-      exit(1);                                                  \
-    }                                                           \
+      exit(1); \
+    } \
   } while (0)
 
 enum { kHeld = 10 * 1000 * 1000, kMost = 100000 };
@@ -106,7 +106,9 @@ static void* falls_asleep(void* p) {
   else ((volatile char*)pages)[i * page_size] = 1;
   return p;
 }
-static int earlier(const void* a, const void* b) { return (*(const uint64_t*)a > *(const uint64_t*)b) - (*(const uint64_t*)a < *(const uint64_t*)b); }
+static int earlier(const void* a, const void* b) {
+  return (*(const uint64_t*)a > *(const uint64_t*)b) - (*(const uint64_t*)a < *(const uint64_t*)b);
+}
 
 int main(int argc, char** argv) {
   kind = argc > 1 ? argv[1] : "fgets";
@@ -144,7 +146,7 @@ int main(int argc, char** argv) {
   waitpid(child, NULL, 0);
   qsort(wake_delay, samples, sizeof *wake_delay, earlier);
   qsort(late, late_count, sizeof *late, earlier);
-  printf("wake_us=%.0f wake_max_us=%.0f late_us=%.0f late_max_us=%.0f\n", wake_delay[samples * 99 / 100] / 1e3, wake_delay[samples - 1] / 1e3,
-         late[late_count * 99 / 100] / 1e3, late[late_count - 1] / 1e3);
+  printf("wake_us=%.0f wake_max_us=%.0f late_us=%.0f late_max_us=%.0f\n", wake_delay[samples * 99 / 100] / 1e3,
+         wake_delay[samples - 1] / 1e3, late[late_count * 99 / 100] / 1e3, late[late_count - 1] / 1e3);
   return 0;
 }

@@ -10,9 +10,18 @@
 
 using namespace fiberthread;
 
-#define ADDRESS(name, variable) {name, {.address = &(variable)}}
-#define NUMBER(name, n) {name, {.number = (n)}}
-#define OFFSET(name, type, field) {name, {.number = offsetof(type, field)}}
+#define ADDRESS(name, variable) \
+  { \
+    name, { .address = &(variable) } \
+  }
+#define NUMBER(name, n) \
+  { \
+    name, { .number = (n) } \
+  }
+#define OFFSET(name, type, field) \
+  { \
+    name, { .number = offsetof(type, field) } \
+  }
 #define SAVED(register, number) OFFSET("frame." #register, SavedFrame, register),
 
 // Who reads strings of these knows their values.
@@ -26,7 +35,7 @@ constexpr DebugEntry fiberthread_debug_layout[] = {
     // The first fiber, which may have no block: where it is said. List of workers: where its head is, linked by worker.next.
     ADDRESS("main_fiber", main_fiber),
     ADDRESS("workers", worker_list),
-    ADDRESS("recent_ns", recent_ns),  // CLOCK_MONOTONIC as of sysmon's last look
+    ADDRESS("recent_ns", recent_ns),         // CLOCK_MONOTONIC as of sysmon's last look
     ADDRESS("spawned", statistics.spawned),  // by kernel threads that are no workers; likewise:
     ADDRESS("ended", statistics.ended),
     ADDRESS("handovers", statistics.handovers),
@@ -50,8 +59,8 @@ constexpr DebugEntry fiberthread_debug_layout[] = {
     OFFSET("record.tp", FiberRecord, context.tp),  // the thread pointer, always
     OFFSET("record.state", FiberRecord, state),    // 4 bytes, State
     OFFSET("record.kernel", FiberRecord, kernel),
-    OFFSET("record.id", FiberRecord, id),          // 4 bytes
-    OFFSET("record.name", FiberRecord, name),      // 16 bytes, zero-terminated if shorter
+    OFFSET("record.id", FiberRecord, id),      // 4 bytes
+    OFFSET("record.name", FiberRecord, name),  // 16 bytes, zero-terminated if shorter
     OFFSET("record.start", FiberRecord, start),
     OFFSET("record.tcb", FiberRecord, tcb),
     OFFSET("record.block", FiberRecord, block),
@@ -67,14 +76,14 @@ constexpr DebugEntry fiberthread_debug_layout[] = {
     OFFSET("record.owner", FiberRecord, reason.owner),
     OFFSET("record.file", FiberRecord, reason.file),
     OFFSET("record.line", FiberRecord, reason.line),
-    OFFSET("record.since", FiberRecord, since),    // 8 bytes, CLOCK_MONOTONIC
+    OFFSET("record.since", FiberRecord, since),  // 8 bytes, CLOCK_MONOTONIC
 
     // The frame at record.sp: registers by their usual names, where the fiber goes on, and what its stack pointer will be above it.
     OFFSET("frame.pc", SavedFrame, FIBERTHREAD_SAVED_PC),
     NUMBER("frame.size", sizeof(SavedFrame)),
     FIBERTHREAD_SAVED_REGISTERS(SAVED)
 
-    OFFSET("worker.next", Worker, all_next),
+        OFFSET("worker.next", Worker, all_next),
     OFFSET("worker.tid", Worker, tid),                // 4 bytes
     OFFSET("worker.kernel_tid", Worker, kernel_tid),  // 4 bytes; 0 once its thread has ended, but for the initial one
     OFFSET("worker.initial", Worker, initial),

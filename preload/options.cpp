@@ -36,7 +36,8 @@ bool in_list(const char* list, const char* word, size_t length, uint64_t& place)
 bool read_number(const char* s, const char* end, uint64_t& n) {
   if (s == end) return false;
   for (n = 0; s != end; s++)
-    if (*s < '0' || *s > '9' || __builtin_mul_overflow(n, uint64_t{10}, &n) || __builtin_add_overflow(n, uint64_t(*s - '0'), &n)) return false;
+    if (*s < '0' || *s > '9' || __builtin_mul_overflow(n, uint64_t{10}, &n) || __builtin_add_overflow(n, uint64_t(*s - '0'), &n))
+      return false;
   return true;
 }
 

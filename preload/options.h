@@ -9,8 +9,8 @@ namespace fiberthread {
 
 struct Form {
   enum Kind { Flag, Number, Size, Choice, Words, Text } kind;
-  uint64_t low = 0, high = 0;      // of a flag: `high` is its default
-  const char* values = nullptr;    // divided by | or commas; what a text stands for
+  uint64_t low = 0, high = 0;    // of a flag: `high` is its default
+  const char* values = nullptr;  // divided by | or commas; what a text stands for
 };
 constexpr Form flag(bool fallback) { return {Form::Flag, 0, fallback, "0|1"}; }
 constexpr Form number(uint64_t low, uint64_t high) { return {Form::Number, low, high, "N"}; }
@@ -20,8 +20,8 @@ constexpr Form words(const char* values) { return {Form::Words, 0, 0, values}; }
 constexpr Form text(const char* what) { return {Form::Text, 0, 0, what}; }
 
 struct OptionRow {
-  const char* name;      // of the variable, behind FIBERTHREAD_
-  const char* option;    // of the launcher, or null
+  const char* name;    // of the variable, behind FIBERTHREAD_
+  const char* option;  // of the launcher, or null
   char letter;
   Form form;
   const char* fallback;  // the default, in words

@@ -31,7 +31,8 @@ bool cord_admit(CordRecord* c, FiberRecord* f) {
   Busy busy;
   SpinGuard guard(c->lock);
   Worker* none = nullptr;
-  if (c->ended || !f->bound.compare_exchange_strong(none, c->worker.load(std::memory_order_acquire), std::memory_order_acq_rel)) return false;
+  if (c->ended || !f->bound.compare_exchange_strong(none, c->worker.load(std::memory_order_acquire), std::memory_order_acq_rel))
+    return false;
   c->fibers++;
   FiberRecord*& bucket = c->by_id[f->id % CordRecord::kBuckets];
   f->cord_next = bucket;

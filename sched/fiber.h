@@ -32,9 +32,9 @@ enum class State : uint32_t { Created, Queued, Running, Parked, Done };
 
 // Why a fiber waits; for dumps and deadlock reports. All strings are literals.
 struct ParkReason {
-  const char* what;                // "mutex", "cond", "join", "sleep", …
-  const void* object = nullptr;    // address of the thing waited on
-  const FiberRecord* owner = nullptr;    // who holds it, where known
+  const char* what;                    // "mutex", "cond", "join", "sleep", …
+  const void* object = nullptr;        // address of the thing waited on
+  const FiberRecord* owner = nullptr;  // who holds it, where known
   const char* file = __builtin_FILE();
   int line = __builtin_LINE();
 };
@@ -62,81 +62,81 @@ constexpr uint64_t kFollowsRealtime = 1;
 
 struct alignas(64) FiberRecord {
   // Touched by every switch.
-  Context context;                       // valid while off its stack
+  Context context;  // valid while off its stack
   std::atomic<State> state{State::Created};
   std::atomic<uint32_t> pending_unpark{0};  // latch: an unpark came while RUNNING or QUEUED
-  Worker* worker = nullptr;              // who runs it; meaningful while RUNNING, stable under Busy
+  Worker* worker = nullptr;                 // who runs it; meaningful while RUNNING, stable under Busy
   // A bound fiber's own worker. Set once in its life, by itself or under join_lock; it moves there when it is next queued.
   std::atomic<Worker*> bound{nullptr};
-  FiberRecord* queue_next = nullptr;           // link of inbox, global queue and free lists
-  FiberRecord* cord_next = nullptr;            // link of its cord's registry
-  uint64_t sigmask = 0;                  // kernel's format; what the worker's kernel mask must be while it runs
+  FiberRecord* queue_next = nullptr;  // link of inbox, global queue and free lists
+  FiberRecord* cord_next = nullptr;   // link of its cord's registry
+  uint64_t sigmask = 0;               // kernel's format; what the worker's kernel mask must be while it runs
   std::atomic<uint32_t> interrupts{0};
-  std::atomic<uint32_t> preempted{0};    // times in a row, without parking in between
-  std::atomic<uint32_t> in_place{0};     // times in a row, where it was stopped the time before
+  std::atomic<uint32_t> preempted{0};  // times in a row, without parking in between
+  std::atomic<uint32_t> in_place{0};   // times in a row, where it was stopped the time before
   uintptr_t stopped_pc = 0, stopped_sp = 0;
-  uint32_t calls = 0;                    // of take_turns()
+  uint32_t calls = 0;  // of take_turns()
   // Does it go on for long after it woke another? When the wake-up that is being timed was, or 0; how many until the next one that is;
   // how many times in a row it did, 2 at most.
   uint64_t woke_at = 0;
   uint8_t until_timed = 0, went_on = 0;
 
   // Identity.
-  bool kernel = false;                   // a kernel thread, not scheduled by us
-  bool is_main = false;                  // fiber 0
-  bool in_libc = false;                  // preempted with its pc inside libc: goes in front
-  uint8_t blocked = 0;                   // times that its worker lost the slot to a blocking call
-  uint32_t id = 0;                       // the virtual tid of a fiber
+  bool kernel = false;   // a kernel thread, not scheduled by us
+  bool is_main = false;  // fiber 0
+  bool in_libc = false;  // preempted with its pc inside libc: goes in front
+  uint8_t blocked = 0;   // times that its worker lost the slot to a blocking call
+  uint32_t id = 0;       // the virtual tid of a fiber
   char name[16] = {};
   void* (*start)(void*) = nullptr;
   void* arg = nullptr;
   void* result = nullptr;
-  void* entry = nullptr;                 // sched_prepare()
+  void* entry = nullptr;  // sched_prepare()
 
   // Memory; see memory/block.h. A block is kept with its record as long as both live.
-  char* block = nullptr;                 // lowest address, of the guard
+  char* block = nullptr;  // lowest address, of the guard
   size_t block_size = 0;
-  void* tcb = nullptr;                   // the thread control block: libc's handle of the thread
-  char* stack_low = nullptr;             // usable bounds of the stack in use (the user's own, if one was given)
+  void* tcb = nullptr;        // the thread control block: libc's handle of the thread
+  char* stack_low = nullptr;  // usable bounds of the stack in use (the user's own, if one was given)
   char* stack_high = nullptr;
-  stack_t alternate{};                   // for signal handlers, as the program set it; no size: none
+  stack_t alternate{};  // for signal handlers, as the program set it; no size: none
   size_t guard_size = 0;
-  uint16_t chunk = 0;                    // that the block is in
+  uint16_t chunk = 0;  // that the block is in
   bool user_stack = false;
 
   // Waiting.
   ParkReason reason{};
-  uint64_t since = 0;                    // recent_ns() when it last parked
+  uint64_t since = 0;  // recent_ns() when it last parked
   // While there is a trace: cycles() when it last left a worker; and the word for what it waits for, if the trace lacks the end of that.
   uint64_t traced_at = 0;
   uint32_t traced_wait = 0;
   std::atomic<CallWait*> called_by{nullptr};  // who runs on when this one first waits, yields or ends; see sched_call()
-  std::atomic<uint64_t> cpu{0};          // CPU time that it was given, see accounting.h
-  std::atomic<uint64_t> cpu_seen{0};     // the most that another was told of it
-  std::atomic<uint32_t> kernel_word{0};  // futex of a kernel thread's park
-  uint32_t queued = 0;                   // waits by which others may find its stack: it must not be unwound out of them
-  uint32_t queued_below = 0;             // those that the program's innermost handler has interrupted
-  uint32_t clock_seen = 0;               // clock_settings when its last deadline with kFollowsRealtime was computed; 0: never
+  std::atomic<uint64_t> cpu{0};               // CPU time that it was given, see accounting.h
+  std::atomic<uint64_t> cpu_seen{0};          // the most that another was told of it
+  std::atomic<uint32_t> kernel_word{0};       // futex of a kernel thread's park
+  uint32_t queued = 0;                        // waits by which others may find its stack: it must not be unwound out of them
+  uint32_t queued_below = 0;                  // those that the program's innermost handler has interrupted
+  uint32_t clock_seen = 0;                    // clock_settings when its last deadline with kFollowsRealtime was computed; 0: never
 
   // Join-lock protocol (life/join.h).
   SpinLock join_lock;
   std::atomic<uint32_t> done{0};
-  std::atomic<bool> valid{false};        // its handle may be used: born, and neither joined nor ended detached
+  std::atomic<bool> valid{false};  // its handle may be used: born, and neither joined nor ended detached
   bool detached = false;
-  FiberRecord* joiner = nullptr;         // set under its own join_lock and that of the joiner, who has just looked at his own
+  FiberRecord* joiner = nullptr;  // set under its own join_lock and that of the joiner, who has just looked at his own
   // If its kernel thread has something to give up that only its end gives up: that one and its tid. Join waits for it.
   Worker* leaves_with = nullptr;
   uint32_t leaves_tid = 0;
 
-  bool calling = false;                  // it is in sched_call(): its waits there do not end a call of itself
+  bool calling = false;  // it is in sched_call(): its waits there do not end a call of itself
 
   // Handles and wake-ups of whoever gives out handles, and why waits of this fiber shall end.
-  uint32_t serial = 0;                   // tells the fibers apart that have had this record, one after the other
-  std::atomic<uint32_t> woken{0};        // serial + 1: it has a wake-up that no yield has taken yet
-  std::atomic<uint32_t> fresh{0};        // 0, or one of the above
-  bool end_asked = false;                // by end_waits_of(). This and the next two under join_lock
-  bool end_held = false;                 // kInterruptEnd stays clear for now
-  uint32_t end_reasons = 0;              // how many reasons there are to set it
+  uint32_t serial = 0;             // tells the fibers apart that have had this record, one after the other
+  std::atomic<uint32_t> woken{0};  // serial + 1: it has a wake-up that no yield has taken yet
+  std::atomic<uint32_t> fresh{0};  // 0, or one of the above
+  bool end_asked = false;          // by end_waits_of(). This and the next two under join_lock
+  bool end_held = false;           // kInterruptEnd stays clear for now
+  uint32_t end_reasons = 0;        // how many reasons there are to set it
 
   // Room for the embedder. It zeroes it at a fiber's birth; a kernel thread's is zero when that is adopted. `sched` does not look inside.
   alignas(16) unsigned char room[192] = {};

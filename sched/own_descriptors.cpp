@@ -9,7 +9,7 @@ namespace fiberthread {
 
 namespace {
 std::atomic<int> process{0};
-std::atomic<std::atomic<int>*> own[32];  // where their numbers are
+std::atomic<std::atomic<int>*> own[32];   // where their numbers are
 std::atomic<int> lowest_own{0x7fffffff};  // none of them has ever been below
 
 void keep(std::atomic<int>& in, int fd) {

@@ -34,10 +34,10 @@ namespace {
 // what we believe of it are one. To believe wrongly that a number is not registered does no harm (EEXIST).
 struct alignas(64) Descriptor {
   SpinLock lock;
-  uint8_t again = 0;                   // events that epoll must be asked for anew at each wait: edges may be missing
-  std::atomic<bool> odd{false};        // an event of this life was for more than data or room
-  uint16_t registered = 0;             // what epoll reports; 0: not registered
-  std::atomic<uint64_t> seen{0};       // life << 32 | events; changed under the lock
+  uint8_t again = 0;              // events that epoll must be asked for anew at each wait: edges may be missing
+  std::atomic<bool> odd{false};   // an event of this life was for more than data or room
+  uint16_t registered = 0;        // what epoll reports; 0: not registered
+  std::atomic<uint64_t> seen{0};  // life << 32 | events; changed under the lock
   std::atomic<PollItem*> first{nullptr};
   PollItem* last = nullptr;
   PollNotes notes;
@@ -103,7 +103,8 @@ int open_epoll() {
 uint8_t asked_again(int fd) {
   int type = 0;
   uint32_t size = sizeof type;
-  if (raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size)) == 0) return type == SOCK_STREAM ? uint8_t{0} : uint8_t{EPOLLOUT};
+  if (raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size)) == 0)
+    return type == SOCK_STREAM ? uint8_t{0} : uint8_t{EPOLLOUT};
   struct stat s;
   return raw_syscall(SYS_fstat, fd, arg(&s)) == 0 && S_ISFIFO(s.st_mode) ? 0 : kAll;
 }
@@ -427,7 +428,8 @@ void poll_sleep(PollEvents& events, uint64_t deadline) {
   } else {
     uint64_t now = now_ns(), left = deadline > now ? deadline - now : 0;
     timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
-    n = no_pwait2.load(std::memory_order_relaxed) ? -ENOSYS : raw_syscall(SYS_epoll_pwait2, ep, arg(events.all), kPollEvents, arg(&t), 0, 8);
+    n = no_pwait2.load(std::memory_order_relaxed) ? -ENOSYS
+                                                  : raw_syscall(SYS_epoll_pwait2, ep, arg(events.all), kPollEvents, arg(&t), 0, 8);
     if (refused(n)) {  // as exact by two calls
       no_pwait2.store(true, std::memory_order_relaxed);
       pollfd p{ep, POLLIN, 0};

@@ -61,9 +61,9 @@ void poll_nudge(int fd);
 
 // Several at once. On the stack of who waits, or wherever it stays until the call returns.
 struct PollItem {
-  int fd = -1;          // negative ones are passed over
+  int fd = -1;  // negative ones are passed over
   uint32_t events = 0;
-  PollSeen seen{};      // by poll_seen(), before the try
+  PollSeen seen{};  // by poll_seen(), before the try
   bool exclusive = false;
 
   // The poller's.
@@ -109,13 +109,13 @@ struct PollEvents {
   int n = 0;
   epoll_event all[kPollEvents];
 };
-bool poll_active();                     // there is something to look at
+bool poll_active();  // there is something to look at
 // Busy, or worker context. True if it has made a fiber runnable.
 bool poll_look();
 // Sleeps until there are events, poll_wake(), or the deadline.
 void poll_sleep(PollEvents& events, uint64_t deadline_ns);
 bool poll_dispatch(const PollEvents& events);
-void poll_wake();                       // ends the watcher's sleep
-int poll_descriptor();                  // epoll's own, which is readable when there are events; -1 without
+void poll_wake();       // ends the watcher's sleep
+int poll_descriptor();  // epoll's own, which is readable when there are events; -1 without
 
 }  // namespace fiberthread

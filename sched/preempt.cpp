@@ -195,7 +195,8 @@ void tick(ucontext_t* uc, bool sleeper = false) {
   }
   if (sleeper) {
     f->in_libc = false;
-    f->preempted.store(f->preempted.load(std::memory_order_relaxed) | 4, std::memory_order_relaxed);  // as a hog: in one line with all others
+    f->preempted.store(f->preempted.load(std::memory_order_relaxed) | 4,
+                       std::memory_order_relaxed);  // as a hog: in one line with all others
   } else if (code == Code::Reluctant) {
     // In front of the queue once, so that a lock it may hold is soon free; the next tick takes it to the tail. Always in
     // front, a few fibers that live in malloc would keep all others from running.
@@ -292,9 +293,7 @@ void install_kernel_handler(int sig, void (*handler)(int, siginfo_t*, void*), ke
   raw_syscall(SYS_rt_sigaction, sig, arg(&action), arg(old), sizeof action.mask);
 }
 
-void restore_kernel_handler(int sig, const kernel_handler& old) {
-  raw_syscall(SYS_rt_sigaction, sig, arg(&old), 0, sizeof old.mask);
-}
+void restore_kernel_handler(int sig, const kernel_handler& old) { raw_syscall(SYS_rt_sigaction, sig, arg(&old), 0, sizeof old.mask); }
 
 bool preempt_init() {
   install_kernel_handler(kPreemptSignal, on_signal);

@@ -140,9 +140,7 @@ class Inbox {
     return f;
   }
 
-  bool empty() const {
-    return !head_.load(std::memory_order_acquire) && !has_front_.load(std::memory_order_relaxed);
-  }
+  bool empty() const { return !head_.load(std::memory_order_acquire) && !has_front_.load(std::memory_order_relaxed); }
   void reset() {
     head_.store(nullptr, std::memory_order_relaxed);
     front_ = nullptr;

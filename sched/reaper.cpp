@@ -14,12 +14,12 @@ namespace fiberthread {
 namespace {
 
 constexpr uint64_t kTick = 100'000'000;
-constexpr unsigned kBatch = 16;           // groups of blocks
-constexpr unsigned kTrim = 16384;         // TCBs released after which libc is asked to give memory back
+constexpr unsigned kBatch = 16;    // groups of blocks
+constexpr unsigned kTrim = 16384;  // TCBs released after which libc is asked to give memory back
 
-std::atomic<uint32_t> work{0};     // futex: grows with each poke that the reaper shall see
+std::atomic<uint32_t> work{0};  // futex: grows with each poke that the reaper shall see
 std::atomic<bool> running{false};
-std::atomic<bool> awake{true};     // it looks again within a tick, or there is none
+std::atomic<bool> awake{true};  // it looks again within a tick, or there is none
 
 using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
 using Join = int (*)(pthread_t, void**);

@@ -12,8 +12,8 @@ namespace fiberthread {
 struct Statistics {
   std::atomic<uint64_t> spawned{0}, ended{0};  // by kernel threads that are no workers
   std::atomic<uint64_t> handovers{0}, polls{0};
-  std::atomic<uint64_t> fresh{0};              // births on memory that had no fiber before
-  std::atomic<uint64_t> peak{0};               // of live_fibers(), while statistics are asked for
+  std::atomic<uint64_t> fresh{0};  // births on memory that had no fiber before
+  std::atomic<uint64_t> peak{0};   // of live_fibers(), while statistics are asked for
   std::atomic<uint32_t> workers{0};
 };
 extern Statistics statistics;
@@ -36,8 +36,8 @@ struct Options {
   uint32_t workers = FIBERTHREAD_DEFAULT_WORKERS;  // 0: as many as CPUs
   SpawnPolicy spawn = SpawnPolicy::Adaptive;
   DeadlockPolicy deadlock = DeadlockPolicy::Report;
-  uint32_t preempt_us = 0;  // test aid, 0: at the kernel's tick
-  int dump_signal = 0;      // 0: none
+  uint32_t preempt_us = 0;                               // test aid, 0: at the kernel's tick
+  int dump_signal = 0;                                   // 0: none
   uint64_t stack_size = FIBERTHREAD_DEFAULT_STACK_SIZE;  // 0: what libc says
   Report statistics = Report::None;
   const char* refused = nullptr;  // why threads must be libc's, if that was found before the start
@@ -110,10 +110,10 @@ void kernel_record_each(bool (*visit)(FiberRecord*, void*), void* data);  // unt
 // Starts a kernel thread of the library's own that runs no fibers, with all signals but libc's two blocked: its tid, or -1. There
 // is one at most. No libc lock.
 int start_helper(void (*main)());
-void sysmon_set_mask(uint64_t mask);      // of the main fiber
+void sysmon_set_mask(uint64_t mask);  // of the main fiber
 // From now on, waits with kFollowsRealtime end when that clock is set. Cheap but the first time.
 void sysmon_watch_clock();
-void sysmon_clock_was_set();             // ends them
+void sysmon_clock_was_set();  // ends them
 // Has Embedder::on_sysmon() called soon. From any context, signal handlers too.
 void sysmon_call();
 constexpr uint64_t kIdleMask = ~(uint64_t{3} << (kPreemptSignal - 1) | kTrapSignal);  // all signals but libc's two, and that of traps

@@ -10,9 +10,7 @@ namespace fiberthread {
 
 class SpinLock {
  public:
-  bool try_lock() {
-    return !locked_.load(std::memory_order_relaxed) && !locked_.exchange(true, std::memory_order_acquire);
-  }
+  bool try_lock() { return !locked_.load(std::memory_order_relaxed) && !locked_.exchange(true, std::memory_order_acquire); }
   void lock() {
     while (!try_lock()) {
       for (int i = 0; locked_.load(std::memory_order_relaxed); i++) {

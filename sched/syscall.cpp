@@ -41,8 +41,6 @@ long futex_wait(const void* word, uint32_t expected, uint64_t deadline_ns, bool 
   return raw_syscall(SYS_futex, arg(word), op, expected, deadline_ns ? arg(&ts) : 0, 0, static_cast<long>(FUTEX_BITSET_MATCH_ANY));
 }
 
-long futex_wake(const void* word, int count) {
-  return raw_syscall(SYS_futex, arg(word), FUTEX_WAKE | FUTEX_PRIVATE_FLAG, count);
-}
+long futex_wake(const void* word, int count) { return raw_syscall(SYS_futex, arg(word), FUTEX_WAKE | FUTEX_PRIVATE_FLAG, count); }
 
 }  // namespace fiberthread

@@ -11,7 +11,9 @@
 namespace fiberthread {
 
 template <class T>
-inline long arg(T* p) { return reinterpret_cast<long>(p); }
+inline long arg(T* p) {
+  return reinterpret_cast<long>(p);
+}
 
 // The program's call, made in its place. A filter that traps it (SECCOMP_RET_TRAP) means the program's handler. To a call of our own
 // that is trapped, the embedder's handler of that signal answers -ENOSYS. It tells one from the other by is_own_syscall().

@@ -38,17 +38,17 @@ namespace {
 
 // A look costs what a switch of kernel threads costs. A worker that falls asleep is found within a tick, and loses its slot
 // if it is still asleep a little later.
-constexpr uint64_t kTick = 900'000;     // ns between looks while there is work
+constexpr uint64_t kTick = 900'000;  // ns between looks while there is work
 constexpr uint64_t kSecondLook = 100'000;
-constexpr uint64_t kOffCpu = 50'000;    // of a tick: so long a worker may lack the CPU unsuspected
-constexpr uint64_t kHotTick = 50'000;   // while something waits that an idle worker could run
-constexpr uint32_t kLinger = 40;        // ticks without news before it sleeps
+constexpr uint64_t kOffCpu = 50'000;       // of a tick: so long a worker may lack the CPU unsuspected
+constexpr uint64_t kHotTick = 50'000;      // while something waits that an idle worker could run
+constexpr uint32_t kLinger = 40;           // ticks without news before it sleeps
 constexpr uint64_t kRotation = 2'000'000;  // while the kernel refuses workers: so long one may sleep in it
-constexpr uint32_t kStuckLooks = 20;    // looks without a switch: the fiber cannot be stopped where it is
+constexpr uint32_t kStuckLooks = 20;       // looks without a switch: the fiber cannot be stopped where it is
 constexpr uint32_t kUnstoppableLooks = 5;  // as many where the kernel gives no timers
-constexpr uint32_t kGrowLooks = 2;      // looks with nothing but spinners on all slots, before there are more
-constexpr uint32_t kShrinkLooks = 100;  // looks with fewer spinners than slots, before there is one less
-constexpr uint32_t kMostGrowth = 4;     // times the base
+constexpr uint32_t kGrowLooks = 2;         // looks with nothing but spinners on all slots, before there are more
+constexpr uint32_t kShrinkLooks = 100;     // looks with fewer spinners than slots, before there is one less
+constexpr uint32_t kMostGrowth = 4;        // times the base
 
 // Futex word: how it sleeps, until wake_at. In ppoll it is ended by a signal that is blocked elsewhere.
 constexpr uint32_t kAwake = 0, kDeep = 1, kShort = 2, kInPoll = 4;
@@ -58,8 +58,8 @@ std::atomic<int> tid{0};
 std::atomic<uint64_t> wanted_mask{0};
 std::atomic<uint32_t> mask_version{0}, mask_done{0};
 std::atomic<uint32_t> called{0};
-std::atomic<int> proc_task{-1};         // /proc/self/task, opened before a chroot can hide it
-std::atomic<int> clock_timer{-1};       // a timerfd that is readable once CLOCK_REALTIME was set
+std::atomic<int> proc_task{-1};    // /proc/self/task, opened before a chroot can hide it
+std::atomic<int> clock_timer{-1};  // a timerfd that is readable once CLOCK_REALTIME was set
 std::atomic<bool> clock_watched{false};
 
 // /proc/self/task/THREAD/syscall of those asked about last, kept open: to open a file takes the lowest free number for an instant, and
@@ -173,9 +173,9 @@ struct Growth {
 } growth;
 
 struct Look {
-  bool queued;             // somebody waits for a slot
-  bool progress = false;   // a worker has switched since the last look
-  bool suspects = false;   // a worker sleeps, perhaps for long
+  bool queued;            // somebody waits for a slot
+  bool progress = false;  // a worker has switched since the last look
+  bool suspects = false;  // a worker sleeps, perhaps for long
 };
 
 void look_at(Worker* w, uint64_t now, Look& look) {
@@ -195,7 +195,8 @@ void look_at(Worker* w, uint64_t now, Look& look) {
     preempt_sleeper(w);
   }
   // Those that have no slot to lose may sleep as they like.
-  if (!look.queued || !__atomic_load_n(&w->slot, __ATOMIC_RELAXED) || !w->running.load(std::memory_order_relaxed) || w->revoked.load(std::memory_order_relaxed) == kTaken) {
+  if (!look.queued || !__atomic_load_n(&w->slot, __ATOMIC_RELAXED) || !w->running.load(std::memory_order_relaxed) ||
+      w->revoked.load(std::memory_order_relaxed) == kTaken) {
     w->seen_at = 0;
     return;
   }
@@ -263,13 +264,13 @@ bool clock_was_set() {
 // Sleeps until somebody stores kAwake, the time has come, the clock was set, or the poller has events.
 void sleep_in_poll(uint64_t until, bool on_poller) {
   bool has_timer = clock_watched.load(std::memory_order_relaxed) && !no_clock_timer.load(std::memory_order_relaxed);
-  pollfd p[] = {{has_timer ? clock_timer.load() : -1, POLLIN, 0},
-                {on_poller ? poll_descriptor() : -1, POLLIN, 0}};
+  pollfd p[] = {{has_timer ? clock_timer.load() : -1, POLLIN, 0}, {on_poller ? poll_descriptor() : -1, POLLIN, 0}};
   uint64_t now = now_ns(), left = until > now ? until - now : 0;
   timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
   uint64_t mask = wanted_mask.load(std::memory_order_relaxed) & ~kWake;
   if (asleep.load(std::memory_order_acquire) == kAwake) return;
-  if (raw_syscall(SYS_ppoll, arg(p), 2, until == kNever ? 0 : arg(&t), arg(&mask), 8) > 0 && p[0].revents && clock_was_set()) sysmon_clock_was_set();
+  if (raw_syscall(SYS_ppoll, arg(p), 2, until == kNever ? 0 : arg(&t), arg(&mask), 8) > 0 && p[0].revents && clock_was_set())
+    sysmon_clock_was_set();
 }
 
 void adopt_mask() {
@@ -413,7 +414,8 @@ void sysmon_main() {
       asleep.exchange(kShort | in_poll, std::memory_order_seq_cst);  // a short sleep that nobody needs to end, but for the mask
     }
     uint32_t s = asleep.load(std::memory_order_acquire);
-    if (s && !called.load(std::memory_order_seq_cst) && mask_version.load(std::memory_order_acquire) == mask_done.load(std::memory_order_relaxed)) {
+    if (s && !called.load(std::memory_order_seq_cst) &&
+        mask_version.load(std::memory_order_acquire) == mask_done.load(std::memory_order_relaxed)) {
       if (in_poll) sleep_in_poll(until, on_poller);
       else futex_wait(&asleep, s, until == kNever ? 0 : until);
     }

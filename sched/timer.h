@@ -24,7 +24,7 @@ class TimerWheel {
  public:
   // The caller holds a Busy or is in worker context, for all of these.
   void add(Timer& t);
-  void cancel(Timer& t);  // after it, nobody touches t
+  void cancel(Timer& t);   // after it, nobody touches t
   void run(uint64_t now);  // unparks what is due
   // Not later than the first deadline; kNever if there is none. May be early by the coarseness of the wheel.
   uint64_t next() const { return next_.load(std::memory_order_acquire); }

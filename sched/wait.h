@@ -19,8 +19,8 @@ enum class WaitEnd { Over, TimedOut, Interrupted, Ends };
 // this wait, FiberRecord::queued was counted up before, and wait_over() follows.
 inline constinit const std::atomic<uint32_t> kNoFlag{0};
 template <class Over, class Withdraw>
-WaitEnd wait_until(FiberRecord* me, const std::atomic<uint32_t>& flag, uint32_t expected, Over over, Withdraw withdraw, const ParkReason& reason,
-                   uint64_t deadline, uint32_t interrupts) {
+WaitEnd wait_until(FiberRecord* me, const std::atomic<uint32_t>& flag, uint32_t expected, Over over, Withdraw withdraw,
+                   const ParkReason& reason, uint64_t deadline, uint32_t interrupts) {
   bool late = passed(me, deadline);
   while (!over()) {
     // One that comes after this look sets the latch, with which park_if() returns.
@@ -41,7 +41,9 @@ WaitEnd wait_until(FiberRecord* me, const std::atomic<uint32_t>& flag, uint32_t 
 }
 
 // A deadline that does not follow the realtime clock, never earlier than asked for.
-constexpr uint64_t plain_deadline(uint64_t deadline_ns) { return deadline_ns >= kNever - 1 ? kNever : (deadline_ns + 1) & ~kFollowsRealtime; }
+constexpr uint64_t plain_deadline(uint64_t deadline_ns) {
+  return deadline_ns >= kNever - 1 ? kNever : (deadline_ns + 1) & ~kFollowsRealtime;
+}
 // The same, so long from now; kNever stays what it is.
 inline uint64_t deadline_in(uint64_t ns) {
   uint64_t deadline;

@@ -37,7 +37,7 @@ constexpr uint32_t kSpinUs = 20;  // a worker searches for so long before it sle
 struct alignas(64) Worker {
   Context context;  // worker context, while a fiber runs
   Slot* slot = nullptr;
-  struct CordRecord* cord = nullptr;         // it runs the fibers of that; changed by itself, while nobody can be woken there
+  struct CordRecord* cord = nullptr;  // it runs the fibers of that; changed by itself, while nobody can be woken there
   std::atomic<FiberRecord*> running{nullptr};
   void (*post)(Worker*, FiberRecord*) = nullptr;  // post-switch action on `previous`, run by what comes next
   FiberRecord* previous = nullptr;
@@ -51,11 +51,11 @@ struct alignas(64) Worker {
   // When the turn of the fiber that runs began, as end_turn() first saw it, at that heartbeat.
   uint32_t turn = 0;
   uint64_t turn_began = 0;
-  bool depth_first = false;            // the last that waited here was in a join: what was queued last comes first
-  std::atomic<bool> oldest_due{false}; // sysmon's: once, the oldest comes first all the same
-  uint64_t kernel_mask = 0;            // signal mask of the kernel thread
-  bool timer_added = false;            // since it last went on to another fiber
-  bool searching = false;              // counted in `searching`, run/idle.cpp
+  bool depth_first = false;             // the last that waited here was in a join: what was queued last comes first
+  std::atomic<bool> oldest_due{false};  // sysmon's: once, the oldest comes first all the same
+  uint64_t kernel_mask = 0;             // signal mask of the kernel thread
+  bool timer_added = false;             // since it last went on to another fiber
+  bool searching = false;               // counted in `searching`, run/idle.cpp
   // Free blocks of one class, and fibers' ids, without a lock; see memory/block.cpp.
   void* kept_class = nullptr;
   FiberRecord* kept = nullptr;
@@ -65,35 +65,35 @@ struct alignas(64) Worker {
   Slot* watched = nullptr;
   FiberRecord* watched_next = nullptr;
   uint32_t watched_heartbeat = 0;
-  uint64_t watched_since = 0;          // cycles()
-  uint32_t spin_us = kSpinUs;          // how long it searches before it sleeps
+  uint64_t watched_since = 0;  // cycles()
+  uint32_t spin_us = kSpinUs;  // how long it searches before it sleeps
 
   // Of a bound worker: it runs that fiber only, without a slot. Changed by itself.
   FiberRecord* bound = nullptr;
-  std::atomic<FiberRecord*> handed{nullptr};   // it, when it is runnable: its queue entry, so to say
-  bool initial = false;                  // the kernel thread that the process began with
-  bool tainted = false;                  // its kernel thread has got properties of its own: of no use to other fibers
-  std::atomic<bool> leaves{false};       // to end, once its fiber has
-  bool published = false;                // in the list of all
-  std::atomic<uint32_t> kernel_tid{0};   // cleared by the kernel when the thread is gone
+  std::atomic<FiberRecord*> handed{nullptr};  // it, when it is runnable: its queue entry, so to say
+  bool initial = false;                       // the kernel thread that the process began with
+  bool tainted = false;                       // its kernel thread has got properties of its own: of no use to other fibers
+  std::atomic<bool> leaves{false};            // to end, once its fiber has
+  bool published = false;                     // in the list of all
+  std::atomic<uint32_t> kernel_tid{0};        // cleared by the kernel when the thread is gone
   Worker* left_next = nullptr;
-  void* robust_list[3] = {};             // room for a list of robust mutexes, in the kernel's form, for when it ends
-  bool owes_its_end = false;             // somebody waits for those
-  int timer = -1;                        // of preemption, or its perf event's page
+  void* robust_list[3] = {};  // room for a list of robust mutexes, in the kernel's form, for when it ends
+  bool owes_its_end = false;  // somebody waits for those
+  int timer = -1;             // of preemption, or its perf event's page
   long sampling_page = 0;
 
-  std::atomic<uint64_t> cpu_mark{0};   // of its CPU clock, see accounting.h
-  uint64_t cpu_cycles = 0;             // cycles() then,
-  uint64_t cpu_looked = 0;             // and when that clock was last read
+  std::atomic<uint64_t> cpu_mark{0};  // of its CPU clock, see accounting.h
+  uint64_t cpu_cycles = 0;            // cycles() then,
+  uint64_t cpu_looked = 0;            // and when that clock was last read
   int32_t tid = 0;
-  std::atomic<uint64_t> poked{0};      // signals that were sent here for our own sake, and may be pending still; the embedder's
-  std::atomic<uint32_t> wake{0};       // futex: 1 = get up
+  std::atomic<uint64_t> poked{0};  // signals that were sent here for our own sake, and may be pending still; the embedder's
+  std::atomic<uint32_t> wake{0};   // futex: 1 = get up
   Worker* idle_next = nullptr;
   bool idle = false;                   // in the idle list; under the idle lock
   std::atomic<uint32_t> in_poller{0};  // sleeps there, not on `wake`
   char* stack = nullptr;
   size_t stack_size = 0;
-  char* signal_stack = nullptr;        // always installed
+  char* signal_stack = nullptr;  // always installed
   // Sysmon's own notes.
   uint32_t seen_heartbeat = 0, stuck_looks = 0;
   uint64_t seen_cpu = 0, seen_at = 0;
@@ -107,8 +107,8 @@ struct alignas(64) Worker {
   uint64_t switches = 0, parks = 0, steals = 0;
   std::atomic<uint64_t> preemptions{0};
   uint64_t polls = 0;
-  struct Watched* watch = nullptr;     // see watch.h
-  std::atomic<uint64_t> taken_at{0};   // cycles(), when its slot went to another because it slept; only while that is watched
+  struct Watched* watch = nullptr;    // see watch.h
+  std::atomic<uint64_t> taken_at{0};  // cycles(), when its slot went to another because it slept; only while that is watched
 };
 
 constexpr size_t kSignalStack = 256 * 1024;
@@ -136,15 +136,15 @@ extern std::atomic<bool> no_membarrier __attribute__((visibility("hidden")));
 // All kernel threads have passed a barrier since the call: what this one stored before they see from then on, or it sees what they stored.
 void barrier_everywhere();
 [[noreturn]] void worker_loop(Worker* w);
-void empty_free_slots();                // into the global queue, where who looks for work comes before he steals
-bool want_slots(uint32_t n);             // from now on there shall be n; false without memory
+void empty_free_slots();      // into the global queue, where who looks for work comes before he steals
+bool want_slots(uint32_t n);  // from now on there shall be n; false without memory
 uint32_t slots_wanted();
-uint32_t base_slots();                   // how many there are without growth
-uint32_t cpu_count();                    // that the process may use: by its affinity mask and its cgroup's quota
+uint32_t base_slots();  // how many there are without growth
+uint32_t cpu_count();   // that the process may use: by its affinity mask and its cgroup's quota
 
 bool take_free_slot(Worker* w);
 void hold_slot(Worker* w, Slot* s);
-void enqueue_woken(FiberRecord* f);            // where a woken or new fiber goes: in front, if that place is free
+void enqueue_woken(FiberRecord* f);  // where a woken or new fiber goes: in front, if that place is free
 void enqueue_round_robin(FiberRecord* f);
 // Leaves the fiber's stack; `post` is run for it by whatever comes next. Busy.
 // With `first`, that is what runs next: a fiber that is QUEUED, but in no queue. If it cannot run here it is queued.
@@ -152,15 +152,15 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
 // The caller of `me`, which is about to wait, may run on. By whoever has `me`.
 void release_caller(FiberRecord* me);
 void park_for(FiberRecord* me, FiberRecord* first);  // suspend(), as a wait that may end for no reason
-void arrive(FiberRecord* me);                  // the first thing on the fiber's stack after a switch to it
+void arrive(FiberRecord* me);                        // the first thing on the fiber's stack after a switch to it
 bool idle_slots();
 void wake_if_needed();
 Worker* start_worker(Slot* s, FiberRecord* bound = nullptr);  // null without memory or threads
 void get_up(Worker* w);
 extern std::atomic<uint32_t> helpers;
-[[noreturn]] void leave_worker(Worker* w);  // ends the kernel thread; in worker context
+[[noreturn]] void leave_worker(Worker* w);           // ends the kernel thread; in worker context
 bool handed_to_bound(FiberRecord* f, Worker* here);  // f is bound to another worker than `here`: it has it now
-bool hand_slot_to_spare(Slot* s);        // sysmon: the slot is held by nobody
+bool hand_slot_to_spare(Slot* s);                    // sysmon: the slot is held by nobody
 Slot** all_slots(uint32_t* count);
 extern std::atomic<Worker*> worker_list;  // all that there ever were, by Worker::all_next
 Worker* all_workers();
@@ -170,15 +170,14 @@ bool poll_watched();
 void poll_get_watcher();
 void poll_wake_again();
 bool work_queued();
-void balance_queues();                   // moves from long local queues to the global one: with all slots busy nobody steals
-uint32_t queued_count();                 // about; an inbox counts as one
+void balance_queues();    // moves from long local queues to the global one: with all slots busy nobody steals
+uint32_t queued_count();  // about; an inbox counts as one
 uint64_t next_timer();
 void run_timers(uint64_t now);
-void sysmon_prepare();                   // before its thread is made: a table of descriptors that is not shared grows at once
+void sysmon_prepare();  // before its thread is made: a table of descriptors that is not shared grows at once
 void sysmon_main();
-void sysmon_poke();                      // make sure that it is awake
-void sysmon_watch_timers();              // poke it if a timer is due before it wakes
+void sysmon_poke();          // make sure that it is awake
+void sysmon_watch_timers();  // poke it if a timer is due before it wakes
 int sysmon_tid();
-
 
 }  // namespace fiberthread

@@ -119,7 +119,9 @@ auto blocked_if(bool likely, Call call) {
 }
 
 template <class Call>
-auto blocked(Call call) { return blocked_if(true, call); }
+auto blocked(Call call) {
+  return blocked_if(true, call);
+}
 
 // For calls that the kernel never begins anew after a signal: our own ones do not end them.
 template <class Call>
@@ -255,7 +257,8 @@ FIBERTHREAD_EXPORT int getaddrinfo(const char* name, const char* service, const 
   bool asks = name && !(hints && hints->ai_flags & AI_NUMERICHOST) && !is_numeric(name);
   return blocked_if(asks, [&] { return REAL(getaddrinfo)(name, service, hints, result); });
 }
-FIBERTHREAD_EXPORT int getnameinfo(const sockaddr* address, socklen_t size, char* name, socklen_t name_size, char* service, socklen_t service_size, int flags) {
+FIBERTHREAD_EXPORT int getnameinfo(const sockaddr* address, socklen_t size, char* name, socklen_t name_size, char* service,
+                                   socklen_t service_size, int flags) {
   bool asks = name && !(flags & NI_NUMERICHOST);
   return blocked_if(asks, [&] { return REAL(getnameinfo)(address, size, name, name_size, service, service_size, flags); });
 }
@@ -274,7 +277,8 @@ FIBERTHREAD_EXPORT int gethostbyname2_r(const char* name, int family, hostent* h
 FIBERTHREAD_EXPORT hostent* gethostbyaddr(const void* address, socklen_t size, int family) {
   return blocked([&] { return REAL(gethostbyaddr)(address, size, family); });
 }
-FIBERTHREAD_EXPORT int gethostbyaddr_r(const void* address, socklen_t size, int family, hostent* h, char* buffer, size_t n, hostent** result, int* error) {
+FIBERTHREAD_EXPORT int gethostbyaddr_r(const void* address, socklen_t size, int family, hostent* h, char* buffer, size_t n,
+                                       hostent** result, int* error) {
   return blocked([&] { return REAL(gethostbyaddr_r)(address, size, family, h, buffer, n, result, error); });
 }
 

@@ -48,5 +48,4 @@ long file_call(Plain plain, Raw raw, Nowait nowait) {
   return with_errno(r);
 }
 
-
 }  // namespace fiberthread

@@ -44,8 +44,7 @@ Cancellation& state_of(FiberRecord* f) { return shim_share<Cancellation, 96, 112
 // libc's own functions. Theirs are called under a lock, and by handlers, so cancel_init() looks them up.
 LibcCancelCalls libc_calls() {
   constexpr static timespec kSecond = {1, 0};
-  return {REAL(pthread_setcancelstate), REAL(pthread_setcanceltype),
-          [](const sigset_t* mask) { REAL(ppoll)(nullptr, 0, &kSecond, mask); },
+  return {REAL(pthread_setcancelstate), REAL(pthread_setcanceltype), [](const sigset_t* mask) { REAL(ppoll)(nullptr, 0, &kSecond, mask); },
           [](const sigset_t* mask) { REAL(pselect)(0, nullptr, nullptr, nullptr, &kSecond, mask); }};
 }
 
@@ -74,9 +73,7 @@ bool is_asynchronous(FiberRecord* f) {
 
 bool cancel_due(FiberRecord* me) { return (is_asynchronous(me) || state_of(me).leaves) && cancel_pending(me); }
 
-bool cancel_due_at(FiberRecord* me, uintptr_t pc) {
-  return !in_wait(me) && cancel_pending(me) && (cancel_due(me) || libc_wait.holds(pc));
-}
+bool cancel_due_at(FiberRecord* me, uintptr_t pc) { return !in_wait(me) && cancel_pending(me) && (cancel_due(me) || libc_wait.holds(pc)); }
 
 void cancel_init() {
   libc_find_cancel_bits(libc_calls());
@@ -237,8 +234,7 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   // With cancellation off, the signal would only end calls that no handler lets go on, like poll(). Who turns it on looks at
   // the request afterwards.
   if (!f->kernel && !s.disabled.load(std::memory_order_seq_cst) && f->state.load(std::memory_order_seq_cst) == State::Running) {
-    if (Worker* w = __atomic_load_n(&f->worker, __ATOMIC_RELAXED))
-      raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), w->tid, kPreemptSignal);
+    if (Worker* w = __atomic_load_n(&f->worker, __ATOMIC_RELAXED)) raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), w->tid, kPreemptSignal);
   }
   return 0;
 }

@@ -44,7 +44,9 @@ void add_timer(int number, FiberRecord* f) {
     size_t i = timers_next.fetch_add(1, std::memory_order_relaxed) % kRoom;
     ThreadTimer& t = timers[i];
     int n = t.number.load(std::memory_order_relaxed);
-    if (n == -2 || (n >= 0 && t.pid == pid && t.fiber.load(std::memory_order_relaxed)) || !t.number.compare_exchange_strong(n, -2, std::memory_order_acquire)) continue;
+    if (n == -2 || (n >= 0 && t.pid == pid && t.fiber.load(std::memory_order_relaxed)) ||
+        !t.number.compare_exchange_strong(n, -2, std::memory_order_acquire))
+      continue;
     if (t.pid != pid) t.handing_over.store(0, std::memory_order_relaxed);  // those of the parent's threads
     t.pid = pid;
     t.id = f->id;
@@ -156,7 +158,8 @@ FIBERTHREAD_EXPORT int timer_create(clockid_t clock, struct sigevent* event, tim
     Worker* w = owner->bound.load(std::memory_order_acquire);
     if (w) clock = static_cast<clockid_t>(~static_cast<unsigned>(w->tid) << 3 | 6);
   }
-  FiberRecord* f = event && event->sigev_notify == SIGEV_THREAD_ID && event->_sigev_un._tid > 0 ? fiber_of_tid(event->_sigev_un._tid) : nullptr;
+  FiberRecord* f = event && event->sigev_notify == SIGEV_THREAD_ID && event->_sigev_un._tid > 0 ? fiber_of_tid(event->_sigev_un._tid)
+                                                                                                : nullptr;
   if (!is_ours(f)) return REAL(timer_create)(clock, event, timer);
   struct sigevent for_process = *event;
   for_process.sigev_notify = SIGEV_SIGNAL;

@@ -48,7 +48,8 @@ bool make_ring(Ring& r) {
     return false;
   }
   auto map = [&](size_t size, uint64_t at) {
-    long m = raw_syscall(SYS_mmap, 0, static_cast<long>(size), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, static_cast<long>(at));
+    long m = raw_syscall(SYS_mmap, 0, static_cast<long>(size), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd,
+                         static_cast<long>(at));
     if (m < 0 && m > -4096) return static_cast<char*>(nullptr);
     raw_syscall(SYS_madvise, m, static_cast<long>(size), MADV_DONTFORK);
     return reinterpret_cast<char*>(m);
@@ -56,7 +57,8 @@ bool make_ring(Ring& r) {
   // Without the first, results are elsewhere; without the second, the kernel would wait on a thread of its own.
   bool fits = p.features & IORING_FEAT_SINGLE_MMAP && p.features & IORING_FEAT_FAST_POLL;
   if (!fits) refused.store(true, std::memory_order_relaxed);
-  size_t sq = p.sq_off.array + p.sq_entries * sizeof(uint32_t), cq = p.cq_off.cqes + p.cq_entries * sizeof(io_uring_cqe), size = sq > cq ? sq : cq;
+  size_t sq = p.sq_off.array + p.sq_entries * sizeof(uint32_t), cq = p.cq_off.cqes + p.cq_entries * sizeof(io_uring_cqe),
+         size = sq > cq ? sq : cq;
   char* ring = fits ? map(size, IORING_OFF_SQ_RING) : nullptr;
   char* entries = ring ? map(p.sq_entries * sizeof(io_uring_sqe), IORING_OFF_SQES) : nullptr;
   if (!entries) {
@@ -104,7 +106,8 @@ long begin_in(Ring& r, int fd, const sockaddr* to, socklen_t size) {
       left++;
     }
     uint32_t unseen = r.sq_tail->load(std::memory_order_relaxed) - r.sq_head->load(std::memory_order_acquire);
-    long n = raw_syscall(SYS_io_uring_enter, r.fd.load(std::memory_order_relaxed), static_cast<long>(unseen), 1, IORING_ENTER_GETEVENTS, 0, 0);
+    long n = raw_syscall(SYS_io_uring_enter, r.fd.load(std::memory_order_relaxed), static_cast<long>(unseen), 1, IORING_ENTER_GETEVENTS, 0,
+                         0);
     uint32_t head = r.cq_head->load(std::memory_order_relaxed);
     for (; head != r.cq_tail->load(std::memory_order_acquire); head++, left--) {
       io_uring_cqe& e = r.results[head & r.cq_mask];

@@ -45,7 +45,7 @@ uint32_t gnu_hash(const char* name) {
 
 // The function of that name which an object defines, of its default version if there are several. By hand: to ask the loader would be to
 // ask ourselves.
-void* defined_by(uintptr_t base, const ElfW(Dyn)* d, const char* name, uint32_t hash) {
+void* defined_by(uintptr_t base, const ElfW(Dyn) * d, const char* name, uint32_t hash) {
   const ElfW(Sym)* symbols = nullptr;
   const char* strings = nullptr;
   const uint32_t* table = nullptr;
@@ -79,9 +79,9 @@ void* defined_by(uintptr_t base, const ElfW(Dyn)* d, const char* name, uint32_t 
 // process, so nobody needs the loader's lock to look at them: in the child of a fork it might be taken for ever.
 struct Object {
   uintptr_t base;
-  const ElfW(Phdr)* headers;
+  const ElfW(Phdr) * headers;
   int header_count;
-  const ElfW(Dyn)* dynamic;
+  const ElfW(Dyn) * dynamic;
 
   bool contains(const void* address) const {
     auto at = reinterpret_cast<uintptr_t>(address) - base;

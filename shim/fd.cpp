@@ -175,7 +175,8 @@ FIBERTHREAD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
   long argument = va_arg(list, long);
   va_end(list);
   // Those that wait for a line, or for the user.
-  bool waits = request == TCSBRK || request == TCSBRKP || request == TCSETSW || request == TCSETSF || request == TIOCMIWAIT || request == VT_WAITACTIVE;
+  bool waits = request == TCSBRK || request == TCSBRKP || request == TCSETSW || request == TCSETSF || request == TIOCMIWAIT ||
+               request == VT_WAITACTIVE;
   if (waits && has_slot_to_give()) {
     Blocking blocking;
     return REAL(ioctl)(fd, request, argument);

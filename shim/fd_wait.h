@@ -19,24 +19,24 @@ constexpr long kInKernel = -100'000;
 // or a wait in the kernel.
 enum Kind : uint32_t {
   kUnknown = 0,
-  kNowait,          // RWF_NOWAIT does
-  kMessage,         // a socket: MSG_DONTWAIT does
-  kAsk,             // only poll() tells
-  kPlain,           // never waits, or not for what poll() knows
-  kFile,            // of a disk
+  kNowait,   // RWF_NOWAIT does
+  kMessage,  // a socket: MSG_DONTWAIT does
+  kAsk,      // only poll() tells
+  kPlain,    // never waits, or not for what poll() knows
+  kFile,     // of a disk
   kTerminal,
   kKindMask = 7,
   kSocket = 8,
-  kStream = 16,     // a socket of that type
+  kStream = 16,       // a socket of that type
   kNonblocking = 32,  // as the program set it
-  kDirect = 64,     // O_DIRECT
+  kDirect = 64,       // O_DIRECT
 };
 
 enum WaitFlags : unsigned {
-  kCancels = 1,       // a cancellation point
-  kRestarts = 2,      // SA_RESTART counts: nothing has been transferred yet
-  kAsks = 4,          // the try asks poll() itself
-  kKeepsError = 8,    // a socket's error is the try's to find
+  kCancels = 1,     // a cancellation point
+  kRestarts = 2,    // SA_RESTART counts: nothing has been transferred yet
+  kAsks = 4,        // the try asks poll() itself
+  kKeepsError = 8,  // a socket's error is the try's to find
 };
 
 // The notes of `fd`, if the caller shall wait for it here. Null: by the plain call.

@@ -37,7 +37,10 @@ void prepare() {
 void in_parent() {
   tcb_unlock_after_fork();
   sched_restore_signals(mask_before);
-  { Busy leave; tls_busy = tls_busy - 1; }
+  {
+    Busy leave;
+    tls_busy = tls_busy - 1;
+  }
 }
 
 void in_child() {
@@ -52,7 +55,10 @@ void in_child() {
   }
   me->id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
   me->sigmask = mask;
-  { Busy leave; tls_busy = tls_busy - 1; }
+  {
+    Busy leave;
+    tls_busy = tls_busy - 1;
+  }
   if (was_fiber) sched_apply_mask();
   else sched_restore_signals(mask_before);
 }
@@ -91,7 +97,10 @@ extern "C" __attribute__((visibility("hidden"), used)) void fiberthread_vfork_be
 
 extern "C" __attribute__((visibility("hidden"), used)) pid_t fiberthread_vfork_end(long result) {
   if (tls_vforked && --tls_vforked == 0) {
-    { Busy leave; tls_busy = tls_busy - 1; }
+    {
+      Busy leave;
+      tls_busy = tls_busy - 1;
+    }
     Blocking::end();
   }
   return static_cast<pid_t>(with_errno(result));

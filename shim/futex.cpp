@@ -177,13 +177,10 @@ long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* w
     return more < 0 ? (woken ? woken : more) : woken + more;
   };
   switch (command) {
-    case FUTEX_WAIT:
-      return futex_wait_here(word, value, CLOCK_MONOTONIC, t, Timeout::Relative, bits);
-    case FUTEX_WAIT_BITSET:
-      return futex_wait_here(word, value, real_time ? CLOCK_REALTIME : CLOCK_MONOTONIC, t, Timeout::Absolute, bits);
+    case FUTEX_WAIT: return futex_wait_here(word, value, CLOCK_MONOTONIC, t, Timeout::Relative, bits);
+    case FUTEX_WAIT_BITSET: return futex_wait_here(word, value, real_time ? CLOCK_REALTIME : CLOCK_MONOTONIC, t, Timeout::Absolute, bits);
     case FUTEX_WAKE:
-    case FUTEX_WAKE_BITSET:
-      return wake_more(futex_wake_here(word, static_cast<int>(value) < 1 ? 1 : static_cast<int>(value), bits));
+    case FUTEX_WAKE_BITSET: return wake_more(futex_wake_here(word, static_cast<int>(value) < 1 ? 1 : static_cast<int>(value), bits));
     case FUTEX_CMP_REQUEUE:
     case FUTEX_REQUEUE: {
       if (static_cast<int>(value) < 0 || static_cast<int>(fourth) < 0 || reinterpret_cast<uintptr_t>(word2) % sizeof *word2) return -EINVAL;
@@ -201,16 +198,11 @@ long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* w
       if (r < 0) return r;
       return r + futex_wake_here(word, static_cast<int>(value), kAll) + futex_wake_here(word2, static_cast<int>(fourth), kAll);
     }
-    case FUTEX_LOCK_PI:
-      return pi_lock(word, CLOCK_REALTIME, t, IfOwned::Waits);
-    case kLockPi2:
-      return pi_lock(word, real_time ? CLOCK_REALTIME : CLOCK_MONOTONIC, t, IfOwned::Waits);
-    case FUTEX_TRYLOCK_PI:
-      return pi_lock(word, CLOCK_REALTIME, nullptr, IfOwned::Fails);
-    case FUTEX_UNLOCK_PI:
-      return pi_unlock(word);
-    default:
-      return kernel();
+    case FUTEX_LOCK_PI: return pi_lock(word, CLOCK_REALTIME, t, IfOwned::Waits);
+    case kLockPi2: return pi_lock(word, real_time ? CLOCK_REALTIME : CLOCK_MONOTONIC, t, IfOwned::Waits);
+    case FUTEX_TRYLOCK_PI: return pi_lock(word, CLOCK_REALTIME, nullptr, IfOwned::Fails);
+    case FUTEX_UNLOCK_PI: return pi_unlock(word);
+    default: return kernel();
   }
 }
 

@@ -118,8 +118,8 @@ long everywhere(long number, long a, long b, long c) {
       order.b = b;
       order.c = c;
       int pid = static_cast<int>(raw_syscall(SYS_getpid));
-      long mem = raw_syscall(SYS_mmap, 0, kMaxThreads * sizeof(Thread), PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      long mem = raw_syscall(SYS_mmap, 0, kMaxThreads * sizeof(Thread), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                             -1, 0);
       if (mem < 0 && mem > -4096) abort();  // half of the threads with other ids would be worse
       auto* threads = reinterpret_cast<Thread*>(mem);
       order.count.store(0, std::memory_order_relaxed);
@@ -164,10 +164,10 @@ FIBERTHREAD_IN_FORK_CHILD(Ids, [](FiberRecord*) { new (&ids_mutex) FiberMutex; }
 
 using namespace fiberthread;
 
-#define SET_IDS(name, parameters, arguments, number, a, b, c)             \
-  FIBERTHREAD_EXPORT int name parameters noexcept {                        \
-    if (by_libc()) return REAL(name) arguments;                            \
-    return static_cast<int>(everywhere(number, a, b, c));                  \
+#define SET_IDS(name, parameters, arguments, number, a, b, c) \
+  FIBERTHREAD_EXPORT int name parameters noexcept { \
+    if (by_libc()) return REAL(name) arguments; \
+    return static_cast<int>(everywhere(number, a, b, c)); \
   }
 
 // (uid_t)-1 as a long must have its upper half clear or set alike: the kernel takes 32 bits.

@@ -221,7 +221,8 @@ FIBERTHREAD_EXPORT ssize_t write(int fd, const void* buf, size_t n) {
   uint32_t kind = notes ? kind_of(fd, notes) : uint32_t{kPlain};
   if ((kind & kKindMask) < kPlain) return with_errno(write_here(fd, notes, buf, n));
   if (!(kind & kDirect)) return REAL(write)(fd, buf, n);
-  return file_call([&] { return REAL(write)(fd, buf, n); }, [&] { return program_syscall(SYS_write, fd, arg(buf), static_cast<long>(n)); }, not_now);
+  return file_call([&] { return REAL(write)(fd, buf, n); }, [&] { return program_syscall(SYS_write, fd, arg(buf), static_cast<long>(n)); },
+                   not_now);
 }
 FIBERTHREAD_ALIAS(__write, write);
 
@@ -231,8 +232,7 @@ FIBERTHREAD_EXPORT ssize_t readv(int fd, const iovec* v, int n) {
   if (kind < kPlain) take_turns();
   if (!notes) return read_at_once(fd, [&] { return REAL(readv)(fd, v, n); });
   if (kind < kPlain) return with_errno(readv_here(fd, notes, v, n));
-  return read_plainly(
-      fd, kind, [&] { return REAL(readv)(fd, v, n); }, [&] { return program_syscall(SYS_readv, fd, arg(v), n); });
+  return read_plainly(fd, kind, [&] { return REAL(readv)(fd, v, n); }, [&] { return program_syscall(SYS_readv, fd, arg(v), n); });
 }
 
 FIBERTHREAD_EXPORT ssize_t pread64(int fd, void* buf, size_t n, off64_t at) {
@@ -271,7 +271,8 @@ FIBERTHREAD_ALIAS(__pwrite64, pwrite64);
 
 FIBERTHREAD_EXPORT ssize_t pwritev64(int fd, const iovec* v, int n, off64_t at) {
   if (!(file_kind(fd) & kDirect)) return REAL(pwritev64)(fd, v, n, at);
-  return file_call([&] { return REAL(pwritev64)(fd, v, n, at); }, [&] { return program_syscall(SYS_pwritev, fd, arg(v), n, at, 0); }, not_now);
+  return file_call([&] { return REAL(pwritev64)(fd, v, n, at); }, [&] { return program_syscall(SYS_pwritev, fd, arg(v), n, at, 0); },
+                   not_now);
 }
 FIBERTHREAD_ALIAS(pwritev, pwritev64);
 

@@ -9,8 +9,8 @@
 extern "C" {
 // Calls fn. Unwinding through its frame asks the function below. In sched/arch/<cpu>/posix/watched_call.S.
 void fiberthread_once_call(void (*fn)(void*), void* argument) __attribute__((visibility("hidden")));
-_Unwind_Reason_Code fiberthread_once_personality(int, _Unwind_Action actions, _Unwind_Exception_Class, _Unwind_Exception*,
-                                                 _Unwind_Context*) __attribute__((visibility("hidden")));
+_Unwind_Reason_Code fiberthread_once_personality(int, _Unwind_Action actions, _Unwind_Exception_Class, _Unwind_Exception*, _Unwind_Context*)
+    __attribute__((visibility("hidden")));
 }
 
 namespace fiberthread {

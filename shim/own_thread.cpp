@@ -168,7 +168,8 @@ FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
         char text[16];
       } name = {};
       if (option == PR_SET_NAME) {
-        if (!copy_user_string(name.text, reinterpret_cast<const char*>(a), sizeof name.text - 1)) return static_cast<int>(with_errno(-EFAULT));
+        if (!copy_user_string(name.text, reinterpret_cast<const char*>(a), sizeof name.text - 1))
+          return static_cast<int>(with_errno(-EFAULT));
         set_name(me, name.text);
         return 0;
       }

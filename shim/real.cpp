@@ -26,8 +26,7 @@ void* find_real(const char* name) {
 void* resolve_real(const char* name, std::atomic<void*>& slot) {
   void* p = find_real(name);
   if (!p) {
-    for (const char* s : {"fiberthread: this libc has no ", name, "\n"})
-      raw_syscall(SYS_write, 2, arg(s), static_cast<long>(strlen(s)));
+    for (const char* s : {"fiberthread: this libc has no ", name, "\n"}) raw_syscall(SYS_write, 2, arg(s), static_cast<long>(strlen(s)));
     abort();
   }
   slot.store(p, std::memory_order_relaxed);

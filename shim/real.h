@@ -7,7 +7,7 @@
 
 namespace fiberthread {
 
-void* find_real(const char* name);  // null if there is none
+void* find_real(const char* name);                               // null if there is none
 void* resolve_real(const char* name, std::atomic<void*>& slot);  // ends the process then
 
 inline void* real_symbol(const char* name, std::atomic<void*>& slot) {

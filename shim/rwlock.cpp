@@ -20,7 +20,7 @@ struct RwLock {
   std::atomic<uint32_t> word;  // {readers: 30, waiting, writer}; waiting may be left over from a timeout
 };
 constexpr uint32_t kWriter = 1, kWaiting = 2, kReader = 4, kMaxReaders = (1u << 28) - 1;  // as NPTL
-enum Kind : uint32_t { kWantsToRead, kWantsToWrite };  // Waiter::tag
+enum Kind : uint32_t { kWantsToRead, kWantsToWrite };                                     // Waiter::tag
 
 RwLock& of(pthread_rwlock_t* l) { return *reinterpret_cast<RwLock*>(l); }
 // The writer's tid, where glibc has it.
@@ -29,8 +29,7 @@ bool is_shared(const pthread_rwlock_t* l) { return l->__data.__shared != 0; }
 bool writers_first(const pthread_rwlock_t* l) { return l->__data.__flags == PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP; }
 
 bool writes(pthread_rwlock_t* l, const FiberRecord* me) {
-  return of(l).word.load(std::memory_order_relaxed) & kWriter &&
-         __atomic_load_n(&writer(l), __ATOMIC_RELAXED) == static_cast<int>(me->id);
+  return of(l).word.load(std::memory_order_relaxed) & kWriter && __atomic_load_n(&writer(l), __ATOMIC_RELAXED) == static_cast<int>(me->id);
 }
 
 int try_read(pthread_rwlock_t* l) {
@@ -98,7 +97,8 @@ void hand_over(pthread_rwlock_t* l, uint32_t mine) {
     uint32_t waiting = q.first() ? kWaiting : 0;
     w = word.load(std::memory_order_relaxed);
     // Release: what was done under the lock is seen by those who get it. The last touch, but by them.
-    while (!word.compare_exchange_weak(w, ((w - holds + add) & ~kWaiting) | waiting, std::memory_order_release, std::memory_order_relaxed)) {
+    while (
+        !word.compare_exchange_weak(w, ((w - holds + add) & ~kWaiting) | waiting, std::memory_order_release, std::memory_order_relaxed)) {
     }
   }
   list.wake_all();
@@ -177,9 +177,7 @@ FIBERTHREAD_EXPORT int pthread_rwlock_init(pthread_rwlock_t* l, const pthread_rw
   return 0;
 }
 
-FIBERTHREAD_EXPORT int pthread_rwlock_destroy(pthread_rwlock_t* l) noexcept {
-  return is_shared(l) ? REAL(pthread_rwlock_destroy)(l) : 0;
-}
+FIBERTHREAD_EXPORT int pthread_rwlock_destroy(pthread_rwlock_t* l) noexcept { return is_shared(l) ? REAL(pthread_rwlock_destroy)(l) : 0; }
 
 FIBERTHREAD_EXPORT int pthread_rwlock_rdlock(pthread_rwlock_t* l) noexcept {
   if (is_shared(l)) return lock_shared(l, kWantsToRead, [=] { return REAL(pthread_rwlock_rdlock)(l); });

@@ -191,7 +191,8 @@ bool marked_bound(const pthread_attr_t* attr) {
 
 int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr_t* attr) {
   // A clone of its maker's kernel thread, with all that only the kernel knows of that. A cord's is not one fiber's.
-  if ((is_ours(creator) && is_bound(creator) && creator->worker->tainted && !creator->worker->cord) || __builtin_expect(tcb_go_is_loaded(), 0))
+  if ((is_ours(creator) && is_bound(creator) && creator->worker->tainted && !creator->worker->cord) ||
+      __builtin_expect(tcb_go_is_loaded(), 0))
     if (int e = sched_bind(f)) return e;
   if (!attr) return 0;
   int inherit;

@@ -154,7 +154,8 @@ using namespace signals;
 uint32_t signal_handlers_begun() { return signals::handlers_begun; }
 
 bool signal_may_dump(int sig) {
-  constexpr uint64_t kNot = kNeverBlocked | bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS) | bit(SIGABRT);
+  constexpr uint64_t kNot = kNeverBlocked | bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS) |
+                            bit(SIGABRT);
   return sig > 0 && sig <= kSignals && !(kNot & bit(sig));
 }
 

@@ -237,9 +237,7 @@ Then fault(Interrupted& in, int sig, siginfo_t* info) {
 }
 
 // Timers of CPU time concern who used it up: the thread that the kernel found running.
-bool profiles(const siginfo_t& info) {
-  return (info.si_signo == SIGPROF || info.si_signo == SIGVTALRM) && info.si_code == SI_KERNEL;
-}
+bool profiles(const siginfo_t& info) { return (info.si_signo == SIGPROF || info.si_signo == SIGVTALRM) && info.si_code == SI_KERNEL; }
 
 Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
   FiberRecord* me = in.fiber;
@@ -303,7 +301,7 @@ void in_vforked_child(int sig, siginfo_t* info, ucontext_t* uc) {
     uint64_t mask = mask_during(words(uc->uc_sigmask), a, sig);
     raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
     call(a, sig, info, uc);
-  } else if (info->si_code <= 0) {  // else it faults again
+  } else if (info->si_code <= 0) {                        // else it faults again
     raw_syscall(SYS_kill, raw_syscall(SYS_getpid), sig);  // and is blocked until we return
   }
 }
@@ -427,8 +425,10 @@ extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fi
 using namespace signals;
 
 // Asked by the frame of fiberthread_call_to_leave(). Cleanup handlers of the program's handler have run by now.
-extern "C" __attribute__((visibility("hidden"), used)) _Unwind_Reason_Code fiberthread_leave_personality(
-    int, _Unwind_Action actions, _Unwind_Exception_Class, _Unwind_Exception*, _Unwind_Context*) {
+extern "C" __attribute__((visibility("hidden"), used)) _Unwind_Reason_Code fiberthread_leave_personality(int, _Unwind_Action actions,
+                                                                                                         _Unwind_Exception_Class,
+                                                                                                         _Unwind_Exception*,
+                                                                                                         _Unwind_Context*) {
   constexpr int kEnds = _UA_FORCE_UNWIND | _UA_CLEANUP_PHASE;
   if ((actions & kEnds) == kEnds && tls_current) cancel_leave(tls_current, PTHREAD_CANCELED);
   return _URC_CONTINUE_UNWIND;

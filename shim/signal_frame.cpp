@@ -88,9 +88,7 @@ bool frame_ends_at(uintptr_t pc) {
          reinterpret_cast<uintptr_t>(fiberthread_sigreturn_end) - reinterpret_cast<uintptr_t>(&fiberthread_sigreturn);
 }
 
-bool frame_ending(const ucontext_t* uc) {
-  return frame_ends_at(interrupted_pc(uc));
-}
+bool frame_ending(const ucontext_t* uc) { return frame_ends_at(interrupted_pc(uc)); }
 
 void frame_end_anew(ucontext_t* uc) { set_interrupted_pc(uc, reinterpret_cast<uintptr_t>(&fiberthread_sigreturn)); }
 

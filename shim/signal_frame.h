@@ -14,7 +14,7 @@
 #include "shim/signal_parts.h"
 
 // What stands there while the handler runs: struct Frame, with uc(); kMinAlternate, the kernel's MINSIGSTKSZ; frame_inject().
-#include FIBERTHREAD_CPU(posix/signal_frame.h)
+#include FIBERTHREAD_CPU(posix / signal_frame.h)
 
 extern "C" {
 // Where handlers return to; sched/arch/<cpu>/posix/signal_frame.S.

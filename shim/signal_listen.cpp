@@ -18,8 +18,8 @@ namespace {
 constexpr int kKick = kPreemptSignal;  // blocked here
 
 std::atomic<uint64_t> listened{0};
-std::atomic<int> listener{0};  // its tid; -1: being started
-std::atomic<int> signal_fd{-1};   // its own
+std::atomic<int> listener{0};    // its tid; -1: being started
+std::atomic<int> signal_fd{-1};  // its own
 
 // Those in sigwait and its kin; under the lock.
 SigWaiter* waiters = nullptr;
@@ -66,9 +66,9 @@ void listen() {
     uint64_t set = listened.load(std::memory_order_seq_cst), pending = 0;
     listen_to(set);
     pollfd p{signal_fd.load(std::memory_order_relaxed), POLLIN, 0};
-    timespec while_blind{0, 20'000'000};  // without a descriptor
+    timespec while_blind{0, 20'000'000};                                                      // without a descriptor
     raw_syscall(SYS_ppoll, arg(&p), 1, p.fd >= 0 ? 0 : arg(&while_blind), arg(&in_poll), 8);  // a kick ends it
-    if (raw_syscall(SYS_rt_sigpending, arg(&pending), 8) != 0) pending = set;  // a filter: each is asked for
+    if (raw_syscall(SYS_rt_sigpending, arg(&pending), 8) != 0) pending = set;                 // a filter: each is asked for
     for (pending &= set; pending; pending &= pending - 1) {
       int sig = __builtin_ctzll(pending) + 1;
       uint64_t one = bit(sig);

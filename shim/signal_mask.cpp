@@ -168,7 +168,8 @@ FIBERTHREAD_EXPORT int sigpending(sigset_t* set) noexcept {
 namespace {
 void restore_saved_mask(const struct __jmp_buf_tag* env) {
   leave_disk();  // it may jump out of a call for a disk
-  if (FiberRecord* me = env->__mask_was_saved ? ours() : nullptr) change_mask(me, words(reinterpret_cast<const sigset_t&>(env->__saved_mask)) & ~kNeverBlocked);
+  if (FiberRecord* me = env->__mask_was_saved ? ours() : nullptr)
+    change_mask(me, words(reinterpret_cast<const sigset_t&>(env->__saved_mask)) & ~kNeverBlocked);
 }
 }  // namespace
 FIBERTHREAD_EXPORT void siglongjmp(struct __jmp_buf_tag* env, int value) noexcept {

@@ -30,7 +30,6 @@ inline sigset_t as_set(uint64_t w) {
   return set;
 }
 
-
 // ---- all signals blocked, one lock: how everything below is kept consistent ----
 
 extern SpinLock signals_lock;
@@ -97,14 +96,14 @@ struct ThreadSignals {
   std::atomic<uint64_t> waited_for{0};  // by sigwait
   std::atomic<bool> ended{false};
   std::atomic<uint32_t> arriving{0};  // times that a signal was to be recorded here
-  bool restarts = false;  // own: see signal_restarts()
-  void** back = nullptr;  // own: see signal_handler_to_leave()
+  bool restarts = false;              // own: see signal_restarts()
+  void** back = nullptr;              // own: see signal_handler_to_leave()
 };
 inline ThreadSignals& state_of(FiberRecord* f) { return shim_share<ThreadSignals, 0, 96>(f); }
 
-void drop_pending(int sig);  // everybody's
+void drop_pending(int sig);         // everybody's
 extern PendingQueue process_queue;  // for the process, when no thread takes them
-void forget_pending();  // in the child of a fork
+void forget_pending();              // in the child of a fork
 
 // The first signal that is in `wanted`, taken out.
 bool take_any(FiberRecord* me, uint64_t wanted, siginfo_t* out);
@@ -113,7 +112,9 @@ bool pending_for(FiberRecord* me, uint64_t wanted);
 inline uint64_t mask_of(const FiberRecord* f) { return __atomic_load_n(&f->sigmask, __ATOMIC_SEQ_CST); }
 // Sequentially consistent: who changes a mask looks at what is pending afterwards, who adds a pending signal looks at the
 // mask afterwards.
-inline void set_mask_of(FiberRecord* f, uint64_t mask) { __atomic_store_n(&f->sigmask, without_trap(mask) & ~kNeverBlocked, __ATOMIC_SEQ_CST); }
+inline void set_mask_of(FiberRecord* f, uint64_t mask) {
+  __atomic_store_n(&f->sigmask, without_trap(mask) & ~kNeverBlocked, __ATOMIC_SEQ_CST);
+}
 
 // Who takes a signal sent to the process; null: nobody now.
 FiberRecord* pick_target(FiberRecord* me, int sig);
@@ -140,7 +141,7 @@ bool may_be_poked(int sig);  // a poke by this signal was sent ever, or is about
 void tell(FiberRecord* f, int sig, TellBy by);
 // What the kernel keeps for the caller's kernel thread or for the process, as far as it is blocked, without pokes.
 uint64_t pending_in_kernel(FiberRecord* me);
-void on_sysmon();  // Embedder::on_sysmon(): tells those whom others have left to it
+void on_sysmon();        // Embedder::on_sysmon(): tells those whom others have left to it
 void forget_tellings();  // in the child of a fork
 
 // ---- signals that only parked fibers take (signal_listen.cpp) ----
@@ -183,7 +184,7 @@ void run_unblocked(FiberRecord* me);
 // If it is the main fiber whose mask this is now: sysmon takes signals as that would.
 void follow_main(FiberRecord* me, uint64_t mask);
 extern uint64_t followed;  // its mask then; written by the main fiber only
-void follow_main_anew();  // it is a new sysmon
+void follow_main_anew();   // it is a new sysmon
 void look_up_jumps();
 
 }  // namespace fiberthread::signals

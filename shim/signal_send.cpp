@@ -90,7 +90,8 @@ int thread_kill_tid(int tgid, int tid, int sig, const siginfo_t* info) {
     if (f && !f->kernel) return f->done.load(std::memory_order_acquire) ? ESRCH : signal_send(f, sig, info);
   }
   long r;
-  if (info) r = tgid == -1 ? raw_syscall(SYS_rt_sigqueueinfo, tid, sig, arg(info)) : raw_syscall(SYS_rt_tgsigqueueinfo, tgid, tid, sig, arg(info));
+  if (info)
+    r = tgid == -1 ? raw_syscall(SYS_rt_sigqueueinfo, tid, sig, arg(info)) : raw_syscall(SYS_rt_tgsigqueueinfo, tgid, tid, sig, arg(info));
   else r = tgid == -1 ? raw_syscall(SYS_tkill, tid, sig) : raw_syscall(SYS_tgkill, tgid, tid, sig);
   return static_cast<int>(-r);
 }

@@ -19,7 +19,10 @@ void begin_busy() {
   tls_busy = tls_busy + 1;
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
-void end_busy() { Busy leave; tls_busy = tls_busy - 1; }
+void end_busy() {
+  Busy leave;
+  tls_busy = tls_busy - 1;
+}
 
 // Of what is pending for us, or in the kernel for this thread or all.
 bool take_wanted(FiberRecord* me, uint64_t wanted, siginfo_t* got) {

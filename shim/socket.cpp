@@ -113,7 +113,11 @@ long receive_messages(int fd, PollNotes* notes, mmsghdr* v, unsigned n, int flag
     } else {
       r = wait_for(
           fd, notes, EPOLLIN, done ? kCancels : kCancels | kRestarts,
-          [&]() -> long { return done && has_error(fd) ? 0 : raw_syscall(SYS_recvmmsg, fd, arg(v + done), static_cast<long>(n - done), flags | MSG_DONTWAIT, 0); },
+          [&]() -> long {
+            return done && has_error(fd)
+                       ? 0
+                       : raw_syscall(SYS_recvmmsg, fd, arg(v + done), static_cast<long>(n - done), flags | MSG_DONTWAIT, 0);
+          },
           [&]() -> long { return REAL(recvmmsg)(fd, v + done, 1, flags, nullptr); });
     }
     if (r <= 0) break;
@@ -198,7 +202,8 @@ FIBERTHREAD_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sock
   return with_errno(receive(
       fd, notes, wanted(fd, notes, flags, n), flags & MSG_PEEK ? Taking::Peeks : Taking::Takes,
       [&](size_t done) {
-        return raw_syscall(SYS_recvfrom, fd, arg(at(done)), static_cast<long>(n - done), flags | MSG_DONTWAIT, done ? 0 : arg(from), done ? 0 : arg(size));
+        return raw_syscall(SYS_recvfrom, fd, arg(at(done)), static_cast<long>(n - done), flags | MSG_DONTWAIT, done ? 0 : arg(from),
+                           done ? 0 : arg(size));
       },
       [&](size_t done) { return REAL(recvfrom)(fd, at(done), n - done, flags, done ? nullptr : from, done ? nullptr : size); }));
 }

@@ -48,11 +48,15 @@ template <auto* kFunction>
 
 // A handler that answers as the kernel does.
 template <auto* kFunction>
-long own(long a, long b, long c, long d, long e, long f) { return call_with<kFunction>(a, b, c, d, e, f); }
+long own(long a, long b, long c, long d, long e, long f) {
+  return call_with<kFunction>(a, b, c, d, e, f);
+}
 
 // What the name does.
 template <auto* kFunction>
-long by_name(long a, long b, long c, long d, long e, long f) { return kernel_result(call_with<kFunction>(a, b, c, d, e, f)); }
+long by_name(long a, long b, long c, long d, long e, long f) {
+  return kernel_result(call_with<kFunction>(a, b, c, d, e, f));
+}
 
 // The same, of a name that is a cancellation point.
 template <auto* kFunction>
@@ -178,7 +182,7 @@ constexpr struct {
     {SYS_connect, by_name_not_cancelled<connect>},
     {SYS_shutdown, by_name<shutdown>},
     {SYS_setsockopt, by_name<setsockopt>},
-    // Waits for many of them.
+// Waits for many of them.
 #ifdef SYS_poll
     {SYS_poll, by_name_not_cancelled<poll>},
     {SYS_epoll_wait, by_name_not_cancelled<epoll_wait>},
@@ -226,8 +230,7 @@ long set_filter(long nr, long a, long b, long c, long d, long e, long f) {
 }  // namespace
 
 long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f) {
-  if (nr == SYS_futex && sched_started())
-    return call_with<futex_call>(a, b, c, d, e, f);
+  if (nr == SYS_futex && sched_started()) return call_with<futex_call>(a, b, c, d, e, f);
   FiberRecord* me = tls_current;
   bool fiber = me && sched_started() && !me->kernel;
   if (nr == SYS_clone && a & CLONE_VM && !(a & CLONE_THREAD)) poll_memory_shared();

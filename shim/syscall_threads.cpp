@@ -84,7 +84,7 @@ long clone3() { return -ENOSYS; }
 #ifdef SYS_arch_prctl
 long arch_prctl(long code, long address) {
   constexpr long kSetGs = 0x1001, kSetFs = 0x1002, kSetCpuid = 0x1012;  // ARCH_…
-  if (code == kSetFs) return -EPERM;  // the next switch would lose it, and all of libc before
+  if (code == kSetFs) return -EPERM;                                    // the next switch would lose it, and all of libc before
   if (code == kSetGs || code == kSetCpuid)
     if (int error = own_kernel_thread()) return -error;
   return program_syscall(SYS_arch_prctl, code, address);

@@ -28,7 +28,6 @@ bool thread_start_scheduler();
 int thread_make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made);
 void thread_begin(FiberRecord* f);
 
-
 // Ends the calling fiber as pthread_exit does, unwinding it.
 [[noreturn]] void thread_exit(void* value);
 // At its end: the word that the calling fiber named by set_tid_address. (syscall_threads.cpp)

@@ -20,7 +20,7 @@ long fiberthread_user_load(const uint32_t* from, uint32_t* to) __attribute__((vi
 long fiberthread_user_exchange(uint32_t* word, uint32_t* expected, uint32_t wanted) __attribute__((visibility("hidden")));
 // `n` is a multiple of 4. From the end on.
 long fiberthread_user_copy(void* to, const void* from, size_t n) __attribute__((visibility("hidden")));
-extern const char fiberthread_user_end[] __attribute__((visibility("hidden")));   // of these
+extern const char fiberthread_user_end[] __attribute__((visibility("hidden")));    // of these
 extern const char fiberthread_user_fault[] __attribute__((visibility("hidden")));  // where they go on after a fault
 }
 

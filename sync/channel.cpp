@@ -380,12 +380,16 @@ int wait_for(ChannelCore& channel, bool sends, void* value, uint64_t deadline) {
     channel.dequeue(one);
     return true;
   };
-  WakeReason why = wait_signaled(wait.fiber, wait.signaled, {sends ? "channel (send)" : "channel (receive)", &channel}, plain_deadline(deadline),
-                                 kInterruptEnd, withdraw);
+  WakeReason why = wait_signaled(wait.fiber, wait.signaled, {sends ? "channel (send)" : "channel (receive)", &channel},
+                                 plain_deadline(deadline), kInterruptEnd, withdraw);
   int e = why == WakeReason::Woken ? wait.error : why == WakeReason::TimedOut ? ETIMEDOUT : ECANCELED;
   if (watched(kWatchChannel))
     debug_line("channel", wait.fiber, sends ? "waited to send, and " : "waited to receive, and ",
-               e == EPIPE ? "found closed" : e == ETIMEDOUT ? "gave up" : e == ECANCELED ? "was cancelled at" : sends ? "sent to" : "received from",
+               e == EPIPE       ? "found closed"
+               : e == ETIMEDOUT ? "gave up"
+               : e == ECANCELED ? "was cancelled at"
+               : sends          ? "sent to"
+                                : "received from",
                &channel);
   return e;
 }

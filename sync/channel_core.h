@@ -36,10 +36,10 @@ extern bool channel_lock_free;
 // One wait for one or several cases, on the stack of who waits.
 struct ChannelWait {
   static constexpr int32_t kNone = -1, kGaveUp = -2;
-  FiberRecord* fiber = self();          // before any lock: for a foreign thread it calls malloc
+  FiberRecord* fiber = self();           // before any lock: for a foreign thread it calls malloc
   std::atomic<int32_t> selected{kNone};  // the one case that happens. Who changes it from kNone decides
-  std::atomic<uint32_t> signaled{0};    // the last touch of who did, unless it was the waiter itself
-  int error = 0;                        // of that case
+  std::atomic<uint32_t> signaled{0};     // the last touch of who did, unless it was the waiter itself
+  int error = 0;                         // of that case
   ChannelWait* next_woken = nullptr;
 
   bool decide(int32_t what) {

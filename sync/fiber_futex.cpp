@@ -32,12 +32,9 @@ int FiberFutex::wait_slow(uint64_t token, uint64_t deadline_ns) {
       return now & kHasWaiters && now >> 1 < token;
     };
     switch (park(this, waiter, ahead, {"futex", this}, deadline, kInterruptEnd)) {
-      case WakeReason::TimedOut:
-        return get() >= token ? 0 : ETIMEDOUT;
-      case WakeReason::Interrupted:
-        return get() >= token ? 0 : ECANCELED;
-      default:
-        break;
+      case WakeReason::TimedOut: return get() >= token ? 0 : ETIMEDOUT;
+      case WakeReason::Interrupted: return get() >= token ? 0 : ECANCELED;
+      default: break;
     }
   }
 }

@@ -63,10 +63,8 @@ bool FiberMutex::lock_slow(FiberRecord* me, uint64_t deadline, uint64_t token) {
         token = waiter.token;
         races++;
         break;
-      case WakeReason::Invalid:
-        break;
-      default:
-        return false;  // the bit may stay without a waiter: one slow unlock
+      case WakeReason::Invalid: break;
+      default: return false;  // the bit may stay without a waiter: one slow unlock
     }
   }
 }

@@ -49,7 +49,8 @@ bool Mutex::lock_or_queue(MutexWaiter& w) {
     w.next = s == kLocked ? nullptr : reinterpret_cast<MutexWaiter*>(s);
     chaos_delay();
     // Release: who takes the list sees w.
-    if (state_.compare_exchange_weak(s, reinterpret_cast<uintptr_t>(&w), std::memory_order_release, std::memory_order_relaxed)) return false;
+    if (state_.compare_exchange_weak(s, reinterpret_cast<uintptr_t>(&w), std::memory_order_release, std::memory_order_relaxed))
+      return false;
   }
 }
 

@@ -13,12 +13,9 @@ template <class MustWait>
 int park_error(const void* address, Waiter& w, MustWait must_wait, const ParkReason& reason, uint64_t deadline_ns,
                uint32_t interrupt_mask = kInterruptEnd) {
   switch (park(address, w, must_wait, reason, plain_deadline(deadline_ns), interrupt_mask)) {
-    case WakeReason::TimedOut:
-      return ETIMEDOUT;
-    case WakeReason::Interrupted:
-      return ECANCELED;
-    default:
-      return 0;
+    case WakeReason::TimedOut: return ETIMEDOUT;
+    case WakeReason::Interrupted: return ECANCELED;
+    default: return 0;
   }
 }
 

@@ -120,7 +120,7 @@ void WakeList::wake_all() {
 WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline, uint32_t mask) {
   auto loop = [&] { return wait_signaled(w.fiber, w.signaled, reason, deadline, mask, [&] { return withdraw(w); }); };
   if (!(mask & kInterruptSafePoint)) return loop();  // each park_if() handles signals when it ends
-  Busy busy;  // the signal must still be there when we look
+  Busy busy;                                         // the signal must still be there when we look
   return loop();
 }
 

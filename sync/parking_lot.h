@@ -47,8 +47,8 @@ struct Waiter {
   const void* address = nullptr;
   std::atomic<Bucket*> bucket{nullptr};  // where it is queued; null: taken out
   std::atomic<uint32_t> signaled{0};
-  Waiter* next = nullptr;  // towards the tail
-  Waiter* prev = nullptr;  // the head's is the tail
+  Waiter* next = nullptr;       // towards the tail
+  Waiter* prev = nullptr;       // the head's is the tail
   Waiter* next_head = nullptr;  // in a head: that of another address in this bucket
 };
 
@@ -65,9 +65,9 @@ class LockedQueue {
   ~LockedQueue() { bucket_.lock.unlock(); }
   LockedQueue(const LockedQueue&) = delete;
 
-  Waiter* first() const;         // null: empty. Then along Waiter::next
-  void add(Waiter& w);           // at the tail, or the head if w.in_front
-  void remove(Waiter& w);        // one of this queue; it is in transit then
+  Waiter* first() const;   // null: empty. Then along Waiter::next
+  void add(Waiter& w);     // at the tail, or the head if w.in_front
+  void remove(Waiter& w);  // one of this queue; it is in transit then
 
  private:
   Busy busy_;
@@ -140,8 +140,8 @@ WakeReason park(const void* address, Waiter& w, Validate validate, BeforeSleep b
 }
 
 template <class Validate>
-WakeReason park(const void* address, Waiter& w, Validate validate, const ParkReason& reason,
-                uint64_t deadline_ns = kNever, uint32_t interrupt_mask = 0) {
+WakeReason park(const void* address, Waiter& w, Validate validate, const ParkReason& reason, uint64_t deadline_ns = kNever,
+                uint32_t interrupt_mask = 0) {
   return park(address, w, validate, [] {}, reason, deadline_ns, interrupt_mask);
 }
 

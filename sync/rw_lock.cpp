@@ -36,14 +36,16 @@ int RwLock::lock_slow(bool writer, uint64_t deadline_ns, uint32_t ends) {
       uint64_t held = now & ~kWaiting;
       bool free = !q.first() && (writer ? held == 0 : !(held & kWriter));
       if (free) {  // `waiting` was left over, or it was unlocked just now
-        if (word_.compare_exchange_weak(now, held + (writer ? kWriter : kReader), std::memory_order_acquire, std::memory_order_relaxed)) return 0;
+        if (word_.compare_exchange_weak(now, held + (writer ? kWriter : kReader), std::memory_order_acquire, std::memory_order_relaxed))
+          return 0;
       } else if (now & kWaiting || word_.compare_exchange_weak(now, now | kWaiting, std::memory_order_relaxed)) {
         break;
       }
     }
     q.add(w);
   }
-  WakeReason r = wait(w, {writer ? "RwLock (write)" : "RwLock (read)", this}, plain_deadline(deadline_ns), ends ? uint32_t{kInterruptEnd} : 0);
+  WakeReason r = wait(w, {writer ? "RwLock (write)" : "RwLock (read)", this}, plain_deadline(deadline_ns),
+                      ends ? uint32_t{kInterruptEnd} : 0);
   if (r == WakeReason::Woken) return 0;  // it is ours
   // Readers may have queued behind a writer that has gone.
   WakeList list;

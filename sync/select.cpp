@@ -116,7 +116,8 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
     Busy busy;
     Woken woken;
     ordered.lock();
-    do i = in_turn([&](SelectCase& c) {
+    do
+      i = in_turn([&](SelectCase& c) {
         chaos_delay();
         return (e = Inside::attempt(c, woken)) != EAGAIN;
       });

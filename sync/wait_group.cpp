@@ -123,12 +123,9 @@ int Barrier::arrive_and_wait_until(uint64_t deadline_ns) {
     return true;
   };
   switch (wait_signaled(w.fiber, w.signaled, {"Barrier", this}, plain_deadline(deadline_ns), kInterruptEnd, withdraw)) {
-    case WakeReason::TimedOut:
-      return ETIMEDOUT;
-    case WakeReason::Interrupted:
-      return ECANCELED;
-    default:
-      return 0;
+    case WakeReason::TimedOut: return ETIMEDOUT;
+    case WakeReason::Interrupted: return ECANCELED;
+    default: return 0;
   }
 }
 

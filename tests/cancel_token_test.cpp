@@ -99,7 +99,9 @@ Test(cancel_token, scopes_nest) {
   c.cancel();
   Fiber::spawn([&] {
     Fiber::self().cancel();
-    { CancelToken::Scope scope(c); }
+    {
+      CancelToken::Scope scope(c);
+    }
     cr_assert(Fiber::cancelled());
     cr_assert_eq(Fiber::sleep(kLong), ECANCELED);
   }).join();

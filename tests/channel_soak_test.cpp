@@ -63,18 +63,10 @@ class User {
     for (int i = 0; i < calls; i++) {
       calls_++;
       switch (random_(16)) {
-        case 0 ... 4:
-          random_(2) ? send(boxed().sender, Value(true)) : send(plain().sender, std::make_unique<long>(1));
-          break;
-        case 5 ... 9:
-          random_(2) ? receive<Value>(boxed().receiver) : receive<std::unique_ptr<long>>(plain().receiver);
-          break;
-        case 10 ... 12:
-          choose();
-          break;
-        case 13:
-          permit();
-          break;
+        case 0 ... 4: random_(2) ? send(boxed().sender, Value(true)) : send(plain().sender, std::make_unique<long>(1)); break;
+        case 5 ... 9: random_(2) ? receive<Value>(boxed().receiver) : receive<std::unique_ptr<long>>(plain().receiver); break;
+        case 10 ... 12: choose(); break;
+        case 13: permit(); break;
         case 14:
           if (FiberRecord* f = users_[random_(kThreads)]) interrupt(f, kInterruptEnd);
           break;
@@ -92,14 +84,9 @@ class User {
         totals_.cancelled++;
         self()->interrupts.fetch_and(~uint32_t{kInterruptEnd});
         break;
-      case ETIMEDOUT:
-        totals_.timed_out++;
-        break;
-      case ClosedChannel:
-        totals_.closed++;
-        break;
-      default:
-        cr_assert(error == 0 || error == EAGAIN, "error %d", error);
+      case ETIMEDOUT: totals_.timed_out++; break;
+      case ClosedChannel: totals_.closed++; break;
+      default: cr_assert(error == 0 || error == EAGAIN, "error %d", error);
     }
   }
   long calls() const { return calls_; }
@@ -244,8 +231,8 @@ Test(channel_soak, loses_nothing_and_leaks_nothing, .timeout = 3600) {
   table.reset();
   if (__lsan_do_recoverable_leak_check) cr_assert_eq(__lsan_do_recoverable_leak_check(), 0);
   if (wanted)
-    fprintf(stderr, "%ld calls: %ld values sent and received; %ld found it closed, %ld timed out, %ld were cancelled\n", totals.calls.load(),
-            totals.sent.load(), totals.closed.load(), totals.timed_out.load(), totals.cancelled.load());
+    fprintf(stderr, "%ld calls: %ld values sent and received; %ld found it closed, %ld timed out, %ld were cancelled\n",
+            totals.calls.load(), totals.sent.load(), totals.closed.load(), totals.timed_out.load(), totals.cancelled.load());
   counted(totals.calls, "calls of channels, with select");
 }
 

@@ -198,7 +198,8 @@ Test(channel, those_who_wait_are_served_in_the_order_in_which_they_came) {
     for (int i = 0; i < static_cast<int>(capacity) + kThreads; i++) {
       cr_assert_eq(*rx.try_receive(), i);
       int waiting = kThreads - 1 - i;
-      cr_assert_eq(rx.size(), std::min(capacity, static_cast<size_t>(waiting < 0 ? static_cast<int>(capacity) + waiting : static_cast<int>(capacity))));
+      cr_assert_eq(rx.size(), std::min(capacity, static_cast<size_t>(waiting < 0 ? static_cast<int>(capacity) + waiting
+                                                                                 : static_cast<int>(capacity))));
     }
     cr_assert(!rx.try_receive());
   }
@@ -218,7 +219,8 @@ Test(channel, gives_up_in_time_but_not_early) {
         cr_assert_eq(v, 3);
       }
     });
-    while (tx.try_send(1) == 0) {}
+    while (tx.try_send(1) == 0) {
+    }
     by_each([&tx = tx] {
       for (uint64_t ms : {0, 1, 15}) {
         uint64_t deadline = now_ns() + ms * kMs;
@@ -342,7 +344,8 @@ Test(channel, cancellation_ends_a_wait_and_loses_nothing) {
     for (bool sends : {false, true}) {
       auto [tx, rx] = Channel<Counted>::make(capacity);
       if (sends)
-        while (tx.try_send(Counted(0)) == 0) {}
+        while (tx.try_send(Counted(0)) == 0) {
+        }
       std::atomic<FiberRecord*> waits{nullptr};
       Threads t;
       t.fiber([&, &tx = tx, &rx = rx, sends = sends, capacity = capacity] {
@@ -351,7 +354,7 @@ Test(channel, cancellation_ends_a_wait_and_loses_nothing) {
         cr_assert_eq(sends ? tx.send(std::move(v)) : rx.receive(v), ECANCELED);
         cr_assert_eq(v.n, 9);
         cr_assert_eq(sends ? tx.send(std::move(v)) : rx.receive(v), ECANCELED);  // it stays
-        if (capacity) {  // what need not wait goes on
+        if (capacity) {                                                          // what need not wait goes on
           if (sends) cr_assert_eq(rx.receive(v), 0);
           else cr_assert_eq(tx.send(std::move(v)), 0);
         }
@@ -372,7 +375,8 @@ Test(channel, may_go_as_soon_as_all_handles_have, .timeout = 120) {
     auto made = Channel<Counted>::make(static_cast<size_t>(round % 3));
     Threads t;
     auto send = [tx = std::make_shared<Sender<Counted>>(std::move(made.sender))] {
-      for (int i = 0; i < 3 && tx->send(Counted(i)) == 0; i++) {}
+      for (int i = 0; i < 3 && tx->send(Counted(i)) == 0; i++) {
+      }
     };
     auto receive = [rx = std::make_shared<Receiver<Counted>>(std::move(made.receiver)), round] {
       for (int i = 0; i < round % 5; i++) (void)rx->receive();

@@ -109,10 +109,12 @@ Test(clock, waits_follow_it) {
 #if defined(__x86_64__)  // the emulator has no filters
 // Where a filter refuses the timer that tells of it, sysmon looks by itself.
 Test(clock, is_looked_at_without_a_timer) {
-  sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_timerfd_settime, 0, 1),
+  sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_timerfd_settime, 0, 1),
                         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   sock_fprog program{4, code};
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) cr_skip_test("no filters here");
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    cr_skip_test("no filters here");
   ended = 0;
   sem_init(&never, 0, 0);
   pthread_t t[2];
@@ -133,13 +135,16 @@ Test(clock, is_looked_at_without_a_timer) {
 Test(clock, other_waits_do_not_follow_it) {
   static std::atomic<bool> stop{false};
   static pthread_t t;
-  pthread_create(&t, nullptr, [](void*) -> void* {
-    while (!stop) {
-      set_clock(100);
-      usleep(500);
-    }
-    return nullptr;
-  }, nullptr);
+  pthread_create(
+      &t, nullptr,
+      [](void*) -> void* {
+        while (!stop) {
+          set_clock(100);
+          usleep(500);
+        }
+        return nullptr;
+      },
+      nullptr);
   uint64_t before = now_ns();
   timespec past = in_seconds(-1), rest{0, 100'000'000};
   cr_assert(sem_timedwait(&never, &past) == -1);  // from now on this thread is told

@@ -135,13 +135,16 @@ void* got;
 
 Test(context, entry_gets_its_argument_on_an_aligned_stack) {
   context_init();
-  start(0, [](void* p) {
-    got = p;
-    alignas(16) volatile char local[16] = {};
-    cr_assert_eq(reinterpret_cast<uintptr_t>(local) % 16, 0u);
-    cr_assert_eq(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) % 16, 0u);
-    for (;;) back(0);
-  }, &got);
+  start(
+      0,
+      [](void* p) {
+        got = p;
+        alignas(16) volatile char local[16] = {};
+        cr_assert_eq(reinterpret_cast<uintptr_t>(local) % 16, 0u);
+        cr_assert_eq(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) % 16, 0u);
+        for (;;) back(0);
+      },
+      &got);
   go(0);
   cr_assert_eq(got, &got);
 }
@@ -151,17 +154,19 @@ uint64_t wrong;
 Test(context, callee_saved_registers_are_each_contexts_own) {
   context_init();
   for (uintptr_t i = 0; i < 3; i++) {
-    start(i, [](void* p) {
-      auto n = reinterpret_cast<uintptr_t>(p);
-      for (uint64_t seed = n << 32;; seed += 1000) wrong |= fill_switch_check(&there[n], &there[(n + 1) % 3 ? n + 1 : 0], seed);
-    }, reinterpret_cast<void*>(i));
+    start(
+        i,
+        [](void* p) {
+          auto n = reinterpret_cast<uintptr_t>(p);
+          for (uint64_t seed = n << 32;; seed += 1000) wrong |= fill_switch_check(&there[n], &there[(n + 1) % 3 ? n + 1 : 0], seed);
+        },
+        reinterpret_cast<void*>(i));
   }
   // A ring of three, from which the third comes back here every time.
   start(2, [](void*) {
     for (uint64_t seed = 7777777;; seed += 3) wrong |= fill_switch_check(&there[2], &here, seed);
   });
-  for (uint64_t seed = 0x123456789abcdef; seed < 0x123456789abcdef + 100000; seed++)
-    wrong |= fill_switch_check(&here, &there[0], seed);
+  for (uint64_t seed = 0x123456789abcdef; seed < 0x123456789abcdef + 100000; seed++) wrong |= fill_switch_check(&here, &there[0], seed);
   cr_assert_eq(wrong, 0u);
 }
 
@@ -268,12 +273,15 @@ void swap_thread_pointers() {
   memcpy(fake, mine, 64);  // stack guard and the like
   *reinterpret_cast<void**>(fake) = fake;
 #endif
-  start(0, [](void*) {
-    for (;;) {
-      seen_tp = tp_now();
-      back(0);
-    }
-  }, nullptr, fake);
+  start(
+      0,
+      [](void*) {
+        for (;;) {
+          seen_tp = tp_now();
+          back(0);
+        }
+      },
+      nullptr, fake);
   for (int i = 0; i < 3; i++) {
     seen_tp = nullptr;
     go(0);

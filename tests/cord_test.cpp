@@ -111,7 +111,8 @@ Test(cord, a_fiber_that_computes_is_not_interrupted) {
   auto body = [&] {
     cr_assert_not(computing);
     computing = true;
-    for (uint64_t end = now_ns() + 15 * kMs; now_ns() < end;) {}
+    for (uint64_t end = now_ns() + 15 * kMs; now_ns() < end;) {
+    }
     computing = false;
   };
   Fiber a = cord.spawn(body), b = cord.spawn(body);
@@ -178,11 +179,14 @@ Test(cord, fibers_are_whole_threads) {
   Fiber maker = cord.spawn([] {
     std::atomic<bool> ran{false};
     pthread_t thread;
-    pthread_create(&thread, nullptr, [](void* p) -> void* {
-      cr_assert_null(fiberthread_cord_self());
-      *static_cast<std::atomic<bool>*>(p) = true;
-      return nullptr;
-    }, &ran);
+    pthread_create(
+        &thread, nullptr,
+        [](void* p) -> void* {
+          cr_assert_null(fiberthread_cord_self());
+          *static_cast<std::atomic<bool>*>(p) = true;
+          return nullptr;
+        },
+        &ran);
     pthread_join(thread, nullptr);
     cr_assert(ran);
   });
@@ -302,17 +306,18 @@ Test(cord, has_one_affinity) {
   CPU_ZERO(&one);
   CPU_SET(cpu, &one);
   cord.spawn([&] {
-    cr_assert_eq(pthread_setaffinity_np(pthread_self(), sizeof one, &one), 0);
-    Fiber other = cord.spawn([&] {
-      cpu_set_t mine;
-      cr_assert_eq(pthread_getaffinity_np(pthread_self(), sizeof mine, &mine), 0);
-      cr_assert(CPU_EQUAL(&mine, &one));
-    });
-    cr_assert_eq(other.error(), 0);
-    cr_assert_eq(other.join(), 0);
-    Fiber elsewhere = Fiber::spawn([&] { cr_assert_null(fiberthread_cord_self()); });
-    cr_assert_eq(elsewhere.join(), 0);
-  }).join();
+        cr_assert_eq(pthread_setaffinity_np(pthread_self(), sizeof one, &one), 0);
+        Fiber other = cord.spawn([&] {
+          cpu_set_t mine;
+          cr_assert_eq(pthread_getaffinity_np(pthread_self(), sizeof mine, &mine), 0);
+          cr_assert(CPU_EQUAL(&mine, &one));
+        });
+        cr_assert_eq(other.error(), 0);
+        cr_assert_eq(other.join(), 0);
+        Fiber elsewhere = Fiber::spawn([&] { cr_assert_null(fiberthread_cord_self()); });
+        cr_assert_eq(elsewhere.join(), 0);
+      })
+      .join();
   cr_assert_eq(cord.join(), 0);
 }
 
@@ -452,9 +457,7 @@ void stress(unsigned workers, uint64_t seed) {
               else f.detach();
               break;
             }
-            default:
-              cr_assert_eq(n.cord.send(&n), 0);
-              sent++;
+            default: cr_assert_eq(n.cord.send(&n), 0); sent++;
           }
           if (random(20) == 0) usleep(50);
         }

@@ -193,9 +193,7 @@ void excludes(uint32_t workers, uint64_t seed) {
             case 0:
               while (!o->m.try_lock()) yield();
               break;
-            case 1:
-              mine = o->m.lockWithTimeout(random(50'000)) == 0;
-              break;
+            case 1: mine = o->m.lockWithTimeout(random(50'000)) == 0; break;
             case 2: {
               Future f;
               o->m.lock(&f);
@@ -203,8 +201,7 @@ void excludes(uint32_t workers, uint64_t seed) {
               mine = random(2) ? f.wait() == 0 : !f.cancel();
               break;
             }
-            default:
-              o->m.lock();
+            default: o->m.lock();
           }
           if (!mine) {
             given_up++;
@@ -274,9 +271,7 @@ struct Fair {
   bool held = false;
   bool apply(const Call& c) {
     switch (c.what) {
-      case Call::Ask:
-        queue.push_back(c.ticket);
-        return true;
+      case Call::Ask: queue.push_back(c.ticket); return true;
       case Call::Get:
         if (held || queue.empty() || queue.front() != c.ticket) return false;
         queue.pop_front();
@@ -295,8 +290,7 @@ struct Fair {
             return true;
           }
         return false;
-      default:
-        return true;
+      default: return true;
     }
   }
   std::string key() const {

@@ -98,12 +98,23 @@ Test(fiber_callers, in_the_child_of_a_fork) {
       ok = ok && other.cancel() == ESRCH && other.wakeup() == ESRCH && fiberthread_join(other.handle(), nullptr) == ESRCH;
       ok = ok && fiberthread_start(fresh.handle(), nullptr) == ESRCH && fiberthread_cancel(foreign) == ESRCH;
       int n = 0;
-      Fiber::each([&](FiberRef f) { n++; ok = ok && f == me; return true; });
+      Fiber::each([&](FiberRef f) {
+        n++;
+        ok = ok && f == me;
+        return true;
+      });
       ok = ok && n == 1;
       ok = ok && Fiber::yield_timeout(kMs) == ETIMEDOUT;
       std::atomic<int> ran{0};
-      for (int i = 0; i < 50; i++) Fiber::spawn([&] { ran++; Fiber::yield_timeout(1000); }).join();
-      Fiber called = Fiber::create([&] { ran++; Fiber::yield(); });
+      for (int i = 0; i < 50; i++)
+        Fiber::spawn([&] {
+          ran++;
+          Fiber::yield_timeout(1000);
+        }).join();
+      Fiber called = Fiber::create([&] {
+        ran++;
+        Fiber::yield();
+      });
       ok = ok && called.call() == 0 && ran == 51;
       called.cancel();
       ok = ok && called.join() == 0;

@@ -180,10 +180,13 @@ Test(fiber_cancel, locks_and_pthread_join_are_not_ended) {
   pthread_mutex_lock(&m);
   std::atomic<int> at{0};
   pthread_t other;
-  pthread_create(&other, nullptr, [](void* p) -> void* {
-    usleep(20'000);
-    return p;
-  }, nullptr);
+  pthread_create(
+      &other, nullptr,
+      [](void* p) -> void* {
+        usleep(20'000);
+        return p;
+      },
+      nullptr);
   Fiber f = Fiber::spawn([&] {
     cr_assert_eq(pthread_mutex_lock(&m), 0);
     at = 1;

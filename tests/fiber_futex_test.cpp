@@ -188,7 +188,7 @@ void counts(uint64_t posters, uint64_t each, size_t waiters, size_t kernel) {
         if ((r + i) % 32 == 0) yield();
       }
     };
-    i < posters * kernel / waiters ? p.kernel(body) : p.fiber(body);
+    i < posters* kernel / waiters ? p.kernel(body) : p.fiber(body);
   }
   p.join();
   cr_assert_eq(f.get(), all - 1);

@@ -25,11 +25,12 @@ namespace {
 
 struct Called : SubscribeCallback {
   std::atomic<int> times{0}, error{-1};
-  Called() : SubscribeCallback{[](SubscribeCallback* self, int e) {
-    auto* me = static_cast<Called*>(self);
-    me->error = e;
-    me->times++;
-  }} {}
+  Called()
+      : SubscribeCallback{[](SubscribeCallback* self, int e) {
+          auto* me = static_cast<Called*>(self);
+          me->error = e;
+          me->times++;
+        }} {}
 };
 
 Test(fiber_future, zeros_are_not_set) {
@@ -303,9 +304,9 @@ Test(fiber_future, deadlock_names_futures) {
   int status = 0;
   cr_assert_eq(waitpid(child, &status, 0), child);
   cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "status %d: %s", status, said.c_str());
-  for (const char* what : {"future 0x", "futures 0x", "sequencer 0x", "fair mutex 0x", ": capacity 3, 0 in it, 0 waiting to send, 3 to receive\n",
-                           ": capacity 2, 2 in it, 2 waiting to send, 0 to receive\n",
-                           ": capacity 0, 0 in it, closed, 0 waiting to send, 0 to receive\n"})
+  for (const char* what :
+       {"future 0x", "futures 0x", "sequencer 0x", "fair mutex 0x", ": capacity 3, 0 in it, 0 waiting to send, 3 to receive\n",
+        ": capacity 2, 2 in it, 2 waiting to send, 0 to receive\n", ": capacity 0, 0 in it, closed, 0 waiting to send, 0 to receive\n"})
     cr_assert(said.find(what) != std::string::npos, "%s is not in: %s", what, said.c_str());
 }
 #endif

@@ -162,9 +162,12 @@ Test(fiber_join, pthread_exit_and_pthread_cancel_end_it) {
   fiberthread_spawn(&f, nullptr, [](void* p) -> void* { pthread_exit(static_cast<char*>(p) + 2); }, place);
   cr_assert_eq(fiberthread_join(f, &r), 0);
   cr_assert_eq(r, place + 2);
-  fiberthread_spawn(&f, nullptr, [](void*) -> void* {
-    for (;;) usleep(1'000'000);
-  }, nullptr);
+  fiberthread_spawn(
+      &f, nullptr,
+      [](void*) -> void* {
+        for (;;) usleep(1'000'000);
+      },
+      nullptr);
   pthread_t t;
   cr_assert_eq(fiberthread_pthread(f, &t), 0);
   cr_assert_eq(pthread_cancel(t), 0);

@@ -43,10 +43,10 @@ void excludes(int threads, int kernel, int count) {
           while (!m.try_lock()) yield();
           break;
         case 1:
-          while (!m.try_lock_until(now_ns() + random(50'000))) {}
+          while (!m.try_lock_until(now_ns() + random(50'000))) {
+          }
           break;
-        default:
-          m.lock();
+        default: m.lock();
       }
       cr_assert_eq(m.owner(), self());
       long seen = n;
@@ -114,7 +114,7 @@ Test(fiber_mutex, gives_up_in_time_but_not_early) {
     t.fiber([&] { gives_up(m); });
   }
   cr_assert_eq(queued(&m), 0u);
-  m.unlock();  // with the bit left over
+  m.unlock();                      // with the bit left over
   cr_assert(m.try_lock_until(0));  // tries at least once
   m.unlock();
 }
@@ -152,7 +152,8 @@ Test(fiber_mutex, waiter_is_not_starved_by_one_that_always_holds_it, .timeout = 
     auto hog = [&] {
       while (left > 0) {
         m.lock();
-        for (uint64_t until = now_ns() + kMs / 10; now_ns() < until;) {}
+        for (uint64_t until = now_ns() + kMs / 10; now_ns() < until;) {
+        }
         m.unlock();
       }
     };

@@ -26,11 +26,12 @@ using Future = FiberSequencer::Future;
 struct Noted : SubscribeCallback {
   std::vector<int>* order;
   int number = 0, error = -1;
-  Noted() : SubscribeCallback{[](SubscribeCallback* self, int e) {
-    auto* me = static_cast<Noted*>(self);
-    me->error = e;
-    me->order->push_back(me->number);
-  }} {}
+  Noted()
+      : SubscribeCallback{[](SubscribeCallback* self, int e) {
+          auto* me = static_cast<Noted*>(self);
+          me->error = e;
+          me->order->push_back(me->number);
+        }} {}
 };
 
 Test(fiber_sequencer, counts) {
@@ -272,17 +273,13 @@ struct Counter {
   uint64_t count = 0;
   bool apply(const Call& c) {
     switch (c.what) {
-      case Call::Increment:
-        return ++count == c.result;
+      case Call::Increment: return ++count == c.result;
       case Call::Advance:
         if (count < c.argument) count = c.argument;
         return count == c.result;
-      case Call::Get:
-        return count == c.result;
-      case Call::Reached:
-        return count >= c.argument;
-      default:
-        return true;
+      case Call::Get: return count == c.result;
+      case Call::Reached: return count >= c.argument;
+      default: return true;
     }
   }
   std::string key() const { return std::to_string(count); }
@@ -311,14 +308,9 @@ void history_is_linearizable(uint32_t workers, uint64_t seed) {
           history.run(static_cast<size_t>(u), [&] {
             uint64_t n;
             switch (random(8)) {
-              case 0:
-                n = s.get() + random(3);
-                return Call{Call::Advance, n, s.advance(n)};
-              case 1:
-                return Call{Call::Get, 0, s.get()};
-              case 2:
-                n = token();
-                return waited(n, s.waitWithTimeout(n, random(50'000)));
+              case 0: n = s.get() + random(3); return Call{Call::Advance, n, s.advance(n)};
+              case 1: return Call{Call::Get, 0, s.get()};
+              case 2: n = token(); return waited(n, s.waitWithTimeout(n, random(50'000)));
               case 3: {
                 n = token();
                 int e = s.wait(n);
@@ -335,8 +327,7 @@ void history_is_linearizable(uint32_t workers, uint64_t seed) {
                 cr_assert_eq(f.error(), ended ? ECANCELED : 0);
                 return waited(n, f.error());
               }
-              default:
-                return Call{Call::Increment, 0, s.increment()};
+              default: return Call{Call::Increment, 0, s.increment()};
             }
           });
         }
@@ -381,9 +372,7 @@ void everybody_is_woken(uint32_t workers, uint64_t seed) {
         token += 1 + random(60);
         if (token > kAll) token = kAll;
         switch (random(3)) {
-          case 0:
-            cr_assert_eq(s.wait(token), 0);
-            break;
+          case 0: cr_assert_eq(s.wait(token), 0); break;
           case 1:
             while (s.waitWithTimeout(token, random(50'000)) == ETIMEDOUT) given_up++;
             break;
@@ -437,14 +426,9 @@ Test(fiber_sequencer, request_that_comes_as_others_are_woken_is_not_lost, .timeo
         rounds.meet();
         for (uint32_t delay = random(200); delay; delay--) asm volatile("");
         switch (i) {
-          case 0:
-            s.increment();
-            break;
-          case 1:
-            cr_assert_eq(random(2) && f.cancel() ? 0 : f.wait(), 0);
-            break;
-          default:
-            cr_assert_eq(s.wait(r), 0);
+          case 0: s.increment(); break;
+          case 1: cr_assert_eq(random(2) && f.cancel() ? 0 : f.wait(), 0); break;
+          default: cr_assert_eq(s.wait(r), 0);
         }
         rounds.meet();
       }

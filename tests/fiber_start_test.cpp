@@ -109,7 +109,13 @@ Test(fiber_start, bound_by_option_and_by_attribute) {
   cr_assert_eq(fiberthread_attr_setbound(&a, 1), 0);
   cr_assert_eq(fiberthread_attr_setbound(&a, 2), EINVAL);
   pthread_t t;
-  pthread_create(&t, &a, [](void* p) -> void* { (*static_cast<decltype(look)*>(p))(); return nullptr; }, &look);
+  pthread_create(
+      &t, &a,
+      [](void* p) -> void* {
+        (*static_cast<decltype(look)*>(p))();
+        return nullptr;
+      },
+      &look);
   pthread_join(t, nullptr);
   cr_assert(bound);
 }
@@ -151,9 +157,13 @@ Test(fiber_start, a_new_one_can_be_discarded) {
     bool* to;
     explicit Mark(bool* p) : to(p) {}
     Mark(Mark&& o) : to(o.to) { o.to = nullptr; }
-    ~Mark() { if (to) *to = true; }
+    ~Mark() {
+      if (to) *to = true;
+    }
   };
-  { Fiber f = Fiber::create([m = Mark(&destroyed)] { (void)m; }); }
+  {
+    Fiber f = Fiber::create([m = Mark(&destroyed)] { (void)m; });
+  }
   cr_assert(destroyed);
 }
 
@@ -164,7 +174,12 @@ Test(fiber_start, starts_race) {
     std::atomic<int> started{0};
     runs = 0;
     fiberthread_t f;
-    cr_assert_eq(fiberthread_new(&f, nullptr, [](void* p) -> void* { runs++; return p; }), 0);
+    cr_assert_eq(fiberthread_new(&f, nullptr,
+                                 [](void* p) -> void* {
+                                   runs++;
+                                   return p;
+                                 }),
+                 0);
     {
       Threads t;
       for (int i = 0; i < 4; i++) {
@@ -243,7 +258,10 @@ Test(fiber_start, the_caller_goes_on_when_it_first_waits_or_ends) {
         case 1: Fiber::yield(); break;
         case 2: Fiber::reschedule(); break;
         case 3: Fiber::sleep(kMs); break;
-        case 4: pthread_mutex_lock(&m); pthread_mutex_unlock(&m); break;
+        case 4:
+          pthread_mutex_lock(&m);
+          pthread_mutex_unlock(&m);
+          break;
         case 5: sem_wait(&sem); break;
         case 6: cr_assert_eq(read(ends[0], &c, 1), 1); break;
       }
@@ -351,7 +369,12 @@ Test(fiber_start, callables_of_all_kinds) {
   auto owned = std::make_unique<int>(7);
   int got = 0;
   std::string text;
-  Fiber g = Fiber::spawn([&got, &text](std::unique_ptr<int> p, const std::string& s) { got = *p; text = s; }, std::move(owned), "copied");
+  Fiber g = Fiber::spawn(
+      [&got, &text](std::unique_ptr<int> p, const std::string& s) {
+        got = *p;
+        text = s;
+      },
+      std::move(owned), "copied");
   g.join();
   cr_assert_eq(got, 7);
   cr_assert_str_eq(text.c_str(), "copied");

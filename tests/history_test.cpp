@@ -83,11 +83,14 @@ Test(history, of_mutex, .timeout = 120) {
       [](size_t i, Random& random, MutexObject& o, History<MutexCall>& history) {
         for (int k = 0; k < 6; k++) {
           bool tries = random(2);
-          bool got = history.run(i, [&] {
-            if (tries) return MutexCall{MutexCall::TryLock, o.m.try_lock()};
-            o.m.lock();
-            return MutexCall{MutexCall::Lock, true};
-          }).got;
+          bool got = history
+                         .run(i,
+                              [&] {
+                                if (tries) return MutexCall{MutexCall::TryLock, o.m.try_lock()};
+                                o.m.lock();
+                                return MutexCall{MutexCall::Lock, true};
+                              })
+                         .got;
           if (random(4) == 0) yield();
           if (got)
             history.run(i, [&] {
@@ -116,9 +119,7 @@ struct ChannelModel {
   bool apply(const ChannelCall& c) {
     if (on_its_way && !(c.what == ChannelCall::Receive && c.error == 0 && c.value == on_its_way)) return false;
     switch (c.what) {
-      case ChannelCall::Close:
-        closed = true;
-        return true;
+      case ChannelCall::Close: closed = true; return true;
       case ChannelCall::Send:
         switch (c.error) {
           case 0:
@@ -127,12 +128,9 @@ struct ChannelModel {
             else if (values.size() < capacity) values.push_back(c.value);
             else return false;
             return true;
-          case EPIPE:
-            return closed;
-          case EAGAIN:
-            return !closed && values.size() == capacity;
-          default:
-            return c.error == ETIMEDOUT;
+          case EPIPE: return closed;
+          case EAGAIN: return !closed && values.size() == capacity;
+          default: return c.error == ETIMEDOUT;
         }
       default:
         switch (c.error) {
@@ -141,12 +139,9 @@ struct ChannelModel {
             else if (!values.empty() && values.front() == c.value) values.pop_front();
             else return false;
             return true;
-          case EPIPE:
-            return closed && values.empty();
-          case EAGAIN:
-            return !closed && values.empty();
-          default:
-            return c.error == ETIMEDOUT;
+          case EPIPE: return closed && values.empty();
+          case EAGAIN: return !closed && values.empty();
+          default: return c.error == ETIMEDOUT;
         }
     }
   }
@@ -211,12 +206,9 @@ struct SelectModel {
     ChannelModel &a = channels[from], &b = channels[1 - from];
     switch (c.error) {
       case 0:
-      case EPIPE:
-        return c.channel & 2 ? b.apply({ChannelCall::Send, c.error, c.value}) : a.apply({ChannelCall::Receive, c.error, c.value});
-      case EAGAIN:
-        return a.apply({ChannelCall::Receive, EAGAIN, 0}) && b.apply({ChannelCall::Send, EAGAIN, 0});
-      default:
-        return c.error == ETIMEDOUT;
+      case EPIPE: return c.channel & 2 ? b.apply({ChannelCall::Send, c.error, c.value}) : a.apply({ChannelCall::Receive, c.error, c.value});
+      case EAGAIN: return a.apply({ChannelCall::Receive, EAGAIN, 0}) && b.apply({ChannelCall::Send, EAGAIN, 0});
+      default: return c.error == ETIMEDOUT;
     }
   }
   std::string key() const { return channels[0].key() + '|' + channels[1].key(); }

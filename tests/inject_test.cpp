@@ -159,7 +159,10 @@ void check_called_state() {
 // One tick into the counting loop injects a call and turns single-stepping on; each step in the trampoline is looked at.
 void on_alarm(int, siginfo_t*, void* context) {
   auto& regs = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
-  if (fiberthread::inject_call(context, [] { check_called_state(); walk(-1); })) {
+  if (fiberthread::inject_call(context, [] {
+        check_called_state();
+        walk(-1);
+      })) {
     injected = true;
     regs[REG_EFL] |= 0x100;
   }
@@ -187,7 +190,11 @@ void check_called_state() {
 
 // One tick into the counting loop injects a call.
 void on_alarm(int, siginfo_t*, void* context) {
-  if (fiberthread::inject_call(context, [] { check_called_state(); walk(-1); })) injected = true;
+  if (fiberthread::inject_call(context, [] {
+        check_called_state();
+        walk(-1);
+      }))
+    injected = true;
 }
 #endif
 

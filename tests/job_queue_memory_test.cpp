@@ -89,8 +89,9 @@ Test(job_queue_memory, without_memory_no_task_is_forgotten, .timeout = 120) {
 class NoMemory {
  public:
   bool enter() {  // false: the kernel cannot
-    sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 1),
-                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
     sock_fprog program = {4, code};
     raw_syscall(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     listener_ = static_cast<int>(raw_syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, arg(&program)));
@@ -100,7 +101,8 @@ class NoMemory {
   void answer(const std::atomic<bool>& over, F before) {
     for (pollfd p{listener_, POLLIN, 0}; !over;) {
       seccomp_notif asked{};
-      if (raw_syscall(SYS_poll, arg(&p), 1, 20) != 1 || raw_syscall(SYS_ioctl, listener_, SECCOMP_IOCTL_NOTIF_RECV, arg(&asked)) != 0) continue;
+      if (raw_syscall(SYS_poll, arg(&p), 1, 20) != 1 || raw_syscall(SYS_ioctl, listener_, SECCOMP_IOCTL_NOTIF_RECV, arg(&asked)) != 0)
+        continue;
       before();
       seccomp_notif_resp answer{asked.id, 0, -ENOMEM, 0};
       raw_syscall(SYS_ioctl, listener_, SECCOMP_IOCTL_NOTIF_SEND, arg(&answer));
@@ -173,7 +175,9 @@ void comes_while_the_first_is_made(bool one_rests) {
   t.join();
   if (entered != 1) cr_skip_test("no seccomp with a listener");
 }
-Test(job_queue_memory, what_comes_while_the_first_fiber_cannot_be_made_is_not_forgotten, .timeout = 120) { comes_while_the_first_is_made(false); }
+Test(job_queue_memory, what_comes_while_the_first_fiber_cannot_be_made_is_not_forgotten, .timeout = 120) {
+  comes_while_the_first_is_made(false);
+}
 Test(job_queue_memory, nor_if_one_has_come_to_rest_meanwhile, .timeout = 120) { comes_while_the_first_is_made(true); }
 #endif
 

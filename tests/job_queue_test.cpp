@@ -205,10 +205,14 @@ Test(job_queue, the_c_names) {
     cr_assert_eq(result, &gate);  // and not what was refused
     cr_assert_eq(fiberthread_task_yield(), EPERM);
     std::atomic<size_t> sum{0};
-    fiberthread_parallel_for(0, 100, 0, [](void* p, size_t first, size_t last) {
-      for (; first < last; first++) *static_cast<std::atomic<size_t>*>(p) += first;
-    }, &sum);
-    void (*add[])(void*) = {[](void* p) { *static_cast<std::atomic<size_t>*>(p) += 1; }, [](void* p) { *static_cast<std::atomic<size_t>*>(p) += 2; }};
+    fiberthread_parallel_for(
+        0, 100, 0,
+        [](void* p, size_t first, size_t last) {
+          for (; first < last; first++) *static_cast<std::atomic<size_t>*>(p) += first;
+        },
+        &sum);
+    void (*add[])(void*) = {[](void* p) { *static_cast<std::atomic<size_t>*>(p) += 1; },
+                            [](void* p) { *static_cast<std::atomic<size_t>*>(p) += 2; }};
     void* arguments[] = {&sum, &sum};
     fiberthread_parallel_invoke(add, arguments, 2);
     cr_assert_eq(sum, 4953);
@@ -287,12 +291,14 @@ void stress(unsigned workers) {
       case 2: usleep(50); break;
       case 3: {
         Job inner{j->ran, j->q, j->how / 5};
-        Task t([](void* a) -> void* {
-          auto* i = static_cast<Job*>(a);
-          if (i->how % 2) JobQueue::yield();
-          (*i->ran)--;
-          return nullptr;
-        }, &inner);
+        Task t(
+            [](void* a) -> void* {
+              auto* i = static_cast<Job*>(a);
+              if (i->how % 2) JobQueue::yield();
+              (*i->ran)--;
+              return nullptr;
+            },
+            &inner);
         if (j->q->run(t) != 0) break;
         if (j->how / 7 % 2 && j->q->withdraw(t)) break;
         cr_assert_eq(j->q->wait(t), 0);
@@ -325,7 +331,8 @@ void stress(unsigned workers) {
             }
             void* result;
             int e;
-            while ((e = q->wait(tasks[i], &result, random(2) ? random(100000) : UINT64_MAX)) == ETIMEDOUT) {}
+            while ((e = q->wait(tasks[i], &result, random(2) ? random(100000) : UINT64_MAX)) == ETIMEDOUT) {
+            }
             cr_assert_eq(e, 0);
             cr_assert_eq(result, &jobs[i]);
           }

@@ -96,7 +96,7 @@ bool linearizable(std::vector<Recorded<Call>> calls, Model model = Model(), size
     return seen.insert(key + ':' + model.key()).second;
   };
 
-  size_t i = next[n];           // the next to try as the next one
+  size_t i = next[n];             // the next to try as the next one
   uint64_t first_end = kPending;  // of those not placed: who begins later cannot come before that one
   while (left > 0) {
     if (i != kNone && calls[i].begin < first_end) {

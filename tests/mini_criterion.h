@@ -72,13 +72,12 @@ inline bool passes(const Test& t, bool* skipped) {
 
 }  // namespace mini
 
-#define Test(suite, test, ...)                                                                           \
-  static void mini_##suite##_##test();                                                                   \
+#define Test(suite, test, ...) \
+  static void mini_##suite##_##test(); \
   static mini::Test mini_test_##suite##_##test(#suite, #test, mini_##suite##_##test, mini::Options{__VA_ARGS__}); \
   static void mini_##suite##_##test()
 
-#define cr_assert(condition, ...) \
-  ((condition) ? void() : mini::failed(__FILE__, __LINE__, #condition __VA_OPT__(, ) __VA_ARGS__))
+#define cr_assert(condition, ...) ((condition) ? void() : mini::failed(__FILE__, __LINE__, #condition __VA_OPT__(, ) __VA_ARGS__))
 #define cr_assert_not(condition, ...) cr_assert(!(condition)__VA_OPT__(, ) __VA_ARGS__)
 #define cr_assert_eq(a, b, ...) cr_assert((a) == (b)__VA_OPT__(, ) __VA_ARGS__)
 #define cr_assert_neq(a, b, ...) cr_assert((a) != (b)__VA_OPT__(, ) __VA_ARGS__)

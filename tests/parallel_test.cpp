@@ -72,11 +72,8 @@ void nested(unsigned workers) {
   options.workers = workers;
   as_both([] { cr_assert_eq(fib(16), 987); });
   std::atomic<size_t> sum{0};
-  as_both([&] {
-    parallel_for(0, 20, [&](size_t) {
-      parallel_for(0, 20, [&](size_t) { parallel_for(0, 5, [&](size_t i) { sum += i; }); });
-    });
-  });
+  as_both(
+      [&] { parallel_for(0, 20, [&](size_t) { parallel_for(0, 20, [&](size_t) { parallel_for(0, 5, [&](size_t i) { sum += i; }); }); }); });
   cr_assert_eq(sum, 2 * 4000);
 }
 Test(parallel, nested_without_deadlock_on_1_worker, .timeout = 240) { nested(1); }

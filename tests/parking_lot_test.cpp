@@ -345,9 +345,7 @@ Test(parking_lot, no_wake_up_is_lost_or_made_up, .timeout = 240) {
     while (left > 0) {
       char* a = random(2) ? &here : &there;
       switch (random(4)) {
-        case 0:
-          sent += unpark_waiters(a, 1 + random(3));
-          break;
+        case 0: sent += unpark_waiters(a, 1 + random(3)); break;
         case 1: {
           MoveAnswer answer{random(3) != 0};
           requeue_waiters(a, a == &here ? &there : &here, answer_move, &answer);
@@ -357,8 +355,7 @@ Test(parking_lot, no_wake_up_is_lost_or_made_up, .timeout = 240) {
         case 2:
           if (FiberRecord* f = who[random(kWaiters)]) interrupt(f, kInterruptUnwind);
           break;
-        default:
-          yield();
+        default: yield();
       }
     }
   };

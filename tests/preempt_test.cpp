@@ -224,20 +224,27 @@ Test(preempt, loop_inside_libc_is_preempted_in_the_end) {
   int n = many() / 2;
   deadline = now_ms() + 500;
   for (int i = 0; i < n; i++)
-    pthread_create(&t[i], nullptr, +[](void*) -> void* {
-      while (!other_ran && now_ms() < deadline + 20000)
-        for (int j = 0; j < kSearches; j++) {
-          asm volatile("" ::: "memory");
-          cr_assert(memchr(big, 1, sizeof big) == nullptr);
-        }
-      return nullptr;
-    }, nullptr);
+    pthread_create(
+        &t[i], nullptr,
+        +[](void*) -> void* {
+          while (!other_ran && now_ms() < deadline + 20000)
+            for (int j = 0; j < kSearches; j++) {
+              asm volatile("" ::: "memory");
+              cr_assert(memchr(big, 1, sizeof big) == nullptr);
+            }
+          return nullptr;
+        },
+        nullptr);
   pthread_t other;
-  pthread_create(&other, nullptr, +[](void*) -> void* {
-    while (now_ms() < deadline) {}
-    other_ran = true;
-    return nullptr;
-  }, nullptr);
+  pthread_create(
+      &other, nullptr,
+      +[](void*) -> void* {
+        while (now_ms() < deadline) {
+        }
+        other_ran = true;
+        return nullptr;
+      },
+      nullptr);
   pthread_join(other, nullptr);
   for (int i = 0; i < n; i++) pthread_join(t[i], nullptr);
   cr_assert(now_ms() < deadline + 20000);

@@ -80,15 +80,17 @@ Test(queue, nothing_is_lost_or_doubled) {
   };
   fibers::Handle t[kThieves];
   for (long i = 0; i < kThieves; i++)
-    t[i] = fibers::spawn([](void* p) -> void* {
-      auto& mine = loot[reinterpret_cast<long>(p)];
-      while (!stop || !queue.empty()) {
-        if (FiberRecord* x = queue.steal_into(mine)) take(x);
-        while (FiberRecord* x = mine.pop()) take(x);
-        yield();
-      }
-      return nullptr;
-    }, reinterpret_cast<void*>(i));
+    t[i] = fibers::spawn(
+        [](void* p) -> void* {
+          auto& mine = loot[reinterpret_cast<long>(p)];
+          while (!stop || !queue.empty()) {
+            if (FiberRecord* x = queue.steal_into(mine)) take(x);
+            while (FiberRecord* x = mine.pop()) take(x);
+            yield();
+          }
+          return nullptr;
+        },
+        reinterpret_cast<void*>(i));
   int in = 0;
   for (int r = 0; r < kRounds; r++) {
     int i = r % kFibers;

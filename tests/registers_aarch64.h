@@ -22,7 +22,8 @@ struct alignas(64) Registers {
   unsigned char za[256 * 256];
 };
 static_assert(offsetof(Registers, flags) == 248 && offsetof(Registers, fpcr) == 256 && offsetof(Registers, fpsr) == 264 &&
-              offsetof(Registers, ffr) == 288 && offsetof(Registers, p) == 320 && offsetof(Registers, z) == 4096 && offsetof(Registers, za) == 12288);
+              offsetof(Registers, ffr) == 288 && offsetof(Registers, p) == 320 && offsetof(Registers, z) == 4096 &&
+              offsetof(Registers, za) == 12288);
 
 // With kSme in streaming mode, with ZA in use.
 enum : uint32_t { kNeon = 0, kSve = 1, kSme = 2 };

@@ -182,7 +182,7 @@ inline uint32_t best_level() {
 }
 inline uint32_t any_level(Random&) { return best_level(); }
 
-constexpr uint64_t kFlags = 0xcd5;        // CF PF AF ZF SF DF OF; the others are not the program's
+constexpr uint64_t kFlags = 0xcd5;  // CF PF AF ZF SF DF OF; the others are not the program's
 
 inline void fill(Registers& r, Random& random, Parts parts) {
   memset(&r, 0, sizeof r);
@@ -200,7 +200,7 @@ inline void fill(Registers& r, Random& random, Parts parts) {
   for (auto& g : r.gpr) g = random();
   r.gpr[1] = r.gpr[15] = 0;
   r.flags = (random() & kFlags) | 0x202;
-  r.mxcsr = 0x1f80 | (random() & 0x603f);         // rounding and sticky flags
+  r.mxcsr = 0x1f80 | (random() & 0x603f);  // rounding and sticky flags
   r.x87_control = 0x37f | (random() % 4 << 10);
 }
 

@@ -96,7 +96,11 @@ Test(scheduler, deadlines_pass_and_are_never_early) {
 Test(scheduler, a_deadline_too_far_does_not_overflow) {
   use_workers(1);
   static std::atomic<uint32_t> never{0};
-  Handle t = spawn([](void*) -> void* { waiter = self(); park_if(&never, 0, {"test"}, kNever - 1); return nullptr; });
+  Handle t = spawn([](void*) -> void* {
+    waiter = self();
+    park_if(&never, 0, {"test"}, kNever - 1);
+    return nullptr;
+  });
   while (!waiter.load()) yield();
   while (waiter.load()->state.load() != State::Parked) yield();
   unpark(waiter);
@@ -191,8 +195,8 @@ Test(scheduler, nobody_watches_the_poller_while_all_slots_are_in_use) {
     return nullptr;
   };
   Handle counts = spawn(count);
-  want_slots(1);   // Criterion may have started with more
-  nap(20'000);  // idle, so that they go
+  want_slots(1);  // Criterion may have started with more
+  nap(20'000);    // idle, so that they go
   Handle sleeper = spawn(sleep_in_kernel), keeps = spawn(keep_slot);
   while (statistics.handovers.load() == 0) nap(1000);
   char c = 'x';
@@ -301,7 +305,8 @@ Test(scheduler, a_waker_that_goes_on_has_another_worker_woken, .timeout = 120) {
     };
     while (told[1] < 20) {
       wake_up();
-      for (uint64_t end = now_ns() + 50'000; now_ns() < end || ran != rounds;) {}
+      for (uint64_t end = now_ns() + 50'000; now_ns() < end || ran != rounds;) {
+      }
       nap(100);
     }
     while (me->went_on || told[0] < 20) {

@@ -44,8 +44,10 @@ Test(select, waits_for_the_first_that_can_happen) {
   for (size_t capacity : {0, 1}) {
     for (int which = 0; which < 4; which++) {
       for (bool kernel : {false, true}) {
-        auto a = Channel<int>::make(capacity), b = Channel<int>::make(capacity), c = Channel<int>::make(capacity), d = Channel<int>::make(capacity);
-        while (c.sender.try_send(1) == 0 || d.sender.try_send(1) == 0) {}
+        auto a = Channel<int>::make(capacity), b = Channel<int>::make(capacity), c = Channel<int>::make(capacity),
+             d = Channel<int>::make(capacity);
+        while (c.sender.try_send(1) == 0 || d.sender.try_send(1) == 0) {
+        }
         std::atomic<FiberRecord*> waits{nullptr};
         Threads t;
         auto body = [&] {
@@ -361,15 +363,12 @@ Test(select, no_value_is_lost_or_doubled, .timeout = 120) {
           Selected done{-1, 0};
           while (done.index < 0) {
             switch (random(3)) {
-              case 0:
-                done = select_for(random(50'000), ca, cb);
-                break;
+              case 0: done = select_for(random(50'000), ca, cb); break;
               case 1:
                 done = try_select(ca, cb);
                 if (done.index < 0) yield();
                 break;
-              default:
-                done = select(ca, cb);
+              default: done = select(ca, cb);
             }
           }
           cr_assert_eq(done.error, 0);
@@ -383,7 +382,8 @@ Test(select, no_value_is_lost_or_doubled, .timeout = 120) {
         Random random{static_cast<uint64_t>(r) + 100};
         for (;;) {
           int x[kChannels] = {-1, -1, -1, -1};
-          ReceiveCase c0(channels[0].receiver, x[0]), c1(channels[1].receiver, x[1]), c2(channels[2].receiver, x[2]), c3(channels[3].receiver, x[3]);
+          ReceiveCase c0(channels[0].receiver, x[0]), c1(channels[1].receiver, x[1]), c2(channels[2].receiver, x[2]),
+              c3(channels[3].receiver, x[3]);
           Selected s = random(4) ? select(c0, c1, c2, c3) : select_for(random(50'000), c3, c2, c1, c0);
           if (s.error == ClosedChannel) return;
           if (s.index < 0) continue;

@@ -108,8 +108,7 @@ Test(semaphore, no_permit_is_lost_or_doubled, .timeout = 120) {
           case 1:
             if (!s.try_acquire()) continue;
             break;
-          default:
-            cr_assert_eq(s.acquire(), 0);
+          default: cr_assert_eq(s.acquire(), 0);
         }
         cr_assert(++inside <= kPermits);
         if (random(16) == 0) yield();

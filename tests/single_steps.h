@@ -35,15 +35,19 @@ inline bool asleep(int tid) {
 }
 
 // The trap flag. Below the stack pointer may be locals.
-inline void begin() { asm volatile("lea -128(%%rsp), %%rsp; pushfq; orq $0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp" ::: "memory", "cc"); }
-inline void end() { asm volatile("lea -128(%%rsp), %%rsp; pushfq; andq $~0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp" ::: "memory", "cc"); }
+inline void begin() {
+  asm volatile("lea -128(%%rsp), %%rsp; pushfq; orq $0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp" ::: "memory", "cc");
+}
+inline void end() {
+  asm volatile("lea -128(%%rsp), %%rsp; pushfq; andq $~0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp" ::: "memory", "cc");
+}
 
 // On a kernel thread of `t`. True: it has stopped before its instruction `at`, not counting those that run under Busy, until the stage is
 // kGoOn. False: it sleeps, or f has returned, before. `busy`: those count, too, and whoever looks must do without what may be locked then.
 // f may end() and begin() the steps.
 template <class F>
 bool run(Threads& t, int at, F f, bool busy = false) {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_sigaction = at_instruction;
   action.sa_flags = SA_SIGINFO;
   REAL(sigaction)(SIGTRAP, &action, nullptr);

@@ -89,7 +89,13 @@ Test(tcb, key_destructors_run_again_while_they_set_values) {
   });
   pthread_t t;
   int value;
-  pthread_create(&t, nullptr, [](void* p) -> void* { pthread_setspecific(key, p); return p; }, &value);
+  pthread_create(
+      &t, nullptr,
+      [](void* p) -> void* {
+        pthread_setspecific(key, p);
+        return p;
+      },
+      &value);
   pthread_join(t, nullptr);
   cr_assert_eq(runs.load(), 3);
 }
@@ -196,7 +202,8 @@ Test(tcb, a_workers_has_libcs_variables) {
       size_t own = 0;  // words that are the thread's, such as that of its resolver's state
       for (Worker* w = all_workers(); w; w = w->all_next)
         for (size_t o = 0; o + sizeof(void*) <= h.p_filesz; o += sizeof(void*))
-          own += memcmp(static_cast<char*>(w->context.tp) + (tls - static_cast<char*>(thread_pointer())) + o, image + o, sizeof(void*)) != 0;
+          own += memcmp(static_cast<char*>(w->context.tp) + (tls - static_cast<char*>(thread_pointer())) + o, image + o, sizeof(void*)) !=
+                 0;
       cr_assert(own <= statistics.workers.load(), "%zu words are not as in the image", own);
       *static_cast<bool*>(p) = true;
     }

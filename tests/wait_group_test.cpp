@@ -58,8 +58,7 @@ Test(wait_group, may_be_used_again_at_once, .timeout = 120) {
         while (round < r) yield();
         if (r % 5 == 1)
           while (int e = g.wait_for(10'000)) cr_assert_eq(e, ETIMEDOUT);
-        else
-          cr_assert_eq(g.wait(), 0);
+        else cr_assert_eq(g.wait(), 0);
         ready.done();
       }
     };

@@ -31,7 +31,7 @@ using fiberthread::Sender;
 
 using Line = std::shared_ptr<const std::string>;  // said to many: one copy
 
-constexpr size_t kRoom = 1024;      // lines that may wait for who does not read
+constexpr size_t kRoom = 1024;  // lines that may wait for who does not read
 constexpr size_t kLongest = 4096;
 
 // Lines of a socket.

@@ -127,7 +127,8 @@ static std::vector<int> slope(const Image& in, bool across) {
       int sum = 0;
       for (long i = -1; i <= 1; i++) {
         int weight = i == 0 ? 2 : 1;
-        sum += weight * (across ? brightness(x + 1, y + i) - brightness(x - 1, y + i) : brightness(x + i, y + 1) - brightness(x + i, y - 1));
+        sum += weight *
+               (across ? brightness(x + 1, y + i) - brightness(x - 1, y + i) : brightness(x + i, y + 1) - brightness(x + i, y - 1));
       }
       out[row * in.width + static_cast<size_t>(x)] = sum;
     }
@@ -174,8 +175,9 @@ static Image make(size_t width, size_t height) {
 }
 
 static int usage() {
-  std::fprintf(stderr, "usage: filter [--serial] [--radius N] [--times N] IN OUT\n"
-                       "       filter --make WIDTHxHEIGHT OUT\n       filter --check [--radius N] IN\n");
+  std::fprintf(stderr,
+               "usage: filter [--serial] [--radius N] [--times N] IN OUT\n"
+               "       filter --make WIDTHxHEIGHT OUT\n       filter --check [--radius N] IN\n");
   return 2;
 }
 

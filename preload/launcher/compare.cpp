@@ -61,7 +61,8 @@ double fibers_made(const std::string& err) {
   constexpr char kReport[] = "{\"fiberthread\":{";
   double made = NAN;
   for (size_t at = err.find(kReport); at != std::string::npos; at = err.find(kReport, at + 1))
-    if (double n = number_in(err.substr(at, err.find('\n', at) - at), "fibers"); std::isfinite(n)) made = std::isfinite(made) ? made + n : n;
+    if (double n = number_in(err.substr(at, err.find('\n', at) - at), "fibers"); std::isfinite(n))
+      made = std::isfinite(made) ? made + n : n;
   return made;
 }
 
@@ -85,7 +86,8 @@ bool time_once(Side& side, const std::vector<std::string>& command) {
   // Before version 2, and since.
   bool old = std::isfinite(number_in(json, "mean")) && std::isfinite(number_in(json, "user"));
   side.wall.push_back(old ? number_in(json, "mean") : value_in(json, "time_wall_clock"));
-  side.cpu.push_back(old ? number_in(json, "user") + number_in(json, "system") : value_in(json, "time_user") + value_in(json, "time_system"));
+  side.cpu.push_back(old ? number_in(json, "user") + number_in(json, "system")
+                         : value_in(json, "time_user") + value_in(json, "time_system"));
   return std::isfinite(side.wall.back()) && std::isfinite(side.cpu.back());
 }
 
@@ -123,10 +125,12 @@ void put_result(Side (&sides)[2], double made) {
 }
 
 int usage(FILE* to, int status) {
-  fputs("usage: fiberthread compare [-r RUNS] [--] PROGRAM [ARGUMENT…]\n"
-        "Runs it once with libc's threads and once with fibers; if output and exit status are the same, times both by hyperfine.\n"
-        "  -r, --runs RUNS  timed runs of each side, 2 to 1000 (default: 10)\n"
-        "  -h, --help       this text\n", to);
+  fputs(
+      "usage: fiberthread compare [-r RUNS] [--] PROGRAM [ARGUMENT…]\n"
+      "Runs it once with libc's threads and once with fibers; if output and exit status are the same, times both by hyperfine.\n"
+      "  -r, --runs RUNS  timed runs of each side, 2 to 1000 (default: 10)\n"
+      "  -h, --help       this text\n",
+      to);
   return status;
 }
 
@@ -140,7 +144,9 @@ int main_compare(int argc, char** argv) {
       break;
     }
     if (!strcmp(argv[at], "--help") || !strcmp(argv[at], "-h")) return usage(stdout, 0);
-    const char* value = !strncmp(argv[at], "--runs=", 7) ? argv[at] + 7 : !strcmp(argv[at], "-r") || !strcmp(argv[at], "--runs") ? argv[++at] : nullptr;
+    const char* value = !strncmp(argv[at], "--runs=", 7)                         ? argv[at] + 7
+                        : !strcmp(argv[at], "-r") || !strcmp(argv[at], "--runs") ? argv[++at]
+                                                                                 : nullptr;
     char* end;
     runs = value ? static_cast<int>(strtol(value, &end, 10)) : 0;
     if (!value || *end || runs < 2 || runs > 1000) return usage(stderr, kWrongUsage);
@@ -185,15 +191,17 @@ int main_compare(int argc, char** argv) {
   if (nptl.status != fibers.status || nptl.out != fibers.out) {
     Result again = run(command, plain);
     bool steady = again.status == nptl.status && again.out == nptl.out;
-    printf("The two differ: on NPTL it ended with %s and %zu bytes of output, on fibers with %s and %zu bytes.\n", how_ended(nptl.status).c_str(),
-           nptl.out.size(), how_ended(fibers.status).c_str(), fibers.out.size());
+    printf("The two differ: on NPTL it ended with %s and %zu bytes of output, on fibers with %s and %zu bytes.\n",
+           how_ended(nptl.status).c_str(), nptl.out.size(), how_ended(fibers.status).c_str(), fibers.out.size());
     puts(steady ? "Two runs on NPTL do not differ, so please report this." : "But so do two runs on NPTL.");
-    puts("Nothing was compared: a program that does something else is neither faster nor slower. If only unimportant output differs,\n"
-         "try: fiberthread compare -- sh -c '… >/dev/null'");
+    puts(
+        "Nothing was compared: a program that does something else is neither faster nor slower. If only unimportant output differs,\n"
+        "try: fiberthread compare -- sh -c '… >/dev/null'");
     return kDiffer;
   }
   double made = fibers_made(fibers.err);
-  printf("Output and status are the same (%zu bytes, %s). Timing %d runs of each in turn…\n\n", nptl.out.size(), how_ended(nptl.status).c_str(), runs);
+  printf("Output and status are the same (%zu bytes, %s). Timing %d runs of each in turn…\n\n", nptl.out.size(),
+         how_ended(nptl.status).c_str(), runs);
   fflush(stdout);
   for (int i = 0; i < runs; i++)
     for (int k = 0; k < 2; k++)

@@ -121,7 +121,8 @@ void look_at_machine() {
   utsname u;
   uname(&u);
   cpu_set_t cpus;
-  printf("machine: Linux %s, %s, %d CPUs for this process\n", u.release, u.machine, sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 0);
+  printf("machine: Linux %s, %s, %d CPUs for this process\n", u.release, u.machine,
+         sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 0);
 
   int major = 0, minor = 0;
   sscanf(gnu_get_libc_version(), "%d.%d", &major, &minor);
@@ -133,7 +134,8 @@ void look_at_machine() {
   Result check = run({"/proc/self/exe", "--self-check"}, {"LD_PRELOAD=" + library, "FIBERTHREAD_VERBOSE=1"});
   std::string said = check.err.substr(0, check.err.find('\n'));
   if (!check.started || !WIFEXITED(check.status)) fatal("self-check", "the test process did not end as it should; please report it");
-  else if (WEXITSTATUS(check.status) == 0) good("self-check: libc's thread layout is understood, and a thread ran as a fiber (" + library + ")");
+  else if (WEXITSTATUS(check.status) == 0)
+    good("self-check: libc's thread layout is understood, and a thread ran as a fiber (" + library + ")");
   else fatal("self-check", said.empty() ? "the library " + library + " was not loaded" : said);
 
 #if defined(__x86_64__)
@@ -142,19 +144,27 @@ void look_at_machine() {
   else lacking("FSGSBASE", "each switch asks the kernel to set the thread pointer, and costs some 100 ns more");
 #endif
   if (preemption_timers()) good("timers of threads' CPU time: fibers that compute are preempted");
-  else lacking("timers of threads' CPU time", "fibers that compute are not preempted: while others wait, they go on in kernel threads of their own");
+  else
+    lacking("timers of threads' CPU time",
+            "fibers that compute are not preempted: while others wait, they go on in kernel threads of their own");
   constexpr int kRegister = 1 << 4;
   if (syscall(SYS_membarrier, kRegister, 0, 0) == 0) good("membarrier");
   else lacking("membarrier", "entries to the scheduler pay for a barrier of their own");
   if (advice_works(kInstallGuard)) good("guard pages without mappings (Linux 6.13): any number of threads has them");
-  else lacking("guard pages without mappings (Linux 6.13)", "guards are mappings, and threads beyond vm.max_map_count / 2 (" +
-               first_line("/proc/sys/vm/max_map_count") + " / 2) have none");
+  else
+    lacking("guard pages without mappings (Linux 6.13)", "guards are mappings, and threads beyond vm.max_map_count / 2 (" +
+                                                             first_line("/proc/sys/vm/max_map_count") + " / 2) have none");
   if (!advice_works(kPopulateWrite)) lacking("MADV_POPULATE_WRITE (Linux 5.14)", "each thread of a burst pays for page faults of its own");
   if (!waits_for_nanoseconds()) lacking("epoll_pwait2 (Linux 5.11)", "a wait for descriptors and for a time takes two calls");
-  if (!reads_without_waiting()) lacking("RWF_NOWAIT for pipes (Linux 6.4)", "each read and write of a pipe asks poll() first, and reads of slow files take a kernel thread");
-  if (!rings()) lacking("io_uring", "it is not there, or not used because of a filter of system calls: a connect() that waits takes a kernel thread");
-  if (!notices_set_clock()) lacking("timers that are cancelled when the clock is set", "waits until a time of day notice it within a tenth of a second");
-  if (!is_there(syscall(SYS_close_range, ~0u, ~0u, 0))) lacking("close_range", "closefrom() and reports of deadlocks close descriptors one by one");
+  if (!reads_without_waiting())
+    lacking("RWF_NOWAIT for pipes (Linux 6.4)",
+            "each read and write of a pipe asks poll() first, and reads of slow files take a kernel thread");
+  if (!rings())
+    lacking("io_uring", "it is not there, or not used because of a filter of system calls: a connect() that waits takes a kernel thread");
+  if (!notices_set_clock())
+    lacking("timers that are cancelled when the clock is set", "waits until a time of day notice it within a tenth of a second");
+  if (!is_there(syscall(SYS_close_range, ~0u, ~0u, 0)))
+    lacking("close_range", "closefrom() and reports of deadlocks close descriptors one by one");
   if (!perf_events()) lacking("perf events", "FIBERTHREAD_PREEMPT_US, a test aid, does not work");
   rlimit limit;
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
@@ -175,7 +185,8 @@ Object read_object(const std::string& path) {
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat s;
   if (fd < 0) return o;
-  void* map = fstat(fd, &s) == 0 && s.st_size > 0 ? mmap(nullptr, static_cast<size_t>(s.st_size), PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+  void* map = fstat(fd, &s) == 0 && s.st_size > 0 ? mmap(nullptr, static_cast<size_t>(s.st_size), PROT_READ, MAP_PRIVATE, fd, 0)
+                                                  : MAP_FAILED;
   close(fd);
   if (map == MAP_FAILED) return o;
   auto* base = static_cast<const char*>(map);
@@ -187,7 +198,8 @@ Object read_object(const std::string& path) {
   auto text = [&](size_t at) { return at < size ? std::string(base + at, strnlen(base + at, size - at)) : std::string(); };
   auto* h = get(Elf64_Ehdr{}, 0, 1);
   o.elf = h && !memcmp(h->e_ident, ELFMAG, SELFMAG);
-  o.right_machine = o.elf && h->e_ident[EI_CLASS] == ELFCLASS64 && h->e_ident[EI_DATA] == ELFDATA2LSB && h->e_machine == fiberthread::kMachine;
+  o.right_machine = o.elf && h->e_ident[EI_CLASS] == ELFCLASS64 && h->e_ident[EI_DATA] == ELFDATA2LSB &&
+                    h->e_machine == fiberthread::kMachine;
   if (o.right_machine) {
     if (auto* ph = get(Elf64_Phdr{}, h->e_phoff, h->e_phnum))
       for (int i = 0; i < h->e_phnum; i++) {
@@ -210,7 +222,8 @@ Object read_object(const std::string& path) {
 
 bool is_privileged(const std::string& path) {
   struct stat s;
-  return (stat(path.c_str(), &s) == 0 && (s.st_mode & (S_ISUID | S_ISGID))) || getxattr(path.c_str(), "security.capability", nullptr, 0) > 0;
+  return (stat(path.c_str(), &s) == 0 && (s.st_mode & (S_ISUID | S_ISGID))) ||
+         getxattr(path.c_str(), "security.capability", nullptr, 0) > 0;
 }
 
 // What is not as cheap on fibers, by the names that a program imports.
@@ -225,7 +238,8 @@ const struct Use {
     {"mutexes with priority inheritance or protection, and robust ones, are libc's: who owns one has a kernel thread of its own",
      {"pthread_mutexattr_setprotocol", "pthread_mutexattr_setrobust"}},
     {"process-shared objects are libc's: waiting for one costs a kernel thread",
-     {"pthread_mutexattr_setpshared", "pthread_condattr_setpshared", "pthread_rwlockattr_setpshared", "pthread_barrierattr_setpshared", "sem_open"}},
+     {"pthread_mutexattr_setpshared", "pthread_condattr_setpshared", "pthread_rwlockattr_setpshared", "pthread_barrierattr_setpshared",
+      "sem_open"}},
     {"timers: one on a thread's CPU time gives it a kernel thread of its own; threads of SIGEV_THREAD are libc's", {"timer_create"}},
     {"asynchronous I/O: its threads are libc's", {"aio_read", "aio_write", "lio_listio", "getaddrinfo_a"}},
     {"waits in the kernel, where the thread's worker is replaced by another: processes, name look-ups, locks of files",
@@ -249,7 +263,8 @@ std::vector<std::string> all_objects(const std::string& path, const Object& prog
 
 bool is_libc(const std::string& path) {
   std::string name = path.substr(path.rfind('/') + 1);
-  for (const char* own : {"libc.so", "ld-linux", "libpthread.so", "libm.so", "libdl.so", "librt.so", "libgcc_s.so", "libresolv.so", "libfiberthread.so"})
+  for (const char* own :
+       {"libc.so", "ld-linux", "libpthread.so", "libm.so", "libdl.so", "librt.so", "libgcc_s.so", "libresolv.so", "libfiberthread.so"})
     if (!name.compare(0, strlen(own), own)) return true;
   return false;
 }
@@ -290,9 +305,10 @@ void look_at_program(const std::string& name, int depth = 0) {
     while (env && to != std::string::npos && (from = first.find_first_not_of(" \t", to)) != std::string::npos) {
       to = first.find_first_of(" \t", from);
       std::string word = first.substr(from, to == std::string::npos ? to : to - from);
-      if (word.size() > 2 && !word.compare(0, 2, "-S")) word.erase(0, 2);  // attached
+      if (word.size() > 2 && !word.compare(0, 2, "-S")) word.erase(0, 2);            // attached
       if (word == "-u" || word == "-C" || word == "--unset" || word == "--chdir") {  // and its argument
-        if (to != std::string::npos && (from = first.find_first_not_of(" \t", to)) != std::string::npos) to = first.find_first_of(" \t", from);
+        if (to != std::string::npos && (from = first.find_first_not_of(" \t", to)) != std::string::npos)
+          to = first.find_first_of(" \t", from);
         continue;
       }
       if (word[0] == '-' || word.find('=') != std::string::npos) continue;
@@ -314,8 +330,10 @@ void look_at_program(const std::string& name, int depth = 0) {
     Object o = read_object(file);
     std::string base = file.substr(file.rfind('/') + 1);
     auto has = [&](const char* symbol) { return o.imports.count(symbol) || o.exports.count(symbol); };
-    if (has("__tsan_init") && said.insert("tsan").second) fatal("ThreadSanitizer (" + base + ")", "it keeps threads' state where fibers cannot have their own; threads stay NPTL's");
-    if (has("__asan_init") && said.insert("asan").second) lacking("AddressSanitizer (" + base + ")", "runs on fibers; its reports name fibers as threads");
+    if (has("__tsan_init") && said.insert("tsan").second)
+      fatal("ThreadSanitizer (" + base + ")", "it keeps threads' state where fibers cannot have their own; threads stay NPTL's");
+    if (has("__asan_init") && said.insert("asan").second)
+      lacking("AddressSanitizer (" + base + ")", "runs on fibers; its reports name fibers as threads");
     if (o.go && said.insert("go").second) fatal("Go (" + base + ")", "its runtime makes system calls by itself; threads stay NPTL's");
     if (is_libc(file)) continue;
     threads |= o.imports.count("pthread_create") || o.imports.count("thrd_create");
@@ -353,9 +371,11 @@ std::string why_nothing_is_preloaded(const std::string& path) {
 int main_doctor(int argc, char** argv) {
   if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {
     bool asked = argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"));
-    fputs("usage: fiberthread doctor [PROGRAM]\n"
-          "Says what of this machine matters to fibers; and of a program, whether its threads become fibers, and what will cost kernel threads.\n",
-          asked ? stdout : stderr);
+    fputs(
+        "usage: fiberthread doctor [PROGRAM]\n"
+        "Says what of this machine matters to fibers; and of a program, whether its threads become fibers, and what will cost kernel "
+        "threads.\n",
+        asked ? stdout : stderr);
     return asked ? 0 : kWrongUsage;
   }
   setvbuf(stdout, nullptr, _IOLBF, 0);

@@ -22,8 +22,8 @@ const char kUsage[] =
     "      --most N     no more than N fibers\n"
     "  -h, --help       this text\n";
 
-constexpr unsigned kFrames = 10'000;   // of a stack, to be found
-constexpr size_t kFirst = 48, kLast = 16;  // of these, to be shown if there are many
+constexpr unsigned kFrames = 10'000;                              // of a stack, to be found
+constexpr size_t kFirst = 48, kLast = 16;                         // of these, to be shown if there are many
 constexpr size_t kCopy = 64 * 1024, kCopies = size_t{512} << 20;  // of a stack; of all
 
 struct Shown {
@@ -78,7 +78,8 @@ void put_stack(Output& out, const Target& target, Symbols& symbols, Shown& s, co
       out.begin() << "    … " << n - kFirst - kLast << " more frames\n";
       i = n - kLast;
     }
-    out.begin() << "    #" << i << " " << reinterpret_cast<const void*>(s.frames[i].pc) << " " << symbols.place(s.frames[i]).c_str() << "\n";
+    out.begin() << "    #" << i << " " << reinterpret_cast<const void*>(s.frames[i].pc) << " " << symbols.place(s.frames[i]).c_str()
+                << "\n";
   }
   if (more) out.begin() << "    … and so on\n";
 }
@@ -189,9 +190,8 @@ int dump(const char* name, const DumpOptions& o) {
     all.back().fiber = f;
   });
   if (o.fiber && all.empty()) return fail("there is no fiber " + std::to_string(o.fiber));
-  std::sort(all.begin(), all.end(), [](const Shown& a, const Shown& b) {
-    return a.fiber.main != b.fiber.main ? a.fiber.main : a.fiber.id < b.fiber.id;
-  });
+  std::sort(all.begin(), all.end(),
+            [](const Shown& a, const Shown& b) { return a.fiber.main != b.fiber.main ? a.fiber.main : a.fiber.id < b.fiber.id; });
   size_t more = all.size() > o.most ? all.size() - o.most : 0;
   if (more) all.resize(o.most);
   std::vector<WorkerSeen> workers = target.workers();
@@ -203,9 +203,10 @@ int dump(const char* name, const DumpOptions& o) {
     size_t sum = 0, alive = 0;
     for (size_t n : count) sum += n;
     for (auto& w : workers) alive += w.alive;
-    out << (target.is_core() ? "core of process " : "process ") << static_cast<uint64_t>(target.pid()) << ": " << sum << " fibers: "
-        << count[static_cast<int>(State::Running)] << " running, " << count[static_cast<int>(State::Queued)] + count[static_cast<int>(State::Created)]
-        << " ready, " << count[static_cast<int>(State::Parked)] << " parked; " << alive << " workers\n";
+    out << (target.is_core() ? "core of process " : "process ") << static_cast<uint64_t>(target.pid()) << ": " << sum
+        << " fibers: " << count[static_cast<int>(State::Running)] << " running, "
+        << count[static_cast<int>(State::Queued)] + count[static_cast<int>(State::Created)] << " ready, "
+        << count[static_cast<int>(State::Parked)] << " parked; " << alive << " workers\n";
   }
   if (!not_stopped.empty()) out.begin() << "no stacks of those that run: " << not_stopped.c_str() << "\n";
   if (!remark.empty()) out.begin() << remark.c_str() << "\n";
@@ -221,9 +222,12 @@ using namespace fiberthread;
 
 int main_dump(int argc, char** argv) {
   enum { kFull = 256, kNoStacks, kFiber, kMost, kReport };
-  const option options[] = {{"full", no_argument, nullptr, kFull},         {"no-stacks", no_argument, nullptr, kNoStacks},
-                            {"fiber", required_argument, nullptr, kFiber}, {"most", required_argument, nullptr, kMost},
-                            {"report", no_argument, nullptr, kReport},     {"help", no_argument, nullptr, 'h'},
+  const option options[] = {{"full", no_argument, nullptr, kFull},
+                            {"no-stacks", no_argument, nullptr, kNoStacks},
+                            {"fiber", required_argument, nullptr, kFiber},
+                            {"most", required_argument, nullptr, kMost},
+                            {"report", no_argument, nullptr, kReport},
+                            {"help", no_argument, nullptr, 'h'},
                             {}};
   DumpOptions o;
   for (int c; (c = getopt_long(argc, argv, "h", options, nullptr)) != -1;) {

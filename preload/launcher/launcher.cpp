@@ -75,7 +75,8 @@ void usage(FILE* to) {
     const OptionRow& row = kOptions[i];
     if (!row.option) continue;
     line(option_text(row.option, row.letter, has_value(row) ? row.form.values : nullptr, optional_value(row)),
-         is_negative(row) ? std::string("do not ") + row.help : std::string(row.help) + (has_value(row) ? std::string(" (") + row.fallback + ")" : ""));
+         is_negative(row) ? std::string("do not ") + row.help
+                          : std::string(row.help) + (has_value(row) ? std::string(" (") + row.fallback + ")" : ""));
   }
   for (auto& own : kOwn) line(option_text(own.name, own.letter, own.values, false), own.help);
   fputs("\nsubcommands (\"fiberthread -- doctor\" runs a program of that name):\n", to);
@@ -155,7 +156,8 @@ std::string jemalloc() {
 int self_check() {
   pthread_t thread;
   void* result = nullptr;
-  if (pthread_create(&thread, nullptr, [](void*) -> void* { return reinterpret_cast<void*>(long{gettid() >= 1 << 22}); }, nullptr) ||
+  if (pthread_create(
+          &thread, nullptr, [](void*) -> void* { return reinterpret_cast<void*>(long{gettid() >= 1 << 22}); }, nullptr) ||
       pthread_join(thread, &result))
     return 1;
   return result ? 0 : 3;
@@ -298,7 +300,8 @@ int main(int argc, char** argv) {
   for (int c, at = 1; (c = getopt_long(argc, argv, letters.c_str(), options.data(), nullptr)) != -1; at = optind) {
     if (c == '?') {
       for (auto& o : options)
-        if (o.name && optopt == o.val) wrong(std::string("--") + o.name + (o.has_arg == required_argument ? " needs a value" : " takes no value"));
+        if (o.name && optopt == o.val)
+          wrong(std::string("--") + o.name + (o.has_arg == required_argument ? " needs a value" : " takes no value"));
       if (optopt && strchr(letters.c_str(), optopt)) wrong(std::string("-") + static_cast<char>(optopt) + " needs a value");
       unknown_option(argv[at]);
     }

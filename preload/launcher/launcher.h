@@ -22,13 +22,13 @@ std::string find_program(const std::string& name, std::string* why_not = nullptr
 std::string why_not_run(const std::string& name, int e);
 
 struct Result {
-  int status = -1;        // as waitpid() tells
-  int error = 0;          // of the exec that failed
+  int status = -1;  // as waitpid() tells
+  int error = 0;    // of the exec that failed
   bool started = false;
   std::string out, err;
   double seconds = 0;
   long peak_kb = 0;
-  int most_threads = 0;   // kernel threads of its first process
+  int most_threads = 0;  // kernel threads of its first process
 };
 // Runs it to its end, with stdin from /dev/null. Variables of `environment` ("NAME=value") go before ours, of which LD_PRELOAD and
 // FIBERTHREAD_… are left out.

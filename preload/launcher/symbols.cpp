@@ -32,28 +32,28 @@ struct ThreadCallbacks {
   void (*thread_detach)(Thread*, void*);
 };
 
-#define FUNCTIONS(X)                                                                                                             \
-  X(elf_version, unsigned (*)(unsigned))                                                                                         \
-  X(elf_begin, Elf* (*)(int, int, Elf*))                                                                                         \
-  X(elf_end, int (*)(Elf*))                                                                                                      \
-  X(dwfl_begin, Dwfl* (*)(const DwflCallbacks*))                                                                                 \
-  X(dwfl_end, void (*)(Dwfl*))                                                                                                   \
-  X(dwfl_errmsg, const char* (*)(int))                                                                                           \
-  X(dwfl_linux_proc_report, int (*)(Dwfl*, pid_t))                                                                               \
-  X(dwfl_core_file_report, int (*)(Dwfl*, Elf*, const char*))                                                                    \
-  X(dwfl_report_end, int (*)(Dwfl*, int (*)(Module*, void*, const char*, Address, void*), void*))                                \
-  X(dwfl_linux_proc_find_elf, int (*)(Module*, void**, const char*, Address, char**, Elf**))                                     \
-  X(dwfl_build_id_find_elf, int (*)(Module*, void**, const char*, Address, char**, Elf**))                                       \
-  X(dwfl_standard_find_debuginfo, int (*)(Module*, void**, const char*, Address, const char*, const char*, uint32_t, char**))    \
-  X(dwfl_attach_state, bool (*)(Dwfl*, Elf*, pid_t, const ThreadCallbacks*, void*))                                              \
-  X(dwfl_thread_state_registers, bool (*)(Thread*, int, unsigned, const Address*))                                               \
-  X(dwfl_thread_state_register_pc, void (*)(Thread*, Address))                                                                   \
-  X(dwfl_getthread_frames, int (*)(Dwfl*, pid_t, int (*)(Frame*, void*), void*))                                                 \
-  X(dwfl_frame_pc, bool (*)(Frame*, Address*, bool*))                                                                            \
-  X(dwfl_addrmodule, Module* (*)(Dwfl*, Address))                                                                                \
-  X(dwfl_module_info, const char* (*)(Module*, void***, Address*, Address*, Address*, Address*, const char**, const char**))     \
-  X(dwfl_module_addrinfo, const char* (*)(Module*, Address, Address*, Elf64_Sym*, uint32_t*, Elf**, Address*))                   \
-  X(dwfl_module_getsrc, SourceLine* (*)(Module*, Address))                                                                       \
+#define FUNCTIONS(X) \
+  X(elf_version, unsigned (*)(unsigned)) \
+  X(elf_begin, Elf* (*)(int, int, Elf*)) \
+  X(elf_end, int (*)(Elf*)) \
+  X(dwfl_begin, Dwfl* (*)(const DwflCallbacks*)) \
+  X(dwfl_end, void (*)(Dwfl*)) \
+  X(dwfl_errmsg, const char* (*)(int)) \
+  X(dwfl_linux_proc_report, int (*)(Dwfl*, pid_t)) \
+  X(dwfl_core_file_report, int (*)(Dwfl*, Elf*, const char*)) \
+  X(dwfl_report_end, int (*)(Dwfl*, int (*)(Module*, void*, const char*, Address, void*), void*)) \
+  X(dwfl_linux_proc_find_elf, int (*)(Module*, void**, const char*, Address, char**, Elf**)) \
+  X(dwfl_build_id_find_elf, int (*)(Module*, void**, const char*, Address, char**, Elf**)) \
+  X(dwfl_standard_find_debuginfo, int (*)(Module*, void**, const char*, Address, const char*, const char*, uint32_t, char**)) \
+  X(dwfl_attach_state, bool (*)(Dwfl*, Elf*, pid_t, const ThreadCallbacks*, void*)) \
+  X(dwfl_thread_state_registers, bool (*)(Thread*, int, unsigned, const Address*)) \
+  X(dwfl_thread_state_register_pc, void (*)(Thread*, Address)) \
+  X(dwfl_getthread_frames, int (*)(Dwfl*, pid_t, int (*)(Frame*, void*), void*)) \
+  X(dwfl_frame_pc, bool (*)(Frame*, Address*, bool*)) \
+  X(dwfl_addrmodule, Module* (*)(Dwfl*, Address)) \
+  X(dwfl_module_info, const char* (*)(Module*, void***, Address*, Address*, Address*, Address*, const char**, const char**)) \
+  X(dwfl_module_addrinfo, const char* (*)(Module*, Address, Address*, Elf64_Sym*, uint32_t*, Elf**, Address*)) \
+  X(dwfl_module_getsrc, SourceLine* (*)(Module*, Address)) \
   X(dwfl_lineinfo, const char* (*)(SourceLine*, Address*, int*, int*, Address*, Address*))
 
 struct Symbols::Library {
@@ -140,7 +140,8 @@ Trouble Symbols::open() {
   } else if (ok) {
     ok = l_->dwfl_linux_proc_report(dwfl, target_.pid()) == 0;
   }
-  ok = ok && l_->dwfl_report_end(dwfl, nullptr, nullptr) == 0 && l_->dwfl_attach_state(dwfl, static_cast<Elf*>(elf_), target_.pid(), &threads, this);
+  ok = ok && l_->dwfl_report_end(dwfl, nullptr, nullptr) == 0 &&
+       l_->dwfl_attach_state(dwfl, static_cast<Elf*>(elf_), target_.pid(), &threads, this);
   if (ok) return {};
   const char* why = l_->dwfl_errmsg(-1);
   return std::string("libdw: ") + (why ? why : "no memory");

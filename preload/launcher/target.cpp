@@ -44,7 +44,8 @@ Registers from_kernel(const user_regs_struct& r) {
 std::string file_of_process(int pid, const char* name) { return "/proc/" + std::to_string(pid) + "/" + name; }
 
 Trouble no_permission(int pid) {
-  return "no permission to look into process " + std::to_string(pid) + ": only its user and root may, in a container root with CAP_SYS_PTRACE" +
+  return "no permission to look into process " + std::to_string(pid) +
+         ": only its user and root may, in a container root with CAP_SYS_PTRACE" +
          (access("/proc/sys/kernel/yama/ptrace_scope", F_OK) == 0 ? " (see /proc/sys/kernel/yama/ptrace_scope)" : "");
 }
 
@@ -113,7 +114,8 @@ Trouble Target::open_core(const char* path) {
   if (core_ < 0) return std::string(path) + ": " + strerror(errno);
   Elf64_Ehdr header;
   bool is_elf = pread(core_, &header, sizeof header, 0) == sizeof header && !memcmp(header.e_ident, ELFMAG, SELFMAG);
-  if (!is_elf || header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_type != ET_CORE) return std::string(path) + " is no core of a 64-bit process";
+  if (!is_elf || header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_type != ET_CORE)
+    return std::string(path) + " is no core of a 64-bit process";
   if (header.e_machine != kMachine) return std::string(path) + " is a core of another kind of machine";
   uint64_t count = header.e_phnum;
   if (count == PN_XNUM) {  // the true number stands in the first section
@@ -188,7 +190,8 @@ size_t Target::read_some(uint64_t address, void* to, size_t size) const {
           if (at < m.low || at >= m.high) continue;
           auto f = files_.find(m.path);
           if (f == files_.end()) f = files_.emplace(m.path, ::open(m.path.c_str(), O_RDONLY | O_CLOEXEC)).first;
-          if (f->second >= 0) n = pread(f->second, out + done, std::min<uint64_t>(left, m.high - at), static_cast<off_t>(m.offset + at - m.low));
+          if (f->second >= 0)
+            n = pread(f->second, out + done, std::min<uint64_t>(left, m.high - at), static_cast<off_t>(m.offset + at - m.low));
           break;
         }
       }
@@ -255,22 +258,23 @@ Trouble Target::find_library() {
     if (m.offset != 0 || base_name(m.path).find("fiberthread") == std::string::npos) continue;
     // The first look inside.
     char byte;
-    if (!is_core() && !read(m.low, &byte, 1) && (errno == EPERM || errno == EACCES))
-      return no_permission(pid_);
+    if (!is_core() && !read(m.low, &byte, 1) && (errno == EPERM || errno == EACCES)) return no_permission(pid_);
     if (!(table = symbol_in_memory(m.low, "fiberthread_debug_layout"))) continue;
     library_low_ = m.low;
     for (auto& part : mappings_)
       if (part.path == m.path) library_high_ = std::max(library_high_, part.high);
     break;
   }
-  if (!table) return is_core() ? "not of a program that runs on fiberthread" : "process " + std::to_string(pid_) + " does not run on fiberthread";
+  if (!table)
+    return is_core() ? "not of a program that runs on fiberthread" : "process " + std::to_string(pid_) + " does not run on fiberthread";
   for (auto e = get<DebugEntry>(table); *e.name; e = get<DebugEntry>(table += sizeof e))
     layout_.emplace(std::string(e.name, strnlen(e.name, sizeof e.name)), e.number);
   if (layout("version") != 1) return "it runs on a version of fiberthread that this command does not know";
-  at_ = {layout("record.size"),      layout("record.sp"),     layout("record.tp"),        layout("record.state"),      layout("record.kernel"),
-         layout("record.id"),        layout("record.name"),   layout("record.start"),     layout("record.tcb"),        layout("record.stack_low"),
-         layout("record.stack_high"), layout("record.worker"), layout("record.bound"),    layout("record.preempted"),  layout("record.what"),
-         layout("record.object"),    layout("record.owner"),  layout("record.file"),      layout("record.line"),       layout("record.since")};
+  at_ = {layout("record.size"),   layout("record.sp"),        layout("record.tp"),         layout("record.state"),
+         layout("record.kernel"), layout("record.id"),        layout("record.name"),       layout("record.start"),
+         layout("record.tcb"),    layout("record.stack_low"), layout("record.stack_high"), layout("record.worker"),
+         layout("record.bound"),  layout("record.preempted"), layout("record.what"),       layout("record.object"),
+         layout("record.owner"),  layout("record.file"),      layout("record.line"),       layout("record.since")};
   main_record_ = get<uint64_t>(layout("main_fiber"));
   return {};
 }

@@ -100,7 +100,7 @@ class Target {
   FiberSeen fiber(uint64_t record) const;  // state Done: there is none
   // Why it waits, brought up to date from the objects: who holds one by now, and its address as the program knows it.
   WaitView wait_of(const FiberSeen& f, FiberSeen& owner) const;
-  uint64_t now() const;                   // CLOCK_MONOTONIC, of a core as of sysmon's last look
+  uint64_t now() const;  // CLOCK_MONOTONIC, of a core as of sysmon's last look
   // Where a fiber that does not run goes on.
   Registers saved_registers(const FiberSeen& f) const;
 

@@ -118,9 +118,9 @@ std::vector<std::string> lines_of(const Target& target, const Sample& s, const S
       s.states[static_cast<int>(State::Queued)] + s.states[static_cast<int>(State::Created)], s.states[static_cast<int>(State::Parked)]);
   add("workers: %u: %u busy, %u idle, %u bound", s.workers, s.busy, s.idle, s.bound);
   if (seconds > 0)
-    add("per second: %.0f switches, %.0f parks, %.0f steals, %.0f preemptions, %.0f hand-overs, %.0f fibers made", rate(s.switches, before.switches),
-        rate(s.parks, before.parks), rate(s.steals, before.steals), rate(s.preemptions, before.preemptions), rate(s.handovers, before.handovers),
-        rate(s.spawned, before.spawned));
+    add("per second: %.0f switches, %.0f parks, %.0f steals, %.0f preemptions, %.0f hand-overs, %.0f fibers made",
+        rate(s.switches, before.switches), rate(s.parks, before.parks), rate(s.steals, before.steals),
+        rate(s.preemptions, before.preemptions), rate(s.handovers, before.handovers), rate(s.spawned, before.spawned));
   else
     add("in all: %llu switches, %llu parks, %llu steals, %llu preemptions, %llu hand-overs", static_cast<unsigned long long>(s.switches),
         static_cast<unsigned long long>(s.parks), static_cast<unsigned long long>(s.steals), static_cast<unsigned long long>(s.preemptions),

@@ -11,8 +11,9 @@
 
 int main_trace(int argc, char** argv) {
   if (argc == 2 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"))) {
-    puts("usage: fiberthread trace FILE\n"
-         "Makes FILE of FILE.raw, which is left by a traced process that was killed, or ended by _exit() or exec().");
+    puts(
+        "usage: fiberthread trace FILE\n"
+        "Makes FILE of FILE.raw, which is left by a traced process that was killed, or ended by _exit() or exec().");
     return 0;
   }
   if (argc != 2 || argv[1][0] == '-') {

@@ -87,12 +87,10 @@ bool read_pthread_fields(Read& r) {
   auto* specific = static_cast<const Field*>(private_symbol("_thread_db_pthread_specific"));
   if (!specific) return false;
   r.specific_bits = specific->bits;
-  return field("_thread_db_pthread_specific", specific->bits, layout.specific) &&
-         field("_thread_db_pthread_tid", 32, layout.tid) && field("_thread_db_pthread_list", 2 * kWordBits, layout.list) &&
-         field("_thread_db_pthread_cancelhandling", 32, layout.cancelhandling) &&
-         field("_thread_db_pthread_dtvp", kWordBits, layout.dtv) &&
-         field("_thread_db_list_t_next", kWordBits, layout.list_next) &&
-         field("_thread_db_list_t_prev", kWordBits, layout.list_prev);
+  return field("_thread_db_pthread_specific", specific->bits, layout.specific) && field("_thread_db_pthread_tid", 32, layout.tid) &&
+         field("_thread_db_pthread_list", 2 * kWordBits, layout.list) &&
+         field("_thread_db_pthread_cancelhandling", 32, layout.cancelhandling) && field("_thread_db_pthread_dtvp", kWordBits, layout.dtv) &&
+         field("_thread_db_list_t_next", kWordBits, layout.list_next) && field("_thread_db_list_t_prev", kWordBits, layout.list_prev);
 }
 
 bool read_key_fields(Read& r) {
@@ -134,17 +132,14 @@ bool key_tables_fit(const Read& r) {
          layout.sizeof_key_struct <= kMaxElement && r.key_bits == 8 * layout.sizeof_key_struct &&
          r.level2_bits == 8 * layout.sizeof_key_data && layout.key_count == PTHREAD_KEYS_MAX && layout.level1_count != 0 &&
          layout.key_count % layout.level1_count == 0 && layout.level2_count == layout.key_count / layout.level1_count &&
-         layout.level2_data % sizeof(void*) == 0 &&
-         r.level2_size == layout.level2_data + layout.level2_count * layout.sizeof_key_data;
+         layout.level2_data % sizeof(void*) == 0 && r.level2_size == layout.level2_data + layout.level2_count * layout.sizeof_key_data;
 }
 
 bool loader_tables_fit(const Read& r) {
-  return two_words(layout.slotinfo_len, layout.slotinfo_next, layout.slotinfo_array) &&
-         layout.slotinfo_array % sizeof(void*) == 0 && layout.slotinfo_array <= kMaxElement &&
-         r.slotinfo_bits == 8 * layout.sizeof_slotinfo && layout.sizeof_slotinfo <= kMaxElement &&
-         fits(layout.slotinfo_map, sizeof(void*), layout.sizeof_slotinfo) &&
-         two_words(layout.map_offset, layout.map_modid, kMaxLoader) && fits(r.stack_user, 2 * sizeof(void*), kMaxLoader) &&
-         fits(r.slotinfo, sizeof(void*), kMaxLoader);
+  return two_words(layout.slotinfo_len, layout.slotinfo_next, layout.slotinfo_array) && layout.slotinfo_array % sizeof(void*) == 0 &&
+         layout.slotinfo_array <= kMaxElement && r.slotinfo_bits == 8 * layout.sizeof_slotinfo && layout.sizeof_slotinfo <= kMaxElement &&
+         fits(layout.slotinfo_map, sizeof(void*), layout.sizeof_slotinfo) && two_words(layout.map_offset, layout.map_modid, kMaxLoader) &&
+         fits(r.stack_user, 2 * sizeof(void*), kMaxLoader) && fits(r.slotinfo, sizeof(void*), kMaxLoader);
 }
 
 }  // namespace

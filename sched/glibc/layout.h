@@ -41,7 +41,7 @@ struct Layout {
 extern Layout layout __attribute__((visibility("hidden")));
 
 // libc's own functions, which read_descriptors() finds.
-extern void* (*dl_allocate_tls)(void*) __attribute__((visibility("hidden")));
+extern void* (*dl_allocate_tls)(void*)__attribute__((visibility("hidden")));
 extern void (*dl_deallocate_tls)(void*, bool) __attribute__((visibility("hidden")));
 extern void (*call_tls_dtors)() __attribute__((visibility("hidden")));
 extern void (*ctype_init)() __attribute__((visibility("hidden")));
@@ -51,7 +51,9 @@ extern void (*ctype_init)() __attribute__((visibility("hidden")));
 const char* read_descriptors();
 
 template <class T>
-T& at(void* base, size_t offset) { return *reinterpret_cast<T*>(static_cast<char*>(base) + offset); }
+T& at(void* base, size_t offset) {
+  return *reinterpret_cast<T*>(static_cast<char*>(base) + offset);
+}
 
 // Reads a word of a structure that may not be where libc says. Returns false if no word can be read there.
 template <class T>

@@ -99,8 +99,7 @@ const char* find_fields(char* pd, char* low) {
   __pthread_register_cancel(&buf);
   int jmp = find_value(pd, &buf);
   __pthread_unregister_cancel(&buf);
-  auto* push = reinterpret_cast<void (*)(_pthread_cleanup_buffer*, void (*)(void*), void*)>(
-      dlsym(RTLD_NEXT, "_pthread_cleanup_push"));
+  auto* push = reinterpret_cast<void (*)(_pthread_cleanup_buffer*, void (*)(void*), void*)>(dlsym(RTLD_NEXT, "_pthread_cleanup_push"));
   auto* pop = reinterpret_cast<void (*)(_pthread_cleanup_buffer*, int)>(dlsym(RTLD_NEXT, "_pthread_cleanup_pop"));
   int cleanup = -1;
   if (push && pop) {
@@ -185,8 +184,7 @@ const char* start_model(void (*model_main)(), pthread_t* thread, bool* made) {
   experiment.stack = static_cast<char*>(
       mmap(nullptr, kModelStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0));
   if (experiment.stack == MAP_FAILED) return "no memory";
-  auto* create = reinterpret_cast<int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>(
-      dlsym(RTLD_NEXT, "pthread_create"));
+  auto* create = reinterpret_cast<int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>(dlsym(RTLD_NEXT, "pthread_create"));
   pthread_attr_t attr;
   pthread_attr_init(&attr);
   *made = create && dlsym(RTLD_NEXT, "pthread_join") && pthread_attr_setstack(&attr, experiment.stack, kModelStack) == 0 &&

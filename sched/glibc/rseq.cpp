@@ -39,9 +39,7 @@ bool rseq_area_is_within(char* tp, const char* low, const char* high) {
   return area >= bottom && area <= top && rseq_bytes() <= top - area;
 }
 
-bool in_rseq_area(char* tp, const char* p) {
-  return rseq_offset && p >= tp + *rseq_offset && p < tp + *rseq_offset + rseq_bytes();
-}
+bool in_rseq_area(char* tp, const char* p) { return rseq_offset && p >= tp + *rseq_offset && p < tp + *rseq_offset + rseq_bytes(); }
 
 // libc writes the same when the kernel refuses an area. It is written also where no thread of the process has its area registered:
 // to threads that libc makes from here a 0 would mean that it is.

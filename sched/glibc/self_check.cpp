@@ -63,8 +63,7 @@ const char* find_list_lock() {
   raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, arg(&old), 0, 8);
   if (!in_handler.seen.load(std::memory_order_acquire)) return "set*id did not signal";
   uint32_t bit = in_handler.cancel_during & ~cancel;
-  if (in_handler.cancel_during != cancel + bit || __builtin_popcount(bit) != 1 ||
-      at<uint32_t>(model_tcb, layout.cancelhandling) != cancel)
+  if (in_handler.cancel_during != cancel + bit || __builtin_popcount(bit) != 1 || at<uint32_t>(model_tcb, layout.cancelhandling) != cancel)
     return "cancelhandling is elsewhere";
   int found = -1;
   for (size_t i = 0; i < kSearch / sizeof(int); i++) {

@@ -32,8 +32,7 @@ SpinLock learn_lock;
 // Makes struct pthread from the template.
 void fill(char* pd) {
   memcpy(pd, template_image, layout.sizeof_pthread);
-  for (unsigned i = 0; i < self_pointer_count; i++)
-    at<uintptr_t>(pd, self_pointers[i]) += reinterpret_cast<uintptr_t>(pd);
+  for (unsigned i = 0; i < self_pointer_count; i++) at<uintptr_t>(pd, self_pointers[i]) += reinterpret_cast<uintptr_t>(pd);
   memset(pd + layout.res, 0, kResWords);
   at<char*>(pd, layout.list + layout.list_next) = at<char*>(pd, layout.list + layout.list_prev) = pd + layout.list;
   at<void*>(pd, layout.dtv) = nullptr;

@@ -122,8 +122,7 @@ bool sched_start() {
     phase.store(ok ? Phase::On : Phase::Impossible, std::memory_order_release);
     futex_wake(&phase, 1 << 30);
   }
-  while (phase.load(std::memory_order_acquire) == Phase::Starting)
-    futex_wait(&phase, static_cast<uint32_t>(Phase::Starting));
+  while (phase.load(std::memory_order_acquire) == Phase::Starting) futex_wait(&phase, static_cast<uint32_t>(Phase::Starting));
   if (!sched_started()) return false;
   if (me->is_main && me->kernel) {
     uint64_t old;

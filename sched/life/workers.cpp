@@ -18,7 +18,7 @@
 #include "sched/memory/block.h"
 #include "sched/worker.h"
 
-extern "C" void* __libc_stack_end;  // the loader's
+extern "C" void* __libc_stack_end;                                        // the loader's
 extern "C" int __clone(int (*)(void*), void*, int, void*, ...) noexcept;  // libc's clone, by the name that is not taken over
 
 namespace fiberthread {
@@ -117,9 +117,9 @@ int clone_thread(int (*main)(void*), Worker* w) {
   int saved_errno = errno;
   // Exactly libc's flags: what sandboxes allow (Firefox, Chromium).
   int tid = __clone(main, w->stack + w->stack_size,
-                  CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS |
-                      CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID,
-                  w, &w->kernel_tid, w->context.tp, &w->kernel_tid);
+                    CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS | CLONE_PARENT_SETTID |
+                        CLONE_CHILD_CLEARTID,
+                    w, &w->kernel_tid, w->context.tp, &w->kernel_tid);
   errno = saved_errno;
   sched_restore_signals(old);
   return tid;

@@ -21,7 +21,7 @@ uint32_t stale_chunks = 0;
 
 namespace {
 constexpr size_t kPageTable = 2 << 20;  // what one covers
-SpinLock chunk_lock;  // after SizeClass::lock
+SpinLock chunk_lock;                    // after SizeClass::lock
 
 List list_of(const Extent& e, uint64_t all) {
   if (!e.free) return e.unborn ? kCold : kNoList;
@@ -72,8 +72,8 @@ bool add_chunk(SizeClass& c, unsigned cls, size_t stride) {
     size_t records = (sizeof(FiberRecord) * blocks + kPage - 1) & ~(kPage - 1);
     void* mem = mmap(nullptr, size, protection(), MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (mem == MAP_FAILED) continue;
-    void* fibers = mmap(nullptr, records + sizeof(Extent) * extents, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* fibers = mmap(nullptr, records + sizeof(Extent) * extents, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                        -1, 0);
     if (fibers == MAP_FAILED) {
       munmap(mem, size);
       continue;

@@ -15,9 +15,9 @@ constexpr uint32_t kPerExtent = 64;
 // Blocks side by side, whose memory goes back at once with its page tables. Bit i stands for block i; a block that is in
 // neither word is in use, in SizeClass::hot, in Worker::kept, or with the reaper. Under SizeClass::lock.
 struct Extent {
-  uint64_t free;    // with TCB and memory
-  uint64_t unborn;  // without
-  uint64_t warm;    // of these, those with populated pages and a guard; SizeClass::ahead counts them
+  uint64_t free;        // with TCB and memory
+  uint64_t unborn;      // without
+  uint64_t warm;        // of these, those with populated pages and a guard; SizeClass::ahead counts them
   uint32_t next, prev;  // in the list that list_of() says
   bool clean;           // nothing is left in its memory: as mapped
 };

@@ -64,9 +64,7 @@ int wants_exec_stack(dl_phdr_info* info, size_t, void* data) {
 
 namespace memory {
 
-int protection() {
-  return PROT_READ | PROT_WRITE | (executable.load(std::memory_order_relaxed) ? PROT_EXEC : 0);
-}
+int protection() { return PROT_READ | PROT_WRITE | (executable.load(std::memory_order_relaxed) ? PROT_EXEC : 0); }
 
 void change_guard(FiberRecord& f, size_t size) {
   if (size < f.guard_size) remove_guard(f.block + size, f.guard_size - size);

@@ -28,16 +28,45 @@
 namespace fiberthread {
 namespace {
 
-constexpr uint32_t kMostFibers = 100;    // lines of the report
+constexpr uint32_t kMostFibers = 100;  // lines of the report
 constexpr uint32_t kMostCycles = 10;
 constexpr uint32_t kMostInCycle = 20;
 constexpr uint32_t kMostSteps = 1 << 20;  // of the search for cycles, in all
 
 // What only a fiber of this process can end. Whatever is not listed may have other ways to end.
-constexpr const char* kByFibers[] = {"mutex", "cond", "semaphore", "rwlock (read)", "rwlock (write)", "barrier", "once", "join", "futex", "yield",
-                                      "call", "start", "Mutex", "ConditionVariable", "channel (send)", "channel (receive)", "select", "Semaphore",
-                                      "RwLock (read)", "RwLock (write)", "WaitGroup", "Latch", "Barrier", "Once", "cord", "message", "job",
-                                      "job queue", "nursery", "future", "futures", "sequencer", "fair mutex"};
+constexpr const char* kByFibers[] = {"mutex",
+                                     "cond",
+                                     "semaphore",
+                                     "rwlock (read)",
+                                     "rwlock (write)",
+                                     "barrier",
+                                     "once",
+                                     "join",
+                                     "futex",
+                                     "yield",
+                                     "call",
+                                     "start",
+                                     "Mutex",
+                                     "ConditionVariable",
+                                     "channel (send)",
+                                     "channel (receive)",
+                                     "select",
+                                     "Semaphore",
+                                     "RwLock (read)",
+                                     "RwLock (write)",
+                                     "WaitGroup",
+                                     "Latch",
+                                     "Barrier",
+                                     "Once",
+                                     "cord",
+                                     "message",
+                                     "job",
+                                     "job queue",
+                                     "nursery",
+                                     "future",
+                                     "futures",
+                                     "sequencer",
+                                     "fair mutex"};
 
 WaitLook* looks = nullptr;
 DeadlockPart* parts = nullptr;
@@ -74,8 +103,8 @@ bool no_other_thread(uint32_t workers) {
 // Handlers of faults are called by the code that faults, so they wake nobody; languages' runtimes and crash reporters
 // install them. (And ours for SIGSEGV is always there.)
 bool handlers_installed() {
-  constexpr uint64_t kOthers = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS) |
-                               bit(SIGABRT) | bit(kPreemptSignal) | bit(kPreemptSignal + 1) /* libc's */;
+  constexpr uint64_t kOthers = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS) | bit(SIGABRT) |
+                               bit(kPreemptSignal) | bit(kPreemptSignal + 1) /* libc's */;
   for (int sig = 1; sig <= 64; sig++) {
     if (kOthers & bit(sig) || (sig == options.dump_signal && dump_signal_is_ours.load(std::memory_order_acquire))) continue;
     uintptr_t action[8] = {};  // the handler comes first
@@ -253,7 +282,7 @@ void report(uint32_t workers, uint64_t parked) {
   uint64_t spawned = fibers_spawned();
   out.begin() << "deadlock: every fiber is parked, and nothing is left that could wake one\n";
   out.begin() << "workers: " << workers << " (base " << base << ", extra " << (workers > base ? workers - base : 0)
-      << ", blocked 0); fibers: " << parked << " parked, " << spawned + 1 - parked << " completed, " << spawned << " spawned\n";
+              << ", blocked 0); fibers: " << parked << " parked, " << spawned + 1 - parked << " completed, " << spawned << " spawned\n";
   out.flush();
   if (watched(kWatchInbox)) debug_queues();
   if (!dumper_start(0, kMostFibers) || !dumper_wait()) list_fibers(out, 0, kMostFibers);

@@ -27,11 +27,11 @@ constexpr uint64_t kPatience = 30'000'000'000;
 constexpr size_t kMostPath = 1024;
 constexpr rlim_t kMostClosed = 1 << 20;
 
-const char* library = nullptr;         // its path, as the loader keeps it
-std::atomic<bool> taken{false};        // by who started it
+const char* library = nullptr;   // its path, as the loader keeps it
+std::atomic<bool> taken{false};  // by who started it
 std::atomic<int> child{0};
 std::atomic<bool> requested{false};
-bool by_request = false;               // sysmon's
+bool by_request = false;  // sysmon's
 
 // A dumper has two processes. The first shares our memory, waits for the second, and gives no signal at its end, so the program's own
 // waits do not see it; that would be lost had it become another program. The second does.

@@ -6,27 +6,29 @@
 
 // The note: sizes, "stapsdt", the address of the no-op, of .stapsdt.base (so that a file that was prelinked is understood) and of a
 // semaphore (none), then provider, name, and each argument as size@operand. All arguments are words.
-#define FIBERTHREAD_PROBE_(name, arguments, ...)            \
-  asm inline volatile(                                             \
-      "990: nop\n"                                          \
-      ".pushsection .note.stapsdt,\"\",\"note\"\n"          \
-      ".balign 4\n"                                         \
-      ".4byte 992f-991f, 994f-993f, 3\n"                    \
-      "991: .asciz \"stapsdt\"\n"                           \
-      "992: .balign 4\n"                                    \
-      "993: .8byte 990b, _.stapsdt.base, 0\n"               \
-      ".asciz \"fiberthread\"\n"                            \
-      ".asciz \"" name "\"\n"                               \
-      ".asciz \"" arguments "\"\n"                          \
-      "994: .balign 4\n"                                    \
-      ".popsection\n"                                       \
-      ".ifndef _.stapsdt.base\n"                            \
+#define FIBERTHREAD_PROBE_(name, arguments, ...) \
+  asm inline volatile( \
+      "990: nop\n" \
+      ".pushsection .note.stapsdt,\"\",\"note\"\n" \
+      ".balign 4\n" \
+      ".4byte 992f-991f, 994f-993f, 3\n" \
+      "991: .asciz \"stapsdt\"\n" \
+      "992: .balign 4\n" \
+      "993: .8byte 990b, _.stapsdt.base, 0\n" \
+      ".asciz \"fiberthread\"\n" \
+      ".asciz \"" name \
+      "\"\n" \
+      ".asciz \"" arguments \
+      "\"\n" \
+      "994: .balign 4\n" \
+      ".popsection\n" \
+      ".ifndef _.stapsdt.base\n" \
       ".pushsection .stapsdt.base,\"aG\",\"progbits\",.stapsdt.base,comdat\n" \
-      ".weak _.stapsdt.base\n"                              \
-      ".hidden _.stapsdt.base\n"                            \
-      "_.stapsdt.base: .space 1\n"                          \
-      ".size _.stapsdt.base, 1\n"                           \
-      ".popsection\n"                                       \
+      ".weak _.stapsdt.base\n" \
+      ".hidden _.stapsdt.base\n" \
+      "_.stapsdt.base: .space 1\n" \
+      ".size _.stapsdt.base, 1\n" \
+      ".popsection\n" \
       ".endif\n" ::__VA_ARGS__)
 // The value where it is, in a register, in memory or a constant: nothing is computed or loaded for a probe that would not be there without it.
 #define FIBERTHREAD_WORD_(x) "nor"((uint64_t)(x))

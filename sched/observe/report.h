@@ -79,9 +79,9 @@ struct FiberView {
   const void* start = nullptr;
   State state = State::Created;
   bool bound = false;
-  uint64_t tid = 0;      // of the kernel thread that runs it, if known
+  uint64_t tid = 0;  // of the kernel thread that runs it, if known
   bool preempted = false;
-  WaitView wait;         // of a parked one
+  WaitView wait;  // of a parked one
   uint64_t waited_ns = 0;
   bool at_least = false;  // it may have been longer
   const char* file = "";

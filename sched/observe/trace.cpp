@@ -40,8 +40,9 @@ using trace_text::within_file_limit;
 // Unless that name is another file's by now.
 void remove_raw() {
   struct stat mine, there;
-  if (*raw_path && raw_syscall(SYS_fstat, raw, arg(&mine)) == 0 && raw_syscall(SYS_newfstatat, AT_FDCWD, arg(raw_path), arg(&there), AT_SYMLINK_NOFOLLOW) == 0 &&
-      mine.st_dev == there.st_dev && mine.st_ino == there.st_ino)
+  if (*raw_path && raw_syscall(SYS_fstat, raw, arg(&mine)) == 0 &&
+      raw_syscall(SYS_newfstatat, AT_FDCWD, arg(raw_path), arg(&there), AT_SYMLINK_NOFOLLOW) == 0 && mine.st_dev == there.st_dev &&
+      mine.st_ino == there.st_ino)
     raw_syscall(SYS_unlinkat, AT_FDCWD, arg(raw_path), 0);
 }
 
@@ -253,7 +254,8 @@ void trace_start() {
   if (*raw_path && within_file_limit(512)) {  // until there is more
     char memory[512];
     Text out(memory, sizeof memory);
-    out << "[\n{\"ph\":\"i\",\"s\":\"g\",\"ts\":0,\"pid\":" << uint64_t{pid} << ",\"tid\":0,\"name\":\"not ended yet, or killed: see fiberthread trace\"}\n]\n";
+    out << "[\n{\"ph\":\"i\",\"s\":\"g\",\"ts\":0,\"pid\":" << uint64_t{pid}
+        << ",\"tid\":0,\"name\":\"not ended yet, or killed: see fiberthread trace\"}\n]\n";
     out.write_to(file);
   }
   over.store(kOn, std::memory_order_release);

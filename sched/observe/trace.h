@@ -37,12 +37,12 @@ struct TraceChunk {
   uint32_t tid;
   uint32_t bound;
   std::atomic<uint32_t> n;
-  uint64_t base;                 // cycles() that the first record's time follows
-  uint64_t left;                 // when the run before ended
-  uint64_t home;                 // where in the file it was mapped from; copies are elsewhere
-  std::atomic<uint64_t> copy;    // where it is being copied to. If that is complete, what is here is there too
+  uint64_t base;               // cycles() that the first record's time follows
+  uint64_t left;               // when the run before ended
+  uint64_t home;               // where in the file it was mapped from; copies are elsewhere
+  std::atomic<uint64_t> copy;  // where it is being copied to. If that is complete, what is here is there too
   TraceSlot slots[kSlots];
-  std::atomic<uint64_t> end;     // = base, when all before is written
+  std::atomic<uint64_t> end;  // = base, when all before is written
 };
 static_assert(sizeof(TraceChunk) == kTraceChunk);
 
@@ -52,9 +52,9 @@ struct TraceHead {
   uint32_t magic;
   uint32_t pid;
   uint32_t main;
-  std::atomic<uint64_t> scale;      // ns for 2^32 cycles, the best known
-  uint64_t zero_cycles, zero_ns;    // the start, on both clocks
-  std::atomic<uint64_t> ended;      // 0, or cycles(): what comes later is not shown
+  std::atomic<uint64_t> scale;    // ns for 2^32 cycles, the best known
+  uint64_t zero_cycles, zero_ns;  // the start, on both clocks
+  std::atomic<uint64_t> ended;    // 0, or cycles(): what comes later is not shown
   char program[16];
   char words[kTraceWords][kTraceWord];  // what fibers wait for; 0 is nothing
 };
@@ -63,12 +63,12 @@ static_assert(sizeof(TraceHead) <= kTraceChunk);
 // Who writes into a chunk.
 struct TraceBuffer {
   TraceChunk* chunk = nullptr;
-  uint64_t last = 0;                 // the time of its last record
-  uint64_t left = 0;                 // when its last run ended
-  std::atomic<uint32_t> in_use{0};   // the chunk is being copied
-  uint32_t maker = 0;                // of the last Makes
-  uint32_t births = 0;               // since one had its own time, which was at
-  uint64_t births_recent = 0;        // that recent_ns
+  uint64_t last = 0;                // the time of its last record
+  uint64_t left = 0;                // when its last run ended
+  std::atomic<uint32_t> in_use{0};  // the chunk is being copied
+  uint32_t maker = 0;               // of the last Makes
+  uint32_t births = 0;              // since one had its own time, which was at
+  uint64_t births_recent = 0;       // that recent_ns
   struct {
     const char* what;
     uint32_t word;
@@ -81,7 +81,8 @@ bool trace_make_buffer(TraceBuffer& b, uint32_t tid, bool bound);  // of a worke
 
 inline bool trace_room(TraceBuffer& b, uint64_t now) {
   constexpr uint64_t kHalf = uint64_t{1} << 31;  // times of others' records may come a little late
-  return __builtin_expect(b.chunk->n.load(std::memory_order_relaxed) <= TraceChunk::kSlots - TraceChunk::kMost && now - b.last + kHalf < 2 * kHalf, 1) ||
+  return __builtin_expect(
+             b.chunk->n.load(std::memory_order_relaxed) <= TraceChunk::kSlots - TraceChunk::kMost && now - b.last + kHalf < 2 * kHalf, 1) ||
          trace_make_room(b, now);
 }
 

@@ -56,7 +56,9 @@ class TraceText {
   }
   // A process may have been killed in the middle of copying.
   bool counts(const TraceChunk* c, uint64_t at) const {
-    auto complete = [](const TraceChunk* copy) { return copy->magic == TraceChunk::kMagic && copy->end.load(std::memory_order_relaxed) == copy->base; };
+    auto complete = [](const TraceChunk* copy) {
+      return copy->magic == TraceChunk::kMagic && copy->end.load(std::memory_order_relaxed) == copy->base;
+    };
     if (c->magic != TraceChunk::kMagic) return false;
     if (c->home != at) return complete(c);
     const TraceChunk* copy = chunk(c->copy.load(std::memory_order_relaxed));
@@ -109,7 +111,9 @@ class TraceText {
   }
   [[gnu::always_inline]] Text& begin(const char* kind) { return (out_ << ",\n{\"ph\":\"" << kind << "\"").put_padded(place_, place_size_); }
   [[gnu::always_inline]] Text& event(const char* kind, uint64_t at) { return (begin(kind) << ",\"ts\":").thousandths(at); }
-  [[gnu::always_inline]] Text& mark(const char* kind, uint64_t at) { return event("i", at) << ",\"s\":\"t\",\"cat\":\"" << kind << "\",\"name\":\"" << kind << "\",\"args\":{\"fiber\":"; }
+  [[gnu::always_inline]] Text& mark(const char* kind, uint64_t at) {
+    return event("i", at) << ",\"s\":\"t\",\"cat\":\"" << kind << "\",\"name\":\"" << kind << "\",\"args\":{\"fiber\":";
+  }
   // A fiber's life, and its waits within, are asynchronous events with its id: a track of its own. Viewers want the same name in an
   // event's beginning and its end; those of fibers change.
   [[gnu::always_inline]] Text& life(const char* kind, uint64_t at, uint32_t fiber) {
@@ -146,7 +150,8 @@ class TraceText {
       last = at;
       if (kind == TraceKind::Makes) maker_ = slot.fiber;
       if (kind == TraceKind::Began) began = more;
-      else if (kind != TraceKind::Time && (!ended_ || at <= ended_)) record(kind, slot, at, kind == TraceKind::Born ? burst : more, began, named);
+      else if (kind != TraceKind::Time && (!ended_ || at <= ended_))
+        record(kind, slot, at, kind == TraceKind::Born ? burst : more, began, named);
       if (kind <= TraceKind::GoesOn) began = at;
       if (out_.room() < kLongestRecord) write();
     }
@@ -195,7 +200,8 @@ class TraceText {
       }
       case TraceKind::Born:
         at += more;
-        life("b", at, fiber) << life_of(fiber) << "\",\"args\":{\"fiber\":" << uint64_t{fiber} << ",\"made by\":" << uint64_t{maker_} << ",\"start\":\"" << object << "\"}}";
+        life("b", at, fiber) << life_of(fiber) << "\",\"args\":{\"fiber\":" << uint64_t{fiber} << ",\"made by\":" << uint64_t{maker_}
+                             << ",\"start\":\"" << object << "\"}}";
         mark("spawn", at) << uint64_t{fiber} << "}}";
         return;
       case TraceKind::Stolen: mark("steal", at) << uint64_t{fiber} << ",\"from slot\":" << number << "}}"; return;
@@ -203,7 +209,8 @@ class TraceText {
       case TraceKind::Blocked: {
         uint64_t from = ns(more < cycles ? more : cycles);
         event("X", from) << ",\"dur\":";
-        out_.thousandths(at - from) << ",\"cat\":\"blocked\",\"name\":\"blocked in the kernel\",\"args\":{\"fiber\":" << uint64_t{fiber} << "}}";
+        out_.thousandths(at - from) << ",\"cat\":\"blocked\",\"name\":\"blocked in the kernel\",\"args\":{\"fiber\":" << uint64_t{fiber}
+                                    << "}}";
         return;
       }
       case TraceKind::Lives:

@@ -95,7 +95,8 @@ void watch_leaves(Worker* w, FiberRecord* f, Leave why) {
   if (!trace_room(b, now)) return;
   if (__builtin_expect(w->taken_at.load(std::memory_order_relaxed) != 0, 0)) came_back(w, f, *of, now);
   if (uint64_t from = ran_since(*of, f, now); from != b.left) trace_put(b, nullptr, false, b.last, trace_rest(TraceKind::Began), from);
-  static_assert(static_cast<int>(TraceKind::Park) == static_cast<int>(Leave::Park) && static_cast<int>(TraceKind::Done) == static_cast<int>(Leave::Done));
+  static_assert(static_cast<int>(TraceKind::Park) == static_cast<int>(Leave::Park) &&
+                static_cast<int>(TraceKind::Done) == static_cast<int>(Leave::Done));
   bool parks = why == Leave::Park;
   uint32_t word = parks ? trace_word(b, f->reason.what) : 0;
   trace_put(b, f, true, now,
@@ -215,11 +216,16 @@ void report_statistics(int fd) {
     const char* name;
     uint64_t n;
   } rows[] = {
-      {"fibers", spawned},         {"workers", statistics.workers.load()},
-      {"switches", switches},      {"parks", parks},
-      {"steals", steals},          {"preemptions", preemptions},
-      {"slots", slots_wanted()},   {"handovers", statistics.handovers.load()},
-      {"live", live},              {"peak", statistics.peak.load() > live ? statistics.peak.load() : live},
+      {"fibers", spawned},
+      {"workers", statistics.workers.load()},
+      {"switches", switches},
+      {"parks", parks},
+      {"steals", steals},
+      {"preemptions", preemptions},
+      {"slots", slots_wanted()},
+      {"handovers", statistics.handovers.load()},
+      {"live", live},
+      {"peak", statistics.peak.load() > live ? statistics.peak.load() : live},
       {"recycled", spawned > fresh ? spawned - fresh : 0},
       {"polls", polls},
   };
@@ -234,8 +240,7 @@ void report_statistics(int fd) {
   } else {
     out << "fiberthread:";
     for (auto& row : rows) out << " " << row.name << "=" << row.n;
-    for (uint32_t i = 0; i < counts.n; i++)
-      out << (i ? ", " : "; parked for ") << counts.reasons[i].what << " " << counts.reasons[i].count;
+    for (uint32_t i = 0; i < counts.n; i++) out << (i ? ", " : "; parked for ") << counts.reasons[i].what << " " << counts.reasons[i].count;
     out << "\n";
   }
   out.write_to(fd);

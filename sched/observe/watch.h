@@ -37,11 +37,12 @@ void watch_begins(Worker* w);
 // By whom it may concern, who may be no worker.
 void watch_spawned(FiberRecord* f);
 [[gnu::cold]] void watch_stolen(FiberRecord* f, uint32_t from_slot);
-[[gnu::cold]] void watch_handed_over(Worker* w);   // w's slot went to another, as it sleeps in the kernel
+[[gnu::cold]] void watch_handed_over(Worker* w);  // w's slot went to another, as it sleeps in the kernel
 [[gnu::cold]] void watch_came_back(Worker* w);
 
 // "fiberthread: join: fiber 4194305 NAME what more" on stderr, under watched(). In any context.
-[[gnu::cold]] void debug_line(const char* word, const FiberRecord* f, const char* what, const char* more = "", const void* object = nullptr);
+[[gnu::cold]] void debug_line(const char* word, const FiberRecord* f, const char* what, const char* more = "",
+                              const void* object = nullptr);
 [[gnu::cold]] void debug_line(const char* word, const FiberRecord* f, const char* what, uint64_t number);
 // The queues, for FIBERTHREAD_DEBUG=inbox at a deadlock.
 void debug_queues();
@@ -50,7 +51,7 @@ void report_statistics(int fd);
 
 // The trace (trace.cpp). `name` as FIBERTHREAD_TRACE has it.
 void trace_to(const char* name);
-void trace_start();        // with the scheduler
-void trace_end();          // writes what there is, and ends it
+void trace_start();  // with the scheduler
+void trace_end();    // writes what there is, and ends it
 
 }  // namespace fiberthread

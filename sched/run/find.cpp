@@ -9,7 +9,7 @@ namespace fiberthread {
 
 namespace {
 
-constexpr uint32_t kStealAgeUs = 5;    // how long `next` belongs to its slot alone
+constexpr uint32_t kStealAgeUs = 5;  // how long `next` belongs to its slot alone
 
 // True if the slot's `next` has been there for kStealAgeUs, during which its holder went on to no other fiber. The thief keeps the
 // time, so that who sets `next` need not look at a clock, which costs as much as two locked instructions.
@@ -86,7 +86,8 @@ FiberRecord* find(Worker* w) {
         return f;
       }
       if ((made = block_populate())) start = cycles();
-      else for (int i = 0; i < 8; i++) cpu_relax();
+      else
+        for (int i = 0; i < 8; i++) cpu_relax();
     } while (made || cycles() - start < w->spin_us * cycles_per_us);
     if (look_at_poller(w) && (f = pick(w))) return f;
     go_idle(w);
@@ -112,7 +113,8 @@ FiberRecord* await_handed(Worker* w) {
       if (poll_active() && !poll_watched()) sysmon_poke();
     }
     w->wake.exchange(0, std::memory_order_seq_cst);
-    if (!w->handed.load(std::memory_order_seq_cst) && !others_ready() && !w->leaves.load(std::memory_order_seq_cst)) futex_wait(&w->wake, 0);
+    if (!w->handed.load(std::memory_order_seq_cst) && !others_ready() && !w->leaves.load(std::memory_order_seq_cst))
+      futex_wait(&w->wake, 0);
   }
   __atomic_store_n(&w->idle, false, __ATOMIC_RELEASE);
   return f;

@@ -34,8 +34,8 @@ void sched_apply_mask() {
 
 namespace {
 
-constexpr uint32_t kTurnUs = 200;      // how long a fiber that finds data every time runs before it gives way
-constexpr uint32_t kLongTurnUs = 1000; // the same while so many wait that none finds its data in the cache when its turn comes
+constexpr uint32_t kTurnUs = 200;       // how long a fiber that finds data every time runs before it gives way
+constexpr uint32_t kLongTurnUs = 1000;  // the same while so many wait that none finds its data in the cache when its turn comes
 constexpr uint32_t kCrowd = 32;
 
 bool park_in_kernel(FiberRecord* me, uint64_t deadline) {
@@ -132,8 +132,7 @@ void unpark(FiberRecord* f) {
         s = f->state.load(std::memory_order_seq_cst);
         if (s == State::Parked) continue;  // it may have parked between, without a look at the latch
         return;
-      default:
-        return;
+      default: return;
     }
   }
 }

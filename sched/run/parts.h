@@ -25,9 +25,7 @@ extern std::atomic<uint32_t> free_slot_count;
 // Slots held or free, and how many there shall be.
 extern std::atomic<uint32_t> circulating, wanted;
 
-inline bool slot_has_work(const Slot* s) {
-  return s->next.load(std::memory_order_relaxed) || !s->local.empty() || !s->inbox.empty();
-}
+inline bool slot_has_work(const Slot* s) { return s->next.load(std::memory_order_relaxed) || !s->local.empty() || !s->inbox.empty(); }
 
 inline bool too_many_slots() { return circulating.load(std::memory_order_relaxed) > wanted.load(std::memory_order_relaxed); }
 

@@ -14,13 +14,13 @@ std::atomic<uint64_t> recent_ns{0};
 
 namespace {
 
-constexpr uint32_t kNextStreak = 32;   // fibers from `next` in a row before the queue gets its turn
-constexpr uint32_t kFairTick = 61;     // every so many looks the global queue comes first
+constexpr uint32_t kNextStreak = 32;  // fibers from `next` in a row before the queue gets its turn
+constexpr uint32_t kFairTick = 61;    // every so many looks the global queue comes first
 
 std::atomic<uint32_t> round_robin{0};
 
-constexpr uint32_t kGoesOnUs = 15;     // who runs so long after it woke another had better wake a worker for it, if one is idle
-constexpr uint8_t kTimed = 32;         // after so many wake-ups one is timed
+constexpr uint32_t kGoesOnUs = 15;  // who runs so long after it woke another had better wake a worker for it, if one is idle
+constexpr uint8_t kTimed = 32;      // after so many wake-ups one is timed
 
 // Any place in any queue is right.
 bool enqueue_anywhere(Slot* own, FiberRecord* f) {
@@ -83,7 +83,8 @@ void enqueue_woken(FiberRecord* f) {
   Worker* w = this_worker();
   if (!w) {
     Slot* s = slot_in_use(f->id);
-    if (watched(kWatchInbox)) debug_line("inbox", f, s ? "goes to the inbox of slot " : "goes to the global queue, number ", uint64_t{s ? s->index : 0});
+    if (watched(kWatchInbox))
+      debug_line("inbox", f, s ? "goes to the inbox of slot " : "goes to the global queue, number ", uint64_t{s ? s->index : 0});
     if (s) s->inbox.push(f);
     else global_queue.push(f);
     std::atomic_thread_fence(std::memory_order_seq_cst);  // the entry before we look for sleepers; pairs with go_idle()
@@ -95,7 +96,8 @@ void enqueue_woken(FiberRecord* f) {
   Slot* s = w->slot;
   if (chaos(2) && enqueue_anywhere(s, f)) return;
   // Whoever woke it will often wait soon, and then it runs here at once.
-  if (s && !s->next.load(std::memory_order_relaxed) && !(waker && goes_on_after(waker) && idle_slots()) && options.spawn != SpawnPolicy::RoundRobin) {
+  if (s && !s->next.load(std::memory_order_relaxed) && !(waker && goes_on_after(waker) && idle_slots()) &&
+      options.spawn != SpawnPolicy::RoundRobin) {
     s->next.store(f, std::memory_order_release);
     // If not, sysmon finds it.
     entry_fence();  // sysmon's membarrier is the other half
@@ -204,7 +206,10 @@ void run_post(Worker* w) {
 bool gives_way(void (*post)(Worker*, FiberRecord*)) { return post == post_preempt || post == post_turn; }
 
 Leave why_leaves(void (*post)(Worker*, FiberRecord*)) {
-  return post == post_park ? Leave::Park : post == post_yield || post == post_turn ? Leave::Yield : post == post_preempt ? Leave::Preempt : Leave::Done;
+  return post == post_park                         ? Leave::Park
+         : post == post_yield || post == post_turn ? Leave::Yield
+         : post == post_preempt                    ? Leave::Preempt
+                                                   : Leave::Done;
 }
 
 // What it returns, if anything, is QUEUED, and to run next.
@@ -248,7 +253,8 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
   w->previous = me;
   if (__builtin_expect(me->woke_at != 0, 0)) time_wake_up(me);
   if (__builtin_expect(watching.load(std::memory_order_relaxed), 0)) watch_leaves(w, me, why_leaves(post));
-  if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0) && !me->calling && !gives_way(post)) first = take_caller(me);
+  if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0) && !me->calling && !gives_way(post))
+    first = take_caller(me);
   if (__builtin_expect(first != nullptr, 0) && (!w->slot || w->bound) && first->bound.load(std::memory_order_relaxed) != w) {
     enqueue_woken(first);
     first = nullptr;

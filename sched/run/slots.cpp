@@ -25,7 +25,7 @@ namespace {
 
 Slot* retired_slots = nullptr;
 
-constexpr uint32_t kMostMoved = 32;    // from a local queue that is too long, at once
+constexpr uint32_t kMostMoved = 32;  // from a local queue that is too long, at once
 
 }  // namespace
 
@@ -110,8 +110,8 @@ bool want_slots(uint32_t n) {
       uint32_t made = slot_count.load(std::memory_order_relaxed);
       void* mem = made == kMaxSlots ? MAP_FAILED : slots[made];  // of before a fork
       if (!mem)
-        mem = reinterpret_cast<void*>(raw_syscall(SYS_mmap, 0, sizeof(Slot), PROT_READ | PROT_WRITE,
-                                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+        mem = reinterpret_cast<void*>(
+            raw_syscall(SYS_mmap, 0, sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
       if (reinterpret_cast<uintptr_t>(mem) > ~uintptr_t{4095}) {
         wanted.store(circulating.load(std::memory_order_relaxed), std::memory_order_release);
         return false;

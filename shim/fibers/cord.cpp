@@ -36,11 +36,11 @@ struct Message {
 struct fiberthread_cord {
   CordRecord record;
   char name[16] = {};
-  fiberthread_t fiber = nullptr;       // the scheduler fiber
+  fiberthread_t fiber = nullptr;  // the scheduler fiber
   FiberRecord* scheduler = nullptr;
-  FiberFutex begun;                    // 1: it runs, or has failed with `error`
+  FiberFutex begun;  // 1: it runs, or has failed with `error`
   int error = 0;
-  std::atomic<uint32_t> work{0};       // counts what the scheduler fiber should look at
+  std::atomic<uint32_t> work{0};  // counts what the scheduler fiber should look at
   std::atomic<bool> closed{false};
   Message* messages = nullptr;
   Message* last_message = nullptr;

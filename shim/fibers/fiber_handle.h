@@ -30,8 +30,8 @@ inline FiberRecord* record_of(fiberthread_t h) { return reinterpret_cast<FiberRe
 inline bool is_still(FiberRecord* f, fiberthread_t h) {
   // A child of fork has the records of its parent's fibers, but no TCBs. One that is being started becomes valid before it is no longer
   // fresh, so they are looked at the other way round.
-  return f && (f->kernel || f->tcb) &&
-         (f->fresh.load(std::memory_order_acquire) || f->valid.load(std::memory_order_acquire)) && handle_of(f) == h;
+  return f && (f->kernel || f->tcb) && (f->fresh.load(std::memory_order_acquire) || f->valid.load(std::memory_order_acquire)) &&
+         handle_of(f) == h;
 }
 
 // Made by this interface, on NPTL. All other records of kernel threads are main's or foreign threads'.

@@ -21,7 +21,9 @@ struct Visit {
 bool visit_one(FiberRecord* f, void* p) {
   auto* v = static_cast<Visit*>(p);
   fiberthread_t h = handle_of(f);
-  if (!f->valid.load(std::memory_order_acquire) || f->fresh.load(std::memory_order_relaxed) || f->done.load(std::memory_order_acquire) || !is_still(f, h)) return true;
+  if (!f->valid.load(std::memory_order_acquire) || f->fresh.load(std::memory_order_relaxed) || f->done.load(std::memory_order_acquire) ||
+      !is_still(f, h))
+    return true;
   v->result = v->visit(h, v->data);
   return v->result == 0;
 }
@@ -118,7 +120,9 @@ FIBERTHREAD_EXPORT fiberthread_t fiberthread_of(pthread_t thread) {
   return search.found ? handle_of(search.found) : nullptr;
 }
 
-FIBERTHREAD_EXPORT int fiberthread_key_create(fiberthread_key_t* key, void (*destructor)(void*)) { return pthread_key_create(key, destructor); }
+FIBERTHREAD_EXPORT int fiberthread_key_create(fiberthread_key_t* key, void (*destructor)(void*)) {
+  return pthread_key_create(key, destructor);
+}
 FIBERTHREAD_EXPORT int fiberthread_key_delete(fiberthread_key_t key) { return pthread_key_delete(key); }
 FIBERTHREAD_EXPORT int fiberthread_set_local(fiberthread_key_t key, const void* value) { return pthread_setspecific(key, value); }
 FIBERTHREAD_EXPORT void* fiberthread_get_local(fiberthread_key_t key) { return pthread_getspecific(key); }

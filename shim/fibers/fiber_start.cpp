@@ -75,7 +75,8 @@ int claim(FiberRecord* f, fiberthread_t h) {
 
 using namespace fiberthread;
 
-FIBERTHREAD_EXPORT int fiberthread_spawn(fiberthread_t* fiber, const fiberthread_options_t* options, void* (*start)(void*), void* argument) {
+FIBERTHREAD_EXPORT int fiberthread_spawn(fiberthread_t* fiber, const fiberthread_options_t* options, void* (*start)(void*),
+                                         void* argument) {
   FiberRecord* f;
   if (int e = make_fiber(options, start, &f)) return e;
   *fiber = handle_of(f);  // before it runs

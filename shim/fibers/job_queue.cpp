@@ -20,7 +20,7 @@ std::atomic<unsigned> forks{0};
 constinit thread_local JobFiber* tls_job __attribute__((tls_model("initial-exec"))) = nullptr;
 
 JobFiber* const kWithdrawn = reinterpret_cast<JobFiber*>(8);  // Task::fiber_
-constexpr int kLooks = 16;        // fibers with a task that a scout looks at
+constexpr int kLooks = 16;                                    // fibers with a task that a scout looks at
 constexpr uint64_t kPatienceNs = 100'000'000;
 constexpr unsigned kResetting = ~0u;  // JobQueueInside::fork
 
@@ -61,7 +61,8 @@ void wait_until_woken(JobFiber& me) {
 
 }  // namespace
 
-FIBERTHREAD_IN_FORK_CHILD(JobQueues, [](FiberRecord*) { forks.store(forks.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); })
+FIBERTHREAD_IN_FORK_CHILD(JobQueues,
+                          [](FiberRecord*) { forks.store(forks.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); })
 
 // In the child of a fork, at its first use: its fibers, and the tasks that it had, are the parent's. Whoever held the lock is, too.
 void JobQueueInside::check_fork() {
@@ -124,7 +125,8 @@ JobQueueInside::Errand JobQueueInside::need_scout() {
 bool JobQueueInside::preempted_ones() const {
   int looks = kLooks;
   for (JobFiber* f = busy; f && looks--; f = f->next)
-    if (f->fiber->preempted.load(std::memory_order_relaxed) && f->fiber->state.load(std::memory_order_relaxed) == State::Queued) return true;
+    if (f->fiber->preempted.load(std::memory_order_relaxed) && f->fiber->state.load(std::memory_order_relaxed) == State::Queued)
+      return true;
   return false;
 }
 

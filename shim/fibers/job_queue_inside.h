@@ -19,7 +19,7 @@ struct JobFiber {
   Task* task = nullptr;      // that it has begun
   JobFiber* next = nullptr;  // of the idle ones, or of those with a task, the latest first
   JobFiber** link = nullptr;
-  unsigned fork = 0;         // of which process it is
+  unsigned fork = 0;  // of which process it is
 };
 
 // Who runs tasks. At most one fiber of the queue is the *scout*: it has been woken, or is being made, to look for a task. Whoever
@@ -56,7 +56,7 @@ struct JobQueueInside {
   SpinLock lock;
   Scout scout = Scout::None;
   bool closing = false;
-  unsigned kept = 0;                // idle ones that stay, at most
+  unsigned kept = 0;  // idle ones that stay, at most
   unsigned idle_count = 0;
   std::atomic<unsigned> fork{0};    // `forks` when it was last used: what is older is the parent's
   std::atomic<uint32_t> fibers{0};  // and one about to be made

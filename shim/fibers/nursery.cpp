@@ -223,7 +223,9 @@ int Nursery::wait() {
     free(c);
   }
   // One that joined others for us, and now leaves the mutex, is through with it.
-  { NurseryLock l(n->mutex); }
+  {
+    NurseryLock l(n->mutex);
+  }
   if (was >= 0) fiberthread_set_cancellable(was);
   return result;
 }
@@ -253,7 +255,8 @@ extern "C" {
 FIBERTHREAD_API void fiberthread_nursery_init(fiberthread_nursery_t* n, fiberthread_nursery_t* parent) {
   new (n) Nursery(parent ? &in(parent) : nullptr);
 }
-FIBERTHREAD_API int fiberthread_nursery_spawn(fiberthread_nursery_t* n, const fiberthread_options_t* options, int (*function)(void*), void* argument) {
+FIBERTHREAD_API int fiberthread_nursery_spawn(fiberthread_nursery_t* n, const fiberthread_options_t* options, int (*function)(void*),
+                                              void* argument) {
   return in(n).spawn([function, argument] { return function(argument); }, options);
 }
 FIBERTHREAD_API int fiberthread_nursery_wait(fiberthread_nursery_t* n) { return in(n).wait(); }

@@ -215,7 +215,13 @@ static void onces() {
     assert(tries == 4 && caught == 3);
   }
   pthread_t first;
-  pthread_create(&first, nullptr, [](void* p) -> void* { pthread_once(&cancelled_once, wait_to_be_cancelled); return p; }, nullptr);
+  pthread_create(
+      &first, nullptr,
+      [](void* p) -> void* {
+        pthread_once(&cancelled_once, wait_to_be_cancelled);
+        return p;
+      },
+      nullptr);
   while (started == 0) sched_yield();
   std::vector<std::thread> t;
   for (int i = 0; i < 4; i++) t.emplace_back([] { pthread_once(&cancelled_once, wait_to_be_cancelled); });

@@ -308,12 +308,12 @@ static void run_call(const struct item* i, char* out) {
 
 // ---- those that end by themselves ----
 
-#define SAY(call)                                            \
-  do {                                                       \
-    errno = 0;                                               \
-    long r_ = (call);                                        \
+#define SAY(call) \
+  do { \
+    errno = 0; \
+    long r_ = (call); \
     if (r_ < 0) at += sprintf(at, " %s", error_name(errno)); \
-    else at += sprintf(at, " %ld", r_);                      \
+    else at += sprintf(at, " %ld", r_); \
   } while (0)
 static void run_plain(const struct item* i, char* out) {
   struct what w;

@@ -140,7 +140,8 @@ static void* in_syscall(void* p) {
     case 4: syscall(SYS_rt_sigsuspend, &none, 8); break;
     case 5: syscall(SYS_ppoll, NULL, 0, NULL, NULL, 8L); break;
     case 6: syscall(SYS_epoll_pwait, epoll_create1(0), (char[32]){0}, 1, -1, NULL, 8L); break;
-    case 7: for (;;) syscall(SYS_getppid);
+    case 7:
+      for (;;) syscall(SYS_getppid);
     case 8: syscall(SYS_waitid, P_ALL, 0, NULL, WEXITED, NULL); break;
   }
   tell("not here");
@@ -209,9 +210,7 @@ static void* defer_np(void* p) {
   for (;;) pause();
 }
 static pthread_cond_t c = PTHREAD_COND_INITIALIZER;
-static void unlock(void* p) {
-  tell(pthread_mutex_unlock(p) == 0 ? "unlocked" : "was not locked");
-}
+static void unlock(void* p) { tell(pthread_mutex_unlock(p) == 0 ? "unlocked" : "was not locked"); }
 static void* in_cond_wait(void* p) {
   pthread_mutexattr_t a;
   pthread_mutexattr_init(&a);

@@ -182,13 +182,13 @@ void at_any_moment() {
 // A call that ends by itself: what it has got or done is told, or has not happened.
 struct Ending {
   const char* name;
-  bool (*call)();       // true: it has ended by itself
+  bool (*call)();  // true: it has ended by itself
   void (*prepare)();
   void (*end)();        // lets it end
   bool (*untouched)();  // the call has done nothing; puts all back as it was
 };
 pid_t short_lived;
-int release_by;       // what the child reads
+int release_by;  // what the child reads
 int second_file, third_file;
 std::atomic<int> opened;
 bool lock_file(int fd, int how, int type) {
@@ -211,12 +211,17 @@ const Ending endings[] = {
        timespec now = {};
        return mq_timedreceive(mq_empty, memory, sizeof memory, nullptr, &now) == 1;
      }},
-    {"mq_send", [] { return mq_send(mq_full, "y", 1, 0) == 0; }, [] {}, [] { assert(mq_receive(mq_full, memory, sizeof memory, nullptr) == 1); },
+    {"mq_send", [] { return mq_send(mq_full, "y", 1, 0) == 0; }, [] {},
+     [] { assert(mq_receive(mq_full, memory, sizeof memory, nullptr) == 1); },
      [] {
        timespec now = {};
        return mq_timedsend(mq_full, "x", 1, 0, &now) == 0;
      }},
-    {"msgrcv", [] { return msgrcv(queue, &m_in, sizeof m_in.text, 0, 0) == 3; }, [] {}, [] { m_out.type = 1; assert(msgsnd(queue, &m_out, 3, 0) == 0); },
+    {"msgrcv", [] { return msgrcv(queue, &m_in, sizeof m_in.text, 0, 0) == 3; }, [] {},
+     [] {
+       m_out.type = 1;
+       assert(msgsnd(queue, &m_out, 3, 0) == 0);
+     },
      [] { return msgrcv(queue, &m_out, sizeof m_out.text, 0, IPC_NOWAIT) == 3; }},
     {"waitpid", [] { return waitpid(short_lived, nullptr, 0) == short_lived; },
      [] {

@@ -52,7 +52,6 @@ timespec later() {
 }
 const timespec long_time = {100, 0};
 
-
 void* sleeps_on(void*) {
   for (;;) pause();
 }
@@ -208,7 +207,12 @@ const Case cases[] = {
     {"cnd_wait",
      [] {
        mtx_lock(&c_mutex);
-       pthread_cleanup_push([](void*) { mutex_held_in_cleanup = mtx_trylock(&c_mutex) == thrd_busy; mtx_unlock(&c_mutex); }, nullptr);
+       pthread_cleanup_push(
+           [](void*) {
+             mutex_held_in_cleanup = mtx_trylock(&c_mutex) == thrd_busy;
+             mtx_unlock(&c_mutex);
+           },
+           nullptr);
        cnd_wait(&c_cond, &c_mutex);
        pthread_cleanup_pop(0);
        mtx_unlock(&c_mutex);
@@ -319,7 +323,12 @@ const Case cases[] = {
     {"tcdrain", [] { tcdrain(pipe_fds[0]); }, false},
     {"wait", [] { wait(nullptr); }, true},
     {"wait3", [] { wait3(nullptr, 0, nullptr); }, true},
-    {"waitid", [] { siginfo_t i; waitid(P_PID, child, &i, WEXITED); }, true},
+    {"waitid",
+     [] {
+       siginfo_t i;
+       waitid(P_PID, child, &i, WEXITED);
+     },
+     true},
     {"waitpid", [] { waitpid(child, nullptr, 0); }, true},
     {"write", [] { write(full_pipe[1], memory, sizeof memory); }, true},
     {"writev",
@@ -351,15 +360,24 @@ const Case cases[] = {
        fgetc(f);
      },
      true},
-    {"opendir", [] { if (FILE* f = fopen("regular", "r")) fclose(f); }, false},
+    {"opendir",
+     [] {
+       if (FILE* f = fopen("regular", "r")) fclose(f);
+     },
+     false},
     // Not cancellation points.
-    {"pthread_mutex_lock", [] { pthread_mutex_lock(&mutex); pthread_mutex_unlock(&mutex); }, false},
+    {"pthread_mutex_lock",
+     [] {
+       pthread_mutex_lock(&mutex);
+       pthread_mutex_unlock(&mutex);
+     },
+     false},
     {"sched_yield", [] { sched_yield(); }, false},
     {"syscall", [] { syscall(SYS_getppid); }, false},
     {"gettid", [] { gettid(); }, false},
 };
 
-volatile int stage;       // 1: about to call, 2: returned
+volatile int stage;  // 1: about to call, 2: returned
 bool cleaned;
 int state_seen;  // by the cleanup handler
 

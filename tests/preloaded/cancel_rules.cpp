@@ -194,7 +194,13 @@ void* handler_creates(void*) {
   pthread_cleanup_push(
       [](void*) {
         pthread_t t;
-        pthread_create(&t, nullptr, [](void*) -> void* { tell("child"); return nullptr; }, nullptr);
+        pthread_create(
+            &t, nullptr,
+            [](void*) -> void* {
+              tell("child");
+              return nullptr;
+            },
+            nullptr);
         pthread_join(t, nullptr);
         tell("joined");
       },
@@ -205,14 +211,21 @@ void* handler_creates(void*) {
 }
 void* exit_in_destructor_of_key(void*) {
   static pthread_key_t k;
-  static bool made = pthread_key_create(&k, [](void*) { tell("destructor"); pthread_exit((void*)3); }) == 0;
+  static bool made = pthread_key_create(&k, [](void*) {
+                       tell("destructor");
+                       pthread_exit((void*)3);
+                     }) == 0;
   (void)made;
   pthread_setspecific(k, (void*)1);
   return (void*)1;
 }
 void* cancelled_in_destructor_of_key(void*) {
   static pthread_key_t k;
-  static bool made = pthread_key_create(&k, [](void*) { tell("destructor"); pthread_testcancel(); tell(usleep(10) == 0 ? "slept" : "not"); }) == 0;
+  static bool made = pthread_key_create(&k, [](void*) {
+                       tell("destructor");
+                       pthread_testcancel();
+                       tell(usleep(10) == 0 ? "slept" : "not");
+                     }) == 0;
   (void)made;
   pthread_setspecific(k, (void*)1);
   pthread_cancel(pthread_self());
@@ -284,7 +297,10 @@ void* key_again_and_again(void*) {
   static pthread_key_t k;
   static int times;
   times = 0;
-  pthread_key_create(&k, [](void* p) { times++; pthread_setspecific(k, p); });
+  pthread_key_create(&k, [](void* p) {
+    times++;
+    pthread_setspecific(k, p);
+  });
   pthread_setspecific(k, (void*)1);
   static pthread_key_t report;
   pthread_key_create(&report, [](void* p) {
@@ -298,8 +314,10 @@ void* key_again_and_again(void*) {
 }
 void* key_sets_other(void*) {
   static pthread_key_t x, y;
-  static bool made = pthread_key_create(&x, [](void*) { tell("x"); }) == 0 &&
-                     pthread_key_create(&y, [](void*) { tell("y"); pthread_setspecific(x, (void*)1); }) == 0;
+  static bool made = pthread_key_create(&x, [](void*) { tell("x"); }) == 0 && pthread_key_create(&y, [](void*) {
+                                                                                tell("y");
+                                                                                pthread_setspecific(x, (void*)1);
+                                                                              }) == 0;
   (void)made;
   pthread_setspecific(y, (void*)1);
   return nullptr;
@@ -320,10 +338,13 @@ void* many_keys(void*) {
     pthread_setspecific(k, (void*)1);
   }
   static pthread_t inner;
-  pthread_create(&inner, nullptr, [](void*) -> void* {
-    for (auto k : keys) pthread_setspecific(k, (void*)2);
-    return nullptr;
-  }, nullptr);
+  pthread_create(
+      &inner, nullptr,
+      [](void*) -> void* {
+        for (auto k : keys) pthread_setspecific(k, (void*)2);
+        return nullptr;
+      },
+      nullptr);
   pthread_join(inner, nullptr);
   tell(n == 400 ? "400" : "not 400");
   for (auto k : keys) {
@@ -349,7 +370,11 @@ void* local_with_key(void*) {
 }
 void* key_makes_local(void*) {
   static pthread_key_t k;
-  static bool made = pthread_key_create(&k, [](void*) { tell("key"); static thread_local Local l; l.name = "local"; }) == 0;
+  static bool made = pthread_key_create(&k, [](void*) {
+                       tell("key");
+                       static thread_local Local l;
+                       l.name = "local";
+                     }) == 0;
   (void)made;
   pthread_setspecific(k, (void*)1);
   return nullptr;
@@ -393,11 +418,14 @@ void cancels_in_a_chain() {
   pthread_t t;
   static pthread_t third;
   pthread_create(&third, nullptr, stop, nullptr);
-  pthread_create(&t, nullptr, [](void*) -> void* {
-    pthread_cleanup_push([](void*) { pthread_cancel(third); }, nullptr);
-    for (;;) pause();
-    pthread_cleanup_pop(0);
-  }, nullptr);
+  pthread_create(
+      &t, nullptr,
+      [](void*) -> void* {
+        pthread_cleanup_push([](void*) { pthread_cancel(third); }, nullptr);
+        for (;;) pause();
+        pthread_cleanup_pop(0);
+      },
+      nullptr);
   pthread_t c1, c2;
   auto cancel = [](void* p) -> void* { return (void*)(long)pthread_cancel(*(pthread_t*)p); };
   pthread_create(&c1, nullptr, cancel, &t);
@@ -414,8 +442,20 @@ void cancels_a_joiner() {
   static pthread_t target;
   static sem_t let_go;
   sem_init(&let_go, 0, 0);
-  pthread_create(&target, nullptr, [](void*) -> void* { sem_wait(&let_go); return (void*)6; }, nullptr);
-  pthread_create(&t, nullptr, [](void*) -> void* { pthread_join(target, nullptr); return nullptr; }, nullptr);
+  pthread_create(
+      &target, nullptr,
+      [](void*) -> void* {
+        sem_wait(&let_go);
+        return (void*)6;
+      },
+      nullptr);
+  pthread_create(
+      &t, nullptr,
+      [](void*) -> void* {
+        pthread_join(target, nullptr);
+        return nullptr;
+      },
+      nullptr);
   usleep(2000);
   pthread_cancel(t);
   printf("cancelled joiner: %s", result_of(t));
@@ -453,35 +493,46 @@ void each_in_a_thread() {
 void ends_of_the_process() {
   in_child("catch without rethrow", [] {
     pthread_t t;
-    pthread_create(&t, nullptr, [](void*) -> void* {
-      try {
-        for (;;) pause();
-      } catch (...) {
-      }
-      return nullptr;
-    }, nullptr);
+    pthread_create(
+        &t, nullptr,
+        [](void*) -> void* {
+          try {
+            for (;;) pause();
+          } catch (...) {
+          }
+          return nullptr;
+        },
+        nullptr);
     pthread_cancel(t);
     pthread_join(t, nullptr);
     _exit(1);
   });
   in_child("catch without rethrow, exit", [] {
     pthread_t t;
-    pthread_create(&t, nullptr, [](void*) -> void* {
-      try {
-        pthread_exit(nullptr);
-      } catch (...) {
-      }
-      return nullptr;
-    }, nullptr);
+    pthread_create(
+        &t, nullptr,
+        [](void*) -> void* {
+          try {
+            pthread_exit(nullptr);
+          } catch (...) {
+          }
+          return nullptr;
+        },
+        nullptr);
     pthread_join(t, nullptr);
     _exit(1);
   });
   in_child("noexcept", [] {
     pthread_t t;
-    pthread_create(&t, nullptr, [](void*) -> void* {
-      []() noexcept { for (;;) pause(); }();
-      return nullptr;
-    }, nullptr);
+    pthread_create(
+        &t, nullptr,
+        [](void*) -> void* {
+          []() noexcept {
+            for (;;) pause();
+          }();
+          return nullptr;
+        },
+        nullptr);
     pthread_cancel(t);
     pthread_join(t, nullptr);
     _exit(1);
@@ -497,15 +548,21 @@ void ends_of_the_process() {
 void main_is_cancelled() {
   in_child("main cancelled", [] {
     static pthread_t self = pthread_self();
-    atexit([] { fputs("main cancelled: atexit\n", stdout); fflush(stdout); });
+    atexit([] {
+      fputs("main cancelled: atexit\n", stdout);
+      fflush(stdout);
+    });
     pthread_t t;
-    pthread_create(&t, nullptr, [](void*) -> void* {
-      pthread_cancel(self);
-      void* r;
-      int e = pthread_join(self, &r);
-      printf("main cancelled: join %d %d%s\n", e, r == PTHREAD_CANCELED, story);
-      return nullptr;
-    }, nullptr);
+    pthread_create(
+        &t, nullptr,
+        [](void*) -> void* {
+          pthread_cancel(self);
+          void* r;
+          int e = pthread_join(self, &r);
+          printf("main cancelled: join %d %d%s\n", e, r == PTHREAD_CANCELED, story);
+          return nullptr;
+        },
+        nullptr);
     Object o("object");
     first.name = "first";
     pthread_cleanup_push(tells, (void*)"handler");
@@ -514,14 +571,20 @@ void main_is_cancelled() {
   });
   in_child("main cancelled, found by libc", [] {
     static pthread_t self = pthread_self();
-    atexit([] { fputs("main cancelled, found by libc: atexit\n", stdout); fflush(stdout); });
+    atexit([] {
+      fputs("main cancelled, found by libc: atexit\n", stdout);
+      fflush(stdout);
+    });
     pthread_t t;
-    pthread_create(&t, nullptr, [](void*) -> void* {
-      void* r;
-      int e = pthread_join(self, &r);
-      printf("main cancelled, found by libc: join %d %d%s\n", e, r == PTHREAD_CANCELED, story);
-      return nullptr;
-    }, nullptr);
+    pthread_create(
+        &t, nullptr,
+        [](void*) -> void* {
+          void* r;
+          int e = pthread_join(self, &r);
+          printf("main cancelled, found by libc: join %d %d%s\n", e, r == PTHREAD_CANCELED, story);
+          return nullptr;
+        },
+        nullptr);
     pthread_cleanup_push(tells, (void*)"handler");
     pthread_cancel(self);
     open("/dev/null", O_RDONLY);
@@ -531,19 +594,28 @@ void main_is_cancelled() {
 
 void main_exits() {
   in_child("main exits, alone", [] {
-    atexit([] { fputs("main exits, alone: atexit\n", stdout); fflush(stdout); });
+    atexit([] {
+      fputs("main exits, alone: atexit\n", stdout);
+      fflush(stdout);
+    });
     pthread_exit((void*)3);
   });
   in_child("main exits from nested frames", [] {
     static pthread_t self = pthread_self();
-    atexit([] { printf("main exits from nested frames: atexit%s\n", story); fflush(stdout); });
+    atexit([] {
+      printf("main exits from nested frames: atexit%s\n", story);
+      fflush(stdout);
+    });
     pthread_t t;
-    pthread_create(&t, nullptr, [](void*) -> void* {
-      void* r;
-      int e = pthread_join(self, &r);
-      printf("main exits from nested frames: join %d %ld\n", e, (long)r);
-      return nullptr;
-    }, nullptr);
+    pthread_create(
+        &t, nullptr,
+        [](void*) -> void* {
+          void* r;
+          int e = pthread_join(self, &r);
+          printf("main exits from nested frames: join %d %ld\n", e, (long)r);
+          return nullptr;
+        },
+        nullptr);
     // Main's own objects go only if main is the last: not here. Under an emulator NPTL's main was once the last all the same.
     if (!nptl_release()) first.name = "first";
     static pthread_key_t k;

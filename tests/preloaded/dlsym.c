@@ -33,12 +33,13 @@ typedef struct {
   int (*read_lock)(pthread_rwlock_t*), (*write_lock)(pthread_rwlock_t*), (*rw_unlock)(pthread_rwlock_t*);
   int (*yield)(void);
 } Functions;
-static const char* const names[] = {"pthread_create", "pthread_join", "pthread_mutex_lock", "pthread_mutex_unlock", "pthread_cond_wait",
-                                    "pthread_cond_broadcast", "sem_wait", "sem_post", "pthread_rwlock_rdlock", "pthread_rwlock_wrlock",
-                                    "pthread_rwlock_unlock", "sched_yield"};
+static const char* const names[] = {
+    "pthread_create", "pthread_join", "pthread_mutex_lock",    "pthread_mutex_unlock",  "pthread_cond_wait",     "pthread_cond_broadcast",
+    "sem_wait",       "sem_post",     "pthread_rwlock_rdlock", "pthread_rwlock_wrlock", "pthread_rwlock_unlock", "sched_yield"};
 enum { kNames = sizeof names / sizeof *names };
-static Functions by_name = {pthread_create, pthread_join, pthread_mutex_lock, pthread_mutex_unlock, pthread_cond_wait, pthread_cond_broadcast,
-                            sem_wait, sem_post, pthread_rwlock_rdlock, pthread_rwlock_wrlock, pthread_rwlock_unlock, sched_yield};
+static Functions by_name = {pthread_create,         pthread_join, pthread_mutex_lock, pthread_mutex_unlock,  pthread_cond_wait,
+                            pthread_cond_broadcast, sem_wait,     sem_post,           pthread_rwlock_rdlock, pthread_rwlock_wrlock,
+                            pthread_rwlock_unlock,  sched_yield};
 
 // ---- a plugin, which asks on its own behalf ----
 
@@ -47,11 +48,13 @@ static const char source[] =
     "#include <dlfcn.h>\n"
     "#include <pthread.h>\n"
     "void* next(const char* name) { void* p = dlsym(RTLD_NEXT, name); asm volatile(\"\" : \"+r\"(p)); return p; }\n"
-    "void* next_version(const char* name, const char* v) { void* p = dlvsym(RTLD_NEXT, name, v); asm volatile(\"\" : \"+r\"(p)); return p; }\n"
+    "void* next_version(const char* name, const char* v) { void* p = dlvsym(RTLD_NEXT, name, v); asm volatile(\"\" : \"+r\"(p)); return p; "
+    "}\n"
     "void* any(const char* name) { void* p = dlsym(RTLD_DEFAULT, name); asm volatile(\"\" : \"+r\"(p)); return p; }\n"
     "int my_own(void) { return 4711; }\n"
     "#ifdef WRAPS\n"
-    "int wrapped; int pthread_mutex_lock(pthread_mutex_t* m) { wrapped++; return ((int (*)(pthread_mutex_t*))dlsym(RTLD_NEXT, \"pthread_mutex_lock\"))(m); }\n"
+    "int wrapped; int pthread_mutex_lock(pthread_mutex_t* m) { wrapped++; return ((int (*)(pthread_mutex_t*))dlsym(RTLD_NEXT, "
+    "\"pthread_mutex_lock\"))(m); }\n"
     "#endif\n";
 
 static void* build(const char* name, const char* flags) {
@@ -147,7 +150,8 @@ static void* next_cond(const char* how, const char* name) {
   return oldest_is_next && strstr(how, "RTLD_NEXT") && strncmp(name, "pthread_cond_", 13) == 0 ? dlvsym(RTLD_NEXT, name, COND) : NULL;
 }
 
-static void by(const char* how, void* handle, const char* version, void* (*ask)(const char*), void* (*ask_version)(const char*, const char*)) {
+static void by(const char* how, void* handle, const char* version, void* (*ask)(const char*),
+               void* (*ask_version)(const char*, const char*)) {
   void* p[kNames];
   for (int i = 0; i < kNames; i++) {
     const char* v = version && strncmp(names[i], "pthread_cond_", 13) == 0 ? COND : version;

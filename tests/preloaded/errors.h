@@ -40,7 +40,11 @@ static inline int show_c11(const char* function, const char* state, int r) {
   static const struct {
     int value;
     const char* name;
-  } names[] = {{thrd_success, "thrd_success"}, {thrd_busy, "thrd_busy"}, {thrd_error, "thrd_error"}, {thrd_nomem, "thrd_nomem"}, {thrd_timedout, "thrd_timedout"}};
+  } names[] = {{thrd_success, "thrd_success"},
+               {thrd_busy, "thrd_busy"},
+               {thrd_error, "thrd_error"},
+               {thrd_nomem, "thrd_nomem"},
+               {thrd_timedout, "thrd_timedout"}};
   for (int i = 0; i < 5; i++)
     if (names[i].value == r) printf("%s: %s: %s\n", function, state, names[i].name);
   return r;
@@ -76,7 +80,8 @@ static inline struct timespec soon(clockid_t clock) {
   if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
   return t;
 }
-static const clockid_t clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID, CLOCK_BOOTTIME, CLOCK_TAI, 99, -1};
+static const clockid_t clocks[] = {
+    CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID, CLOCK_BOOTTIME, CLOCK_TAI, 99, -1};
 #define CLOCKS (sizeof clocks / sizeof *clocks)
 
 // Runs f(arg) on a thread of its own, to its end.

@@ -70,7 +70,8 @@ static void integers(void) {
 }
 
 static void sizes(void) {
-  size_t some[] = {0, 1, 4095, 4096, 16383, 16384, 16385, 20000, 65536, 1 << 20, (size_t)1 << 46, (size_t)1 << 62, SIZE_MAX - 4096, SIZE_MAX};
+  size_t some[] = {0,       1, 4095, 4096, 16383, 16384, 16385, 20000, 65536, 1 << 20, (size_t)1 << 46, (size_t)1 << 62, SIZE_MAX - 4096,
+                   SIZE_MAX};
   EACH(i, some) {
     size_t now = 77;
     pthread_attr_init(&a);
@@ -194,7 +195,8 @@ static void* own(void* state) {
   pthread_attr_getscope(&mine, &scope);
   pthread_attr_getdetachstate(&mine, &detach);
   pthread_attr_getguardsize(&mine, &guard);
-  printf("%s: inherit %d policy %d priority %d scope %d detach %d guard %zu\n", (char*)state, inherit, policy, p.sched_priority, scope, detach, guard);
+  printf("%s: inherit %d policy %d priority %d scope %d detach %d guard %zu\n", (char*)state, inherit, policy, p.sched_priority, scope,
+         detach, guard);
   size_t wanted;  // a recycled stack may be larger
   if (sscanf(state, "size %zu", &wanted) == 1) printf("%s: as large %d\n", (char*)state, size >= wanted);
   cpu_set_t set, now;

@@ -16,7 +16,9 @@ static void ceilings(const char* who) {
     pthread_mutex_init(&m, &a);
     const char* s = format("%s, ceiling %d, type %d", who, some[i], type);
     for (int k = 0; k < 3; k++) {
-      int e = k == 0 ? CASE(s, pthread_mutex_lock, &m) : k == 1 ? CASE(s, pthread_mutex_trylock, &m) : CASE(s, pthread_mutex_timedlock, &m, &past);
+      int e = k == 0   ? CASE(s, pthread_mutex_lock, &m)
+              : k == 1 ? CASE(s, pthread_mutex_trylock, &m)
+                       : CASE(s, pthread_mutex_timedlock, &m, &past);
       int old = 77;
       struct sched_param p;
       if (e) continue;

@@ -74,9 +74,23 @@ static void cases(void) {
   static const struct {
     clockid_t clock;
     const char* name;
-  } all[] = {{CLOCK_REALTIME, "realtime"}, {CLOCK_MONOTONIC, "monotonic"}, {CLOCK_PROCESS_CPUTIME_ID, "process"}, {CLOCK_THREAD_CPUTIME_ID, "thread"},
-             {CLOCK_MONOTONIC_RAW, "raw"}, {CLOCK_REALTIME_COARSE, "coarse"}, {CLOCK_BOOTTIME, "boottime"}, {CLOCK_TAI, "TAI"}, {10, "10"}, {12, "12"},
-             {99, "99"}, {INT_MAX, "INT_MAX"}, {-1, "-1"}, {-2, "-2"}, {-3, "-3"}, {-6, "-6"}, {INT_MIN, "INT_MIN"}};
+  } all[] = {{CLOCK_REALTIME, "realtime"},
+             {CLOCK_MONOTONIC, "monotonic"},
+             {CLOCK_PROCESS_CPUTIME_ID, "process"},
+             {CLOCK_THREAD_CPUTIME_ID, "thread"},
+             {CLOCK_MONOTONIC_RAW, "raw"},
+             {CLOCK_REALTIME_COARSE, "coarse"},
+             {CLOCK_BOOTTIME, "boottime"},
+             {CLOCK_TAI, "TAI"},
+             {10, "10"},
+             {12, "12"},
+             {99, "99"},
+             {INT_MAX, "INT_MAX"},
+             {-1, "-1"},
+             {-2, "-2"},
+             {-3, "-3"},
+             {-6, "-6"},
+             {INT_MIN, "INT_MIN"}};
   sem_t ready;
   sem_init(&ready, 0, 0);
   sem_init(&go, 0, 0);

@@ -95,9 +95,9 @@ static void objects(int shared, int clock) {
 
 static int wait_until_signalled(int how) {
   const struct timespec never = {4000000000, 0};
-  return how == 0 ? CASE("owner died", pthread_cond_wait, &c, &m)
-       : how == 1 ? CASE("owner died", pthread_cond_timedwait, &c, &m, &never)
-                  : CASE("owner died", pthread_cond_clockwait, &c, &m, CLOCK_MONOTONIC, &never);
+  return how == 0   ? CASE("owner died", pthread_cond_wait, &c, &m)
+         : how == 1 ? CASE("owner died", pthread_cond_timedwait, &c, &m, &never)
+                    : CASE("owner died", pthread_cond_clockwait, &c, &m, CLOCK_MONOTONIC, &never);
 }
 // Who held the mutex meanwhile has ended with it.
 static void owner_dies(void) {

@@ -22,7 +22,8 @@ static void* try_all(void* p) {
 static void timed(pthread_mutex_t* m, const char* state, int locked) {
   for (size_t i = 0; i < MOMENTS; i++) {
     if (CASE(in(format("%s, %s", state, moments[i].name)), pthread_mutex_timedlock, m, moments[i].t) == 0 && !locked) give(m);
-    if (CASE(in(format("%s, %s", state, moments[i].name)), pthread_mutex_clocklock, m, CLOCK_MONOTONIC, moments[i].t) == 0 && !locked) give(m);
+    if (CASE(in(format("%s, %s", state, moments[i].name)), pthread_mutex_clocklock, m, CLOCK_MONOTONIC, moments[i].t) == 0 && !locked)
+      give(m);
   }
   for (size_t i = 0; i < CLOCKS; i++)
     if (CASE(in(format("%s, clock %d", state, clocks[i])), pthread_mutex_clocklock, m, clocks[i], &past) == 0 && !locked) give(m);
@@ -132,11 +133,11 @@ static void attributes(void) {
   static const int values[] = {-1, 0, 1, 2, 3, 4, 99, INT_MAX, INT_MIN};
   for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
     v = 77;
-#define BOTH(what)                                                                                     \
-  do {                                                                                                 \
-    CASE(format("%d", values[i]), pthread_mutexattr_set##what, &attr, values[i]);                      \
-    CASE(format("after %d", values[i]), pthread_mutexattr_get##what, &attr, &v);                       \
-    printf(#what " %d\n", v);                                                                          \
+#define BOTH(what) \
+  do { \
+    CASE(format("%d", values[i]), pthread_mutexattr_set##what, &attr, values[i]); \
+    CASE(format("after %d", values[i]), pthread_mutexattr_get##what, &attr, &v); \
+    printf(#what " %d\n", v); \
   } while (0)
     BOTH(type);
     BOTH(protocol);

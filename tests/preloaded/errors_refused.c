@@ -25,7 +25,8 @@ static void refuse(const struct refusal* r, int n) {
   }
   code[k++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
   struct sock_fprog program = {k, code};
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) != 0)
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) != 0)
     printf("no filter: %s\n", strerrorname_np(errno));
 }
 #define REFUSE(...) refuse((struct refusal[]){__VA_ARGS__}, sizeof((struct refusal[]){__VA_ARGS__}) / sizeof(struct refusal))

@@ -138,8 +138,10 @@ static void by_tid(int tid, const char* whose) {
 
 static void limits(void) {
   EACH(i, values) {
-    show("sched_get_priority_min", format("%d", values[i]), (errno = 0, sched_get_priority_min(values[i])) == -1 ? errno : -sched_get_priority_min(values[i]));
-    show("sched_get_priority_max", format("%d", values[i]), (errno = 0, sched_get_priority_max(values[i])) == -1 ? errno : -sched_get_priority_max(values[i]));
+    show("sched_get_priority_min", format("%d", values[i]),
+         (errno = 0, sched_get_priority_min(values[i])) == -1 ? errno : -sched_get_priority_min(values[i]));
+    show("sched_get_priority_max", format("%d", values[i]),
+         (errno = 0, sched_get_priority_max(values[i])) == -1 ? errno : -sched_get_priority_max(values[i]));
   }
   FAILS("", sched_yield);
   FAILS("no such which", getpriority, 99, 0);

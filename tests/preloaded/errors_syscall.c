@@ -101,9 +101,15 @@ static void timers(void) {
   static const struct {
     const char* name;
     int notify, signal, tid;
-  } some[] = {{"signal", SIGEV_SIGNAL, SIGUSR1, 0}, {"none", SIGEV_NONE, 0, 0},         {"thread", SIGEV_THREAD_ID, SIGUSR1, -2}, {"another", SIGEV_THREAD_ID, SIGUSR1, -3},
-              {"tid 0", SIGEV_THREAD_ID, SIGUSR1, 0}, {"tid -1", SIGEV_THREAD_ID, SIGUSR1, -1}, {"no such tid", SIGEV_THREAD_ID, SIGUSR1, INT_MAX},
-              {"signal 65", SIGEV_SIGNAL, 65, 0},   {"notify 99", 99, SIGUSR1, 0}};
+  } some[] = {{"signal", SIGEV_SIGNAL, SIGUSR1, 0},
+              {"none", SIGEV_NONE, 0, 0},
+              {"thread", SIGEV_THREAD_ID, SIGUSR1, -2},
+              {"another", SIGEV_THREAD_ID, SIGUSR1, -3},
+              {"tid 0", SIGEV_THREAD_ID, SIGUSR1, 0},
+              {"tid -1", SIGEV_THREAD_ID, SIGUSR1, -1},
+              {"no such tid", SIGEV_THREAD_ID, SIGUSR1, INT_MAX},
+              {"signal 65", SIGEV_SIGNAL, 65, 0},
+              {"notify 99", 99, SIGUSR1, 0}};
   static const int on[] = {CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID};
   for (int k = 0; k < 2; k++) {
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
@@ -158,7 +164,8 @@ static void scheduling(void) {
     CPU_ZERO(&set);
     BY_NUMBER(format("%s, none", s), sched_setaffinity, tid, sizeof set, &set);
     BY_NUMBER(format("%s, NULL", s), sched_setaffinity, tid, sizeof set, NULL);
-    show_value("SYS_getpriority", s, (errno = 0, syscall(SYS_getpriority, PRIO_PROCESS, tid)) == -1 ? -errno : syscall(SYS_getpriority, PRIO_PROCESS, tid));
+    show_value("SYS_getpriority", s,
+               (errno = 0, syscall(SYS_getpriority, PRIO_PROCESS, tid)) == -1 ? -errno : syscall(SYS_getpriority, PRIO_PROCESS, tid));
     BY_NUMBER(format("%s, 0", s), setpriority, PRIO_PROCESS, tid, 0);
     BY_NUMBER(format("%s, which 99", s), setpriority, 99, tid, 0);
   }

@@ -13,7 +13,13 @@
 #include <time.h>
 
 enum kind { COND, TIMED, NO_CANCEL, JOIN, TIMED_JOIN, NESTED, CANCEL, kKinds };
-static const char* const names[] = {"cond", "cond (timed)", "cond, not to be cancelled", "join", "join, not to be cancelled", "handlers in handlers", "cancelled in a handler"};
+static const char* const names[] = {"cond",
+                                    "cond (timed)",
+                                    "cond, not to be cancelled",
+                                    "join",
+                                    "join, not to be cancelled",
+                                    "handlers in handlers",
+                                    "cancelled in a handler"};
 static enum kind kind;
 
 static pthread_mutex_t mutex;

@@ -48,7 +48,8 @@ static void shares(int n, double time) {
   double share[64], begin = seconds_on(CLOCK_PROCESS_CPUTIME_ID), last = seconds_on(CLOCK_MONOTONIC) + 20 * time;
   int bad;
   for (double until = time;; until += time) {
-    while (seconds_on(CLOCK_PROCESS_CPUTIME_ID) < begin + until && seconds_on(CLOCK_MONOTONIC) < last) nanosleep(&(struct timespec){0, 50000000}, NULL);
+    while (seconds_on(CLOCK_PROCESS_CPUTIME_ID) < begin + until && seconds_on(CLOCK_MONOTONIC) < last)
+      nanosleep(&(struct timespec){0, 50000000}, NULL);
     long total = 0;
     for (int i = 0; i < n; i++) total += atomic_load(&counters[i].n);
     bad = !total;

@@ -31,12 +31,42 @@ enum {
 };
 
 static const int allowed[] = {
-    SYS_read, SYS_write, SYS_close, SYS_fstat, SYS_lseek, SYS_mmap, SYS_munmap, SYS_mprotect, SYS_brk, SYS_rt_sigaction, SYS_rt_sigprocmask,
-    SYS_rt_sigreturn, SYS_rt_sigtimedwait, SYS_sched_yield, SYS_nanosleep, SYS_clock_nanosleep, SYS_getpid, SYS_gettid, SYS_exit, SYS_exit_group, SYS_futex,
-    SYS_sigaltstack, SYS_set_robust_list, SYS_set_tid_address, SYS_rseq, SYS_ppoll, SYS_tgkill, SYS_tkill, SYS_kill,
-    SYS_newfstatat, SYS_getrandom, SYS_wait4, SYS_epoll_ctl,
+    SYS_read,
+    SYS_write,
+    SYS_close,
+    SYS_fstat,
+    SYS_lseek,
+    SYS_mmap,
+    SYS_munmap,
+    SYS_mprotect,
+    SYS_brk,
+    SYS_rt_sigaction,
+    SYS_rt_sigprocmask,
+    SYS_rt_sigreturn,
+    SYS_rt_sigtimedwait,
+    SYS_sched_yield,
+    SYS_nanosleep,
+    SYS_clock_nanosleep,
+    SYS_getpid,
+    SYS_gettid,
+    SYS_exit,
+    SYS_exit_group,
+    SYS_futex,
+    SYS_sigaltstack,
+    SYS_set_robust_list,
+    SYS_set_tid_address,
+    SYS_rseq,
+    SYS_ppoll,
+    SYS_tgkill,
+    SYS_tkill,
+    SYS_kill,
+    SYS_newfstatat,
+    SYS_getrandom,
+    SYS_wait4,
+    SYS_epoll_ctl,
 #ifdef SYS_poll
-    SYS_poll, SYS_epoll_wait,
+    SYS_poll,
+    SYS_epoll_wait,
 #else
     SYS_epoll_pwait,
 #endif
@@ -77,7 +107,8 @@ static int make_filter() {
 static atomic_int asked, others;
 static void on_trap(int sig, siginfo_t* info, void* context) {
   ucontext_t* uc = context;
-  if (info->si_code != 1 /* SYS_SECCOMP */ || (info->si_syscall != SYS_getpgid && info->si_syscall != SYS_getsid && info->si_syscall != SYS_dup3)) {
+  if (info->si_code != 1 /* SYS_SECCOMP */ ||
+      (info->si_syscall != SYS_getpgid && info->si_syscall != SYS_getsid && info->si_syscall != SYS_dup3)) {
     char line[64];
     int n = snprintf(line, sizeof line, "trapped: %d of code %d\n", info->si_syscall, info->si_code);
     others++;
@@ -260,10 +291,9 @@ static void* connects(void* p) {
   return (void*)good;
 }
 static void rings() {
-  static struct sock_filter code[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)), BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 425, 0, 2),
-      BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 427, 1, 0), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  static struct sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+                                      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 425, 0, 2), BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 427, 1, 0),
+                                      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   struct sock_fprog program = {sizeof code / sizeof *code, code};
   socklen_t size = sizeof address;
   int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -276,7 +306,9 @@ static void rings() {
   for (int round = 0; round < 2; round++) {
     for (int i = 0; i < 4; i++) pthread_create(&t[i], NULL, connects, NULL);
     for (int i = 0; i < 4; i++) pthread_join(t[i], &r), sum += (long)r;
-    if (round == 0 && (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program))) _exit(1);
+    if (round == 0 &&
+        (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program)))
+      _exit(1);
   }
   printf("connected %ld\n", sum);
 }

@@ -374,7 +374,10 @@ static int cloned(void* p) {
 }
 static void* clones(void* p) {
   int tid_word = 1;
-  int tid = clone(cloned, stack + sizeof stack, CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID | CLONE_CHILD_SETTID, NULL, NULL, NULL, &tid_word);
+  int tid = clone(
+      cloned, stack + sizeof stack,
+      CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID | CLONE_CHILD_SETTID, NULL,
+      NULL, NULL, &tid_word);
   while (__atomic_load_n(&tid_word, __ATOMIC_SEQ_CST)) usleep(100);
   printf("clone: %d, %d\n", tid > 0, word);
   return NULL;

@@ -37,16 +37,12 @@ static void* waits(void* p) {
     int value = *w;
     struct timespec t = {0, ns};
     switch (rand_r(&seed) % 3) {
-      case 0:
-        r = futex(w, FUTEX_WAIT_PRIVATE, value, &t, 0);
-        break;
+      case 0: r = futex(w, FUTEX_WAIT_PRIVATE, value, &t, 0); break;
       case 1:
         t = in(CLOCK_MONOTONIC, ns);
         r = futex(w, FUTEX_WAIT_BITSET_PRIVATE, value, &t, 1 << rand_r(&seed) % 3);
         break;
-      default:
-        t = in(CLOCK_REALTIME, ns);
-        r = futex(w, FUTEX_WAIT_BITSET_PRIVATE | FUTEX_CLOCK_REALTIME, value, &t, -1);
+      default: t = in(CLOCK_REALTIME, ns); r = futex(w, FUTEX_WAIT_BITSET_PRIVATE | FUTEX_CLOCK_REALTIME, value, &t, -1);
     }
     if (r == 0) ended++;
     else if (errno != ETIMEDOUT && errno != EAGAIN) failed++;
@@ -119,6 +115,7 @@ int main() {
   stop = 1;
   for (int i = 0; i < kWakers; i++) pthread_join(waker[i], NULL);
   printf("failed %ld, every wake counted once: %d\n", (long)failed, woken == ended);
-  printf("signal: %ld %ld, with a limit: %ld %ld\n", interrupted(0, 0), interrupted(SA_RESTART, 0), interrupted(0, 1), interrupted(SA_RESTART, 1));
+  printf("signal: %ld %ld, with a limit: %ld %ld\n", interrupted(0, 0), interrupted(SA_RESTART, 0), interrupted(0, 1),
+         interrupted(SA_RESTART, 1));
   return 0;
 }

@@ -17,7 +17,9 @@
 
 static int kLockPi2 = 13;  // FUTEX_LOCK_PI where there is none: before Linux 5.14
 static atomic_uint word;
-static long futex(int op, const struct timespec* t) { return syscall(SYS_futex, &word, op | FUTEX_PRIVATE_FLAG, 0, t, NULL, 0) == -1 ? errno : 0; }
+static long futex(int op, const struct timespec* t) {
+  return syscall(SYS_futex, &word, op | FUTEX_PRIVATE_FLAG, 0, t, NULL, 0) == -1 ? errno : 0;
+}
 static int lock(void) {
   unsigned free_word = 0;
   return atomic_compare_exchange_strong(&word, &free_word, (unsigned)gettid()) ? 0 : futex(FUTEX_LOCK_PI, NULL);
@@ -109,7 +111,9 @@ static void answers(const char* what, unsigned value) {
       struct timespec past = {1, 0};
       int e = syscall(SYS_futex, page, calls[i] | FUTEX_PRIVATE_FLAG, 0, &past, NULL, 0) == -1 ? errno : 0;
       printf("%s, %s, %s: %s", what, protection == 0 ? "none" : protection == 1 ? "read" : "write", names[i], e ? strerrorname_np(e) : "0");
-      if (protection) printf(", waiters %d, died %d, mine %d, free %d", *page >> 31, *page >> 30 & 1, (*page & FUTEX_TID_MASK) == (unsigned)gettid(), !(*page & FUTEX_TID_MASK));
+      if (protection)
+        printf(", waiters %d, died %d, mine %d, free %d", *page >> 31, *page >> 30 & 1, (*page & FUTEX_TID_MASK) == (unsigned)gettid(),
+               !(*page & FUTEX_TID_MASK));
       printf("\n");
     }
 }
@@ -157,7 +161,11 @@ static void* becomes_read_only(void* p) {
 
 // Its robust list has a word that cannot be written: the list ends there.
 static void* dies_read_only(void* p) {
-  struct { struct robust_list_head head; struct robust_list entry; unsigned word; }* l = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  struct {
+    struct robust_list_head head;
+    struct robust_list entry;
+    unsigned word;
+  }* l = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   l->head.list.next = &l->entry;
   l->head.futex_offset = (char*)&l->word - (char*)&l->entry;
   l->entry.next = &l->head.list;

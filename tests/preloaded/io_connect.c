@@ -54,11 +54,13 @@ static long do_accept4_flags(struct job* j) { return accept4(j->fd, NULL, NULL, 
 static const struct {
   const char* name;
   long (*function)(struct job*);
-} accepts[] = {{"accept", do_accept}, {"accept with address", do_accept_from}, {"accept4", do_accept4}, {"accept4 with flags", do_accept4_flags}};
+} accepts[] = {
+    {"accept", do_accept}, {"accept with address", do_accept_from}, {"accept4", do_accept4}, {"accept4 with flags", do_accept4_flags}};
 
 enum { READY, COMES, SHUT, TIMEOUT, EINTR_, RESTARTED, RESTART_TIMEOUT, CANCEL, NONBLOCKING, TWO_WAIT, MANY, REFUSED, kEvents };
-static const char* const event_names[] = {"ready", "comes", "shutdown", "timeout", "signal", "signal, restarts", "signal, restarts, timeout", "cancel", "non-blocking",
-                                          "two wait", "many wait", "refused"};
+static const char* const event_names[] = {
+    "ready",  "comes",        "shutdown", "timeout",   "signal", "signal, restarts", "signal, restarts, timeout",
+    "cancel", "non-blocking", "two wait", "many wait", "refused"};
 
 static void run_accept(const struct item* i, char* out) {
   struct job j, k[20];
@@ -254,9 +256,19 @@ static long send_three(struct job* j) {
   }
   return sendmmsg(j->fd, m, 3, j->flags);
 }
-static const char* const several[] = {"recvmmsg of 3: 3 come", "recvmmsg of 3: 1, MSG_WAITFORONE", "recvmmsg of 3: 2, signal", "recvmmsg of 3: 2, SO_RCVTIMEO", "recvmmsg of 3: timeout of nothing",
-                                      "recvmmsg of 3: bad timeout", "recvmmsg of 3: 2, MSG_DONTWAIT", "recvmmsg of 3: cancel", "sendmmsg of 3: all", "sendmmsg of 3: no room, signal",
-                                      "sendmmsg of 3: room for some, signal", "sendmmsg of 3: no room, drained", "sendmmsg of 3: room for some, MSG_DONTWAIT"};
+static const char* const several[] = {"recvmmsg of 3: 3 come",
+                                      "recvmmsg of 3: 1, MSG_WAITFORONE",
+                                      "recvmmsg of 3: 2, signal",
+                                      "recvmmsg of 3: 2, SO_RCVTIMEO",
+                                      "recvmmsg of 3: timeout of nothing",
+                                      "recvmmsg of 3: bad timeout",
+                                      "recvmmsg of 3: 2, MSG_DONTWAIT",
+                                      "recvmmsg of 3: cancel",
+                                      "sendmmsg of 3: all",
+                                      "sendmmsg of 3: no room, signal",
+                                      "sendmmsg of 3: room for some, signal",
+                                      "sendmmsg of 3: no room, drained",
+                                      "sendmmsg of 3: room for some, MSG_DONTWAIT"};
 static void run_several(const struct item* i, char* out) {
   static char zeros[2000];
   char buffer[64];
@@ -310,8 +322,9 @@ static long do_open(struct job* j) {
   if (fd >= 0) close(fd);
   return fd < 0 ? -1 : 0;
 }
-static const char* const openings[] = {"open to read: a writer comes", "open to write: a reader comes", "open to read: signal", "open to read: signal, restarts",
-                                       "open to read: cancel", "open to read: non-blocking", "open to write: non-blocking", "open to read and write"};
+static const char* const openings[] = {"open to read: a writer comes",   "open to write: a reader comes", "open to read: signal",
+                                       "open to read: signal, restarts", "open to read: cancel",          "open to read: non-blocking",
+                                       "open to write: non-blocking",    "open to read and write"};
 static void run_open(const struct item* i, char* out) {
   struct job j;
   memset(&j, 0, sizeof j);
@@ -320,7 +333,10 @@ static void run_open(const struct item* i, char* out) {
   strcat(j.e.path, "/f");
   assert(mkfifo(j.e.path, 0600) == 0);
   j.call = do_open;
-  j.flags = (i->event == 1 || i->event == 6 ? O_WRONLY : i->event == 7 ? O_RDWR : O_RDONLY) | (i->event == 5 || i->event == 6 ? O_NONBLOCK : 0);
+  j.flags = (i->event == 1 || i->event == 6 ? O_WRONLY
+             : i->event == 7                ? O_RDWR
+                                            : O_RDONLY) |
+            (i->event == 5 || i->event == 6 ? O_NONBLOCK : 0);
   start_job(&j);
   if (i->event == 3) signal_job(&j, kRestarts);
   if (i->event == 0 || i->event == 1 || i->event == 3) close(open(j.e.path, i->event == 1 ? O_RDONLY : O_WRONLY));
@@ -334,12 +350,12 @@ static void run_open(const struct item* i, char* out) {
 
 // ---- bad arguments ----
 
-#define SAY(call)                                              \
-  do {                                                         \
-    errno = 0;                                                 \
-    long r_ = (call);                                          \
-    if (r_ < 0) at += sprintf(at, " %s", error_name(errno));   \
-    else at += sprintf(at, " %ld", r_);                        \
+#define SAY(call) \
+  do { \
+    errno = 0; \
+    long r_ = (call); \
+    if (r_ < 0) at += sprintf(at, " %s", error_name(errno)); \
+    else at += sprintf(at, " %ld", r_); \
   } while (0)
 static void run_bad(const struct item* i, char* out) {
   char *at = out, b[8];
@@ -415,7 +431,9 @@ static void run_bad(const struct item* i, char* out) {
 }
 
 static int fits(int event, enum family f, int connects) {
-  if (connects) return event != TWO_WAIT && event != MANY && !(f == INET && (event == SHUT || event == COMES || event == RESTARTED || event == RESTART_TIMEOUT));
+  if (connects)
+    return event != TWO_WAIT && event != MANY &&
+           !(f == INET && (event == SHUT || event == COMES || event == RESTARTED || event == RESTART_TIMEOUT));
   return event != REFUSED;
 }
 
@@ -442,6 +460,7 @@ int main(int argc, char** argv) {
         i->kind = k, i->event = n;
       }
   for (int n = 0; n < (int)(sizeof openings / sizeof *openings); n++) add_item(run_open, "fifo", openings[n], "")->event = n;
-  for (int n = 0; n < 4; n++) add_item(run_bad, "bad arguments of", n == 0 ? "read" : n == 1 ? "write" : n == 2 ? "recv and send" : "the rest", "")->event = n;
+  for (int n = 0; n < 4; n++)
+    add_item(run_bad, "bad arguments of", n == 0 ? "read" : n == 1 ? "write" : n == 2 ? "recv and send" : "the rest", "")->event = n;
   return run_items();
 }

@@ -191,8 +191,11 @@ static void* receives_passed(void* p) {
     struct cmsghdr* c = i ? NULL : CMSG_FIRSTHDR(&m);
     int got = -1;
     if (c) memcpy(&got, CMSG_DATA(c), sizeof got);
-    printf("all of 5%s: %zd %.4s, descriptor %d, truncated %d", i == 0 ? "" : i == 1 ? ", no room" : " by recv", r, data, got >= 0 && fcntl(got, F_GETFD) >= 0,
-           i < 2 && m.msg_flags & MSG_CTRUNC);
+    printf("all of 5%s: %zd %.4s, descriptor %d, truncated %d",
+           i == 0   ? ""
+           : i == 1 ? ", no room"
+                    : " by recv",
+           r, data, got >= 0 && fcntl(got, F_GETFD) >= 0, i < 2 && m.msg_flags & MSG_CTRUNC);
     if (got >= 0) close(got);
     r = recv(parts[0], data, 2, MSG_WAITALL);
     printf(", then %zd %.2s\n", r, data);

@@ -66,14 +66,35 @@ struct call {
   long (*function)(struct job*);
 };
 static const struct call readers[] = {{"fgets", do_fgets}, {"getline", do_getline}, {"fread", do_fread},
-                                      {"fgetc", do_fgetc}, {"ungetc", do_ungetc}, {"fscanf", do_fscanf}};
-static const struct call writers[] = {{"fputs", do_fputs}, {"fprintf", do_fprintf}, {"fwrite", do_fwrite}, {"putc", do_putc}, {"dprintf", do_dprintf}};
+                                      {"fgetc", do_fgetc}, {"ungetc", do_ungetc},   {"fscanf", do_fscanf}};
+static const struct call writers[] = {
+    {"fputs", do_fputs}, {"fprintf", do_fprintf}, {"fwrite", do_fwrite}, {"putc", do_putc}, {"dprintf", do_dprintf}};
 
 // ---- what happens ----
 
-enum event { READY, COMES, PARTS, CLOSES, CLOSED, PART_CLOSES, EINTR_, RESTARTED, NONBLOCKING, PART_NONBLOCKING, CANCEL, CANCEL_OFF, REPLACED, kEvents };
-static const char* const event_names[] = {"ready", "comes", "comes in parts", "peer closes", "peer has closed", "part, peer closes", "signal", "signal, restarts",
-                                          "non-blocking", "part, non-blocking", "cancel", "cancel disabled", "number replaced"};
+enum event {
+  READY,
+  COMES,
+  PARTS,
+  CLOSES,
+  CLOSED,
+  PART_CLOSES,
+  EINTR_,
+  RESTARTED,
+  NONBLOCKING,
+  PART_NONBLOCKING,
+  CANCEL,
+  CANCEL_OFF,
+  REPLACED,
+  kEvents
+};
+static const char* const event_names[] = {"ready",           "comes",
+                                          "comes in parts",  "peer closes",
+                                          "peer has closed", "part, peer closes",
+                                          "signal",          "signal, restarts",
+                                          "non-blocking",    "part, non-blocking",
+                                          "cancel",          "cancel disabled",
+                                          "number replaced"};
 
 static void say(struct ends* e, const char* text) { assert(write(e->b, text, strlen(text)) == (ssize_t)strlen(text)); }
 static void close_peer(struct ends* e) {
@@ -221,7 +242,8 @@ static void run_replaced(const struct item* i, char* out) {
 
 enum { kPart = 300000 };
 enum written { ROOM, DRAINED, W_CLOSED, W_CLOSES, W_EINTR, W_RESTARTED, W_NONBLOCKING, W_CANCEL, kWritten };
-static const char* const written_names[] = {"room", "drained", "peer has closed", "peer closes", "signal", "signal, restarts", "non-blocking", "cancel"};
+static const char* const written_names[] = {"room",   "drained",          "peer has closed", "peer closes",
+                                            "signal", "signal, restarts", "non-blocking",    "cancel"};
 
 static void run_writer(const struct item* i, char* out) {
   struct job j = {0};
@@ -267,9 +289,7 @@ static void run_writer(const struct item* i, char* out) {
       set_nonblocking(e->a, 1);
       start_job(&j);
       break;
-    default:
-      start_job(&j);
-      pthread_cancel(j.thread);
+    default: start_job(&j); pthread_cancel(j.thread);
   }
   char* at = out;
   void* r;

@@ -33,7 +33,9 @@ static void* wait_here(void* p) {
     case 1: poll(&f, 1, -1); break;
     case 2: epoll_wait(eps[i], &e, 1, -1); break;
     case 3: recv(fd[i][0], &c, 1, MSG_PEEK); break;
-    case 4: if (fd[i][0] < FD_SETSIZE) select(fd[i][0] + 1, &s, NULL, NULL, NULL); break;
+    case 4:
+      if (fd[i][0] < FD_SETSIZE) select(fd[i][0] + 1, &s, NULL, NULL, NULL);
+      break;
     case 7:
     case 8: {
       sigset_t blocked, none;
@@ -85,7 +87,8 @@ int main(void) {
   }
   signal(SIGUSR1, nothing);
   siginterrupt(SIGUSR1, 1);
-  const char* names[] = {"read", "poll", "epoll_wait", "recv", "select", "read with SO_RCVTIMEO", "connect", "ppoll with a mask", "epoll_pwait with a mask"};
+  const char* names[] = {
+      "read", "poll", "epoll_wait", "recv", "select", "read with SO_RCVTIMEO", "connect", "ppoll with a mask", "epoll_pwait with a mask"};
   for (kind = 0; kind < 9; kind++) {
     pthread_t t[kThreads];
     long sum = 0;

@@ -23,9 +23,11 @@ static const char source[] =
     "  sem_init(&s, 0, 0); good += sem_post(&s) == 0; good += sem_wait(&s) == 0; good += clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0;\n"
     "  good += pthread_getattr_np(pthread_self(), &a) == 0; good += sched_getaffinity(0, sizeof cpus, &cpus) == 0;\n"
     "  good += pthread_mutex_lock(&robust) == 0; good += pthread_mutex_unlock(&robust) == 0;\n"
-    "  good += socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0; good += send(ends[0], &c, 1, 0) == 1; good += recv(ends[1], &c, 1, 0) == 1;\n"
+    "  good += socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0; good += send(ends[0], &c, 1, 0) == 1; good += recv(ends[1], &c, 1, 0) == "
+    "1;\n"
     "  pid_t child = fork(); if (child == 0) _exit(3); good += waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 3;\n"
-    "  pthread_mutex_lock(&m); came++; pthread_cond_broadcast(&cond); while (came < 4) pthread_cond_wait(&cond, &m); pthread_mutex_unlock(&m);\n"
+    "  pthread_mutex_lock(&m); came++; pthread_cond_broadcast(&cond); while (came < 4) pthread_cond_wait(&cond, &m); "
+    "pthread_mutex_unlock(&m);\n"
     "  return (void*)(long)good;\n"
     "}\n"
     "static void threads(const char* when) {\n"
@@ -33,7 +35,7 @@ static const char source[] =
     "  pthread_mutexattr_init(&a); pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST); pthread_mutex_init(&robust, &a); came = 0;\n"
     "  if (WAITS) { for (int i = 0; i < 4; i++) pthread_create(&t[i], NULL, calls, NULL);\n"
     "    for (int i = 0; i < 4; i++) pthread_join(t[i], &r), good += (long)r; }\n"
-    "  else pthread_create(&lost, NULL, (void* (*)(void*))usleep, NULL), pthread_detach(lost);\n"  /* no code of what is about to go */
+    "  else pthread_create(&lost, NULL, (void* (*)(void*))usleep, NULL), pthread_detach(lost);\n" /* no code of what is about to go */
     "  printf(\"%s: %ld\\n\", when, good); fflush(stdout);\n"
     "}\n"
     "__attribute__((constructor)) static void begin(void) { if (BEGIN) threads(\"constructor\"); }\n"
@@ -49,8 +51,8 @@ int main() {
   fclose(f);
   for (int how = 0; how < 6; how++) {
     int waits = how & 1, begin = how / 2 != 1, end = how / 2 != 0;
-    snprintf(command, sizeof command, "%s -w -shared -fPIC -O1 -DWAITS=%d -DBEGIN=%d -DEND=%d %s -o %s", getenv("CC") ? getenv("CC") : "gcc",
-             waits, begin, end, c, path);
+    snprintf(command, sizeof command, "%s -w -shared -fPIC -O1 -DWAITS=%d -DBEGIN=%d -DEND=%d %s -o %s",
+             getenv("CC") ? getenv("CC") : "gcc", waits, begin, end, c, path);
     if (system(command) != 0) return 1;
     printf("waits %d, in constructor %d, in destructor %d\n", waits, begin, end);
     fflush(stdout);

@@ -367,20 +367,25 @@ int main() {
   write_file("nested.c", nested);
   write_file("program.c", program);
   const char* cc = getenv("CC") ? getenv("CC") : "gcc";
-  auto compile = [&](const char* arguments) { return build((std::string("cd ") + here + " && unset LD_PRELOAD; " + cc + " -O1 -w " + arguments).c_str()); };
+  auto compile = [&](const char* arguments) {
+    return build((std::string("cd ") + here + " && unset LD_PRELOAD; " + cc + " -O1 -w " + arguments).c_str());
+  };
   assert(compile("-shared -fPIC -fno-exceptions plugin.cpp -o plugin.so"));
   assert(compile("-shared -fPIC -Wl,-z,execstack nested.c -o nested.so"));
   assert(compile("program.c -o plain -pthread"));
   assert(compile("-static program.c -o static -pthread"));
   assert(compile("-DNESTED -Wl,-z,execstack program.c nested.c -o nested -pthread"));
 #if defined(__x86_64__)
-  assert(compile("-DOLD program.c -o old -pthread -Wl,--no-as-needed -l:libpthread.so.0 2>/dev/null") || compile("-DOLD program.c -o old -pthread"));
+  assert(compile("-DOLD program.c -o old -pthread -Wl,--no-as-needed -l:libpthread.so.0 2>/dev/null") ||
+         compile("-DOLD program.c -o old -pthread"));
 #endif
 #if defined(__x86_64__)
   if (access("/lib32/libc.so.6", R_OK) == 0 && access("/lib/ld-linux.so.2", X_OK) == 0) {
     write_file("narrow.s", narrow);
-    assert(build((std::string("cd ") + here + " && unset LD_PRELOAD; as --32 narrow.s -o narrow.o && ld -m elf_i386 -dynamic-linker "
-                 "/lib/ld-linux.so.2 narrow.o /lib32/libc.so.6 -o narrow").c_str()));
+    assert(build((std::string("cd ") + here +
+                  " && unset LD_PRELOAD; as --32 narrow.s -o narrow.o && ld -m elf_i386 -dynamic-linker "
+                  "/lib/ld-linux.so.2 narrow.o /lib32/libc.so.6 -o narrow")
+                     .c_str()));
     // Where the kernel runs such programs.
     assert(build((std::string("cd ") + here + " && unset LD_PRELOAD; ./narrow >narrow.out 2>&1; test $? = 6 || rm narrow").c_str()));
   }

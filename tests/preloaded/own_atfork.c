@@ -58,7 +58,8 @@ static void child_and_wait(const char* what) {
     void* r = NULL;
     pthread_create(&t, NULL, nothing, &count);
     pthread_join(t, &r);
-    printf("%s: handlers %d, threads %d, itself %d\n", what, own_in_child, r == &count, getpid() == gettid() && syscall(SYS_gettid) == getpid());
+    printf("%s: handlers %d, threads %d, itself %d\n", what, own_in_child, r == &count,
+           getpid() == gettid() && syscall(SYS_gettid) == getpid());
     fflush(stdout);
     _exit(7);
   }

@@ -93,7 +93,8 @@ static void chain(int shared) {
   while (!high_begins) usleep(200);
   int wanted = high_error ? 0 : 7;
   for (int i = 0; i < 20000 && (priority_of(low_task) != wanted || priority_of(middle_task) != wanted); i++) usleep(500);
-  printf("chain, shared %d: %s low %d middle %d", shared, high_error ? strerrorname_np(high_error) : "0", priority_of(low_task), priority_of(middle_task));
+  printf("chain, shared %d: %s low %d middle %d", shared, high_error ? strerrorname_np(high_error) : "0", priority_of(low_task),
+         priority_of(middle_task));
   release_low = 1;
   pthread_join(l, NULL);
   pthread_join(m, NULL);

@@ -153,7 +153,9 @@ static void* reads_on(void* p) {
   struct reader* r = p;
   char c[100];
   while (*r->got < kBytes) {
-    ssize_t n = rand() % 2 ? read(r->e->a, c, sizeof c) : r->e->kind == PIPE || r->e->kind == PTY ? read(r->e->a, c, 7) : recv(r->e->a, c, 7, 0);
+    ssize_t n = rand() % 2                                ? read(r->e->a, c, sizeof c)
+                : r->e->kind == PIPE || r->e->kind == PTY ? read(r->e->a, c, 7)
+                                                          : recv(r->e->a, c, 7, 0);
     if (n > 0) {
       *r->got += (int)n;
       continue;

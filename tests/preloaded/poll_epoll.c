@@ -169,7 +169,10 @@ static void* hand_on(void* p) {
     fd_set s;
     FD_ZERO(&s);
     FD_SET(ring[me][0], &s);
-    int r = me % 4 == 0 ? poll(&f, 1, 1) : me % 4 == 1 ? epoll_wait(own, &e, 1, 1) : me % 4 == 2 ? select(ring[me][0] + 1, &s, NULL, NULL, &tv) : epoll_wait(own, &e, 1, -1);
+    int r = me % 4 == 0   ? poll(&f, 1, 1)
+            : me % 4 == 1 ? epoll_wait(own, &e, 1, 1)
+            : me % 4 == 2 ? select(ring[me][0] + 1, &s, NULL, NULL, &tv)
+                          : epoll_wait(own, &e, 1, -1);
     if (r <= 0) continue;
     assert(read(ring[me][0], &c, 1) == 1);
     n++;

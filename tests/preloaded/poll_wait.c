@@ -67,7 +67,9 @@ static long ask_select(struct question* q, int how) {
   if (how && q->ms >= 0 && (pt.tv_sec != q->ms / 1000 || pt.tv_nsec != q->ms % 1000 * 1000000)) return 9999;
   for (int i = 0; i < q->n; i++) {
     int fd = q->of[i].fd;
-    q->of[i].revents = fd < 0 || r < 0 ? 0 : (FD_ISSET(fd, &in) ? POLLIN : 0) | (FD_ISSET(fd, &out) ? POLLOUT : 0) | (FD_ISSET(fd, &urgent) ? POLLPRI : 0);
+    q->of[i].revents = fd < 0 || r < 0
+                           ? 0
+                           : (FD_ISSET(fd, &in) ? POLLIN : 0) | (FD_ISSET(fd, &out) ? POLLOUT : 0) | (FD_ISSET(fd, &urgent) ? POLLPRI : 0);
   }
   errno = e;
   return r;
@@ -151,18 +153,59 @@ static long answer(struct job* j) {
 }
 
 enum event {
-  READY, COMES, CLOSES, CLOSED, SHUT, ROOM, NO_ROOM, BOTH, TIMEOUT, NO_TIME, LONG_TIMEOUT, EINTR_, RESTARTED, CANCEL, CANCEL_OFF, NONBLOCKING, TWO_WAIT,
-  MIXED, WITH_FILE, TWICE, MASKED, MASKED_PENDING, kEvents
+  READY,
+  COMES,
+  CLOSES,
+  CLOSED,
+  SHUT,
+  ROOM,
+  NO_ROOM,
+  BOTH,
+  TIMEOUT,
+  NO_TIME,
+  LONG_TIMEOUT,
+  EINTR_,
+  RESTARTED,
+  CANCEL,
+  CANCEL_OFF,
+  NONBLOCKING,
+  TWO_WAIT,
+  MIXED,
+  WITH_FILE,
+  TWICE,
+  MASKED,
+  MASKED_PENDING,
+  kEvents
 };
-static const char* const event_names[] = {"ready", "comes", "peer closes", "peer has closed", "shutdown", "room comes", "no room, timeout", "both asked",
-                                          "timeout", "no time", "comes before the timeout", "signal", "signal that restarts", "cancel", "cancel disabled", "non-blocking",
-                                          "two wait", "last of four comes", "with a file", "the same twice", "signal that the mask blocks", "signal that the mask lets in"};
+static const char* const event_names[] = {"ready",
+                                          "comes",
+                                          "peer closes",
+                                          "peer has closed",
+                                          "shutdown",
+                                          "room comes",
+                                          "no room, timeout",
+                                          "both asked",
+                                          "timeout",
+                                          "no time",
+                                          "comes before the timeout",
+                                          "signal",
+                                          "signal that restarts",
+                                          "cancel",
+                                          "cancel disabled",
+                                          "non-blocking",
+                                          "two wait",
+                                          "last of four comes",
+                                          "with a file",
+                                          "the same twice",
+                                          "signal that the mask blocks",
+                                          "signal that the mask lets in"};
 
 static int bits(char* out, const struct question* q) {
   static const struct {
     int bit;
     const char* name;
-  } names[] = {{POLLIN, "in"}, {POLLOUT, "out"}, {POLLPRI, "pri"}, {POLLERR, "err"}, {POLLHUP, "hup"}, {POLLNVAL, "nval"}, {POLLRDHUP, "rdhup"}};
+  } names[] = {{POLLIN, "in"},   {POLLOUT, "out"},   {POLLPRI, "pri"},    {POLLERR, "err"},
+               {POLLHUP, "hup"}, {POLLNVAL, "nval"}, {POLLRDHUP, "rdhup"}};
   int n = 0;
   for (int i = 0; i < q->n; i++) {
     n += sprintf(out + n, " %s", q->of[i].revents ? "" : "-");
@@ -351,10 +394,10 @@ static int fits(const struct call* c, enum kind kind, enum event e) {
 
 // ---- what is wrong, and nothing to wait for ----
 
-#define SAY(call)                                                                        \
-  do {                                                                                   \
-    errno = 0;                                                                           \
-    long r_ = (call);                                                                    \
+#define SAY(call) \
+  do { \
+    errno = 0; \
+    long r_ = (call); \
     at += sprintf(at, " %s", r_ < 0 ? error_name(errno) : r_ == 0 ? "0" : r_ == 1 ? "1" : "more"); \
   } while (0)
 static void bad(const struct item* i, char* out) {

@@ -36,7 +36,8 @@
 [[noreturn]] static void failed(int line, const char* what, long a = 0, long b = 0) {
   char text[256];
   int n = snprintf(text, sizeof text, "preempt_stress.cpp:%d: %s (%ld, %ld)\n", line, what, a, b);
-  if (write(2, text, n)) {}
+  if (write(2, text, n)) {
+  }
   if (getenv("STRESS_ABORT")) abort();
   _exit(1);
 }
@@ -111,7 +112,9 @@ typedef double V8 __attribute__((vector_size(64)));
 __attribute__((noinline, target("avx2"))) static double sum_avx(int terms) { return sum_vector_of<V4>(terms); }
 __attribute__((noinline, target("avx512f"))) static double sum_avx512(int terms) { return sum_vector_of<V8>(terms); }
 
-static void choose_vectors() { sum_vector = __builtin_cpu_supports("avx512f") ? sum_avx512 : __builtin_cpu_supports("avx2") ? sum_avx : sum_two; }
+static void choose_vectors() {
+  sum_vector = __builtin_cpu_supports("avx512f") ? sum_avx512 : __builtin_cpu_supports("avx2") ? sum_avx : sum_two;
+}
 constexpr bool kLongInSoftware = false, kHandlersInherit = false;
 constexpr uint64_t kFlush = 0x8040;
 static uint64_t control() { return _mm_getcsr(); }
@@ -155,13 +158,17 @@ static void rare_registers_in_use(int seed) {
       "fldl 0(%1); fldl 8(%1); fldl 16(%1); fldl 24(%1); fldl 32(%1); fldl 40(%1); fldl 48(%1)\n"
       "1: dec %0; jnz 1b\n"
       "fstpl 48(%2); fstpl 40(%2); fstpl 32(%2); fstpl 24(%2); fstpl 16(%2); fstpl 8(%2); fstpl 0(%2)"
-      : "+r"(count) : "r"(in), "r"(out) : "memory", "cc", "st", "st(1)", "st(2)", "st(3)", "st(4)", "st(5)", "st(6)", "st(7)");
+      : "+r"(count)
+      : "r"(in), "r"(out)
+      : "memory", "cc", "st", "st(1)", "st(2)", "st(3)", "st(4)", "st(5)", "st(6)", "st(7)");
 #else
   asm volatile(
       "ldp d25, d26, [%1]; ldp d27, d28, [%1, #16]; ldp d29, d30, [%1, #32]; ldr d31, [%1, #48]\n"
       "1: sub %0, %0, #1; cbnz %0, 1b\n"
       "stp d25, d26, [%2]; stp d27, d28, [%2, #16]; stp d29, d30, [%2, #32]; str d31, [%2, #48]"
-      : "+r"(count) : "r"(in), "r"(out) : "memory", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
+      : "+r"(count)
+      : "r"(in), "r"(out)
+      : "memory", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
 #endif
   CHECK(memcmp(in, out, sizeof in) == 0);
 }
@@ -418,7 +425,8 @@ static void read_back() {
 static const char kSource[] =
     "static __thread int value = 42; static int constructed; static __thread char zero[100];\n"
     "__attribute__((constructor)) static void begin(void) { constructed = 1000; }\n"
-    "int look(int n) { int i; for (i = 0; i < 100; i++) if (zero[i]) return -1; value += n; n = value; value = 42; return n + constructed; }\n";
+    "int look(int n) { int i; for (i = 0; i < 100; i++) if (zero[i]) return -1; value += n; n = value; value = 42; return n + constructed; "
+    "}\n";
 static char libraries[2][128];
 
 static void build_libraries() {
@@ -428,7 +436,8 @@ static void build_libraries() {
   snprintf(name, sizeof name, "%s/a.c", directory);
   FILE* f = fopen(name, "w");
   CHECK(f && fputs(kSource, f) > 0 && fclose(f) == 0);
-  snprintf(command, sizeof command, "cd %s && %s -shared -fPIC -O1 a.c -o a.so && rm a.c && cp a.so b.so", directory, getenv("CC") ? getenv("CC") : "gcc");
+  snprintf(command, sizeof command, "cd %s && %s -shared -fPIC -O1 a.c -o a.so && rm a.c && cp a.so b.so", directory,
+           getenv("CC") ? getenv("CC") : "gcc");
   CHECK(system(command) == 0);
   setenv("STRESS_LIBRARIES", directory, 1);
 }

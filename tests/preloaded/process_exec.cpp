@@ -163,7 +163,9 @@ int vforks() {
   std::atomic<int> wrong{0};
   std::atomic<unsigned long> ran{0};
   std::atomic<bool> end{false};
-  std::thread other([&] { while (!end) ran++, sched_yield(); });
+  std::thread other([&] {
+    while (!end) ran++, sched_yield();
+  });
   for (int i = 0; i < 8; i++)
     t.emplace_back([&] {
       for (int k = 0; k < 5; k++) {
@@ -212,7 +214,9 @@ int spawns() {
     posix_spawnattr_setpgroup(&at, 0);
     posix_spawnattr_setflags(&at, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
     signal(SIGUSR1, SIG_IGN);
-    const char* argv[] = {"sh", "-c", "pwd; echo error >&2; grep -E 'SigBlk|SigIgn' /proc/self/status; [ $$ = $(ps -o pgid= $$) ] && echo group; exit 4", nullptr};
+    const char* argv[] = {
+        "sh", "-c", "pwd; echo error >&2; grep -E 'SigBlk|SigIgn' /proc/self/status; [ $$ = $(ps -o pgid= $$) ] && echo group; exit 4",
+        nullptr};
     pid_t pid;
     int e = posix_spawnp(&pid, "sh", &fa, &at, (char**)argv, environ);
     printf("spawn: %d %#x:", e, e ? 0 : status_of(pid));
@@ -347,14 +351,19 @@ int execs() {
     if (pid == 0) {
       static int kind;
       kind = how;
-      std::thread blocked([] { for (;;) pause(); });
-      std::thread busy([] { for (;;) asm volatile(""); });
+      std::thread blocked([] {
+        for (;;) pause();
+      });
+      std::thread busy([] {
+        for (;;) asm volatile("");
+      });
       auto exec = [] {
         sigset_t set;
         sigemptyset(&set);
         sigaddset(&set, SIGUSR1);
         pthread_sigmask(SIG_BLOCK, &set, nullptr);
-        const char* argv[] = {"sh", "-c", "echo exec in $0, $(ls /proc/$$/task | wc -l) threads; exit 12", kind % 2 ? "main" : "thread", nullptr};
+        const char* argv[] = {"sh", "-c", "echo exec in $0, $(ls /proc/$$/task | wc -l) threads; exit 12", kind % 2 ? "main" : "thread",
+                              nullptr};
         if (kind < 2) execv("/bin/sh", (char**)argv);
         else execvp("sh", (char**)argv);
         _exit(1);

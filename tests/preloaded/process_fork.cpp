@@ -62,7 +62,8 @@ void noise(int n) {
         if (f) fprintf(f, "%d", n), fclose(f);
         break;
       }
-      case 7: for (volatile int i = 0; i < 2000;) i = i + 1;
+      case 7:
+        for (volatile int i = 0; i < 2000;) i = i + 1;
         break;
     }
   }
@@ -117,13 +118,14 @@ int fork_order() {
   pthread_atfork([] { order += "p1 "; }, [] { order += "P1 "; }, [] { order += "c1 "; });
   pthread_atfork([] { order += "p2 "; }, [] { order += "P2 "; }, [] { order += "c2 "; });
   pthread_atfork(nullptr, nullptr, nullptr);
-  pthread_atfork([] { order += "p3 "; }, nullptr, [] {
-    order += "c3 ";
-    // Handlers may use threads' things.
-    pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&m);
-    pthread_mutex_unlock(&m);
-  });
+  pthread_atfork([] { order += "p3 "; }, nullptr,
+                 [] {
+                   order += "c3 ";
+                   // Handlers may use threads' things.
+                   pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
+                   pthread_mutex_lock(&m);
+                   pthread_mutex_unlock(&m);
+                 });
   in_thread([] {
     int p[2];
     pipe(p);
@@ -203,8 +205,8 @@ int fork_keeps() {
       char name[16] = "";
       pthread_getname_np(pthread_self(), name, sizeof name);
       printf("kept: local %d, inner %d, key %ld, mask %d, self %d, stack %d, tid %d, name %s, errno %d\n", local, inner,
-             (long)pthread_getspecific(key), sigismember(&now, SIGUSR2), pthread_equal(self, pthread_self()), inside,
-             gettid() == getpid(), name, e == EDOM);
+             (long)pthread_getspecific(key), sigismember(&now, SIGUSR2), pthread_equal(self, pthread_self()), inside, gettid() == getpid(),
+             name, e == EDOM);
       fflush(stdout);
       _exit(0);
     }
@@ -369,7 +371,9 @@ int raw_forks() {
   in_thread([] {
     for (int how = 0; how < 3; how++) {
       fflush(stdout);
-      long pid = how == 0 ? _Fork() : how == 1 ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : syscall(SYS_clone, SIGCHLD | 0x01000000 /* CHILD_SETTID */, 0, 0, 0, 0);
+      long pid = how == 0   ? _Fork()
+                 : how == 1 ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)
+                            : syscall(SYS_clone, SIGCHLD | 0x01000000 /* CHILD_SETTID */, 0, 0, 0, 0);
       if (pid == 0) {
         int n = 0;
         std::thread([&] { n = 3; }).join();
@@ -379,16 +383,22 @@ int raw_forks() {
     }
     // clone() with a stack of its own and a copy of the memory.
     static char stack[65536];
-    int pid = clone([](void*) -> int { int n = 0; std::thread([&] { n = 9; }).join(); return n; }, stack + sizeof stack, SIGCHLD, nullptr);
+    int pid = clone(
+        [](void*) -> int {
+          int n = 0;
+          std::thread([&] { n = 9; }).join();
+          return n;
+        },
+        stack + sizeof stack, SIGCHLD, nullptr);
     printf("clone: %#x\n", status_of(pid));
   });
   return 0;
 }
 
 const Part parts[] = {
-    {"atfork", fork_order},       {"locks", fork_with_lock},  {"keeps", fork_keeps},
-    {"ends", ends_of_child},      {"pending", nothing_pending}, {"children", own_children},
-    {"waiting", while_waiting},   {"noise", forks_while_all_goes_on}, {"raw", raw_forks},
+    {"atfork", fork_order},     {"locks", fork_with_lock},          {"keeps", fork_keeps},
+    {"ends", ends_of_child},    {"pending", nothing_pending},       {"children", own_children},
+    {"waiting", while_waiting}, {"noise", forks_while_all_goes_on}, {"raw", raw_forks},
 };
 
 }  // namespace

@@ -116,7 +116,8 @@ static long rseq(long length, int flags) {
   register long r10 __asm__("r10") = kSignature;
   __asm__ volatile("syscall" : "=a"(r) : "0"(SYS_rseq), "D"(area()), "S"(length), "d"(flags), "r"(r10) : "rcx", "r11", "memory");
 #else
-  register long x8 __asm__("x8") = SYS_rseq, x0 __asm__("x0") = (long)area(), x1 __asm__("x1") = length, x2 __asm__("x2") = flags, x3 __asm__("x3") = kSignature;
+  register long x8 __asm__("x8") = SYS_rseq, x0 __asm__("x0") = (long)area(), x1 __asm__("x1") = length, x2 __asm__("x2") = flags,
+                   x3 __asm__("x3") = kSignature;
   __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
   r = x0;
 #endif

@@ -24,9 +24,7 @@ static int unregistered(void) {
   return !offset || *(int*)((char*)__builtin_thread_pointer() + *offset + 4) < 0;
 }
 
-static void* looks(void* p) {
-  return (void*)(long)(unregistered() && p);
-}
+static void* looks(void* p) { return (void*)(long)(unregistered() && p); }
 
 static void* generation(void* p) {
   int left = *(int*)p, seen = unregistered(), status = -1;

@@ -36,7 +36,10 @@ static void* load(void* p) {
   for (int i = 0; i < kRounds; i++) {
     struct timespec t = in_ms(CLOCK_REALTIME, rand_r(&seed) % 2), m = in_ms(CLOCK_MONOTONIC, rand_r(&seed) % 2);
     int how = rand_r(&seed) % 8;
-    int e = how == 0 ? sem_timedwait(&s, &t) : how == 1 ? sem_clockwait(&s, CLOCK_MONOTONIC, &m) : how == 2 ? sem_trywait(&s) : sem_wait(&s);
+    int e = how == 0   ? sem_timedwait(&s, &t)
+            : how == 1 ? sem_clockwait(&s, CLOCK_MONOTONIC, &m)
+            : how == 2 ? sem_trywait(&s)
+                       : sem_wait(&s);
     if (e != 0) {
       assert(errno == (how == 2 ? EAGAIN : ETIMEDOUT));
       sched_yield();

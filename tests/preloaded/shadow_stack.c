@@ -41,9 +41,7 @@ static void answer(int listener) {
   }
 }
 
-static void* adds(void* p) {
-  return (char*)p + 1;
-}
+static void* adds(void* p) { return (char*)p + 1; }
 
 int main(int argc, char** argv) {
   if (argc > 1) {

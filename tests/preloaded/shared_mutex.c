@@ -62,7 +62,8 @@ static int call(pthread_mutex_t* m, enum Call c) {
 static void* other_main(void* p) {
   struct Other* o = p;
   o->result = call(o->m, o->call);
-  if (o->call != kLockAndEnd && o->call != kUnlock && o->call != kConsistent && (o->result == 0 || o->result == EOWNERDEAD)) pthread_mutex_unlock(o->m);
+  if (o->call != kLockAndEnd && o->call != kUnlock && o->call != kConsistent && (o->result == 0 || o->result == EOWNERDEAD))
+    pthread_mutex_unlock(o->m);
   return NULL;
 }
 static int other(pthread_mutex_t* m, enum Call c) {
@@ -155,7 +156,10 @@ static void* count(void* p) {
     int j = (int)((i + me) % kMutexes);
     int e;
     switch (i % 4) {
-      case 0: do e = pthread_mutex_trylock(&place->m[j]); while (e == EBUSY && (sched_yield(), 1)); break;
+      case 0:
+        do e = pthread_mutex_trylock(&place->m[j]);
+        while (e == EBUSY && (sched_yield(), 1));
+        break;
       case 1: {
         struct timespec t = after_ms(CLOCK_REALTIME, 1000000);
         e = pthread_mutex_timedlock(&place->m[j], &t);

@@ -124,7 +124,7 @@ static void cond_cases(int type, int robust, int protocol) {
 // ---- semaphores ----
 
 static atomic_int caught;
-static void catch(int sig) { caught += sig == SIGUSR1; }
+static void catch (int sig) { caught += sig == SIGUSR1; }
 static void* interrupted(void* p) {
   struct timespec far = after_ms(CLOCK_REALTIME, 1000000);
   o->waiting = 1;
@@ -134,7 +134,8 @@ static void* interrupted(void* p) {
 static void* cancelled(void* p) {
   if (p) pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
   o->waiting = 1;
-  if (p) while (o->waiting < 2) sched_yield();
+  if (p)
+    while (o->waiting < 2) sched_yield();
   if (p) pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
   sem_wait(&o->s);
   return NULL;

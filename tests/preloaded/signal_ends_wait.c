@@ -67,11 +67,8 @@ int main(void) {
           while (sem_timedwait(&sem, &late) != 0) assert(errno == EINTR);  // not ETIMEDOUT
           break;
         case JOIN: assert(pthread_timedjoin_np(t, NULL, &late) == 0); break;
-        case SUSPEND:
-          assert(sigsuspend(&before) == -1 && errno == EINTR && handled == done + 1);
-          break;
-        default:
-          assert(ppoll(NULL, 0, &most, &before) == -1 && errno == EINTR && handled == done + 1);
+        case SUSPEND: assert(sigsuspend(&before) == -1 && errno == EINTR && handled == done + 1); break;
+        default: assert(ppoll(NULL, 0, &most, &before) == -1 && errno == EINTR && handled == done + 1);
       }
       pthread_sigmask(SIG_SETMASK, &before, NULL);
       assert(handled == done + 1);

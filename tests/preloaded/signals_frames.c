@@ -48,7 +48,8 @@ static void spoil(void) {
   volatile double d = 1;
   for (int i = 0; i < 40; i++) d = d / 3 + i;
 #if defined(__x86_64__)
-  asm volatile("pxor %%xmm0, %%xmm0\n\tpcmpeqb %%xmm1, %%xmm1\n\tpcmpeqb %%xmm15, %%xmm15\n\tpxor %%xmm7, %%xmm7" ::: "xmm0", "xmm1", "xmm7", "xmm15");
+  asm volatile("pxor %%xmm0, %%xmm0\n\tpcmpeqb %%xmm1, %%xmm1\n\tpcmpeqb %%xmm15, %%xmm15\n\tpxor %%xmm7, %%xmm7" ::
+                   : "xmm0", "xmm1", "xmm7", "xmm15");
   if (__builtin_cpu_supports("avx2")) asm volatile("vpcmpeqb %%ymm2, %%ymm2, %%ymm2\n\tvpxor %%ymm9, %%ymm9, %%ymm9" ::: "xmm2", "xmm9");
 #endif
 }
@@ -70,7 +71,6 @@ static void wait_and_move(int sig, siginfo_t* info, void* context) {
 #if defined(__x86_64__)
 // Fills everything that can be filled, faults, and looks. Returns what differs.
 static long registers(long seed) {
-  
   int avx = __builtin_cpu_supports("avx2"), avx512 = __builtin_cpu_supports("avx512f");
   _Alignas(64) unsigned char in[64], out[32][64], k[8];
   for (int i = 0; i < 64; i++) in[i] = (unsigned char)(seed * 31 + i * 7);
@@ -84,7 +84,8 @@ static long registers(long seed) {
   asm volatile(
       "fldl %[want]\n\t"
       "mov %[seed], %%rbx\n\tlea 1(%%rbx), %%rcx\n\tlea 2(%%rbx), %%rdx\n\tlea 3(%%rbx), %%r8\n\tlea 4(%%rbx), %%r9\n\t"
-      "lea 5(%%rbx), %%r10\n\tlea 6(%%rbx), %%r11\n\tlea 7(%%rbx), %%r12\n\tlea 8(%%rbx), %%r13\n\tlea 9(%%rbx), %%r14\n\tlea 10(%%rbx), %%r15\n\t"
+      "lea 5(%%rbx), %%r10\n\tlea 6(%%rbx), %%r11\n\tlea 7(%%rbx), %%r12\n\tlea 8(%%rbx), %%r13\n\tlea 9(%%rbx), %%r14\n\tlea 10(%%rbx), "
+      "%%r15\n\t"
       "mov %%rbx, -8(%%rsp)\n\tmov %%rbx, -128(%%rsp)\n\t"
       "stc\n\tstd\n\t" FAULT
       "setnc %%al\n\tcld\n\tmovzx %%al, %%eax\n\t"
@@ -101,7 +102,10 @@ static long registers(long seed) {
   bad += gpr + (x87 != want);
   memset(out, 0, sizeof out);
   if (avx512) {
-#define LOAD(n) "vmovdqu64 %[in], %%zmm" #n "\n\tvmovdqu64 %[in], %%zmm1" "6\n\t"
+#define LOAD(n) \
+  "vmovdqu64 %[in], %%zmm" #n \
+  "\n\tvmovdqu64 %[in], %%zmm1" \
+  "6\n\t"
 #define STORE(n) "vmovdqu64 %%zmm" #n ", " #n "*64(%[out])\n\t"
     int low = (int)seed;
     asm volatile(EACH16(LOAD) "vmovdqu64 %[in], %%zmm31\n\tmov %[seed], %%eax\n\tkmovw %%eax, %%k3\n\t" FAULT EACH16(STORE)
@@ -131,7 +135,10 @@ static long registers(long seed) {
 static long registers(long seed) {
   long v = 0;
   double d = seed;
-  asm volatile("mov x19, %2\n\tfmov d9, %d3\n\tmov x1, #8\n\tldr w0, [x1]\n\tmov %0, x19\n\tfmov %d1, d9" : "=&r"(v), "=&w"(d) : "r"(seed), "w"((double)seed) : "x0", "x1", "x19", "d9", "memory");
+  asm volatile("mov x19, %2\n\tfmov d9, %d3\n\tmov x1, #8\n\tldr w0, [x1]\n\tmov %0, x19\n\tfmov %d1, d9"
+               : "=&r"(v), "=&w"(d)
+               : "r"(seed), "w"((double)seed)
+               : "x0", "x1", "x19", "d9", "memory");
   return (v != seed) + (d != seed);
 }
 #endif

@@ -36,7 +36,10 @@ static char buffer[1 << 16], fifo[64];
 static struct iovec iov = {buffer, sizeof buffer}, one = {buffer, 1};
 static struct msghdr in = {.msg_iov = &one, .msg_iovlen = 1}, out = {.msg_iov = &iov, .msg_iovlen = 1};
 static const struct timespec hour = {3600, 0};
-static struct { long type; char text[8]; } message = {1};
+static struct {
+  long type;
+  char text[8];
+} message = {1};
 
 static void fill(int fd) {
   fcntl(fd, F_SETFL, O_NONBLOCK);
@@ -68,46 +71,46 @@ static int connects(int to) {
 }
 
 // The calls, and what lets each end.
-#define CALLS(X)                                                                               \
-  X(0, read(pipes[0], buffer, 1), write(pipes[1], "x", 1))                                     \
-  X(0, readv(pipes[0], &one, 1), write(pipes[1], "x", 1))                                      \
-  X(0, write(full[1], "x", 1), drain(full[0]))                                                 \
-  X(0, writev(full[1], &one, 1), drain(full[0]))                                               \
-  X(0, recv(pair[0], buffer, 1, 0), send(pair[1], "x", 1, 0))                                  \
-  X(0, recvfrom(pair[0], buffer, 1, 0, NULL, NULL), send(pair[1], "x", 1, 0))                  \
-  X(0, recvmsg(pair[0], &in, 0), send(pair[1], "x", 1, 0))                                     \
-  X(0, send(pair[0], buffer, 1, 0), drain(pair[1]))                                            \
-  X(0, sendmsg(pair[0], &out, 0), drains_all())                                                \
-  X(0, accept(listener, NULL, NULL), connects(listener))                                       \
-  X(0, accept4(listener, NULL, NULL, SOCK_CLOEXEC), connects(listener))                        \
-  X(0, waitpid(child, NULL, 0), kill(child, SIGKILL))                                          \
-  X(0, waitid(P_PID, child, &info, WEXITED), kill(child, SIGKILL))                             \
-  X(0, flock(lock_file, LOCK_EX), flock(other_lock, LOCK_UN))                                  \
-  X(0, fcntl(lock_file, F_OFD_SETLKW, &whole), fcntl(other_lock, F_OFD_SETLK, &unlocked))      \
-  X(0, sem_wait(&sem), sem_post(&sem))                                                         \
-  X(0, mq_receive(messages, buffer, sizeof buffer, NULL), mq_send(messages, "x", 1, 0))        \
-  X(0, open(fifo, O_WRONLY), open(fifo, O_RDONLY | O_NONBLOCK))                                \
-  X(0, syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0), wakes())               \
-  X(1, syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &hour, NULL, 0), 0)                    \
-  X(1, nanosleep(&hour, NULL), 0)                                                              \
-  X(1, (errno = clock_nanosleep(CLOCK_MONOTONIC, 0, &hour, NULL)) ? -1 : 0, 0)                 \
-  X(1, usleep(900000000), 0)                                                                   \
-  X(1, pause(), 0)                                                                             \
-  X(1, sigsuspend(&none), 0)                                                                   \
-  X(1, sigtimedwait(&another, NULL, &hour), 0)                                                 \
-  X(1, sigwaitinfo(&another, NULL), 0)                                                         \
-  X(1, poll(&readable, 1, -1), 0)                                                              \
-  X(1, ppoll(&readable, 1, NULL, NULL), 0)                                                     \
-  X(1, ppoll(&readable, 1, &hour, &none), 0)                                                   \
-  X(1, select(0, NULL, NULL, NULL, &(struct timeval){3600, 0}), 0)                             \
-  X(1, pselect(0, NULL, NULL, NULL, &hour, &none), 0)                                          \
-  X(1, epoll_wait(epoll, &event, 1, -1), 0)                                                    \
-  X(1, epoll_pwait(epoll, &event, 1, 1000000, &none), 0)                                       \
-  X(1, msgrcv(queue, &message, sizeof message.text, 2, 0), 0)                                  \
-  X(1, semop(sems, &take, 1), 0)                                                               \
-  X(1, semtimedop(sems, &take, 1, &hour), 0)                                                   \
-  X(1, recv(timed[0], buffer, 1, 0), 0)                                                        \
-  X(1, read(timed[0], buffer, 1), 0)                                                           \
+#define CALLS(X) \
+  X(0, read(pipes[0], buffer, 1), write(pipes[1], "x", 1)) \
+  X(0, readv(pipes[0], &one, 1), write(pipes[1], "x", 1)) \
+  X(0, write(full[1], "x", 1), drain(full[0])) \
+  X(0, writev(full[1], &one, 1), drain(full[0])) \
+  X(0, recv(pair[0], buffer, 1, 0), send(pair[1], "x", 1, 0)) \
+  X(0, recvfrom(pair[0], buffer, 1, 0, NULL, NULL), send(pair[1], "x", 1, 0)) \
+  X(0, recvmsg(pair[0], &in, 0), send(pair[1], "x", 1, 0)) \
+  X(0, send(pair[0], buffer, 1, 0), drain(pair[1])) \
+  X(0, sendmsg(pair[0], &out, 0), drains_all()) \
+  X(0, accept(listener, NULL, NULL), connects(listener)) \
+  X(0, accept4(listener, NULL, NULL, SOCK_CLOEXEC), connects(listener)) \
+  X(0, waitpid(child, NULL, 0), kill(child, SIGKILL)) \
+  X(0, waitid(P_PID, child, &info, WEXITED), kill(child, SIGKILL)) \
+  X(0, flock(lock_file, LOCK_EX), flock(other_lock, LOCK_UN)) \
+  X(0, fcntl(lock_file, F_OFD_SETLKW, &whole), fcntl(other_lock, F_OFD_SETLK, &unlocked)) \
+  X(0, sem_wait(&sem), sem_post(&sem)) \
+  X(0, mq_receive(messages, buffer, sizeof buffer, NULL), mq_send(messages, "x", 1, 0)) \
+  X(0, open(fifo, O_WRONLY), open(fifo, O_RDONLY | O_NONBLOCK)) \
+  X(0, syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0), wakes()) \
+  X(1, syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &hour, NULL, 0), 0) \
+  X(1, nanosleep(&hour, NULL), 0) \
+  X(1, (errno = clock_nanosleep(CLOCK_MONOTONIC, 0, &hour, NULL)) ? -1 : 0, 0) \
+  X(1, usleep(900000000), 0) \
+  X(1, pause(), 0) \
+  X(1, sigsuspend(&none), 0) \
+  X(1, sigtimedwait(&another, NULL, &hour), 0) \
+  X(1, sigwaitinfo(&another, NULL), 0) \
+  X(1, poll(&readable, 1, -1), 0) \
+  X(1, ppoll(&readable, 1, NULL, NULL), 0) \
+  X(1, ppoll(&readable, 1, &hour, &none), 0) \
+  X(1, select(0, NULL, NULL, NULL, &(struct timeval){3600, 0}), 0) \
+  X(1, pselect(0, NULL, NULL, NULL, &hour, &none), 0) \
+  X(1, epoll_wait(epoll, &event, 1, -1), 0) \
+  X(1, epoll_pwait(epoll, &event, 1, 1000000, &none), 0) \
+  X(1, msgrcv(queue, &message, sizeof message.text, 2, 0), 0) \
+  X(1, semop(sems, &take, 1), 0) \
+  X(1, semtimedop(sems, &take, 1, &hour), 0) \
+  X(1, recv(timed[0], buffer, 1, 0), 0) \
+  X(1, read(timed[0], buffer, 1), 0) \
   X(1, accept(timed_listener, NULL, NULL), 0)
 
 static struct sembuf take = {0, -1, 0};
@@ -185,10 +188,10 @@ static void* without_waiting(void* p) {
   sigaddset(&usr1, SIGUSR1);
   pthread_sigmask(SIG_BLOCK, &usr1, NULL);
   runs = 0;
-#define NOW(call)                    \
-  do {                               \
-    raise(SIGUSR1);                  \
-    int r = (call), e = errno;       \
+#define NOW(call) \
+  do { \
+    raise(SIGUSR1); \
+    int r = (call), e = errno; \
     printf("%s: %s, handled %d\n", #call, r < 0 ? strerrorname_np(e) : r ? "ready" : "0", runs); \
   } while (0)
   NOW(ppoll(NULL, 0, &zero, &none));

@@ -27,7 +27,14 @@ static void handle(int sig, void (*handler)(int, siginfo_t*, void*), int flags) 
   sa.sa_flags = flags | SA_SIGINFO;
   assert(sigaction(sig, &sa, NULL) == 0);
 }
-static const char* result(int r) { return r == 0 ? "0" : errno == EPERM ? "EPERM" : errno == ENOMEM ? "ENOMEM" : errno == EINVAL ? "EINVAL" : errno == EFAULT ? "EFAULT" : "?"; }
+static const char* result(int r) {
+  return r == 0            ? "0"
+         : errno == EPERM  ? "EPERM"
+         : errno == ENOMEM ? "ENOMEM"
+         : errno == EINVAL ? "EINVAL"
+         : errno == EFAULT ? "EFAULT"
+                           : "?";
+}
 static int set(void* sp, size_t size, unsigned flags) {
   stack_t s = {sp, (int)flags, size};
   return sigaltstack(&s, NULL);

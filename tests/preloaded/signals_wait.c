@@ -63,7 +63,13 @@ static void await_runs(int n) {
   while (__atomic_load_n(&runs, __ATOMIC_SEQ_CST) < n) usleep(500);
 }
 static const char* name(int e) {
-  return e == 0 ? "0" : e == EINTR ? "EINTR" : e == EAGAIN ? "EAGAIN" : e == EINVAL ? "EINVAL" : e == ESRCH ? "ESRCH" : e == ETIMEDOUT ? "ETIMEDOUT" : "?";
+  return e == 0           ? "0"
+         : e == EINTR     ? "EINTR"
+         : e == EAGAIN    ? "EAGAIN"
+         : e == EINVAL    ? "EINVAL"
+         : e == ESRCH     ? "ESRCH"
+         : e == ETIMEDOUT ? "ETIMEDOUT"
+                          : "?";
 }
 
 // ---- waits of a thread that alone has SIGUSR1 unblocked ----
@@ -118,7 +124,10 @@ static void* wait_somehow(void* p) {
     }
     case 9: r = usleep(10000000) ? errno : 0; break;
     case 10: r = clock_nanosleep(CLOCK_MONOTONIC, 0, &ten, NULL); break;
-    case 11: r = pthread_mutex_lock(&mutex); pthread_mutex_unlock(&mutex); break;
+    case 11:
+      r = pthread_mutex_lock(&mutex);
+      pthread_mutex_unlock(&mutex);
+      break;
   }
   return (void*)r;
 }
@@ -379,7 +388,8 @@ int main() {
   printf("kill: code %d pid %d\n", last_code == SI_USER, last_pid == getpid());
   raise(SIGRTMIN + 4);
   printf("raise: code %d runs %d\n", last_code == SI_TKILL, runs);
-  printf("no signal: %s, bad: %s %s\n", name(pthread_kill(pthread_self(), 0)), name(pthread_kill(pthread_self(), 65)), name(kill(getpid(), 65) ? errno : 0));
+  printf("no signal: %s, bad: %s %s\n", name(pthread_kill(pthread_self(), 0)), name(pthread_kill(pthread_self(), 65)),
+         name(kill(getpid(), 65) ? errno : 0));
 
   // Threads that run, or have ended.
   handle(SIGUSR1, 0);
@@ -474,7 +484,8 @@ int main() {
       pthread_create(&t, NULL, parked, NULL);
       settle();
       if (how == 0) kill(getpid(), SIGUSR1);
-      else for (;;) pause();
+      else
+        for (;;) pause();
       pthread_join(t, NULL);
       _exit(1);
     }

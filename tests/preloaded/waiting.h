@@ -44,7 +44,8 @@ enum { kInterrupts = 10 /* SIGUSR1 */, kRestarts = 12 /* SIGUSR2 */ };  // witho
 // ---- descriptors ----
 
 enum kind { PIPE, FIFO, STREAM, DGRAM, SEQPACKET, TCP, UDP, PTY, EVENTFD, TIMERFD, INOTIFY, SIGNALFD, kKinds };
-static const char* const kind_names[] = {"pipe", "fifo", "stream", "dgram", "seqpacket", "tcp", "udp", "pty", "eventfd", "timerfd", "inotify", "signalfd"};
+static const char* const kind_names[] = {"pipe", "fifo", "stream",  "dgram",   "seqpacket", "tcp",
+                                         "udp",  "pty",  "eventfd", "timerfd", "inotify",   "signalfd"};
 #define BIT(kind) (1u << (kind))
 #define STREAMS (BIT(STREAM) | BIT(TCP))
 #define CONNECTED (STREAMS | BIT(SEQPACKET))
@@ -245,11 +246,11 @@ static inline long drain(struct ends* e) {
 struct job {
   long (*call)(struct job*);
   struct ends e;
-  int fd;         // e.a, mostly
-  int flags;      // of recv and send
-  size_t size;    // asked for
+  int fd;       // e.a, mostly
+  int flags;    // of recv and send
+  size_t size;  // asked for
   char* buffer;
-  int other[2];   // a pipe for splice and tee, a file for sendfile
+  int other[2];  // a pipe for splice and tee, a file for sendfile
   const void* more;
   atomic_int started, handled, done;
   long result;

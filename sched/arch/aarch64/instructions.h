@@ -50,9 +50,7 @@ class FloatingEnvironment {
   uint64_t fpcr_, fpsr_;
 
  public:
-  FloatingEnvironment() {
-    asm volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=&r"(fpcr_), "=&r"(fpsr_) : : "memory");
-  }
+  FloatingEnvironment() { asm volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=&r"(fpcr_), "=&r"(fpsr_) : : "memory"); }
   ~FloatingEnvironment() { asm volatile("msr fpcr, %0\n\tmsr fpsr, %1" : : "r"(fpcr_), "r"(fpsr_) : "memory"); }
 };
 

@@ -20,7 +20,8 @@ struct SavedExtra {
   uint64_t data;
   uint32_t size;
 };
-constexpr uint32_t kSavedExtra = 0x45585401, kSavedSve = 0x53564501, kSavedTpidr2 = 0x54504902, kSavedZa = 0x54366345, kSavedZt = 0x5a544e01;
+constexpr uint32_t kSavedExtra = 0x45585401, kSavedSve = 0x53564501, kSavedTpidr2 = 0x54504902, kSavedZa = 0x54366345,
+                   kSavedZt = 0x5a544e01;
 
 // Calls function(record) for each record in the ucontext. Returns the place of the end.
 template <class Function>

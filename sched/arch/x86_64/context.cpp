@@ -30,10 +30,8 @@ void make_context(Context& c, char* stack_high, void* tp, void (*entry)(void*), 
 
 // Not inlined: the caller must not have an address derived from the old thread pointer in a register.
 __attribute__((noinline)) void set_thread_pointer(void* tp) {
-  if (fiberthread_fsgsbase)
-    asm volatile("wrfsbase %0" ::"r"(tp) : "memory");
-  else if (raw_syscall(SYS_arch_prctl, kArchSetFs, arg(tp)) != 0)
-    fiberthread_no_switch();
+  if (fiberthread_fsgsbase) asm volatile("wrfsbase %0" ::"r"(tp) : "memory");
+  else if (raw_syscall(SYS_arch_prctl, kArchSetFs, arg(tp)) != 0) fiberthread_no_switch();
 }
 
 bool may_switch() {
@@ -54,7 +52,9 @@ bool has_shadow_stack() {
 using namespace fiberthread;
 
 void fiberthread_no_switch() {
-  static const char text[] = "fiberthread: a filter of system calls refuses arch_prctl(ARCH_SET_FS), which a switch of fibers is on this processor; FIBERTHREAD_NPTL=1 does without\n";
+  static const char text[] =
+      "fiberthread: a filter of system calls refuses arch_prctl(ARCH_SET_FS), which a switch of fibers is on this processor; "
+      "FIBERTHREAD_NPTL=1 does without\n";
   raw_syscall(SYS_write, 2, arg(text), sizeof text - 1);
   __builtin_trap();
 }

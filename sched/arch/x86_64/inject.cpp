@@ -28,9 +28,9 @@ namespace {
 // ---- register state ----
 
 constexpr uint32_t kX87Sse = 0x3, kAvx = 0x4, kPkru = 0x200, kAmx = 0x60000;
-constexpr uint64_t kKnown = 0xe02e7;   // x87 SSE AVX, AVX-512, PKRU, AMX, APX: all that a program can have
-constexpr uint64_t kMpx = 0x18;        // no longer used by any kernel
-constexpr uint32_t kXsaveLegacy = 576; // fixed part and header
+constexpr uint64_t kKnown = 0xe02e7;    // x87 SSE AVX, AVX-512, PKRU, AMX, APX: all that a program can have
+constexpr uint64_t kMpx = 0x18;         // no longer used by any kernel
+constexpr uint32_t kXsaveLegacy = 576;  // fixed part and header
 
 uint32_t component_size[32];
 bool component_aligned[32];

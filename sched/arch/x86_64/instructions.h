@@ -39,7 +39,9 @@ class FloatingEnvironment {
   uint32_t mxcsr_, initial_ = 0x1f80;
 
  public:
-  FloatingEnvironment() { asm volatile("fnstenv %0\n\tstmxcsr %1\n\tfninit\n\tldmxcsr %2" : "=m"(x87_), "=m"(mxcsr_) : "m"(initial_) : "memory"); }
+  FloatingEnvironment() {
+    asm volatile("fnstenv %0\n\tstmxcsr %1\n\tfninit\n\tldmxcsr %2" : "=m"(x87_), "=m"(mxcsr_) : "m"(initial_) : "memory");
+  }
   ~FloatingEnvironment() { asm volatile("fldenv %0\n\tldmxcsr %1" : : "m"(x87_), "m"(mxcsr_) : "memory"); }
 };
 

@@ -57,7 +57,7 @@ class FIBERTHREAD_API CancelToken {
   Scope* scopes_ = nullptr;
   CancelToken* const parent_;
   CancelToken* children_ = nullptr;
-  CancelToken* next_ = nullptr;    // of the same parent; under its mutex
+  CancelToken* next_ = nullptr;  // of the same parent; under its mutex
   CancelToken** link_ = nullptr;
 };
 

@@ -56,8 +56,7 @@ class FiberMutex {
   bool try_lock_until(FiberRecord* me, uint64_t deadline_ns) { return try_lock(me) || lock_slow(me, deadline_ns, 0); }
   void unlock(FiberRecord* me) {
     uint64_t mine = value(me);
-    if (__builtin_expect(!word_.compare_exchange_strong(mine, 0, std::memory_order_release, std::memory_order_relaxed), 0))
-      unlock_slow();
+    if (__builtin_expect(!word_.compare_exchange_strong(mine, 0, std::memory_order_release, std::memory_order_relaxed), 0)) unlock_slow();
   }
 
   // For waits whose waiter may be moved to this mutex's queue (condition variables): Waiter::requeue_to is the mutex's

@@ -226,8 +226,8 @@ FIBERTHREAD_API int fiberthread_task_yield(void);
 
 /* Calls body(context, first, last) for parts that make up begin to end, on as many workers as have nothing else to do, the caller's among
  * them. A part has at least `grain` members; 0: as many as is good. Waits until all is done; may be nested. */
-FIBERTHREAD_API void fiberthread_parallel_for(size_t begin, size_t end, size_t grain, void (*body)(void* context, size_t first, size_t last),
-                                              void* context);
+FIBERTHREAD_API void fiberthread_parallel_for(size_t begin, size_t end, size_t grain,
+                                              void (*body)(void* context, size_t first, size_t last), void* context);
 /* Calls functions[i](arguments[i]) for n of them, perhaps at once. Waits until all have returned; may be nested. */
 FIBERTHREAD_API void fiberthread_parallel_invoke(void (*const* functions)(void*), void* const* arguments, size_t n);
 
@@ -242,8 +242,8 @@ typedef struct fiberthread_nursery {
 FIBERTHREAD_API void fiberthread_nursery_init(fiberthread_nursery_t* nursery, fiberthread_nursery_t* parent);
 /* Runs function(argument) in a fiber. What it returns, other than 0, is an error, and cancels the nursery. Options: all but `detached`
  * (EINVAL), or NULL. ECANCELED: the nursery is cancelled. ENOMEM, or as fiberthread_spawn(). */
-FIBERTHREAD_API int fiberthread_nursery_spawn(fiberthread_nursery_t* nursery, const fiberthread_options_t* options, int (*function)(void* argument),
-                                              void* argument);
+FIBERTHREAD_API int fiberthread_nursery_spawn(fiberthread_nursery_t* nursery, const fiberthread_options_t* options,
+                                              int (*function)(void* argument), void* argument);
 /* Waits until all children have ended: 0, the first error, or ECANCELED if it was cancelled without one. If the caller is cancelled, so
  * is the nursery, and the wait goes on. By its owner. */
 FIBERTHREAD_API int fiberthread_nursery_wait(fiberthread_nursery_t* nursery);
@@ -260,7 +260,7 @@ FIBERTHREAD_API int fiberthread_nursery_end(fiberthread_nursery_t* nursery);
 FIBERTHREAD_API int fiberthread_attr_setbound(pthread_attr_t* attr, int bound);
 
 typedef struct fiberthread_statistics {
-  uint64_t spawned;  /* fibers that were started, main not included */
+  uint64_t spawned; /* fibers that were started, main not included */
   uint64_t ended;
   uint64_t recycled; /* of those that were made, how many got the memory of one that had ended */
   uint64_t workers;  /* kernel threads that run fibers */

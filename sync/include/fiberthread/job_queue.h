@@ -133,7 +133,6 @@ class FIBERTHREAD_API JobQueue {
   alignas(64) unsigned char inside_[192];
 };
 
-
 // On the process's own queue.
 template <class Body>
 void parallel_for(size_t begin, size_t end, Body&& body, size_t grain = 0) {

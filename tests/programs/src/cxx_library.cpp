@@ -133,7 +133,8 @@ void meeting() {
     for (int i = 0; i < 10; i++) {
       tokens.acquire();
       int now = ++inside, old = most;
-      while (now > old && !most.compare_exchange_weak(old, now)) {}
+      while (now > old && !most.compare_exchange_weak(old, now)) {
+      }
       std::this_thread::yield();
       inside--;
       tokens.release();
@@ -172,7 +173,8 @@ void locking() {
         map[k + 1000] += 1;
       } else {
         std::shared_lock lock(shared, std::defer_lock);
-        while (!lock.try_lock_for(1s)) {}
+        while (!lock.try_lock_for(1s)) {
+        }
         std::this_thread::yield();
         if (map.contains(k) && map.at(k) != map.at(k + 1000)) bad++;
       }
@@ -280,7 +282,7 @@ struct Guest {
 };
 thread_local Guest guest;
 thread_local std::unique_ptr<int> number;
-struct MakesAnother { // a destructor that makes a thread_local anew
+struct MakesAnother {  // a destructor that makes a thread_local anew
   ~MakesAnother() {
     static thread_local Guest second;
     late += second.name.size() == 100;
@@ -347,7 +349,7 @@ void exceptions() {
         }
         try {
           std::this_thread::yield();
-          throw; // the outer one
+          throw;  // the outer one
         } catch (int y) {
           good += x == y && y == i * 100 + k;
         }
@@ -407,7 +409,7 @@ int main() {
   exceptions();
 
   // The end finds threads of every kind still there: asleep, waiting, computing, in a system call.
-  static auto& held = *new std::mutex; // never destroyed: the destructor of a condition waits for who waits for it
+  static auto& held = *new std::mutex;  // never destroyed: the destructor of a condition waits for who waits for it
   static auto& never = *new std::condition_variable_any;
   held.lock();
   for (int i = 0; i < 4; i++) {
@@ -419,7 +421,8 @@ int main() {
       never.wait(lock, [] { return false; });
     }).detach();
     std::thread([] {
-      for (volatile long n = 0;; n = n + 1) {}
+      for (volatile long n = 0;; n = n + 1) {
+      }
     }).detach();
     std::thread([] {
       for (;;) pause();

@@ -55,7 +55,8 @@ static void named(long i) {
   tid[i] = gettid();
 }
 static void* wait_sem(void* p) {
-  while (sem_wait(&s)) {}
+  while (sem_wait(&s)) {
+  }
   return NULL;
 }
 
@@ -73,7 +74,8 @@ static void* in_cycle(void* p) {
       printf("%s waits for mutex %p held by fiber %ld '%c'", j ? ", which" : "", &m[next], tid[next], 'a' + next);
     }
     expect("");
-    expect("fiber %ld 'b', started at %p, waits for mutex %p held by fiber %ld '%c', for ", tid[1], (void*)in_cycle, &m[2 % n], tid[2 % n], 'a' + 2 % n);
+    expect("fiber %ld 'b', started at %p, waits for mutex %p held by fiber %ld '%c', for ", tid[1], (void*)in_cycle, &m[2 % n], tid[2 % n],
+           'a' + 2 % n);
     expect(" (base ");
     expect("fibers: %d parked, 0 completed, %d spawned", n + 1, n);
   }
@@ -90,7 +92,8 @@ static void cycle(int members) {
 
 static void* lock_first(void* p) {
   named(0);
-  expect("cycle: fiber %d (main) waits for the end of fiber %ld 'a', which waits for mutex %p held by fiber %d (main)", getpid(), tid[0], &m[0], getpid());
+  expect("cycle: fiber %d (main) waits for the end of fiber %ld 'a', which waits for mutex %p held by fiber %d (main)", getpid(), tid[0],
+         &m[0], getpid());
   expect("fibers: 2 parked, 0 completed, 1 spawned");
   pthread_mutex_lock(&m[0]);
   return NULL;
@@ -150,7 +153,8 @@ static void broadcast_and_join(void) {
     pthread_mutex_unlock(&m[0]);
   }
   pthread_cond_broadcast(&c);
-  expect("cycle: fiber %d (main) waits for the end of fiber %ld 'a', which waits for mutex %p held by fiber %d (main)", getpid(), tid[0], &m[0], getpid());
+  expect("cycle: fiber %d (main) waits for the end of fiber %ld 'a', which waits for mutex %p held by fiber %d (main)", getpid(), tid[0],
+         &m[0], getpid());
   expect("fiber %ld 'b', started at %p, waits for mutex %p held by fiber %d (main), for ", tid[1], (void*)wait_cond, &m[0], getpid());
   pthread_join(t[0], NULL);
 }
@@ -162,7 +166,8 @@ static void* take_turns(void* p) {
   sem_post(&s);
   pthread_mutex_lock(&m[0]);
   if (i == 0) {
-    expect("cycle: fiber %ld 'a' waits for the end of fiber %ld 'b', which waits for mutex %p held by fiber %ld 'a'", tid[0], tid[1], &m[0], tid[0]);
+    expect("cycle: fiber %ld 'a' waits for the end of fiber %ld 'b', which waits for mutex %p held by fiber %ld 'a'", tid[0], tid[1], &m[0],
+           tid[0]);
     pthread_join(t[1], NULL);
   }
   return NULL;
@@ -180,7 +185,8 @@ static void handed_on(void) {
 
 static void* read_lock(void* p) {
   named(0);
-  expect("cycle: fiber %d (main) waits for the end of fiber %ld 'a', which waits for rwlock (read) %p held by fiber %d (main)", getpid(), tid[0], &l, getpid());
+  expect("cycle: fiber %d (main) waits for the end of fiber %ld 'a', which waits for rwlock (read) %p held by fiber %d (main)", getpid(),
+         tid[0], &l, getpid());
   pthread_rwlock_rdlock(&l);
   return NULL;
 }
@@ -282,7 +288,8 @@ static void timed(void) {
   at.tv_nsec += kQuietUs * 1000L;
   if (at.tv_nsec >= 1000000000) at.tv_nsec -= 1000000000, at.tv_sec++;
   pthread_mutex_lock(&m[0]);
-  while (pthread_cond_timedwait(&c, &m[0], &at) != ETIMEDOUT) {}
+  while (pthread_cond_timedwait(&c, &m[0], &at) != ETIMEDOUT) {
+  }
   end();
 }
 static void timed_lock(void) {
@@ -551,14 +558,44 @@ static const struct {
   const char* name;
   void (*f)(void);
 } cases[] = {
-  {"two", two}, {"three", three}, {"join", join_while_held}, {"late", late}, {"twice", twice}, {"lost", lost_wakeup}, {"requeue", broadcast_and_join},
-  {"handed", handed_on}, {"rwlock", written}, {"ended", owner_ended}, {"recycled", owner_recycled}, {"many", many}, {"child", in_child},
-  // From here on nobody is deadlocked.
-  {"-sleep", sleeping}, {"-timed", timed}, {"-timedlock", timed_lock}, {"-timedjoin", timed_join}, {"-for-ever", for_ever}, {"-timed-for-ever", timed_ever}, {"-read", read_pipe}, {"-poll", poll_pipe},
-  {"-accept", accept_one}, {"-waitpid", wait_child}, {"-sigwait", sig_wait}, {"-sigsuspend", sig_suspend}, {"-pause", pause_until_term},
-  {"-handler", handler_posts}, {"-alarm-handler", handler_of_alarm}, {"-cond-handler", main_in_cond}, {"-alarm", alarm_end},
-  {"-timer", timer_thread}, {"-aio", aio_thread}, {"-native", native_thread}, {"-shared-sem", shared_semaphore}, {"-shared-mutex", shared_mutex},
-  {"-shared-cond", shared_cond}, {"-shared-private", shared_private},
+    {"two", two},
+    {"three", three},
+    {"join", join_while_held},
+    {"late", late},
+    {"twice", twice},
+    {"lost", lost_wakeup},
+    {"requeue", broadcast_and_join},
+    {"handed", handed_on},
+    {"rwlock", written},
+    {"ended", owner_ended},
+    {"recycled", owner_recycled},
+    {"many", many},
+    {"child", in_child},
+    // From here on nobody is deadlocked.
+    {"-sleep", sleeping},
+    {"-timed", timed},
+    {"-timedlock", timed_lock},
+    {"-timedjoin", timed_join},
+    {"-for-ever", for_ever},
+    {"-timed-for-ever", timed_ever},
+    {"-read", read_pipe},
+    {"-poll", poll_pipe},
+    {"-accept", accept_one},
+    {"-waitpid", wait_child},
+    {"-sigwait", sig_wait},
+    {"-sigsuspend", sig_suspend},
+    {"-pause", pause_until_term},
+    {"-handler", handler_posts},
+    {"-alarm-handler", handler_of_alarm},
+    {"-cond-handler", main_in_cond},
+    {"-alarm", alarm_end},
+    {"-timer", timer_thread},
+    {"-aio", aio_thread},
+    {"-native", native_thread},
+    {"-shared-sem", shared_semaphore},
+    {"-shared-mutex", shared_mutex},
+    {"-shared-cond", shared_cond},
+    {"-shared-private", shared_private},
 };
 
 int main(int argc, char** argv) {

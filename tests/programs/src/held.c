@@ -20,8 +20,15 @@ static void* f(void* p) {
 int main(int argc, char** argv) {
   pthread_t t;
   for (int i = 0; i < 3; i++) pthread_create(&t, 0, f, 0);
-  for (int all = 0; !all; usleep(1000)) { pthread_mutex_lock(&m); all = ready == 3; pthread_mutex_unlock(&m); }
-  if (argc > 1) { char* volatile p = malloc(33); p = 0; }
+  for (int all = 0; !all; usleep(1000)) {
+    pthread_mutex_lock(&m);
+    all = ready == 3;
+    pthread_mutex_unlock(&m);
+  }
+  if (argc > 1) {
+    char* volatile p = malloc(33);
+    p = 0;
+  }
   puts("ok");
   return 0;
 }

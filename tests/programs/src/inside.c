@@ -74,6 +74,7 @@ int main(int argc, char** argv) {
   puts("ready");
   fflush(stdout);
   char c;
-  while (read(0, &c, 1) > 0) {}
+  while (read(0, &c, 1) > 0) {
+  }
   _exit(0);  // since glibc 2.38 exit() waits for the stream that the reader holds
 }

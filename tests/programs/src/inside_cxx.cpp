@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   puts("ready");
   fflush(stdout);
   char c;
-  while (read(0, &c, 1) > 0) {}
+  while (read(0, &c, 1) > 0) {
+  }
   _Exit(0);
 }

@@ -21,7 +21,7 @@ struct Remains {
   alignas(T) unsigned char bytes[sizeof(T)];
   T* object;
   template <class... Args>
-  explicit Remains(Args... args) : object(::new (bytes) T(args...)) {}
+  explicit Remains(Args... args) : object(::new(bytes) T(args...)) {}
   T* destroyed() {
     object->~T();
     return object;
@@ -44,7 +44,8 @@ struct Case {
   const char* says;
   void (*run)();
 } cases[] = {
-    {"none", "", [] {
+    {"none", "",
+     [] {
        Remains<Mutex> a;
        a.object->lock();
        a.object->unlock();
@@ -74,7 +75,8 @@ struct Case {
        g.object->call([] {});
        g.destroyed();
      }},
-    {"mutex-destroyed-locked", "Mutex is destroyed while it is locked", [] {
+    {"mutex-destroyed-locked", "Mutex is destroyed while it is locked",
+     [] {
        Remains<Mutex> r;
        r.object->lock();
        r.destroyed();
@@ -82,7 +84,8 @@ struct Case {
     {"mutex-locked-after", "Mutex is locked after it was destroyed", [] { Remains<Mutex>().destroyed()->lock(); }},
     {"mutex-unlocked-free", "Mutex is unlocked but was not locked", [] { Remains<Mutex>().object->unlock(); }},
     {"mutex-destroyed-twice", "Mutex is destroyed twice", [] { Remains<Mutex>().destroyed()->~Mutex(); }},
-    {"condition-destroyed-waiting", "ConditionVariable is destroyed while somebody waits", [] {
+    {"condition-destroyed-waiting", "ConditionVariable is destroyed while somebody waits",
+     [] {
        static Remains<ConditionVariable> r;
        in_another([] {
          m.lock();
@@ -90,23 +93,27 @@ struct Case {
        });
        r.destroyed();
      }},
-    {"condition-waited-after", "ConditionVariable is waited for after it was destroyed", [] {
+    {"condition-waited-after", "ConditionVariable is waited for after it was destroyed",
+     [] {
        m.lock();
        Remains<ConditionVariable>().destroyed()->wait(m);
      }},
-    {"semaphore-destroyed-waiting", "Semaphore is destroyed while somebody waits", [] {
+    {"semaphore-destroyed-waiting", "Semaphore is destroyed while somebody waits",
+     [] {
        static Remains<Semaphore> r(0);
        in_another([] { r.object->acquire(); });
        r.destroyed();
      }},
     {"semaphore-waited-after", "Semaphore is waited for after it was destroyed", [] { Remains<Semaphore>(3).destroyed()->acquire(); }},
     {"semaphore-released-after", "Semaphore is released after it was destroyed", [] { Remains<Semaphore>(3).destroyed()->release(); }},
-    {"rwlock-destroyed-locked", "RwLock is destroyed while it is locked", [] {
+    {"rwlock-destroyed-locked", "RwLock is destroyed while it is locked",
+     [] {
        Remains<RwLock> r;
        r.object->lock_shared();
        r.destroyed();
      }},
-    {"rwlock-destroyed-waiting", "RwLock is destroyed while somebody waits", [] {
+    {"rwlock-destroyed-waiting", "RwLock is destroyed while somebody waits",
+     [] {
        static Remains<RwLock> r;
        r.object->lock();
        in_another([] { r.object->lock(); });
@@ -114,14 +121,16 @@ struct Case {
      }},
     {"rwlock-locked-after", "RwLock is locked after it was destroyed", [] { Remains<RwLock>().destroyed()->lock(); }},
     {"rwlock-read-after", "RwLock is locked after it was destroyed", [] { Remains<RwLock>().destroyed()->lock_shared(); }},
-    {"group-destroyed-waiting", "WaitGroup is destroyed while somebody waits", [] {
+    {"group-destroyed-waiting", "WaitGroup is destroyed while somebody waits",
+     [] {
        static Remains<WaitGroup> r(1u);
        in_another([] { r.object->wait(); });
        r.destroyed();
      }},
     {"group-waited-after", "WaitGroup is waited for after it was destroyed", [] { Remains<WaitGroup>().destroyed()->wait(); }},
     {"group-below-0", "WaitGroup counts below 0, or too far", [] { WaitGroup().done(); }},
-    {"barrier-destroyed-waiting", "Barrier is destroyed while somebody waits", [] {
+    {"barrier-destroyed-waiting", "Barrier is destroyed while somebody waits",
+     [] {
        static Remains<Barrier> r(2u);
        in_another([] { r.object->arrive_and_wait(); });
        r.destroyed();

@@ -91,8 +91,14 @@ int main() {
   std::thread([&] { at_exit.set_value_at_thread_exit(); }).detach();
   done.get();
   static std::atomic<bool> started{false};
-  std::thread([] { started = true; for (;;) std::this_thread::sleep_for(1h); }).detach();
-  std::thread([] { for (volatile long i = 0;; i++) {} }).detach();
+  std::thread([] {
+    started = true;
+    for (;;) std::this_thread::sleep_for(1h);
+  }).detach();
+  std::thread([] {
+    for (volatile long i = 0;; i++) {
+    }
+  }).detach();
   while (!started) std::this_thread::yield();
   puts("exit");
 }

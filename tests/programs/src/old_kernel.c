@@ -19,9 +19,9 @@ static const struct Call {
   unsigned bits, value;
   int in_5_10;  // 0: it is there
 } calls[] = {
-    {"guard", SYS_madvise, 2, 0, 102, EINVAL},   // MADV_GUARD_INSTALL
-    {"guard", SYS_madvise, 2, 0, 103, EINVAL},   // MADV_GUARD_REMOVE
-    {"populate", SYS_madvise, 2, 0, 23, EINVAL}, // MADV_POPULATE_WRITE
+    {"guard", SYS_madvise, 2, 0, 102, EINVAL},    // MADV_GUARD_INSTALL
+    {"guard", SYS_madvise, 2, 0, 103, EINVAL},    // MADV_GUARD_REMOVE
+    {"populate", SYS_madvise, 2, 0, 23, EINVAL},  // MADV_POPULATE_WRITE
     {"epoll_pwait2", 441, -1, 0, 0, ENOSYS},
     {"membarrier", SYS_membarrier, -1, 0, 0, 0},
     {"nowait", SYS_preadv2, 5, 8, 0, EOPNOTSUPP},

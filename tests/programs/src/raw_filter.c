@@ -24,7 +24,10 @@ static void refuse(void) {
   struct sock_fprog program = {sizeof code / sizeof *code, code};
   long r;
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  asm volatile("syscall" : "=a"(r) : "0"(SYS_seccomp), "D"(SECCOMP_SET_MODE_FILTER), "S"(SECCOMP_FILTER_FLAG_TSYNC), "d"(&program) : "rcx", "r11", "memory");
+  asm volatile("syscall"
+               : "=a"(r)
+               : "0"(SYS_seccomp), "D"(SECCOMP_SET_MODE_FILTER), "S"(SECCOMP_FILTER_FLAG_TSYNC), "d"(&program)
+               : "rcx", "r11", "memory");
   if (r) printf("no filter: %ld\n", r);
 }
 

@@ -25,12 +25,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                                                 \
-  do {                                                                                              \
-    if (!(what)) {                                                                                  \
-      fprintf(stderr, "server_soak: line %d: %s: %s\n", __LINE__, #what, strerror(errno));          \
-      exit(2);                                                                                      \
-    }                                                                                               \
+#define CHECK(what) \
+  do { \
+    if (!(what)) { \
+      fprintf(stderr, "server_soak: line %d: %s: %s\n", __LINE__, #what, strerror(errno)); \
+      exit(2); \
+    } \
   } while (0)
 
 enum { kMost = 60000, kClients = 8, kEach = 16, kCrowd = 500 };
@@ -115,7 +115,8 @@ static int server(void) {
   signal(SIGPIPE, SIG_IGN);
   pthread_attr_init(&detached);
   pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-  CHECK(fd >= 0 && bind(fd, (struct sockaddr*)&at, size) == 0 && listen(fd, 4096) == 0 && getsockname(fd, (struct sockaddr*)&at, &size) == 0);
+  CHECK(fd >= 0 && bind(fd, (struct sockaddr*)&at, size) == 0 && listen(fd, 4096) == 0 &&
+        getsockname(fd, (struct sockaddr*)&at, &size) == 0);
   printf("%d\n", ntohs(at.sin_port));
   fflush(stdout);
   for (;;) {
@@ -197,9 +198,7 @@ static void client(void) {
         close(fd[i]);
         fd[i] = -1;
         break;
-      default:
-        send_message(fd[i], message, n);
-        check_answer(fd[i], message, n);
+      default: send_message(fd[i], message, n); check_answer(fd[i], message, n);
     }
   }
 }

@@ -251,7 +251,10 @@ int main(int argc, char** argv) {
   switch (argv[2][0]) {
     case 'm': make_objects(atoi(argv[3])); break;
     case 'w': work_all(); break;
-    case 'c': check(); sem_unlink(name); break;
+    case 'c':
+      check();
+      sem_unlink(name);
+      break;
     case 'h': hold(); break;
     case 'r': recover(); break;
   }

@@ -152,7 +152,8 @@ static void mutual_exclusion(void) {
   for (int i = 0; i < 4; i++) {
     pthread_mutexattr_t a;
     pthread_mutexattr_init(&a);
-    pthread_mutexattr_settype(&a, (int[]){PTHREAD_MUTEX_NORMAL, PTHREAD_MUTEX_RECURSIVE, PTHREAD_MUTEX_ERRORCHECK, PTHREAD_MUTEX_ADAPTIVE_NP}[i]);
+    pthread_mutexattr_settype(
+        &a, (int[]){PTHREAD_MUTEX_NORMAL, PTHREAD_MUTEX_RECURSIVE, PTHREAD_MUTEX_ERRORCHECK, PTHREAD_MUTEX_ADAPTIVE_NP}[i]);
     pthread_mutex_init(&mutexes[i], &a);
     guarded[i] = 0;
   }
@@ -163,7 +164,10 @@ static void mutual_exclusion(void) {
 
 // ---- join: at once, late, with a timeout; detach; cancel ----
 static atomic_long ended;
-static void count_end(void* p) { atomic_fetch_add(&ended, 1); (void)p; }
+static void count_end(void* p) {
+  atomic_fetch_add(&ended, 1);
+  (void)p;
+}
 #define KINDS 7
 static sem_t never;
 static pthread_cond_t never_changed = PTHREAD_COND_INITIALIZER;
@@ -184,7 +188,8 @@ static void* brief(void* p) {
     for (;;) pthread_cond_wait(&never_changed, &mine);
     pthread_cleanup_pop(0);
   }
-  if (i == 5) for (;;) sem_wait(&never);
+  if (i == 5)
+    for (;;) sem_wait(&never);
   if (i == 6) {
     while (signals == 0) CHECK(sem_wait(&never) == -1 && errno == EINTR);
     for (;;) sem_wait(&never);
@@ -287,8 +292,8 @@ int main(int argc, char** argv) {
   static const struct {
     const char* name;
     void (*play)(void);
-  } games[] = {{"semaphores", semaphores}, {"conditions", conditions}, {"broadcasts", broadcasts}, {"exclusion", mutual_exclusion},
-               {"lives", lives}, {"rwlocks", rwlocks_and_barriers}, {"mixture", mixture}};
+  } games[] = {{"semaphores", semaphores}, {"conditions", conditions},        {"broadcasts", broadcasts}, {"exclusion", mutual_exclusion},
+               {"lives", lives},           {"rwlocks", rwlocks_and_barriers}, {"mixture", mixture}};
   struct timespec end = in_us(CLOCK_MONOTONIC, 0), now;
   end.tv_sec += (time_t)seconds;
   long rounds = 0;

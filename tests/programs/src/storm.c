@@ -91,9 +91,7 @@ static void* run(void* p) {
         if (rand_r(&seed) % 4 == 0) sched_yield();
         sem_post(&tokens);
         break;
-      case 7:
-        usleep((useconds_t)(rand_r(&seed) % 300));
-        break;
+      case 7: usleep((useconds_t)(rand_r(&seed) % 300)); break;
       case 8: {
         size_t size = (size_t)(rand_r(&seed) % 20000 + 1);
         char* m = malloc(size);
@@ -130,8 +128,7 @@ static void* run(void* p) {
           assert(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 42);
         }
         break;
-      default:
-        sched_yield();
+      default: sched_yield();
     }
     assert(own == step + 1);
   }

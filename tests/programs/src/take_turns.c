@@ -11,7 +11,7 @@ static struct Turns {
   pthread_mutex_t m;
   pthread_cond_t c;
   int turn;
-} * turns;
+}* turns;
 
 static void* take(void* p) {
   for (int i = 0; i < 300; i++) {

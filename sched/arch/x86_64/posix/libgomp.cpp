@@ -46,7 +46,8 @@ size_t known_count = 0;
 unsigned char* page_near(const Library& l) {
   for (uintptr_t distance = kPage; distance < uintptr_t{1} << 30; distance *= 2)
     for (uintptr_t at : {(l.last + distance) & ~(kPage - 1), (l.first - distance) & ~(kPage - 1)}) {
-      long mem = raw_syscall(SYS_mmap, static_cast<long>(at), kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+      long mem = raw_syscall(SYS_mmap, static_cast<long>(at), kPage, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
       if (mem == static_cast<long>(at)) return reinterpret_cast<unsigned char*>(mem);
       if (mem > 0) raw_syscall(SYS_munmap, mem, kPage);
     }
@@ -99,7 +100,7 @@ void patch(const Library& l) {
     memcpy(s, "\x48\x8d\x64\x24\x80\xff\x15", 7);  // lea -128(%rsp), %rsp; call *target(%rip)
     put_distance(s + 7, reinterpret_cast<unsigned char*>(target));
     memcpy(s + 11, "\x48\x8d\xa4\x24\x80\x00\x00\x00", 8);  // lea 128(%rsp), %rsp
-    memcpy(s + 19, "\x48\x83\xf8\xda\xe9", 5);  // cmp $-38, %rax; jmp
+    memcpy(s + 19, "\x48\x83\xf8\xda\xe9", 5);              // cmp $-38, %rax; jmp
     put_distance(s + 24, sites[i] + sizeof kSite);
   }
   size_t done = 0;
