@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # make, make deps, make demo, make test, make lint, make format, make apps, make soak, make bench, make bench-servers, make install, make clean.
 # make compilers COMPILERS='gcc-14 clang-19': all of it by each of them (gcc and clang), without a warning.
 # make test-systems SYSTEMS='bookworm trixie sid', make test-glibc VERSIONS='2.34 2.43': the tests on other systems, and with other releases of glibc.

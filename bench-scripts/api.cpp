@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // usage: api --list | api CASE      prints ns=NUMBER, the time of one operation; ends with 3 if there is no such case.
 #include "api.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The frame of api.cpp, in Go: each api_*.go adds its cases to the map in an init().
 package main
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the cases of the C++ interface's benchmark share. The same frame (api.cpp) is linked four times with cases of the same names:
 //   api        api_*.cpp     this library; its threads are fibers
 //   api-std    std_*.cpp     what the standard library has for the purpose, on NPTL

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Channels and select, and the objects beside them.
 #include "api.h"
 #include "fiberthread/channel.h"

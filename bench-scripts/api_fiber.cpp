@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Fibers: made, called, woken, cancelled, joined.
 #include "api.h"
 #include "fiberthread/cancel_token.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Futures, futexes, sequencers, events, and the mutexes that are one word.
 #include "api.h"
 #include "fiberthread/fair_fiber_mutex.h"

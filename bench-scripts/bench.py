@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the scripts here share: where things are, clean environments, medians, text, plots."""
 
 import argparse

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Fibers of Boost.
 #include <boost/fiber/all.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The same server without threads: one epoll loop, or as many processes with one each as the argument says.
 #define _GNU_SOURCE
 #include <errno.h>

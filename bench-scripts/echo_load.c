@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // usage: echo_load PORT CONNECTIONS SECONDS [REQUEST ANSWER]
 //
 // Sends 64 bytes on each connection, and the next 64 when they have come back; or the request, whose answer must always be the same

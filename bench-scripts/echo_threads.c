@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // An echo server as anyone would write it: a thread for each connection. Prints its port, and serves until it is killed.
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // usage: micro CASE [SIZE]     SIZE may also be part of the name: micro mutex 8, micro mutex-8
 //
 // Small measurements of POSIX threads; the program knows nothing of fibers. Prints one line of NAME=NUMBER, and ends with 0;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The cases of micro.c in Go 1.19, with goroutines and what a Go programmer would take for the same purpose: channels,
 // sync.Mutex, sync.Cond, sync.WaitGroup. Same names, same output.
 package main

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // usage: server_load PORT CONNECTIONS SECONDS REQUEST ANSWER [SETUP-REQUEST SETUP-ANSWER]
 //
 // Sends the request (the contents of a file) on each connection, and again when the whole answer has come, which must be that of the

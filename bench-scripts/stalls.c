@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // usage: stalls fgets|read|fault [SAMPLES]
 //
 // How long a thread that is asleep in the kernel, in a call that nobody can intercept, keeps others waiting: fgets on a pipe (libc calls

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A queue as one writes it with a mutex and condition variables.
 #include <barrier>
 #include <condition_variable>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Threads of the standard library.
 #include <sched.h>
 

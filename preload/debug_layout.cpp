@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "preload/debug_layout.h"
 
 #include <pthread.h>

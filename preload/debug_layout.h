@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Where the library's data lie, for those who look at a process or a core from outside: `fiberthread dump` and `top`, the
 // gdb script, other debuggers. They need neither our headers nor debug information, only this one symbol.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The library's start and end, and its options. It is linked with -z initfirst, so that nothing of the program or of
 // other libraries runs before; libc itself is not ready then, which is why options come from envp and output is raw.
 #include <string.h>

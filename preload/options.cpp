@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "preload/options.h"
 
 #include <cstring>

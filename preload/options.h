@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The table of variables (options.def), and what a value must look like. Used by the library and by the launcher.
 #pragma once
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "preload/sanitizer.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Programs built with a sanitizer.
 #pragma once
 

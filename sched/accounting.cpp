@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/accounting.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // CPU time of single fibers, which the kernel knows of its threads only.
 //
 // A worker's clock up to Worker::cpu_mark has been given to fibers. From the first use on, each switch gives the rest to the fiber

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/chaos.h"
 
 #include <atomic>

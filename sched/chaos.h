@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FIBERTHREAD_CHAOS=seed, a test aid: delays at every scheduling point, and where more than one choice is right, a random one.
 // It only makes likely what may happen anyway, so a program that fails under it shows a defect. The order of threads is not
 // reproducible; the seed only varies the mixture.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/cord.h"
 
 #include <errno.h>

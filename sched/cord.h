@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Cords: kernel threads that run certain fibers and no others, one at a time and without preemption. A cord's fibers are bound to its
 // worker (FiberRecord::bound), which holds no slot and takes them from a ready list of its own, in the order of their wake-ups.
 // One of them, the scheduler fiber, is the one that the worker belongs to (Worker::bound), and ends last.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How many fibers can run at once: the CPUs that the process may use, by its affinity mask and its cgroup's quota.
 //
 // Raw system calls only: the birth of the first fiber comes here, and sysmon may.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/embedder.h"
 
 namespace fiberthread {

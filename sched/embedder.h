@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the scheduler asks of the layer that it is built into. POSIX is one such layer (shim/embed.cpp); `sched` and `sync` know none.
 //
 // An embedder keeps its own state of each fiber in FiberRecord::room. It asks for attention by bits of FiberRecord::interrupts:

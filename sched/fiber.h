@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What a fiber is, and how one waits and is woken. Everything above `sched` builds on the calls of this file.
 //
 // A FiberRecord stands for anything that may wait: a scheduled fiber, or a kernel thread that is none (`kernel` is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/own_descriptors.h"
 
 #include <fcntl.h>

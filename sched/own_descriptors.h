@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The library's own descriptors: one registry, which everybody goes through who opens one. Programs that close what they do not know must
 // not close these: close() refuses, and dup2() onto one makes it move.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/poller.h"
 
 #include <errno.h>

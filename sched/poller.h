@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The poller: fibers that wait for descriptors park here, and whoever has nothing else to run looks at epoll for them.
 //
 // A wait is always the last part of the same loop, in which the kernel decides and the poller only says when to ask again:

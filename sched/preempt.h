@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Preemption of fibers that do not give way by themselves.
 //
 // Each worker has an interval timer on its own CPU clock, so it never interrupts a system call and stands still while

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The queues of runnable fibers: a slot's local queue and inbox, and the global queue.
 #pragma once
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/reaper.h"
 
 #include <dlfcn.h>

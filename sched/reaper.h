@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Gives back the memory of blocks that nobody needs any more: at once those beyond a bound, and of the others, at each tick,
 // half of those that nobody wanted since the last one.
 //

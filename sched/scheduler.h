@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The scheduler, for the layers above: what a process chose at the start, the start itself, fibers' birth, calls, ends and kernel threads.
 // (How a fiber waits and is woken is fiber.h; how it is joined, life/join.h.) Slots and workers are inside: worker.h.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A lock for a few instructions of scheduler work. Whoever holds one must not be preempted by the scheduler: the caller
 // is in worker context or holds a Busy. The kernel may still take the CPU away, so a long wait gives ours up.
 #pragma once

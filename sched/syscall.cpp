@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/syscall.h"
 
 #include <linux/futex.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Raw system calls: no libc function, no errno, no cancellation point, usable in worker context and signal handlers.
 // Each returns what the kernel returned, so an error is a negative errno value. raw_syscall() itself is the processor's, of arch.h.
 #pragma once

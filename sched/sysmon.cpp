@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Sysmon: a kernel thread that watches the workers. It runs timers that nobody else looks at, gets idle workers up for
 // work that its slot does not come to, and takes the slot of a worker that sleeps in the kernel.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The thread_local variables of the scheduler. fiber.h and worker.h declare them and say what they mean.
 #include "sched/worker.h"
 

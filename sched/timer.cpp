@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/timer.h"
 
 #include <string.h>

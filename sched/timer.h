@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Timers: a hierarchical wheel per slot. Insert and cancel are O(1); a timer fires at most one tick (65.5 µs) late by the
 // wheel itself, and never early.
 #pragma once

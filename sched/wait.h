@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The loop of every wait that others end: in the parking lot, for futures, channels, descriptors, and for a fiber's end.
 #pragma once
 #include <atomic>

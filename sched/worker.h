@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Slots, workers and what the files of `sched` share: the inside of the scheduler. Of the embedder's files, those look in here that
 // deal with kernel threads as such.
 //

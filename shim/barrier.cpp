@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // pthread_barrier_*. A private barrier counts in glibc's object; who comes last releases the others. Shared ones are libc's.
 #include <errno.h>
 #include <limits.h>

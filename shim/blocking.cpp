@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Calls that wait in the kernel for what epoll cannot tell: other processes, locks, disks, names, lines. Those that can ask do so
 // first without waiting; then their slot goes to others at once (Blocking). What is not here loses it within a millisecond.
 #include "shim/blocking.h"

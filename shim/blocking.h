@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Calls that no poller can end: they wait in the kernel, and the slot goes to others meanwhile.
 #pragma once
 #include "sched/arch/arch.h"

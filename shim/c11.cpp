@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // C11's threads.h. libc's own would call its pthread functions from within. tss_* are libc's: each fiber has keys of its own.
 #include <errno.h>
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // pthread_cancel and its settings.
 //
 // A request is noted here and in libc's own word (CANCELED), which makes libc's own cancellation points act: its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Cancellation as the waiting calls see it (POSIX: XSH 2.9.5). A call that is a cancellation point looks with
 // test_cancel() before it waits, waits with wait_interrupts(), and when its wait was ended by kInterruptUnwind puts its
 // object in order and calls cancel_self().

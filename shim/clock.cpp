@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Clocks and timers of single threads: CPU time, and timers that signal one.
 #include "shim/clock.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // CPU clocks and timers of single threads, as the rest of the shim needs them.
 #pragma once
 #include <signal.h>

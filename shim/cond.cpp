@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // pthread_cond_*. Waiters stand in the parking lot under the object's address; of the object itself only a flag is used, and the
 // word in which libc keeps what the attributes say. Process-shared ones are libc's, but for waits with a private mutex.
 #include <errno.h>

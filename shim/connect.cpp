@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // connect(). It is the one call of a socket that waits unless O_NONBLOCK is set, which belongs to the program and to all who share the
 // descriptor. But io_uring asks a socket for just that: it begins the connection with O_NONBLOCK for this one call, and would then wait
 // by poll(). That wait is cancelled at once (which leaves the connection alone) and is the poller's; when that says that something has

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // dlopen, dlmopen and dlclose: the scheduler has to know what is loaded (TLS of modules, executable stacks, whose code is whose).
 //
 // RTLD_DEEPBIND is dropped, so that plugins see the same threads as the program. And libc looks for a library on behalf of

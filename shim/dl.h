@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // dlopen, as the rest of the shim needs it.
 #pragma once
 

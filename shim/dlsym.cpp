@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // dlsym and dlvsym. Who asks libc's handle for pthread_create, or names a version (ours have none), would get libc's and make threads or
 // lock mutexes behind our back: the loader prefers us in the global scope only. So where libc's function would be found, and it is one
 // that we serve, ours is given. Not to ourselves, who get what stands behind us; and not if a library between us and libc has a function of that

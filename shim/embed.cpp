@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "shim/embed.h"
 
 #include <pthread.h>

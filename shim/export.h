@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Marks a POSIX or libc name that this library takes over.
 #pragma once
 #define FIBERTHREAD_EXPORT extern "C" __attribute__((visibility("default")))

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The life of descriptors: the poller has to know when a number is closed or given to another file, and programs that close
 // what they do not know must not close the library's own.
 #include <errno.h>

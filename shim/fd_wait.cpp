@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How a call waits for a descriptor.
 #include "shim/fd_wait.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Calls that wait for descriptors: try without blocking, then wait in the poller (sched/poller.h), and say what the kernel
 // would have said. Results are the kernel's own: a negative errno value is an error.
 #pragma once

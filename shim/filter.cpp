@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "shim/filter.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Filters of system calls (seccomp) that the program sets for itself.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "shim/fork.h"
 
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // fork from any fiber: the child has that fiber alone, on its one kernel thread, and a scheduler that has not started.
 #pragma once
 namespace fiberthread {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Futexes of fibers: plain ones, and those of locks whose word names its owner.
 #include "shim/futex.h"
 

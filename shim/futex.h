@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Futexes by system call. The names of POSIX have waits of their own.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The set*id family. The kernel keeps user and group ids per kernel thread; POSIX has them per process.
 #include <dirent.h>
 #include <errno.h>

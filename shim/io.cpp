@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // read, write and their kin.
 #include "shim/io.h"
 

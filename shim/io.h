@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The names that read and write descriptors, or end them, as the rest of the shim needs them.
 #pragma once
 

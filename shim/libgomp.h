@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // libgomp, the run-time library of OpenMP, waits by system call instructions of its own.
 #pragma once
 

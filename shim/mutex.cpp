@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // pthread_mutex_*. A private mutex is a FiberMutex over __list of glibc's object; __count, __owner (tid) and __kind keep their
 // places and meanings. __lock holds what glibc keeps beside the lock bits: "owner died".
 // Process-shared mutexes are libc's, since their users may be processes without this library; so are those with priority

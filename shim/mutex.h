@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the rest of the shim needs to know of pthread_mutex_t.
 #pragma once
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // pthread_once. An initialiser that does not return, because it throws or its thread ends, leaves the object as it was.
 #include <pthread.h>
 #include <unwind.h>

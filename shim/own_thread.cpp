@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Calls that change what the kernel keeps for the calling thread alone, and hands on to what that clones: namespaces, file-system
 // ids, capabilities, filters, who traces, the base of GS. The fiber gets a kernel thread of its own before, and those that it makes get theirs.
 #include "shim/own_thread.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the kernel keeps for each of its threads by itself.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // poll, select, epoll_wait and their kin. All are one loop: ask the kernel, which does not wait; wait in the poller for all of
 // the descriptors; ask again. So what they answer, errors included, is the kernel's.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "shim/real.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // libc's own functions behind the names that we took over: REAL(pthread_create)(…).
 //
 // Resolved at first use, without a lock (dlsym.cpp) unless a library between us and libc has no GNU hash table: then under the loader's.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Results of system calls: the kernel's are negative errno values for errors, those of libc's names -1 and errno.
 #pragma once
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // pthread_rwlock_*. A private lock is one word in glibc's object; who has to wait is handed the lock by who gives it up. As in
 // NPTL readers pass waiting writers, but for PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP.
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Policies, priorities, affinity and nice values of single threads. Fibers have none: what asks for others than those of the
 // process makes the fiber a bound one, and its kernel thread has them. Before the first thread is made the kernel's calls are
 // what they are, and the scheduler is made for the CPUs that they leave.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What POSIX and Linux let a program say about the scheduling of one thread.
 #pragma once
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // sem_*. A private semaphore is one 64-bit word in glibc's place, of which we use one more bit: {waiting: 1, libc's
 // waiters: 31, value: 32}. A post with somebody waiting hands over directly. Shared and named ones are libc's.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "shim/shared_use.h"
 
 #include <linux/futex.h>

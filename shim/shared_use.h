@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Objects in libc's own form: process-shared ones, and mutexes that the kernel knows of (priority inheritance and protection).
 // Their functions are libc's; what is here makes a fiber fit to call them.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the program wants to be done with signals; the start of all this, and the child of a fork.
 #include "shim/signal.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Signals.
 //
 // One kernel handler of ours stands for every signal that the program handles. It runs on the worker's signal stack and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Our kernel handler, and how the program's are run.
 #include <errno.h>
 #include <pthread.h>

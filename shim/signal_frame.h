@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The stacks that handlers run on, and the frame that one gets there.
 //
 // Our kernel handler does not call the program's: it copies what the kernel saved to the fiber's own stack, or to the
@@ -14,7 +15,9 @@
 #include "shim/signal_parts.h"
 
 // What stands there while the handler runs: struct Frame, with uc(); kMinAlternate, the kernel's MINSIGSTKSZ; frame_inject().
-#include FIBERTHREAD_CPU(posix / signal_frame.h)
+// clang-format off
+#include FIBERTHREAD_CPU(posix/signal_frame.h)
+// clang-format on
 
 extern "C" {
 // Where handlers return to; sched/arch/<cpu>/posix/signal_frame.S.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The listener: a kernel thread that looks for signals sent to the process which none of our other kernel threads would take.
 // Those have the masks of the fibers that they run, or the main fiber's, or block all; so it is for what only parked fibers
 // have unblocked, or wait for by sigwait. It is started when there is such a fiber, and takes nothing out of the kernel that

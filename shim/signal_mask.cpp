@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Signal masks of fibers.
 #include <errno.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the rooms of shim/signal*.cpp share: what the program asked for, what is pending for whom, and how a signal gets there.
 #pragma once
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Signals that are pending, and whose they are.
 #include <sys/mman.h>
 #include <sys/resource.h>

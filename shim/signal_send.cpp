@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The calls that send signals.
 #include <errno.h>
 #include <sys/auxv.h>

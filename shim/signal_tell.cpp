@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How the fiber is woken that a signal was recorded for: parked, in a system call, or by way of sysmon.
 #include "shim/signal_parts.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Waiting for signals: sigsuspend and its kin, the sigwait family.
 #include <errno.h>
 #include <time.h>

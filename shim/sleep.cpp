@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // sched_yield, and the calls that only let time pass. A fiber parks with a deadline; kernel threads sleep in libc's way.
 #include <errno.h>
 #include <sched.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Sockets: receiving, sending, accepting.
 #include <errno.h>
 #include <string.h>

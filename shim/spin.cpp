@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // pthread_spin_*. NPTL's values, as a shared lock's other users have them; but who does not get it soon gives way, because the
 // holder may be a fiber that waits for this very worker.
 #include <errno.h>

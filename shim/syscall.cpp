@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // syscall(): what a system call means for a fiber. Rust's std, libstdc++ and many others wait on futexes this way; some ask for
 // their tid, or end their thread.
 #include "shim/syscall.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // System calls by number, as syscall() takes them.
 #pragma once
 

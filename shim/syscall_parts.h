@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the rooms of shim/syscall*.cpp share. `calls` has the system calls that mean something of their own on a fiber. Each takes the
 // arguments of the kernel's call of that name, and answers as the kernel does. The caller is a fiber.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // System calls by number: signals, by the names' own bookkeeping.
 #include <sys/signalfd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // System calls by number: threads, what they are to others, how they end; processes that they fork.
 #include <linux/futex.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // System calls by number: clocks, timers, and waits with a time limit.
 #include <poll.h>
 

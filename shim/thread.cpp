@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // pthread_create, _join, _detach, _exit and what a thread knows of itself.
 #include "shim/thread.h"
 

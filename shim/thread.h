@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Threads as the rest of the shim needs them.
 #pragma once
 #include <pthread.h>

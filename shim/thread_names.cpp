@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "shim/thread_names.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What others know a thread by: its tid, and its name.
 #pragma once
 #include "sched/fiber.h"

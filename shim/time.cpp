@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "shim/time.h"
 
 #include "sched/worker.h"

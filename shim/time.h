@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Deadlines of POSIX calls (a clock and a timespec) as deadlines of park_if() (now_ns()).
 #pragma once
 #include <time.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The caller's memory in calls that must answer EFAULT where it is missing, as the kernel does, and not crash.
 //
 // The functions below fault like any code; the handler of SIGSEGV finds the fault in them and lets them return -EFAULT. With

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "fiberthread/cancel_token.h"
 
 #include "sched/fiber.h"

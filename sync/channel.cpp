@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "fiberthread/channel.h"
 
 #include <stdlib.h>

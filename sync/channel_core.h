@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The inside of a channel, for channel.cpp and select.cpp: values are bytes here.
 //
 // Two words count the values that were ever sent into the ring (`tail`) and ever taken out of it (`head`). Who raises one by a

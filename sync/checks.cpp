@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sync/checks.h"
 
 #include <stdlib.h>

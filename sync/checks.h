@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Misuse of objects, caught in builds with FIBERTHREAD_DEBUG_CHECKS: the program ends with a line that says what was wrong. In other
 // builds the calls cost nothing.
 #pragma once

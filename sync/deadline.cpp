@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "fiberthread/deadline.h"
 
 #include "sched/fiber.h"

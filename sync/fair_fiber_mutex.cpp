@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "fiberthread/fair_fiber_mutex.h"
 
 #include "sched/fiber.h"

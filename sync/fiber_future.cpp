@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "fiberthread/fiber_future.h"
 
 #include "sched/chaos.h"

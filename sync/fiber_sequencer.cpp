@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "fiberthread/fiber_sequencer.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "fiberthread/misuse.h"
 
 #include "sync/checks.h"

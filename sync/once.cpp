@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "fiberthread/once.h"
 
 #include "sync/checks.h"

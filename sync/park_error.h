@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A wait in the parking lot as the public interface has it: ends by an error number, and by cancellation.
 #pragma once
 #include <cerrno>

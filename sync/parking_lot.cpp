@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sync/parking_lot.h"
 
 #include "sched/chaos.h"

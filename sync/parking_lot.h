@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Who waits on what: a table of wait queues keyed by address, so that a primitive needs only a word of its own and no
 // memory for its waiters. (The idea is WebKit's ParkingLot.)
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "fiberthread/rw_lock.h"
 
 #include "sync/checks.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // select: all channels of the cases are locked, in the order of their addresses, while it is found out that none of the cases can
 // happen and the waiter is queued for each. Nobody can decide for it before, so there is nothing to take back; and as each
 // channel stays as it is from when a case is queued there (channel_core.h), there is one moment at which none of them could.

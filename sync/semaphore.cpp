@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "fiberthread/semaphore.h"
 
 #include "sync/checks.h"

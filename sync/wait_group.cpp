@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "fiberthread/wait_group.h"
 
 #include "sync/checks.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Blocks: bounds, guards, handles, recycling.
 // alone: sched
 #include "sched/memory/block.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // CancelToken: whom it ends, and when it no longer does.
 #include "fiberthread/cancel_token.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Closing, cancelling and timing out at every point loses no value and no permit and leaks nothing. CHANNEL_OPERATIONS=N: so many calls
 // (`make soak` and builds with SANITIZE=address are for many); half of the threads are kernel threads that are none of ours. Run with
 // FIBERTHREAD_CHAOS, or without: then it switches that on by itself.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Channel: order, hand-over, room, closing, handles, deadlines, cancellation, and that no value is lost, doubled or leaked.
 // alone: sync
 #include "fiberthread/channel.h"

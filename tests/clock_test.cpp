@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Waits until a time of CLOCK_REALTIME, while that clock is set. The clock is one of ours: this program's clock_gettime.
 #include <errno.h>
 #include <linux/filter.h>

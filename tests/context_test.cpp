@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The context switch itself, without a scheduler. Runs on both architectures.
 // alone: sched
 #include "sched/arch/context.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Cords' messages and callbacks: what each sentence about them in fiberthread.h says, for all kinds of users.
 #include "fiberthread/cord.h"
 

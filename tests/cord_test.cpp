@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Cords: what each sentence about them in fiberthread.h says, for users in the cord, in others, in fibers and in kernel threads.
 #include "fiberthread/cord.h"
 

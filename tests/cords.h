@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the tests of cords have in common.
 #pragma once
 #include "fiberthread/cord.h"

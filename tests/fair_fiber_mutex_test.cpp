@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FairFiberMutex: exclusion, strictly in the order of the calls, and tickets that are given up pass the mutex on.
 // alone: sync
 #include "fiberthread/fair_fiber_mutex.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the tests of the fibers' own interface have in common.
 #pragma once
 #include "fiberthread/fiber.h"

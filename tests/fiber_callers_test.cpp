@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Who may call the interface of fibers: main before any fiber, foreign threads, the child of a fork; and all calls at once.
 // tests/programs/quick/fiber_api.sh runs this with one and many workers, under FIBERTHREAD_CHAOS and on NPTL as well.
 #include "fiberthread/fiber.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FiberEvent, which is a FiberSequencer: set, reset, and nobody who waits is forgotten.
 // alone: sync
 #include "fiberthread/fiber_event.h"

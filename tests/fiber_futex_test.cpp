@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FiberFutex: counts are reached, wake-ups arrive once and in order, and the futex may go when a wait has returned.
 // alone: sync
 #include "fiberthread/fiber_futex.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FiberFuture: set once, seen by the one who waits, however he does it; given up in time; gone as soon as it is seen.
 // alone: sync
 #include "fiberthread/fiber_future.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FiberMutex: exclusion, no waiter forgotten or starved, timeouts, and waiters that come from another queue.
 // alone: sync
 #include "fiberthread/fiber_mutex.h"

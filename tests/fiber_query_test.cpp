@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Handles, ids, names and what else is a fiber's own (fiberthread.h, fiber.h): each sentence of the contract.
 // tests/programs/quick/fiber_api.sh runs this with one and many workers, under FIBERTHREAD_CHAOS and on NPTL as well.
 #include "fiberthread/fiber.h"

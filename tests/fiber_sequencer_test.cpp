@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FiberSequencer: counts only grow, whoever waits is woken when his has come, in order, and a wait that is given up is gone.
 // alone: sync
 #include "fiberthread/fiber_sequencer.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Yield, wake-up and sleep (fiberthread.h, fiber.h): each sentence of the contract.
 // tests/programs/quick/fiber_api.sh runs this with one and many workers, under FIBERTHREAD_CHAOS and on NPTL as well.
 #include "fiberthread/fiber.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Fibers for tests. With the whole library they are POSIX threads, as programs have them. -DALONE is for tests that are linked with `sched`,
 // or `sched` and `sync`, and nothing else of the library (build/tests/alone/): there sched's own calls make them.
 #pragma once

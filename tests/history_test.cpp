@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Mutex, Channel and select are linearizable: short histories of fibers and kernel threads that are none, recorded and checked.
 // alone: sync
 #include "fiberthread/channel.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // inject_call(), from the handler of a signal: an interrupted fiber makes a call, goes on as it was, and can be unwound meanwhile.
 #include "sched/preempt.h"
 

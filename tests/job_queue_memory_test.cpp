@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // JobQueue, where there is no memory for its fibers.
 #include "fiberthread/job_queue.h"
 

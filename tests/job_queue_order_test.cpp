@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Which task of a JobQueue begins next, and that tasks may wait for each other.
 #include "fiberthread/job_queue.h"
 

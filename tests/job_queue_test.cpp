@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // JobQueue: what each sentence of job_queue.h says, from fibers and from kernel threads.
 #include "fiberthread/job_queue.h"
 

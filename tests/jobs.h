@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the tests of JobQueue have in common.
 #pragma once
 #include "fiberthread/job_queue.h"

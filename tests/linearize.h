@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Is a recorded history linearizable? That is: could each call have happened at one instant between its begin and its end, so
 // that a sequential object would have given the same results? (Herlihy, Wing, "Linearizability", TOPLAS 1990. The search is
 // Wing's and Gong's, JPDC 1993, with Lowe's memory of what has been tried, CPE 2017.)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The checker of histories says yes to what is linearizable and no to what is not: by hand, and against trying all orders.
 #include "tests/linearize.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // As much of Criterion as our unit tests use: each test in a process of its own, results as TAP on stdout.
 #pragma once
 #include <signal.h>

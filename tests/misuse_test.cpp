@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What -DFIBERTHREAD_DEBUG_CHECKS catches: one line on stderr, and the end by SIGABRT.
 // alone: sync
 #ifndef FIBERTHREAD_DEBUG_CHECKS

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Mutex and ConditionVariable: exclusion, FIFO, no waiter and no notification forgotten, deadlines and cancellation.
 // alone: sync
 #include "fiberthread/mutex.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Nursery: what each sentence of nursery.h says, with owners that are fibers and owners that are kernel threads.
 #include "fiberthread/nursery.h"
 

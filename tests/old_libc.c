@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What this machine's libgcc and libstdc++ want of libc, for releases that have it not yet; see tests/glibc, which compiles this with the
 // headers of such a release.
 #define _GNU_SOURCE

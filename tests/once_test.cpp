@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Once: one call, and nobody goes on before it has returned.
 // alone: sync
 #include "fiberthread/once.h"

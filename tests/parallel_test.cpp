@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // parallel_for, and fork and join: what each sentence of job_queue.h says.
 #include "fiberthread/job_queue.h"
 

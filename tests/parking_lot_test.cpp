@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The table of wait queues: order, moving, giving up, and that nobody is forgotten when all of it happens at once.
 // alone: sync
 #include "sync/parking_lot.h"

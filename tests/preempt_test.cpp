@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Preemption: code that keeps every register busy must not notice it.
 #include "sched/preempt.h"
 

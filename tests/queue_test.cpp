@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The three queues: order, room, and that nothing is lost or doubled while others steal.
 // alone: sched
 #include "sched/queue.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Code that keeps every register of the processor busy, for the tests of preemption.
 #pragma once
 #include <cstdint>

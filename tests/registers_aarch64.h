@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // All registers of AArch64: filled, kept busy, compared. For registers.h.
 #pragma once
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // RwLock: exclusion, phases in FIFO order, nobody forgotten when others give up.
 // alone: sync
 #include "fiberthread/rw_lock.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // park_if, unpark, join, timers, and who runs what.
 // alone: sched
 #include <errno.h>

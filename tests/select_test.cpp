@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // select: which case is chosen, that it is exactly one, waiting, default, deadlines, cancellation, closing.
 // alone: sync
 #include "fiberthread/channel.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Semaphore: permits are neither lost nor doubled, go out in FIFO order, and waits end as they should.
 // alone: sync
 #include "fiberthread/semaphore.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Stops a kernel thread at a chosen instruction of what it runs, so that others can do at each point what they may do there at the worst.
 #pragma once
 #if defined(__x86_64__)

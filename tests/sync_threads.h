@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // For the tests of sync, beside fibers.h: queues, rounds, memory whose end matters.
 #pragma once
 #include <stdio.h>

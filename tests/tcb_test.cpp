@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A TCB and TLS for every fiber: its own, kept over moves, as new after recycling, in the loader's list.
 #include "sched/glibc/tcb.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Unit tests are written for Criterion. Where there is none (AArch64, under an emulator) a runner with the same macros
 // stands in.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The timer wheel: what is due is run, not before, and what was cancelled never.
 // alone: sched
 #include "sched/timer.h"

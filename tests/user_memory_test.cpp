@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What is not there gives an error and no crash, locked or not, and the handler's way back is right.
 #include "shim/user_memory.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // WaitGroup, Latch and Barrier: who waits goes on when all have come, and not before.
 // alone: sync
 #include "fiberthread/wait_group.h"

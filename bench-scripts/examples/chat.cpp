@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A chat server, and a load for it. What it shows: two fibers for each connection that read and write as if they were alone, with a
 // channel between them; and a room that needs no locks, since it lives in a cord, whose callbacks run one after the other.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A concurrent web fetcher: plain blocking sockets, a fiber for each page. What it shows: structured concurrency (a nursery that ends when
 // all of it has, at the first error, or at a time limit: also what is inside a read then ends), a semaphore as the limit of what
 // is done at once, and code that reads as if it were serial.

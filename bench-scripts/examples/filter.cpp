@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // An image filter, cut into jobs. What it shows: a loop over rows that becomes parallel by one call, parallel_for, with parts whose size
 // nobody has to choose; and two stages that run side by side, with parallel_invoke.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Dining philosophers: a program of plain POSIX threads that knows nothing of fibers. What it shows: a deadlock that on NPTL is silence
 // is a report under fiberthread, with each wait, its owner and the cycle; and that with the forks taken in order there is none.
 //

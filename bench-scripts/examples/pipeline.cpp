@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A pipeline: fibers in stages, with channels between them, and a select at its end. What it shows: stages that end by themselves when
 // what feeds them is closed, work that is shared among the receivers of one channel, a select over channels with a time limit, and
 // a nursery that holds all of it.

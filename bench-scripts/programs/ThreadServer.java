@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A thread for each connection: lines are sent back. Prints its port.
 import java.io.*;
 import java.net.*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A thread for each connection: what comes is counted and sent back.
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # http.server's server with a thread for each connection, and kept connections.
 import http.server
 import sys

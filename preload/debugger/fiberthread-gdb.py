@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """gdb commands for programs that run on libfiberthread.so, live ones and cores:
 
     info fibers                         all fibers: who they are, and what they wait for

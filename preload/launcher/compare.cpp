@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // fiberthread compare [-r RUNS] [--] program [argument…]: the program on libc's threads and on fibers, in turn, and a verdict.
 #include <fcntl.h>
 #include <stdio.h>

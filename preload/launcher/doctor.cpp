@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // fiberthread doctor [program]: can this machine, and this program, run on fibers, and what of it will keep kernel threads?
 #include <elf.h>
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // fiberthread dump PID|core: every fiber with its stack.
 #include <getopt.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // fiberthread: runs a program with libfiberthread.so preloaded, or one of the subcommands. What options there are comes from the
 // table of variables (options.def): each sets its variable.
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Between the files of the launcher.
 #pragma once
 #include <string>

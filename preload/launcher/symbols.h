@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Stacks and names of code, by libdw of elfutils, if that is installed: loaded when it is first wanted.
 #pragma once
 #include <map>

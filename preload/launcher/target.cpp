@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "preload/launcher/target.h"
 
 #include <dirent.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A process or a core in which the library runs, seen from outside: its memory, and the fibers in it.
 #pragma once
 #include <stdint.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // fiberthread top PID: a live view of what the fibers of a process do. It only reads the process's memory and stops nothing, so what it
 // shows is of about one moment.
 #include <errno.h>

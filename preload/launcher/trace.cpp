@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // fiberthread trace FILE: makes the file that viewers read of what a process has left in FILE.raw, as it was killed, or ended by _exit()
 // or exec().
 #include <errno.h>

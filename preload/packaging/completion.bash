@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # Completion of fiberthread's options for bash. What there is, fiberthread --table says itself.
 _fiberthread() {
   local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} i name values table

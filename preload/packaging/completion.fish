@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # Completion of fiberthread's options for fish. What there is, fiberthread --table says itself.
 for row in (fiberthread --table 2>/dev/null)
     set -l fields (string split \t -- $row)

@@ -1,4 +1,5 @@
 #compdef fiberthread
+# SPDX-License-Identifier: MIT
 # Completion of fiberthread's options for zsh. What there is, fiberthread --table says itself.
 local -a rows options fields
 rows=("${(@f)$(fiberthread --table 2>/dev/null)}")

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Chooses the processor's folder, and includes two headers of it: its few instructions, and the registers of interrupted code.
 // The declarations below say what these have to supply.
 #pragma once

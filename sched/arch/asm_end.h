@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Ends each file in assembly, by way of the processor's own asm_end.h, which defines FEATURES and LANDING_PADS as its ABI does. The stack
 // need not be executable. Every place that an indirect call or jump reaches has a landing pad (endbr64, bti), so where all of a library
 // has them, the loader may have them enforced. Nothing else is claimed. A switch by hand leaves shadow stacks behind (x86-64: SHSTK,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The context switch: what is saved, and where. The code is in the processor's folder, in context.S and context.cpp.
 #pragma once
 #include <cstddef>

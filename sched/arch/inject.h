@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How interrupted code is made to call a function. For preempt.cpp, whose inject_call() is what others use.
 #pragma once
 #include <ucontext.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/glibc/cancellation.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How libc cancels its threads: what it keeps in their TCBs, and where it makes its own cancellable waits.
 #pragma once
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The form of libc's condition variables, as far as ours keep to it: one word has what the attributes say.
 #pragma once
 #include <pthread.h>

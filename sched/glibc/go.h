@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Whether Go's run-time system is in the process.
 #pragma once
 #include <atomic>

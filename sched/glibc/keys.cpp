@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/glibc/keys.h"
 
 #include <limits.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The values that a thread has under pthread keys.
 //
 // libc keeps them in blocks. The first block is a part of struct pthread, and each other one is allocated when a key of it gets a value.

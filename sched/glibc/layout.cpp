@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/glibc/layout.h"
 
 #include <dlfcn.h>

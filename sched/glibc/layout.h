@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // For this room only: where this libc keeps what fibers need, and how memory is read by that.
 //
 // No offset in libc's structures is typed in. read_descriptors() takes offsets from the descriptors that libc has for debuggers

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/glibc/model.h"
 
 #include <dlfcn.h>

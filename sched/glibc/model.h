@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // For this room only: the experiment on the model thread.
 //
 // libc's real pthread_create makes the model on memory that we know. Before the model runs any other code, it looks for known values in its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The static TLS of loaded modules. When a fiber ends, every module's static TLS is set back to how a new thread finds it.
 //
 // To know the modules takes a look at the loader's list. It is taken again only after a dlopen or dlclose.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // For this room only: what differs from processor to processor: the look of some instructions, and TLS, of which the ELF ABI has two
 // variants.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/glibc/rseq.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The areas of restartable sequences (rseq). The kernel writes there on which CPU a kernel thread is. libc (2.35) registers an area for
 // each of its threads and lets programs look into it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/glibc/self_check.h"
 
 #include <ctype.h>

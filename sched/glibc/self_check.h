@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The start: what is learnt about this libc, and proved, before any fiber exists.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The two signals that libc keeps for itself, by its own names SIGCANCEL and SIGSETXID. It strips both from every mask that a program sets.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/glibc/tcb.h"
 
 #include <dlfcn.h>

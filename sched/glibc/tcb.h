@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A glibc thread control block (TCB: libc's struct pthread) and static TLS for every fiber and worker. README.md tells how their layout is
 // found.
 #pragma once

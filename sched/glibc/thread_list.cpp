@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/glibc/thread_list.h"
 
 #include "sched/glibc/layout.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // libc's list of the threads that have a stack of the program (`_dl_stack_user`), and libc's own lock over it.
 //
 // Every fiber's TCB is in that list, because libc and its loader walk it: a dlopen gives each thread in it the static TLS of a new module.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A memory barrier in every thread, by membarrier(): who enters the scheduler often pays for none (sched/sysmon.cpp).
 #include <time.h>
 

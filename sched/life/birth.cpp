@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A fiber's birth, and how it leaves its stack at the end.
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Running a fiber in place of the caller.
 #include <errno.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How many fibers were made, and how many live.
 //
 // Each worker counts for itself, since one counter for all would be fought over at each birth and each end.

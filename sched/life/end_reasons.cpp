@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Why waits of a fiber shall end: kInterruptEnd is set as long as there is a reason, and it is not held back.
 #include "sched/chaos.h"
 #include "sched/worker.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Records of kernel threads that are none of ours.
 #include <pthread.h>
 #include <string.h>

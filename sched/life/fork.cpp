@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/life/fork.h"
 
 // The linker's names for the section's bounds.

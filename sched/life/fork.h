@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What each part of the library forgets in the child of a fork, and in which order.
 //
 // A part says so beside what it resets:

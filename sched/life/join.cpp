@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/life/join.h"
 
 #include <errno.h>

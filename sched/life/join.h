@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Join: who waits for a fiber's end, and who gives its record back.
 //
 // The protocol (tests/models/join.pml). Under FiberRecord::join_lock change `done`, `joiner`, `detached`, and `valid` once there is a

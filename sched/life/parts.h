@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the files of this room share. Nobody else includes this.
 #pragma once
 #include "sched/worker.h"

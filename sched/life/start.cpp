@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The start of the scheduler, or why threads stay libc's.
 #include <pthread.h>
 

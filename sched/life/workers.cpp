@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Workers' kernel threads: made, bound to one fiber, used again, ended.
 #include <errno.h>
 #include <sched.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/memory/block.h"
 
 #include <sys/mman.h>

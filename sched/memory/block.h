@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Blocks: the memory of fibers. A block is, from high to low address,
 //
 //     | TCB | static TLS | stack, grows down … | guard |

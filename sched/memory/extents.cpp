@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/memory/extents.h"
 
 #include <sys/mman.h>

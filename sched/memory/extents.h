@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How blocks are kept: each chunk of address space has extents, and each extent has 64 blocks. The rest of sched/memory uses this, and so does
 // preload/debug_layout.cpp, which tells debuggers about it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/memory/guard.h"
 
 #include <errno.h>

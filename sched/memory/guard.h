@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The pages of blocks: their guards, how they are mapped, and how their memory goes back.
 #pragma once
 #include <cstddef>

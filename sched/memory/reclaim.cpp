@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/memory/reclaim.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The reaper's thread gives back the memory of free blocks by these.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Deadlocks: finding out that nobody can ever wake anybody, and saying who waits for whom.
 //
 // A program may wait on purpose, for what only it knows of. So the check reports nothing unless it can prove that no fiber

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Says so when all fibers wait for each other for ever.
 #pragma once
 #include "sched/fiber.h"

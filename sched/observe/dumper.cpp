@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/observe/dumper.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Stacks for our own reports: `fiberthread dump` is run on this process by itself. What names stacks needs malloc and the loader, and
 // their locks may be held for ever by those who are to be reported; a process of its own needs nothing of ours.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Probes in the form of SystemTap's USDT, which perf, bpftrace, SystemTap and gdb know: a no-op instruction, and a note in the file
 // that says where it is and where its arguments are. Written out here, as a dozen lines are less than a header that is missing on
 // most machines. `readelf -n libfiberthread.so` lists them; fiberthread(7) says what their arguments are.

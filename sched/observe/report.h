@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The lines that tell of a fiber, and where they go: one form for the deadlock report, the report of a stack overflow, and
 // `fiberthread dump`, in the process or from outside. No libc lock, no memory allocation.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Lines of text made without libc, for messages, statistics and traces: they are written where no libc lock may be taken.
 #pragma once
 #include <cstddef>

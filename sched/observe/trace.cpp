@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/observe/trace.h"
 
 #include <errno.h>

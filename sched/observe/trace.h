@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The trace's records, and the file in which they lie while the program runs: FILE.raw, of chunks.
 //
 // A worker has one chunk, mapped from the file, and writes fixed records into it without a lock, text or system call; what it has

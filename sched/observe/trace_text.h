@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // From the records of a trace to what viewers read (the JSON of chrome://tracing). In the library for processes that end, and in
 // `fiberthread trace` for those that did not come to that.
 #pragma once

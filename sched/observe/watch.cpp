@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/observe/watch.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What somebody wants to see: statistics by reason, a trace, lines about single events, CPU times of fibers.
 //
 // All of it hangs on one word. Where nobody looks, an event costs the test of a word that nobody writes, and at the hottest places

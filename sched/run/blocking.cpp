@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A fiber that sleeps in the kernel, and its slot.
 #include "sched/observe/probe.h"
 #include "sched/run/parts.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What a worker runs next: a quick look at the queues, and the search.
 #include "sched/cord.h"
 #include "sched/observe/probe.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Workers that have nothing to run: who sleeps, who of them watches timers and descriptors, and who is woken for new work.
 #include <errno.h>
 

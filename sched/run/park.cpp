@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Waiting and waking, as sched/fiber.h promises them.
 #include <errno.h>
 #include <time.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the files of this room share: whoever runs fibers, and whoever looks for them. Nobody else includes this.
 //
 // `idle_lock` protects what slots.cpp and idle.cpp say of it. Functions marked "idle lock" are called with it held.

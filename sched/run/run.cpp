@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Who runs what: where a runnable fiber is put, and how one fiber gives way to the next.
 #include "sched/accounting.h"
 #include "sched/cord.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Slots: the right to schedule. Which there are, which are free, what waits in them.
 #include <sys/mman.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Cords as programs see them: the scheduler fiber, callbacks, messages. Who runs when is up to sched/cord.h.
 #include <errno.h>
 #include <stdlib.h>

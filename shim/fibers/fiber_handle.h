@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What a handle of a fiber is, for the files that have the C interface (sync/include/fiberthread/fiberthread.h).
 //
 // A handle is the address of the fiber's record, whose bits that are always the same have part of the record's serial number in them.

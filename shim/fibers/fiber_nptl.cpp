@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Fibers where threads are libc's.
 #include "shim/fibers/fiber_handle.h"
 

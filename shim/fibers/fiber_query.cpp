@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What is known of fibers by their handles: ids, names, all of them, their threads; and their local values.
 #include <string.h>
 #include <sys/prctl.h>

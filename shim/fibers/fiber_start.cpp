@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How fibers are made, and what begins them: spawn, new, start, call, discard.
 #include <string.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Fibers that wait: yield, wakeup, sleep, cancel, join.
 #include "sched/cord.h"
 #include "sched/life/join.h"

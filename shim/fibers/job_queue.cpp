@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "shim/fibers/job_queue_inside.h"
 
 #include <errno.h>

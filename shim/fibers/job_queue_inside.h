@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What a JobQueue consists of: its tasks, and its ring of fibers.
 #pragma once
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The two shapes that most parallel code has, over a JobQueue: parallel_for, and fork and join.
 #include <new>
 

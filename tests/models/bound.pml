@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Bound fibers: a fiber that gets a worker of its own while others wake it and run it is never run twice at once, is never in a queue
 // and handed to its worker at once, and is not forgotten; its worker ends with it, and one that comes too late ends too.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Channel: every value whose send succeeded is received once, in the order of its sender, or is left in a channel without receivers; nobody
 // waits for ever; close with sends in flight loses nothing.
 //

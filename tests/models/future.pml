@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FiberFuture: who waits, subscribes or waits for several learns that one is set, exactly once, and nothing is touched that may be gone.
 //
 // Mirrors FiberFuture of sync/: set(), wait_for_set() with wait_until_over(), waitForMultiple(), subscribe(), unsubscribe(). Two futures,

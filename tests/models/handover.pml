@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Hand-over of slots: a slot is never used by two workers at once, and never lost.
 //
 // Mirrors Entry, Entry::settle(), suspend(), arrive(), prepare_run(), take_free_slot(), go_idle() and Blocking of sched/run/

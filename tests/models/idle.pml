@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Idleness: while work is queued, somebody is on the way to it.
 //
 // Mirrors enqueue_woken(), enqueue_local(), wake_if_needed(), stop_searching(), go_idle(), find(), pick(), steal(),

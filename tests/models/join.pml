@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Join, detach and the end of a thread: its block goes back exactly once, by whoever comes last, and no join waits for ever.
 //
 // Mirrors sched/life/join.cpp and post_exit() of birth.cpp beside it, and of shim/thread.cpp thread_exit_raw(), join() and

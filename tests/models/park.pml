@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parking: no wake-up is lost, no fiber is queued twice, run twice at once, or run while it is still on its stack.
 //
 // Mirrors park_if() with its timer, suspend(), post_park(), post_yield(), prepare_run(), unpark() and interrupt() of sched/,

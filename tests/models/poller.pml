@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The poller: what epoll has for a fiber that waits, somebody looks at, however late; and a watcher that is called gets up.
 //
 // Mirrors go_idle(), find(), get_up(), poll_get_watcher() and poll_wake_again() of sched/run/, the end of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // select: exactly one case of each happens, both sides of a channel agree about it, nobody waits while another waits for just that, and
 // nobody is touched who has gone.
 //

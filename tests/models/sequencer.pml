@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FiberSequencer: whoever waits is woken when his count has come, or told that he gave up, exactly once; nothing is touched that may be
 // gone; and of FairFiberMutex, that it has one owner and goes on.
 //

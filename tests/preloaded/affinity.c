@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Policies, affinity, nice values and tids: each thread has its own, and inherits its maker's.
 #define _GNU_SOURCE
 #include <assert.h>

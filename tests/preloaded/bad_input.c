@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What a program may get wrong: POSIX's errors, never a crash. And too little memory or address space.
 #define _GNU_SOURCE
 #include <assert.h>

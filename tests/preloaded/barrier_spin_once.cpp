@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Barriers, spin locks and pthread_once: load, sharing, freed at once; initialisers that throw, are cancelled, nest, or are
 // running when another thread forks.
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Calls that wait in the kernel, for what is no descriptor or not one that can be polled: with what they wait for there before or
 // coming later, interrupted, cancelled, and with a time.
 #include "waiting.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Threads with kernel threads of their own: forked beside, changed from elsewhere, made by any thread, by hundreds.
 #define _GNU_SOURCE
 #include <assert.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // C11 threads, and the calls that let time pass: never early, ended by signals with the rest of the time.
 #define _GNU_SOURCE
 #include <assert.h>

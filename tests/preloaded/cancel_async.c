@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Asynchronous cancellation, which stops a thread at any instruction; and cleanup handlers in C.
 #define _GNU_SOURCE
 #include <assert.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Cancellation of a thread that the library has not made and does not know yet: disabled, or asked for, before that thread waits.
 #include <pthread.h>
 #include <semaphore.h>

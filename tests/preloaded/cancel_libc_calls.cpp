@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Cancellation of threads that wait in system calls of libc's own: at any moment of the call, while it ends by itself, from and in
 // handlers, and of threads that libc has made.
 // Above 500 lines, because its parts share one table of calls.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Every cancellation point of POSIX that libc has: cancelled before the call, while it waits, and (disabled) after it.
 // Above 500 lines, because one table has all cancellation points.
 // libs: -lrt

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What a thread's end does, case by case: when a request acts, what runs in which order, what join gets.
 // Above 500 lines, because all cases tell what ran by the same objects, handlers and keys.
 #include <assert.h>

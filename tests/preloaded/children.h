@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the programs about processes have in common: children, and parts that each run in a process of their own.
 #pragma once
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A timer signals the thread that it names, and a thread keeps its name, wherever threads run.
 #define _GNU_SOURCE
 #include <assert.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Condition variables: both clocks, broadcast, a bounded queue under load, destruction after a broadcast, signals against
 // cancellation, other kinds of mutexes, sharing.
 #define _GNU_SOURCE

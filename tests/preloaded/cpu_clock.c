@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A thread's CPU clock is its own: it never runs backwards wherever the thread runs, stands still while it waits, and all of them
 // together show no more than the process has used.
 #define _GNU_SOURCE

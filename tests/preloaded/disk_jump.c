@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Who is unwound out of a call for a disk (a handler that jumps, asynchronous cancellation) leaves nothing behind: neither a place in a
 // queue on a stack that is gone, nor a turn that others wait for.
 #define _GNU_SOURCE

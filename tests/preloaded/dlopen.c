@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Libraries loaded while threads exist: their thread-local variables have their values in threads born before and after, by
 // both models of access, in constructors too. A library is searched where its caller says.
 // libs: -Wl,--enable-new-dtags -Wl,-rpath,$ORIGIN/private

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Functions of threads that are looked up instead of linked are the same ones, whoever asks for them and however: threads made by them,
 // objects used by them and by name at once, errors of the look-up.
 // libs: -ldl

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One line for each case: the function, the state or argument, and the result by name. The cases run on main before a thread was
 // made, on main, on a thread, and on one that is detached; all must answer alike, on NPTL and on fibers.
 #define _GNU_SOURCE

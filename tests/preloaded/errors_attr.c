@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Attributes of threads: every setter with values good and bad, what the getters say afterwards, and what pthread_create makes of
 // them; the default attributes; the attributes of a running thread.
 #include "errors.h"

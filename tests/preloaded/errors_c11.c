@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // C11's threads: results are its own names.
 #include "errors.h"
 

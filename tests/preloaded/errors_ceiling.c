@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Mutexes with a ceiling: locking raises the caller, and refuses those above.
 #include "errors.h"
 

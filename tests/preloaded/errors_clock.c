@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Clocks by every number, those of single threads among them; timers for them; RUSAGE_THREAD.
 #include "errors.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Condition variables: mutexes that must not be given up, times, clocks, attributes.
 #include "errors.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What lack of memory gives: malloc, which is the program's own here, fails at the wrong time.
 #include "errors.h"
 

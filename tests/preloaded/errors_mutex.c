@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Mutexes of every type, protocol, robustness and sharing, in every state.
 #include "errors.h"
 

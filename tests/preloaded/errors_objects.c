@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Barriers, spin locks, pthread_once, and semaphores with and without names.
 #include "errors.h"
 

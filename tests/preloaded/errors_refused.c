@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Errors that a kernel gives only when it is short of something: a filter of system calls says them instead.
 #include "errors.h"
 

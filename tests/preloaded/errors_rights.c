@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What lack of rights and of room gives: each in a child that is another user's, or has little, from wherever the cases run.
 #include "errors.h"
 #include "old_libc.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Read-write locks of every kind, in every state.
 #include "errors.h"
 

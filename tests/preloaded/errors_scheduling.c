@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Policies, priorities, affinity, by handle and by tid. Each pass is a process of its own, for what it
 // leaves behind.
 #include "errors.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Signals: every call that sets, masks, sends and waits for them.
 #include "errors.h"
 #include "old_libc.h"

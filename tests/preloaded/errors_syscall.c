@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Kernel calls by number, as far as they are about one thread: what they say and what they refuse.
 #include "errors.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Threads: creation, joining in every state, detaching, cancellation, signals, names, keys.
 #include "errors.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // expect: preloaded only
 // pthread_exit() in a signal's handler, wherever that finds a wait with cleanup handlers: on its way to sleep, asleep, woken at the same
 // time, or waiting for the mutex again. Cleanup handlers always have the mutex, whether cancellation is enabled or not, and nobody

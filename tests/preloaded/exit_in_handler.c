@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // pthread_exit() in the handler of a signal that interrupts a wait, as programs do that have to do without pthread_cancel(): cleanup handlers
 // and destructors run, what was waited for stays usable, and others who wait for it are not forgotten.
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How processes end while threads run, wait and hold locks; what runs in which order.
 #include <assert.h>
 #include <errno.h>

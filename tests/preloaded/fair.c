@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Shares of the CPU: equal threads get equal ones, a setter gets to run among spinners, short threads beside a hog, the oldest beside joiners.
 // args: 1
 #define _GNU_SOURCE

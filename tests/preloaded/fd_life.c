@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The life of descriptors under threads that wait for them: numbers that are reused at once, both ends closed in any order,
 // shutdown, dup2, fork, descriptors that programs close without knowing them, high numbers.
 // args: 40

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The table of descriptors while threads wait: numbers closed and replaced, passed on, inherited by fork and exec; programs that
 // close what they do not know; limits; thousands at once.
 #include "waiting.h"

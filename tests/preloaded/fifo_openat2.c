@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // openat2() of a FIFO waits for the other end, and only the caller waits: by libc's function (2.43), or by syscall() where there is none.
 // libc's is a cancellation point.
 #include <assert.h>

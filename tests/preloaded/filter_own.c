@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A filter that knows what libc needs for all of this, and traps whatever else: its handler is called for what the program asked for, whose
 // results it makes up, and for nothing else. Installed before the first thread, or while there are some; threads that block all signals; and
 // where SIGSYS has no handler.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A seccomp filter, installed while there are threads, that answers reads and writes without waiting (preadv2, pwritev2) by SIGSYS, and
 // clone() with other flags than libc's, as sandboxes do. Its handler writes a line for each call that the program has made: none; and a
 // call that it did make gets there.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the programs about libc's helper threads have in common.
 #pragma once
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How libc's helper threads for timers end: by pthread_exit, and cancelled by themselves and by others.
 // libs: -lrt
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Threads that are not made by pthread_create: libc's helpers for timers, asynchronous I/O, name look-up and message
 // queues, and raw clones. They use what threads use.
 // libs: -lrt -lanl

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Forks while a thread that was preempted inside malloc has its lock, and the CPUs are with threads that are born and end: fork
 // waits for that lock, so what those threads need must not wait for fork. The child uses all of it.
 #define _GNU_SOURCE

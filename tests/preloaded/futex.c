@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Each wake that was counted ended one wait: plain and with bit sets, with deadlines on either clock, while words change.
 #define _GNU_SOURCE
 #include <assert.h>

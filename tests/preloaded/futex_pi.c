@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FUTEX_LOCK_PI and its kin by syscall(), as a lock of the program's own uses them: exclusion, what each call answers, owners that die.
 #define _GNU_SOURCE
 #include <assert.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // syscall(): futexes as Rust and libstdc++ use them, tids, and calls that concern one thread only.
 #define _GNU_SOURCE
 #include <assert.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The set*id family changes every kernel thread: whoever asks, and whatever the others do meanwhile.
 #define _GNU_SOURCE
 #include <assert.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How connections begin, calls for several messages, opening of FIFOs, and what these and the others say of bad arguments.
 #include "waiting.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What is easily lost where calls are tried first and wait elsewhere: SIGPIPE that is blocked, terminals whose read() ends by itself,
 // errors behind a partial transfer, flags set by number; and processes made while others wait.
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FIFOs that are opened as streams, and popen, with everything that may end their waits.
 #include "waiting.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // libc's streams over pipes, FIFOs, sockets and terminals, whose reads and writes nothing intercepts, with everything that may end
 // their waits.
 #include "waiting.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Who waits for a descriptor costs no kernel thread: 300 threads in each of the calls that servers wait in.
 #include "waiting.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Every call that reads or writes a descriptor, on every kind of descriptor, with everything that may end its wait.
 // Above 500 lines, because each of its tables is crossed with the others.
 #include "waiting.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Where a thread keeps values of many keys libc allocates memory for it, which goes back after its end.
 #include <assert.h>
 #include <malloc.h>

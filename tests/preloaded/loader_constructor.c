@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The process's first threads are made while the loader's lock is held: by what dlopen() and dlclose() run. It waits for them, and they
 // make calls of all kinds for the first time.
 #define _GNU_SOURCE

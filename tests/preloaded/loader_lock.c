@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // No thread takes the loader's lock but in calls that do so with NPTL too: if the program forks meanwhile, it stays locked in the child.
 #define _GNU_SOURCE
 #include <dlfcn.h>

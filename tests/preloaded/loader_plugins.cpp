@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Libraries that come and go while there are threads, programs linked as of old, and children that the library cannot serve.
 #include <assert.h>
 #include <dlfcn.h>

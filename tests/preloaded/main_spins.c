@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The main thread spins for what others do, on as few workers as there are.
 #include <pthread.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // expect: preloaded only
 // Very many threads blocked at once: what each costs in memory, page tables included, and that all of it comes back after
 // they end; also when they are made so slowly that workers who prepare memory for the next ones could get far ahead.

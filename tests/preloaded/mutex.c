@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Mutexes of all kinds, timed waits, robustness, and mutual exclusion under load.
 #define _GNU_SOURCE
 #include <assert.h>

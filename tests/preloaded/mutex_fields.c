@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What debuggers and programs read in a pthread_mutex_t: how often it is locked, by whom, and what kind it is. Where a mutex needs
 // the kernel (inheritance), the owner is the kernel's thread, and not told here.
 #define _GNU_SOURCE

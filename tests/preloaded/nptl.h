@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What a release of libc does wrongly is not asked of it when its own threads run a test. Of the library it is, with the same output.
 #pragma once
 #include <assert.h>

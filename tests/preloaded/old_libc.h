@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What glibc 2.34 lacks: there it is the system call, as programs for 2.34 must do it.
 #include <signal.h>
 #include <sys/epoll.h>

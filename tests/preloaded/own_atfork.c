@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A program whose own __register_atfork() collects what libraries give to pthread_atfork(), to run it around a clone() of its own, as
 // Firefox does. And who the child of a clone() is, also before there were threads, and after it has left by a jump.
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What few programs ask for: signals for signalfd, the base of GS, rights to ports, stopping, a thread's id where a process's is meant,
 // children by clone().
 // libs: -lrt

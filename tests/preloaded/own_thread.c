@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the kernel keeps for each thread by itself stays that thread's: file-system ids, a working directory unshared, flags of
 // prctl, ids by number. Threads made by such a thread inherit it, others do not have it.
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Priority inheritance and protection: what the kernel makes of the owner's priority, as far as the user may have real-time
 // threads; what the calls answer; chains, timeouts, condition variables and load.
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // poll() after a read that found nothing, as servers do before they wait for the next request: whatever is, or becomes, ready is told,
 // also where the read looked elsewhere, or at another file of that number. A wait whose event is lost would never end (with a timeout
 // it would, and ask the kernel once more).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Programs that build on epoll: many threads on one, level and edge triggered, one in another, changes under who waits, and what
 // comes at the same time as a timeout. Nothing may be lost, nobody be left asleep.
 #include "waiting.h"

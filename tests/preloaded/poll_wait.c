@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Calls that wait until descriptors are ready: each on every kind of descriptor, mixed ones, masks, timeouts, epoll in epoll.
 #include "waiting.h"
 #include "old_libc.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Fibers preempted about every 100 µs, in the middle of whatever they do: their results must be the same, in libc, with its
 // locks held, in callbacks of libc that wait themselves, in unwinding, in signal handlers, with odd states of the floating
 // point unit, on small stacks too. Arguments: [case [milliseconds]], for soaking one alone.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // vfork, posix_spawn and exec from threads, what their children have of them, and a process with other ids.
 #include <errno.h>
 #include <fcntl.h>

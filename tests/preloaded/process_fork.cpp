@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // fork from threads, while others run, hold locks and allocate.
 #include <errno.h>
 #include <pthread.h>

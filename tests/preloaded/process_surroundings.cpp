@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Where a process may have to live: an empty root, no /proc, filters on system calls, few kernel threads, little address
 // space, stacks of its own making. Each in a child.
 #include <assert.h>

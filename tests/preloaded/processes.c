@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Processes from threads: fork and threads in the child, system, popen, posix_spawn, vfork, exec; how a process ends.
 #define _GNU_SOURCE
 #include <assert.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Queues of System V and of POSIX for tests of calls that wait for them: one that is empty, and one that is full.
 #pragma once
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The state that libc (2.41) keeps for each thread that asks for random numbers: no two threads have one and the same, not even in
 // the child of a fork, and who ends gives it back. Where libc has none the test finds none, and says the same.
 #define _GNU_SOURCE

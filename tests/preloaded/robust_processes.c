@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Robust mutexes whose owner's process is killed, exits or execs, or whose owner ends in all the ways there are; waiters at that
 // time, many mutexes at once, and a condition variable between processes that goes with one.
 #define _GNU_SOURCE

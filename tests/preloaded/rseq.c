@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // expect: preloaded only
 // The kernel's notes on where a thread runs (rseq) are of no use to fibers, which move: in each thread's area it says that nothing is
 // registered, and nobody writes there.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A kernel without rseq, as a filter that answers ENOSYS makes of any: libc ends a process whose thread cannot register where the
 // thread that made it seems registered. Threads of main, of the child of a fork in a thread, of its child, and so on; in each, libc
 // says that nothing is registered.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Read-write locks of each kind: exclusion under load, errors, timeouts, no reader left behind a writer that gave up,
 // who goes first, sharing.
 #define _GNU_SOURCE

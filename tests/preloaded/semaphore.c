@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Semaphores: under load, in handlers and against them, before there is any thread, named and shared between processes,
 // and gone as soon as a wait has returned.
 #define _GNU_SOURCE

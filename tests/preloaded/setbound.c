@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A thread made with fiberthread_attr_setbound() has a kernel thread of its own, on which no other ever runs.
 #define _GNU_SOURCE
 #include <assert.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // expect: preloaded only
 // Threads of a process that has shadow stacks stay libc's, and one line says so. The kernel's word for it is another process's here: a
 // filter asks that one, which answers as a kernel with shadow stacks on does.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Mutexes in libc's own form, and robust ones: what each call answers, for each kind; and mutual exclusion of many threads in
 // two processes.
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Process-shared condition variables, semaphores, barriers and read-write locks: what each call answers, timeouts, signals,
 // cancellation, and threads of two processes.
 #define _GNU_SOURCE

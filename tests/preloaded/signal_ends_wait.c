@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A signal for the process that comes just when main, which is to get it, goes to sleep: its handler ends that wait all the same. Sent by
 // another process at all times of the way there.
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Signals: to threads and to the process, faults, sigwait, masks, timers; cancellation wherever a thread may be.
 #define _GNU_SOURCE
 #include <assert.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Signals to the process while threads that would take them end all the time: each reaches one that lives, at once, even if that is
 // asleep.
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // libs: -lm
 // Handlers that wait and move: every register of the interrupted code comes back; contexts are edited; handlers are left by
 // jumps, by pthread_exit and by cancellation; what their flags say holds.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What becomes ignored is pending no more, blocked or not, however it was sent; and what is ignored by default likewise.
 #include <pthread.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What is sent to the process goes to main while it is in sigwait, though others have it unblocked; and to those before and after.
 #define _GNU_SOURCE
 #include <errno.h>

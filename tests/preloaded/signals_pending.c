@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // sigpending() shows what was sent and is blocked, and nothing else: not that others are sent the same signal meanwhile.
 #define _GNU_SOURCE
 #include <assert.h>

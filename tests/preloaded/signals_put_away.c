@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What was sent while there was a handler has run it when its end is seen, and nothing of it comes later: the handler is put away at once, and
 // the default action would end the process. Signals to threads that compute, sleep, read or wait; timers for a thread; and a second
 // signal that comes while the handler runs which ends pause().

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Which waiting calls a signal ends: without SA_RESTART all, with it those that signal(7) names, among them sockets' with a timeout.
 // libs: -lrt
 #define _GNU_SOURCE

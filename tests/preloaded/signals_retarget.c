@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A signal for the process does not stay with a thread that has let it in for a moment and blocks it again: who has it unblocked, or
 // waits for it, gets it.
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Once a program has a signalfd, what it blocks and others send to its threads still ends their sigwait(), with or without a kernel
 // thread of their own.
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The alternate stack: whose it is, what handlers see of it, stack overflows that a handler survives.
 #define _GNU_SOURCE
 #include <assert.h>

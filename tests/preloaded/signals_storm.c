@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A storm of signals on threads that do everything else: what POSIX calls async-signal-safe is called from handlers wherever
 // they interrupt, handlers wait as a collector's do, and nothing is lost.
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // C++ exceptions out of handlers, of faults and of signals that were sent, on several threads; handlers that waited before.
 #if !defined(__clang__)
 #pragma GCC optimize("non-call-exceptions")

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Who gets a signal, and when: parked threads are interrupted, restarted, or wait for it; what is pending, in which order, with
 // which values; timers; the calls of old.
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A thread that comes back from a long system call while all others sleep in the kernel can still sleep for a short time.
 #include <assert.h>
 #include <poll.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // syscall() answers as the kernel does where a caller is wrong, and does to one thread what it says.
 #define _GNU_SOURCE
 #include <assert.h>

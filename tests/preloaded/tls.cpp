@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Thread-local variables of a recycled thread are as new, destructors run, errno, h_errno, dlerror() and locale are reset; and each
 // thread's stack is as pthread_getattr_np says.
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A read gives way to others before it waits, once in a while; a handler that runs then may fork, and the child's read still gets its data.
 #include <pthread.h>
 #include <sched.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the tests of calls that wait for descriptors share: descriptors of every kind, a thread that waits and what may
 // happen to it meanwhile, and cases that run side by side and print one line each, in their order.
 //

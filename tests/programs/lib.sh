@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # Shared by the program tests. LIBRARY is the library, TMP a fresh directory.
 set -u
 fail() {

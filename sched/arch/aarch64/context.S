@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The context switch on AArch64.
 //
 // A context that is off its CPU is this frame on its own stack; Context::sp points at its low end. saved_frame.h has it

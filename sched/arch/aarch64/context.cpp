@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/arch/context.h"
 
 #include "sched/syscall.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "sched/arch/inject.h"
 
 #include <csignal>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The registers of the code that a signal has interrupted.
 #pragma once
 #include <ucontext.h>

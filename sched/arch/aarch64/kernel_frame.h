@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the AArch64 kernel saves of interrupted code, and where: for code that continues from a copy of it.
 //
 // Registers that do not fit into the ucontext proper are records behind it, each with its size. Records for which there is no

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The frame that context.S saves, and the way into a switch. Part of sched/arch/context.h.
 #pragma once
 

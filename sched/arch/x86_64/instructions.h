@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What is a few instructions.
 #pragma once
 #include <cstdint>

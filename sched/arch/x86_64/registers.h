@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How programs that look from outside see the registers: `fiberthread dump` and debuggers.
 #pragma once
 #include <elf.h>

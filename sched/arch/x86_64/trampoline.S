@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Where an interrupted fiber goes on when the signal handler has injected a call (inject.cpp). The handler left two
 // words below the red zone; all registers are still those of the interrupted code. What is on the stack then:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // CancelToken: ends the waits of all fibers that use it, by one call. The man page is CancelToken(3).
 //
 //     CancelToken stop;                    // or CancelToken stop(&parent): cancelled with its parent, and by itself

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Channel: values from any number of senders to any number of receivers; and select, over several channels at once.
 //
 //     auto [tx, rx] = fiberthread::Channel<int>::make(16);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Cord: a kernel thread with fibers of its own, which run one at a time and need no locks among each other. The C++ form of the part of
 // fiberthread.h that is about cords, where the contract of each call stands. The man page is Cord(3).
 //

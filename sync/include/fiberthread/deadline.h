@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The times of waits: nanoseconds on CLOCK_MONOTONIC.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FairFiberMutex: a mutex that is passed on strictly in the order in which it was asked for, also without waiting.
 //
 // Cost: uncontended lock + unlock is two compare-and-swaps. When somebody waits, unlock() gives it to the first, so each hand-over is a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Fiber: a thread of its own stack that costs what a function call costs with some friends. The C++ form of fiberthread.h, where
 // the contract of each call stands. The man page is Fiber(3).
 //

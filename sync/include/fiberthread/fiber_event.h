@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FiberEvent: set or not, until it is changed (manual reset). A wait that has begun before a set() ends, even if a reset() follows
 // at once. Cost: as FiberSequencer, of whose count it is the lowest bit.
 #pragma once

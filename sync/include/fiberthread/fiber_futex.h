@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FiberFutex: a counter to wait on. Cost: post() without waiters is one CAS, wait() for a count that has come one load.
 // Wakes in the order of arrival, all at once. Zero-filled memory is a futex at 0.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FiberFuture: one result, set by one side and waited for by the other.
 //
 // Cost: set() is one compare-and-swap, and an unpark if somebody waits; waiting for what has been set one load; else one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FiberMutex: an unfair mutex in one word.
 //
 // Cost: uncontended lock + unlock is two CASes; a contended hand-over one park and one unpark. Fairness: who comes by

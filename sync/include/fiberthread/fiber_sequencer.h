@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // FiberSequencer: a counter that only grows, and waits until it has reached a number, which can be given up.
 //
 // Cost: increment() without waiters is one compare-and-swap, waiting for what has been reached one load. Else whoever comes puts what

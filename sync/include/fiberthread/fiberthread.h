@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The C interface of fibers. The man page is libfiberthread(3).
  *
  * A fiber is a thread: what pthread_create makes and what is made here are the same, and each call below takes either. So a fiber

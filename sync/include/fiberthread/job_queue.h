@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // JobQueue: many small jobs on few fibers, with their results; and the two shapes that most parallel code has, parallel_for and
 // invoke, over it. For code that is to be cut into jobs.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What programs compiled with -DFIBERTHREAD_DEBUG_CHECKS have caught in these headers: objects destroyed while somebody waits, and
 // waits on what has been destroyed. The library itself need not be built with it.
 #pragma once

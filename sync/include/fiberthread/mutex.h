@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Mutex, which hands itself over in the order of arrival, and ConditionVariable, which goes with it.
 //
 // Cost: uncontended lock + unlock is two compare-and-swaps; a contended hand-over one park and one unpark. Fairness: strictly FIFO: who

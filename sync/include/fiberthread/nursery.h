@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Nursery: structured concurrency. The fibers that are spawned in a nursery, its children, end before it does, and the first error of one
 // ends the others.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Once: a function that is called once, whoever comes first; the others wait until it has returned.
 #pragma once
 #include <atomic>

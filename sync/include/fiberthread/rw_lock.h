@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // RwLock: many readers or one writer.
 //
 // Cost: uncontended lock and unlock are one compare-and-swap each. Fairness: FIFO by phases: once somebody waits, all who come wait behind

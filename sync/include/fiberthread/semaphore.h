@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Semaphore: a number of permits.
 //
 // Cost: acquire and release without waiting are one compare-and-swap each. Fairness: FIFO: permits that are released while somebody

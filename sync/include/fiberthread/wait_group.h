@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // WaitGroup, Latch and Barrier: waiting until others have come so far.
 #pragma once
 #include <atomic>

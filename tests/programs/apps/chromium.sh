@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # A browser in its own sandbox (namespaces, and filters that trap what they do not know): the same page on NPTL and on fibers, and the
 # processes that show it, under their filters, have fibers.
 # packages: chromium chromium-sandbox fonts-dejavu-core procps

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: openjdk-17-jdk-headless|default-jdk-headless
 . "$(dirname "$0")/../lib.sh"
 need javac

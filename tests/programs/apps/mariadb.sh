@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: procps mariadb-server mariadb-client
 . "$(dirname "$0")/../lib.sh"
 need mariadbd

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: procps memcached python3
 . "$(dirname "$0")/../lib.sh"
 need memcached

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: procps nginx-light apache2-utils curl
 . "$(dirname "$0")/../lib.sh"
 need nginx

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc
 . "$(dirname "$0")/../lib.sh"
 cat >"$TMP/omp.c" <<'C'

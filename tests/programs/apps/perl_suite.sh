@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # Perl's own tests of threads, shared variables, queues and semaphores: each test's verdict as on NPTL.
 # packages: perl
 . "$(dirname "$0")/../lib.sh"

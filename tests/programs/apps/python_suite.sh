@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # Python's own tests of threads, signals, processes and sockets: the same verdict of each test as on NPTL. ROUNDS (1) times all of
 # them, those of threads and signals at least TIMES (3).
 # packages: python3 libpython3.14-testsuite|libpython3.13-testsuite|libpython3.11-testsuite

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: procps redis-server redis-tools
 # Its I/O threads spin: on two workers they only get on because fibers are preempted.
 . "$(dirname "$0")/../lib.sh"

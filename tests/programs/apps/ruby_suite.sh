@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # Ruby's own tests of threads, queues, condition variables, monitors, signals and processes: each test's verdict as on NPTL.
 # packages: ruby ruby-dev
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: g++ make
 # What a build can set: DEBUG=1, and DEFINES with other defaults. Each is built, and does what it says.
 . "$(dirname "$0")/../lib.sh"

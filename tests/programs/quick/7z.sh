@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: p7zip-full|7zip
 . "$(dirname "$0")/../lib.sh"
 need 7z

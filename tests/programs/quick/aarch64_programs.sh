@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # Debian's programs for AArch64, preloaded under the emulator: the same bytes, lines and status as on NPTL under the same emulator.
 # They are those of this machine's release, fetched once into $BUILD/aarch64/root; without a network or the emulator they are skipped.
 # packages: python3

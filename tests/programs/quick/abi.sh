@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 # packages: python3 g++
 # What programs have compiled into themselves from the public headers is what tests/abi.txt says: size and alignment of each class and struct, the
 # place of each member, and the values of constants. Compiled for this processor, and for AArch64 where its compiler is; in a few modes.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # Other allocators, preloaded before us and after us: threads that end, are cancelled, fork and exec behave as with the same
 # allocator on NPTL.
 # packages: libjemalloc2 libtcmalloc-minimal4|libtcmalloc-minimal4t64

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc
 # 100,000 threads blocked at once, at default limits, in a program that knows nothing of it.
 . "$(dirname "$0")/../lib.sh"

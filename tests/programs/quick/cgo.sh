@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # Go's runtime, which makes system calls by itself and has signal stacks of its own, with C code on its threads: such a program's
 # threads are left to NPTL. A program that loads a library of Go's later: each thread gets a kernel thread of its own. Where there is Go.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: clang
 # Threads run on the library as Clang makes it, too, and so does its launcher. `make test` builds it; `make compilers` builds all by each compiler.
 . "$(dirname "$0")/../lib.sh"

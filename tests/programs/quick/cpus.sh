@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc util-linux
 # As many slots as CPUs that the process may use: by its affinity mask, and by the quota of its cgroup or one above.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: g++
 # What the C++ library makes of threads: futures, stop tokens, latches, barriers, semaphores, atomic waits, locks, call_once
 # and statics that throw first, thread_local destructors, exceptions across waits, an exit with threads of every kind.

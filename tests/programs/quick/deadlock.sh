@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc libdw1|libdw1t64
 # Deadlocks are reported: once, with each fiber's wait and the cycle, and without a wake-up afterwards. Programs that wait
 # for anything else than their own threads are left in peace.

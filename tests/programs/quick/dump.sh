@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc libdw1|libdw1t64
 # `fiberthread dump` shows all fibers of a process and of its core: where they wait, for what, and who has it.
 . "$(dirname "$0")/../lib.sh"

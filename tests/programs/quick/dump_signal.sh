@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc libdw1|libdw1t64
 # FIBERTHREAD_DUMP_SIGNAL: on that signal all fibers are shown, with or without a handler of the program's, before and after its first
 # thread; a program that ignores or blocks it is left alone.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc
 # SIGTERM, SIGINT and SIGKILL end a process whose threads are all parked.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: coreutils
 # The examples in bench-scripts do what they say, on 1, 2 and 16 workers.
 . "$(dirname "$0")/../lib.sh"

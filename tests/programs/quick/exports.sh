@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: binutils
 # The library exports what tests/exports.txt lists and nothing else, needs only libc and the loader, and initializes nothing as it is loaded.
 set -u

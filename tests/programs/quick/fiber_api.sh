@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # The tests of the fibers' own interface on other numbers of workers, under chaos, and where threads are NPTL's.
 . "$(dirname "$0")/../lib.sh"
 for how in WORKERS=1 WORKERS=16 NPTL=1 SELFCHECK=fail "CHAOS=1 FIBERTHREAD_WORKERS=1" "CHAOS=2 FIBERTHREAD_WORKERS=2" "CHAOS=3 FIBERTHREAD_WORKERS=16"; do

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc gdb
 # gdb with our script shows all fibers, on a live process and on a core, in C, C++ and Rust; without it, the threads that run them.
 . "$(dirname "$0")/../lib.sh"

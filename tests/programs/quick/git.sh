@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: git
 . "$(dirname "$0")/../lib.sh"
 need git

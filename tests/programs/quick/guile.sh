@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: guile-3.0
 # A collector that stops threads by signals: its handlers wait in sigsuspend.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: clang cmake gdb libc++-dev pkg-config
 # What `make install` puts there: each public header by itself and all together, in both languages, under both compilers, with both C++
 # libraries; a C program built by pkg-config and a C++ one by CMake run on it; the library is loaded once where a program is linked with it

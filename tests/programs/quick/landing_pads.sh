@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: binutils
 # Each object of the library says that it has landing pads wherever an indirect jump may come, IBT on x86-64 and BTI on AArch64, and so does the
 # library, if the compiler's own parts of it say so. What is written in assembly, and so the library, does not say that it keeps a shadow stack.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc python3 hyperfine
 # The launcher: its options, the table that they come from, doctor, compare, completion.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: lbzip2
 # It ends by _exit, so there are no statistics: what compare checks is the output only.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: lld g++
 # A linker that does everything in parallel, by LLVM's thread pool.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 # packages: mandoc man-db
 # Each C function that the library exports, and each class of a public header, has a page in section 3 that names it; no page names
 # what there is not; and neither mandoc nor man finds anything wrong with a page.

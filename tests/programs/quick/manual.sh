@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: mandoc man-db
 # The manual pages: nothing that mandoc or man finds fault with.
 . "$(dirname "$0")/../lib.sh"

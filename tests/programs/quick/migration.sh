@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: g++
 . "$(dirname "$0")/../lib.sh"
 g++ -std=c++17 -O2 -w -pthread -o "$TMP/migration" "$(dirname "$0")/../src/migration.cpp" -ldl || fail "g++ failed"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: g++
 # What a library built with FIBERTHREAD_DEBUG_CHECKS catches: the program ends with a line that names the object and what was wrong.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # The library runs with libcs whose condition variables look otherwise than in the headers that it was compiled with: it looks where this one
 # keeps what it must know of a process-shared one. Where it finds nothing, threads are libc's.
 # packages: gcc

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 # packages: binutils
 # shim/names.txt lists every name of libc's that has to do with threads; what it says is served is exported; each error in it has a
 # case in tests/preloaded/errors_*.c, and no case gives an error that is not in it.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # Where each switch asks the kernel for the thread pointer: the same results, also under filters of system calls that do not know that
 # call; said where such a filter came by a way that nobody sees.
 # packages: gcc

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # What is newer than Linux 5.10, or refused by some sandbox, is missing: each call alone and all at once, refused with ENOSYS and with EPERM,
 # and as Linux 5.10 refuses them. The same as on NPTL, which lacks them as well.
 # packages: gcc

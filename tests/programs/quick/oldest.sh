@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # One library for all releases of glibc: wherever it was built, it needs no symbol that 2.34 lacks.
 # packages: binutils
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc python3
 # libgomp's threads wait as fibers, in programs and in plugins; a libgomp that is not built as those that we know is left alone.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc python3
 # Options: unknown or odd values give one line and do no harm; the ways to NPTL work.
 . "$(dirname "$0")/../lib.sh"

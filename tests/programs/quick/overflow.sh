@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc libdw1|libdw1t64
 # A stack overflow ends the program as on NPTL, and says which fiber it was; a program's own handler gets it first.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: pbzip2
 . "$(dirname "$0")/../lib.sh"
 need pbzip2

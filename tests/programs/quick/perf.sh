@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc
 # perf attributes the time of fibers to the program's functions, with whole call chains.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: perl
 # Threads of an interpreter that copies its whole state for each.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: g++ libjemalloc2 libtcmalloc-minimal4|libtcmalloc-minimal4t64
 # The stress of tests/preloaded/preempt_stress.cpp on other allocators, loaded before or after the library.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: python3
 . "$(dirname "$0")/../lib.sh"
 python=/usr/bin/python3

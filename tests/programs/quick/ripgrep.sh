@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: ripgrep
 . "$(dirname "$0")/../lib.sh"
 need rg

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: ruby
 # A VM with a global lock that it hands on by a timer thread and signals.
 . "$(dirname "$0")/../lib.sh"

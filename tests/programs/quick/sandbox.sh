@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # Where there is no /proc, or another one: an empty root, namespaces of users, processes and mounts. The same program as outside.
 # packages: gcc util-linux bubblewrap
 . "$(dirname "$0")/../lib.sh"

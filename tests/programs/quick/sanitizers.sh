@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc
 # Programs built with sanitizers and for gcov run as on NPTL, and find what they find there: on fibers, and on NPTL under
 # ThreadSanitizer, which is said.

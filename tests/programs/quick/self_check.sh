@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # Whatever libc has elsewhere than it says, or lacks, is found at start: threads are libc's then, and the program ends as ever.
 # packages: gcc python3
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc
 # A server with a thread for each connection under storms of connections, clients that are killed, and too few descriptors: in turn on
 # 1, 2 and 16 workers, and under FIBERTHREAD_CHAOS. SERVER_SOAK_SECONDS in all ("make soak": 300).

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc
 # Processes with the library and without it use the same objects; one that is killed leaves its robust mutexes to the others.
 . "$(dirname "$0")/../lib.sh"

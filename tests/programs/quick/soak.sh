@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc
 # Everything at once under FIBERTHREAD_CHAOS, SOAK_SECONDS on each number of workers ("make soak": 600), with SOAK_AT_ONCE on all numbers
 # at the same time: twenty-two workers on a few cores, so that they are also stopped by the kernel at every point.

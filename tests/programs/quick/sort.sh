@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: coreutils
 . "$(dirname "$0")/../lib.sh"
 export LC_ALL=C

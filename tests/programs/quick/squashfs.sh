@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: squashfs-tools
 # Readers, compressors, fragment packers and a writer that hand blocks to each other.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc
 . "$(dirname "$0")/../lib.sh"
 gcc -O2 -w -pthread -o "$TMP/storm" "$(dirname "$0")/../src/storm.c" || fail "gcc failed"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # stress-ng's stressors of threads, locks, futexes, forks, clones and signals, which verify what they do: each passes or fails as on
 # NPTL. STRESS_SECONDS (1) is the most that each may take.
 # packages: stress-ng

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # The tests of nurseries, jobs and cords, but for their stress tests, under chaos and with each number of workers.
 . "$(dirname "$0")/../lib.sh"
 # Chaos adds workers and switches: not those that are about an order.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc
 # `fiberthread top` shows what fibers do, while they do it, and stops nothing.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc python3 binutils
 # The trace says what a known program did: the JSON, its tracks, how slices nest, and all counts against the statistics. And the
 # probes, and all words of FIBERTHREAD_DEBUG.

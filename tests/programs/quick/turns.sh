@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc
 # Who finds data at every call still gives way to the others on its worker, also where nothing is ever preempted. There are so many
 # that sysmon adds no slots for them.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: gcc valgrind
 # Under valgrind programs run on NPTL, which is said, and nothing is found in them that is not there.
 . "$(dirname "$0")/../lib.sh"

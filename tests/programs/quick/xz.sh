@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # packages: xz-utils
 . "$(dirname "$0")/../lib.sh"
 need xz

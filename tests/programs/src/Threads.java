@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // 500 threads with garbage collection, implicit null checks, stack overflows, a process, parallel streams, hand-overs.
 import java.util.*;
 import java.util.concurrent.*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Go and C threads in one process: goroutines call C code that waits for C threads, and C threads call Go.
 package main
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Boost's coroutines and fibers of its contexts inside threads: stacks that nobody knows, on which threads wait, throw and are
 // preempted; some go on in another thread.
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the C++ library makes of POSIX threads. Each part prints a result that does not depend on the order of threads.
 #include <atomic>
 #include <barrier>

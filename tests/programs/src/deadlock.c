@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // deadlock CASE: a program whose threads wait for each other for ever, and prints the lines that a report of it must have;
 // or one that only looks so, and ends with 0 after it has been quiet for a while.
 // Above 500 lines, because quick/deadlock.sh takes the names of all cases from one program.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Loads a library of Go's while there are threads, which then call it, as new ones do.
 #include <dlfcn.h>
 #include <pthread.h>

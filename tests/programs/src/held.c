@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Threads that wait for ever and hold memory by nothing but their stacks and TLS: no leak. With an argument, one of 33 bytes.
 #include <pthread.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // inside N: N threads that wait in known places, one that computes, one that sleeps in the kernel; for those who look inside.
 // Says "ready" when all are where they will stay, and ends when its stdin does.
 #define _GNU_SOURCE

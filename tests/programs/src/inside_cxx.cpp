@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // inside_cxx [N [DEPTH]]: N threads of C++ that wait, so many calls deep, for those who look inside. Says "ready", and ends when its
 // stdin does.
 #include <condition_variable>

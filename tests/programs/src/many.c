@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Many threads blocked at once on a condition, then a chain of readers in the kernel. Argument: how many.
 #define _GNU_SOURCE
 #include <assert.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What belongs to a thread stays its own when it moves between kernel threads: errno, __thread, thread_local with destructors,
 // malloc, locale, strerror, exceptions in flight, keys, getaddrinfo, dlerror. Preloaded, it also shows that threads did move.
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // usage: misuse CASE: does what a build with FIBERTHREAD_DEBUG_CHECKS must catch; "none" does what it must not. --list lists all.
 #include <pthread.h>
 #include <stdio.h>

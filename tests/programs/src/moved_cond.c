@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Stands in for a libc that keeps what a condition variable's attributes say in another word than the one that runs: in WORD.
 // -DNOWHERE: not in the object at all.
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A getrandom() during which the calling thread comes to another CPU. The kernel then writes into the thread's rseq area.
 #define _GNU_SOURCE
 #include <sched.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Preloaded before the library: the kernel says that user code may not write the thread pointer itself, as on processors before 2012, on
 // Linux before 5.9 and in some virtual machines.
 #define _GNU_SOURCE

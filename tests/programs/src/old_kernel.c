@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // old_kernel ANSWER NAME… -- COMMAND…: runs it where the kernel answers ENOSYS, EPERM, or what Linux 5.10 answers (510), to these calls, or
 // ends the process for them (KILL).
 #define _GNU_SOURCE

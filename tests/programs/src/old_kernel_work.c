@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Some of everything for which the library asks the kernel for more than libc does. What is said is the same on any kernel, or what the
 // program's own calls are told.
 #define _GNU_SOURCE

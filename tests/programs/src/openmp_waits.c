@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Two threads of OpenMP wait for a lock while main, which has it, stops for a debugger.
 #include <omp.h>
 #include <unistd.h>

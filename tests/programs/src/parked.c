@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Waits for ever, all threads parked, main in pthread_join.
 #include <pthread.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs a program on the library with a libc that is not as it says. In copies of libc, which itself works on as before, each descriptor that
 the self-check reads is made wrong. In copies of the library, each name that it asks libc for is another, which libc lacks. The program
 has to end as ever, on libc's threads with a line that says why; on fibers only where the lie makes no difference.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // raw_filter before|after: a filter that refuses arch_prctl(ARCH_SET_FS) is made by an instruction of the program's own, where no library
 // sees it, before its first thread or while it has some.
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // All that depends on what is learnt about libc, for quick/self_check.sh. Its argument is a module whose thread-local variable has to be in
 // static TLS. It prints "right" on whatever its threads run, or ends with the line that was wrong.
 #define _GNU_SOURCE

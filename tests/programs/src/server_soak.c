@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A server with a thread for each connection, and the clients that try to break it.
 //
 // server_soak server           prints its port. It may have few descriptors (ulimit -n): then accept() fails now and then.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Process-shared objects of all kinds in a file that several processes map; shared.sh runs them with and without the library.
 //   shared FILE make PROCESSES     the objects
 //   shared FILE work NUMBER        threads that use all of them, together with the other processes

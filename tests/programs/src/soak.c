@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Games for many threads in which a lost wake-up, a double one, or a broken exclusion shows: as a wrong sum, or as a hang.
 // Arguments: seconds, seed. Rounds of all games run until the time is over; each takes some milliseconds.
 #define _GNU_SOURCE

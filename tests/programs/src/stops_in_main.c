@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Stops for a debugger in main itself, while another thread waits.
 #include <pthread.h>
 #include <signal.h>

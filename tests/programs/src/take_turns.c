@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Threads of two processes take turns by a condition variable; with an argument, two of one process.
 #define _GNU_SOURCE
 #include <assert.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 import concurrent.futures as cf, multiprocessing, os, queue, signal, socket, subprocess, threading, time
 
 def squares():

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{mpsc, Arc, Barrier, Condvar, Mutex, Once, RwLock};
 use std::thread;

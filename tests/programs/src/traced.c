@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Does a known number of each thing that a trace shows. Arguments: "fork" makes a child that does the same.
 #define _GNU_SOURCE
 #include <assert.h>

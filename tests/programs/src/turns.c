@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Eight threads in turn, some rounds of them: memory of each kind, condition, mutex, sleep; for runs under tools.
 #include <pthread.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // dlsym(handle, name) and dlvsym(handle, name, version): the answer of fiberthread_dl_ours() if there is one, else a jump to what stands
 // behind, which then sees the caller's own return address.
         .text

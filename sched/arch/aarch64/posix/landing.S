@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Two landings for pthread_exit of main, as in x86_64/landing.S. They differ in nothing but their address.
         .macro  landing name
         .globl  \name

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How a handler of the program ends, on AArch64, and a call that the scheduler has injected; and calls on another stack.
 //
 // frame_enter() or frame_inject() (signal_frame.cpp) has laid out this on the stack that the handler runs on, as the kernel would, and

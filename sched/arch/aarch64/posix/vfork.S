@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // pid_t vfork(void). As in x86_64/vfork.S. The return address is in a register in any case, and must be there across the call.
 #define SYS_clone 220
 #define VFORK_FLAGS 0x4111                      // CLONE_VFORK | CLONE_VM | SIGCHLD

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // void NAME(void (*function)(void*): x0, void* argument: x1): calls that in a frame whose personality is asked when the stack is
 // unwound through it, and does no more.
         .macro watched_call name, personality

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Two landings for pthread_exit of main (shim/thread.cpp): they differ in nothing but their address, by which the slot of the
 // program counter in a jmp_buf is found. Both return after __sigsetjmp; a jump to them goes on with the jumper's stack
 // pointer, which belongs to libc's start code and has no frame of ours.

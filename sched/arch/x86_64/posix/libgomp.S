@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What the patched instructions of libgomp call; see libgomp.cpp. As a system call instruction it changes rax, rcx and r11 only.
 // libgomp uses none of the vector registers but xmm, and its callers expect it to change all of them.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // libgomp waits on futexes by inline system call instructions, which nothing can interpose: a waiting thread would cost its worker and a
 // hand-over. So they are replaced. GCC's builds for x86-64 have two for each place that waits or wakes: `syscall; cmp $-38,%rax`, and
 // another that is only reached on kernels without private futexes. The six bytes of the first hold a jump to a stub: it leaves the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How a handler of the program ends, on x86-64; and calls on another stack.
 //
 // frame_enter() (signal_frame.cpp) has laid out this on the stack that the handler runs on, and let the kernel jump into

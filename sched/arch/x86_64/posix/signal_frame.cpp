@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "shim/signal_frame.h"
 
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The stack of a handler while it runs; drawn in signal_frame.S. Part of shim/signal_frame.h.
 #pragma once
 #include <signal.h>

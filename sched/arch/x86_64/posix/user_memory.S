@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Accesses that may fault; see shim/user_memory.h. Leaves without a frame, so a fault can leave them anywhere.
         .text
         .globl fiberthread_user_load, fiberthread_user_exchange, fiberthread_user_copy, fiberthread_user_end, fiberthread_user_fault

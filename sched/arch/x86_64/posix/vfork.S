@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // pid_t vfork(void). Parent and child return from one and the same frame, the child first: whatever it calls then lies over the
 // return address, so that is kept in a register, of which each has its own.
 #define SYS_vfork 58
