@@ -182,7 +182,7 @@ void wake_if_needed() {
     get_up(w);
     return;
   }
-  if (s && (w = start_worker(s))) return;
+  if (s && start_worker(s)) return;
   if (s) {
     SpinGuard guard(idle_lock);
     add_free_slot(s);
