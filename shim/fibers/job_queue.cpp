@@ -114,12 +114,12 @@ JobQueueInside::Errand JobQueueInside::need_scout() {
     link_out(*f);
     idle_count--;
     f->scout = true;
-    return {Errand::Wake, f};
+    return Errand::wake(f);
   }
   scout = Scout::BeingMade;
   looking++;
   fibers.fetch_add(1, std::memory_order_relaxed);
-  return {Errand::MakeScout};
+  return Errand::make_scout();
 }
 
 // Is a task that has begun only waiting for a worker? The latest are the likeliest.
@@ -135,8 +135,11 @@ bool JobQueueInside::preempted_ones() const {
 
 // 0, or why no fiber could be made; then there is no scout.
 int JobQueueInside::run_errand(Errand errand) {
-  if (errand.what == Errand::Wake) wake(errand.fiber);
-  if (errand.what != Errand::MakeScout) return 0;
+  if (errand.is_nothing()) return 0;
+  if (!errand.is_to_make()) {
+    wake(errand.to_wake());
+    return 0;
+  }
   fiberthread_options_t options{};
   options.name = "job";
   options.detached = 1;
@@ -153,8 +156,8 @@ int JobQueueInside::run_errand(Errand errand) {
     }
   }
   if (e == 0) return fiberthread_start(fiber, this);  // from here on the queue may be gone
-  if (other.what != Errand::Wake) return e;
-  wake(other.fiber);
+  if (!other.to_wake()) return e;
+  wake(other.to_wake());
   return 0;
 }
 
@@ -194,7 +197,7 @@ inline __attribute__((always_inline)) JobQueueInside::Turn JobQueueInside::take_
     return {Step::BeginTask, need_scout()};
   }
   Errand errand;
-  if (t) errand = {Errand::Wake, t->fiber_};
+  if (t) errand = Errand::wake(t->fiber_);
   if (first && scout == Scout::None) {  // after what the woken one does now
     scout = Scout::Sent;
     me.scout = true;
@@ -326,7 +329,7 @@ int JobQueueInside::run(JobQueue& queue, Task& t, void* (*function)(void*), void
         return 0;
       }
       errand = q->need_scout();
-      open = errand.what == Errand::Nothing && q->scout == Scout::BeingMade && q->looking == 1;
+      open = errand.is_nothing() && q->scout == Scout::BeingMade && q->looking == 1;
     }
     if (!open) return q->run_errand(errand) == 0 || !queue.withdraw(t) ? 0 : EAGAIN;
     // Another is making the only fiber that there would be. If that fails it is our turn to.

@@ -33,10 +33,20 @@ struct JobQueueInside {
     BeingMade,  // there may be no memory for it
     Sent,
   };
-  // What the caller owes the queue once it has released the lock.
-  struct Errand {
-    enum : uint8_t { Nothing, Wake, MakeScout } what = Nothing;
-    JobFiber* fiber = nullptr;  // to be woken
+  // What the caller owes the queue once it has released the lock: a fiber that it wakes, or makes, or nothing.
+  class Errand {
+   public:
+    Errand() = default;
+    static Errand wake(JobFiber* f) { return Errand(f); }
+    static Errand make_scout() { return Errand(reinterpret_cast<JobFiber*>(kNew)); }
+    bool is_nothing() const { return !fiber_; }
+    bool is_to_make() const { return reinterpret_cast<uintptr_t>(fiber_) == kNew; }
+    JobFiber* to_wake() const { return is_to_make() ? nullptr : fiber_; }
+
+   private:
+    static constexpr uintptr_t kNew = 8;  // one word, as this is on the way of every task
+    explicit Errand(JobFiber* f) : fiber_(f) {}
+    JobFiber* fiber_ = nullptr;
   };
   // What a fiber of the ring does next.
   enum class Step : uint8_t {
