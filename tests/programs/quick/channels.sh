@@ -5,9 +5,9 @@
 . "$(dirname "$0")/../lib.sh"
 seed=${SOAK_SEED:-$((RANDOM + 1))}
 for workers in 1 2 16; do
-  for name in mutex semaphore rw_lock wait_group once channel select history cancel_token fiber_api channel_soak; do
+  for name in mutex semaphore rw_lock wait_group once channel select history cancel_token fiber_callers fiber_start fiber_wait channel_soak; do
     only='*/*'  # chaos changes the order in which others want things to happen
-    [ $name = fiber_api ] && only='fiber_api/@(stress|starts_race|wake_ups_are_not_lost)'
+    case $name in fiber_*) only='*/@(stress|starts_race|wake_ups_are_not_lost)' ;; esac
     CHANNEL_OPERATIONS=${CHANNEL_OPERATIONS:-15000} FIBERTHREAD_CHAOS=$seed FIBERTHREAD_WORKERS=$workers \
       timeout -k 5 7200 "$BUILD/tests/${name}_test" --filter="$only" >"$TMP/out" 2>&1 ||
       fail "FIBERTHREAD_CHAOS=$seed FIBERTHREAD_WORKERS=$workers ${name}_test: status $?: $(tail -n 12 "$TMP/out")"
