@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The library's own descriptors: one registry, which everybody goes through who opens one. Programs that close what they do not know must
-// not close these: close() refuses, and dup2() onto one makes it move.
+// The library's own descriptors: one registry, and each part that opens one enters it there. A program that closes descriptors which
+// it does not know must not close these: close() refuses, and dup2() onto one makes it move.
 #pragma once
 #include <atomic>
 

@@ -14,10 +14,10 @@ enum class WaitEnd { Over, TimedOut, Interrupted, Ends };
 
 // Waits until over(), a deadline (of now_ns()'s clock, see kFollowsRealtime), or an interrupt in `interrupts`. By `me`, the caller.
 //
-// Who makes over() true unparks `me` afterwards. `flag` saves a park while it is not `expected`; where over() looks at no word of this
-// size, kNoFlag is right, as the unpark is latched. withdraw() makes sure that nobody will make over() true any more, and says
-// no if that has happened, or is bound to: then the wait goes on until it is, whatever comes. If others may find the caller's stack by
-// this wait, FiberRecord::queued was counted up before, and wait_over() follows.
+// The thread that makes over() true unparks `me` afterwards. While `flag` is not `expected`, the caller does not park. Where over() looks
+// at no word of this size, kNoFlag is right, because the unpark is latched. withdraw() makes sure that no thread will make over() true any
+// more. It returns false if one has done so, or is bound to; then the wait goes on until over(), whatever comes. If others may find the
+// caller's stack by this wait, the caller counts FiberRecord::queued up before, and calls wait_over() afterwards.
 inline constinit const std::atomic<uint32_t> kNoFlag{0};
 template <class Over, class Withdraw>
 WaitEnd wait_until(FiberRecord* me, const std::atomic<uint32_t>& flag, uint32_t expected, Over over, Withdraw withdraw,

@@ -2,7 +2,7 @@
 // Join: who waits for a fiber's end, and who gives its record back.
 //
 // The protocol (tests/models/join.pml). Under FiberRecord::join_lock change `done`, `joiner`, `detached`, and `valid` once there is a
-// joiner or the fiber is detached: so whoever comes last gives the record back, and nobody else. A joiner registers, waits for `done`, and
+// joiner or the fiber is detached: so exactly one thread, the last of the three, gives the record back. A joiner registers, waits for `done`, and
 // then waits until the lock is free: from then on the fiber's end does not touch the record any more. A joiner that gives up withdraws
 // under the lock, unless the fiber has ended. The end sets `done`, and looks for a joiner, under the lock.
 //
