@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Join: who waits for a fiber's end, and who gives its record back.
 //
-// The protocol (tests/models/join.pml). Under FiberRecord::join_lock change `done`, `joiner`, `detached`, and `valid` once there is a
-// joiner or the fiber is detached: so exactly one thread, the last of the three, gives the record back. A joiner registers, waits for `done`, and
-// then waits until the lock is free: from then on the fiber's end does not touch the record any more. A joiner that gives up withdraws
-// under the lock, unless the fiber has ended. The end sets `done`, and looks for a joiner, under the lock.
+// The protocol (tests/models/join.pml). `done`, `joiner` and `detached` change under FiberRecord::join_lock, and so does `valid` once there
+// is a joiner or the fiber is detached. So exactly one thread gives the record back: the ending fiber, its joiner or its detacher,
+// whichever is last. A joiner registers, waits for `done`, and then waits until the lock is free: from then on the fiber's end does not
+// touch the record any more. A joiner that gives up withdraws under the lock, unless the fiber has ended. The end sets `done`, and looks
+// for a joiner, under the lock.
 //
 // Beside that, what must not come to a fiber that has ended happens under the same lock: binding it (sched_bind), and asking it to end
 // its waits (end_reasons.cpp).
@@ -30,8 +31,8 @@ struct StillNamed {
 int join_register(FiberRecord* me, FiberRecord* f, StillNamed named = {});
 // The caller is f's joiner no more. False, and it still is, if f has ended.
 bool join_withdraw(FiberRecord* f);
-// Waits, as its registered joiner, until f has ended; takes its result and gives the record back, if it has a block. False at the deadline, or
-// when an interrupt in `mask` is set; the caller is no joiner then. The wait goes on: the caller ends it. Parks.
+// Waits, as its registered joiner, until f has ended; takes its result and gives the record back, if it has a block. False at the
+// deadline, or when an interrupt in `interrupt_mask` is set; the caller is no joiner then. The wait goes on: the caller ends it. Parks.
 bool join_wait(FiberRecord* f, void** result, uint64_t deadline_ns, uint32_t interrupt_mask);
 
 // What detaching has found.
