@@ -28,7 +28,7 @@ using namespace fiberthread;
 // Who reads strings of these knows their values.
 static_assert(static_cast<int>(State::Created) == 0 && static_cast<int>(State::Queued) == 1 && static_cast<int>(State::Running) == 2 &&
               static_cast<int>(State::Parked) == 3 && static_cast<int>(State::Done) == 4);
-static_assert(sizeof(FiberRecord::name) == 16 && sizeof(FiberRecord::id) == 4 && sizeof(bool) == 1);
+static_assert(sizeof(FiberRecord::Identity::name) == 16 && sizeof(FiberRecord::Identity::id) == 4 && sizeof(bool) == 1);
 
 // Each bool is a byte, each counter of a worker and of the statistics 8 bytes, pointers are pointers; the rest is said beside it.
 constexpr DebugEntry fiberthread_debug_layout[] = {
@@ -56,48 +56,48 @@ constexpr DebugEntry fiberthread_debug_layout[] = {
     OFFSET("extent.unborn", Extent, unborn),
 
     NUMBER("record.size", sizeof(FiberRecord)),
-    OFFSET("record.sp", FiberRecord, context.sp),  // of the saved frame, unless it runs
-    OFFSET("record.tp", FiberRecord, context.tp),  // the thread pointer, always
-    OFFSET("record.state", FiberRecord, state),    // 4 bytes, State
-    OFFSET("record.kernel", FiberRecord, kernel),
-    OFFSET("record.id", FiberRecord, id),      // 4 bytes
-    OFFSET("record.name", FiberRecord, name),  // 16 bytes, zero-terminated if shorter
-    OFFSET("record.start", FiberRecord, start),
-    OFFSET("record.tcb", FiberRecord, tcb),
-    OFFSET("record.block", FiberRecord, block),
-    OFFSET("record.guard_size", FiberRecord, guard_size),
-    OFFSET("record.stack_low", FiberRecord, stack_low),
-    OFFSET("record.stack_high", FiberRecord, stack_high),
-    OFFSET("record.worker", FiberRecord, worker),  // while it runs
-    OFFSET("record.bound", FiberRecord, bound),
-    OFFSET("record.preempted", FiberRecord, preempted),  // 4 bytes
+    OFFSET("record.sp", FiberRecord, context.sp),    // of the saved frame, unless it runs
+    OFFSET("record.tp", FiberRecord, context.tp),    // the thread pointer, always
+    OFFSET("record.state", FiberRecord, run.state),  // 4 bytes, State
+    OFFSET("record.kernel", FiberRecord, run.kernel),
+    OFFSET("record.id", FiberRecord, identity.id),      // 4 bytes
+    OFFSET("record.name", FiberRecord, identity.name),  // 16 bytes, zero-terminated if shorter
+    OFFSET("record.start", FiberRecord, identity.start),
+    OFFSET("record.tcb", FiberRecord, memory.tcb),
+    OFFSET("record.block", FiberRecord, memory.block),
+    OFFSET("record.guard_size", FiberRecord, memory.guard_size),
+    OFFSET("record.stack_low", FiberRecord, memory.stack_low),
+    OFFSET("record.stack_high", FiberRecord, memory.stack_high),
+    OFFSET("record.worker", FiberRecord, run.worker),  // while it runs
+    OFFSET("record.bound", FiberRecord, run.bound),
+    OFFSET("record.preempted", FiberRecord, turns.preempted),  // 4 bytes
     // Why it waits, while it is parked.
-    OFFSET("record.what", FiberRecord, reason.what),
-    OFFSET("record.object", FiberRecord, reason.object),
-    OFFSET("record.owner", FiberRecord, reason.owner),
-    OFFSET("record.file", FiberRecord, reason.file),
-    OFFSET("record.line", FiberRecord, reason.line),
-    OFFSET("record.since", FiberRecord, since),  // 8 bytes, CLOCK_MONOTONIC
+    OFFSET("record.what", FiberRecord, wait.reason.what),
+    OFFSET("record.object", FiberRecord, wait.reason.object),
+    OFFSET("record.owner", FiberRecord, wait.reason.owner),
+    OFFSET("record.file", FiberRecord, wait.reason.file),
+    OFFSET("record.line", FiberRecord, wait.reason.line),
+    OFFSET("record.since", FiberRecord, wait.since),  // 8 bytes, CLOCK_MONOTONIC
 
     // The frame at record.sp: registers by their usual names, where the fiber goes on, and what its stack pointer will be above it.
     OFFSET("frame.pc", SavedFrame, FIBERTHREAD_SAVED_PC),
     NUMBER("frame.size", sizeof(SavedFrame)),
     FIBERTHREAD_SAVED_REGISTERS(SAVED)
 
-        OFFSET("worker.next", Worker, all_next),
-    OFFSET("worker.tid", Worker, tid),                // 4 bytes
-    OFFSET("worker.kernel_tid", Worker, kernel_tid),  // 4 bytes; 0 once its thread has ended, but for the initial one
-    OFFSET("worker.initial", Worker, initial),
-    OFFSET("worker.running", Worker, running),
-    OFFSET("worker.idle", Worker, idle),
-    OFFSET("worker.bound", Worker, bound),
-    OFFSET("worker.slot", Worker, slot),
-    OFFSET("worker.spawned", Worker, spawned),
-    OFFSET("worker.ended", Worker, ended),
-    OFFSET("worker.switches", Worker, switches),
-    OFFSET("worker.parks", Worker, parks),
-    OFFSET("worker.steals", Worker, steals),
-    OFFSET("worker.preemptions", Worker, preemptions),
+        OFFSET("worker.next", Worker, thread.all_next),
+    OFFSET("worker.tid", Worker, thread.tid),                // 4 bytes
+    OFFSET("worker.kernel_tid", Worker, thread.kernel_tid),  // 4 bytes; 0 once its thread has ended, but for the initial one
+    OFFSET("worker.initial", Worker, thread.initial),
+    OFFSET("worker.running", Worker, run.running),
+    OFFSET("worker.idle", Worker, idle.listed),
+    OFFSET("worker.bound", Worker, bond.fiber),
+    OFFSET("worker.slot", Worker, run.slot),
+    OFFSET("worker.spawned", Worker, counts.spawned),
+    OFFSET("worker.ended", Worker, counts.ended),
+    OFFSET("worker.switches", Worker, counts.switches),
+    OFFSET("worker.parks", Worker, counts.parks),
+    OFFSET("worker.steals", Worker, counts.steals),
+    OFFSET("worker.preemptions", Worker, counts.preemptions),
 
     // What the reason of a wait says of the objects of POSIX. "mutex": its object is a word that holds the owner's record (and bit 0),
     // which is part of a pthread_mutex_t if the tid beside it is the owner's. "cond": a waiter, which knows the address waited on by

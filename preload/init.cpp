@@ -12,7 +12,7 @@
 #include "sched/chaos.h"
 #include "sched/arch/context.h"
 #include "sched/own_descriptors.h"
-#include "sched/observe/watch.h"
+#include "sched/observe/observe.h"
 #include "sched/worker.h"
 #include "shim/embed.h"
 #include "shim/fork.h"
@@ -86,7 +86,7 @@ void read_options(char** envp) {
   fork_init();
   if (options.dump_signal) signal_dump_init();
   if (options.statistics != Report::None) {
-    watching.fetch_or(kWatchStats, std::memory_order_relaxed);
+    observing.fetch_or(kObserveStats, std::memory_order_relaxed);
     // A program may close stderr before it ends: keep one of ours, out of its way.
     own_fd_take(raw_syscall(SYS_fcntl, 2, F_DUPFD_CLOEXEC, 0), report_fd);
   }

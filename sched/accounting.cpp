@@ -6,7 +6,7 @@
 
 #include "sched/arch/arch.h"
 #include "sched/syscall.h"
-#include "sched/observe/watch.h"
+#include "sched/observe/observe.h"
 
 namespace fiberthread {
 
@@ -33,57 +33,58 @@ constexpr uint64_t kChanging = ~uint64_t{0};  // a mark while what is before it 
 constexpr uint64_t kShortUs = 20, kLookEachUs = 500;
 
 void account(Worker* w, FiberRecord* f, bool exactly) {
-  uint64_t c = cycles(), stint = c - w->cpu_cycles, mark = w->cpu_mark.load(std::memory_order_relaxed), now;
-  w->cpu_cycles = c;
-  if (f && !exactly && stint < kShortUs * cycles_per_us && c - w->cpu_looked < kLookEachUs * cycles_per_us) {
+  uint64_t c = cycles(), stint = c - w->cpu.cycles, mark = w->cpu.mark.load(std::memory_order_relaxed), now;
+  w->cpu.cycles = c;
+  if (f && !exactly && stint < kShortUs * cycles_per_us && c - w->cpu.looked < kLookEachUs * cycles_per_us) {
     now = mark + stint * 1000 / cycles_per_us;
   } else {
-    w->cpu_looked = c;
+    w->cpu.looked = c;
     now = cpu_time_of_thread(0);
     if (now < mark) now = mark;  // so much has been given already
   }
   if (f) {
     // Released by the store that follows: who sees that sees this.
-    w->cpu_mark.store(kChanging, std::memory_order_relaxed);
-    f->cpu.store(f->cpu.load(std::memory_order_relaxed) + now - mark, std::memory_order_release);
+    w->cpu.mark.store(kChanging, std::memory_order_relaxed);
+    f->cpu.given.store(f->cpu.given.load(std::memory_order_relaxed) + now - mark, std::memory_order_release);
   }
-  w->cpu_mark.store(now, std::memory_order_release);
+  w->cpu.mark.store(now, std::memory_order_release);
 }
 
 void account_tick() {
   FiberRecord* f = tls_current;
-  if (!f || f->kernel || watched(kWatchCpu)) return;
-  account(f->worker, f);
+  if (!f || f->run.kernel || observed(kObserveCpu)) return;
+  account(f->run.worker, f);
 }
 
 namespace {
 uint64_t as_seen_by_another(FiberRecord* f) {
   constexpr int kLooks = 16;
   for (int i = 0; i < kLooks; i++) {
-    uint64_t given = f->cpu.load(std::memory_order_acquire);
-    Worker* w = __atomic_load_n(&f->worker, __ATOMIC_RELAXED);
-    if (!w || w->running.load(std::memory_order_acquire) != f) break;
-    uint64_t mark = w->cpu_mark.load(std::memory_order_acquire), now = cpu_time_of_thread(w->tid);
+    uint64_t given = f->cpu.given.load(std::memory_order_acquire);
+    Worker* w = __atomic_load_n(&f->run.worker, __ATOMIC_RELAXED);
+    if (!w || w->run.running.load(std::memory_order_acquire) != f) break;
+    uint64_t mark = w->cpu.mark.load(std::memory_order_acquire), now = cpu_time_of_thread(w->thread.tid);
     if (mark == kChanging) continue;
     // It has run there all the time: what it will be given when it leaves is not less.
-    bool same = w->running.load(std::memory_order_acquire) == f && w->cpu_mark.load(std::memory_order_acquire) == mark;
-    if (same && f->cpu.load(std::memory_order_acquire) == given) return given + (now > mark ? now - mark : 0);
+    bool same = w->run.running.load(std::memory_order_acquire) == f && w->cpu.mark.load(std::memory_order_acquire) == mark;
+    if (same && f->cpu.given.load(std::memory_order_acquire) == given) return given + (now > mark ? now - mark : 0);
   }
   // It has just left a worker, and what it used there was given to it before.
-  return f->cpu.load(std::memory_order_acquire);
+  return f->cpu.given.load(std::memory_order_acquire);
 }
 }  // namespace
 
 uint64_t cpu_time_of(FiberRecord* f) {
-  if (!watched(kWatchCpu)) watching.fetch_or(kWatchCpu, std::memory_order_relaxed);
+  if (!observed(kObserveCpu)) observing.fetch_or(kObserveCpu, std::memory_order_relaxed);
   Busy busy;
   // One's own is given at once: the cycles of the same stint might come to less.
   bool mine = f == tls_current;
-  if (mine) account(f->worker, f, true);
-  uint64_t now = mine ? f->cpu.load(std::memory_order_relaxed) : as_seen_by_another(f), seen = f->cpu_seen.load(std::memory_order_relaxed);
+  if (mine) account(f->run.worker, f, true);
+  uint64_t now = mine ? f->cpu.given.load(std::memory_order_relaxed) : as_seen_by_another(f),
+           seen = f->cpu.told.load(std::memory_order_relaxed);
   // A switch that had begun when accounting went on has given it nothing.
   while (now > seen)
-    if (f->cpu_seen.compare_exchange_weak(seen, now, std::memory_order_relaxed)) return now;
+    if (f->cpu.told.compare_exchange_weak(seen, now, std::memory_order_relaxed)) return now;
   return seen;
 }
 

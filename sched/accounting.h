@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // CPU time of single fibers, which the kernel knows of its threads only.
 //
-// A worker's clock up to Worker::cpu_mark has been given to fibers. From the first use on, each switch gives the rest to the fiber
-// that leaves (kWatchCpu, watch.h), by the cycle counter if that is little: so the mark may be ahead of the clock for a moment. Until
+// A worker's clock up to Worker::cpu.mark has been given to fibers. From the first use on, each switch gives the rest to the fiber
+// that leaves (kObserveCpu, observe.h), by the cycle counter if that is little: so the mark may be ahead of the clock for a moment. Until
 // then nobody pays for that, and the timer's tick does it, for whoever runs then.
 #pragma once
 #include <atomic>

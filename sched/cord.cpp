@@ -11,12 +11,12 @@ namespace fiberthread {
 
 int cord_begin(CordRecord* c) {
   FiberRecord* me = self();
-  if (me->kernel) return ENOTSUP;
+  if (me->run.kernel) return ENOTSUP;
   if (int e = sched_bind(me)) return e;
   Busy busy;
-  Worker* w = me->worker;
-  w->tainted = false;  // it is as the process's threads are, until somebody asks for more
-  w->cord = c;         // we are on it: nobody runs or wakes anybody there yet
+  Worker* w = me->run.worker;
+  w->thread.tainted = false;  // it is as the process's threads are, until somebody asks for more
+  w->run.cord = c;            // we are on it: nobody runs or wakes anybody there yet
   c->worker.store(w, std::memory_order_release);
   return 0;
 }
@@ -32,21 +32,21 @@ bool cord_admit(CordRecord* c, FiberRecord* f) {
   Busy busy;
   SpinGuard guard(c->lock);
   Worker* none = nullptr;
-  if (c->ended || !f->bound.compare_exchange_strong(none, c->worker.load(std::memory_order_acquire), std::memory_order_acq_rel))
+  if (c->ended || !f->run.bound.compare_exchange_strong(none, c->worker.load(std::memory_order_acquire), std::memory_order_acq_rel))
     return false;
   c->fibers++;
-  FiberRecord*& bucket = c->by_id[f->id % CordRecord::kBuckets];
-  f->cord_next = bucket;
+  FiberRecord*& bucket = c->by_id[f->identity.id % CordRecord::kBuckets];
+  f->run.list_next = bucket;
   bucket = f;
   return true;
 }
 
 void cord_left(CordRecord* c, FiberRecord* f) {
-  FiberRecord* scheduler = c->worker.load(std::memory_order_relaxed)->bound;
+  FiberRecord* scheduler = c->worker.load(std::memory_order_relaxed)->bond.fiber;
   c->lock.lock();
-  FiberRecord** p = &c->by_id[f->id % CordRecord::kBuckets];
-  while (*p != f) p = &(*p)->cord_next;
-  *p = f->cord_next;
+  FiberRecord** p = &c->by_id[f->identity.id % CordRecord::kBuckets];
+  while (*p != f) p = &(*p)->run.list_next;
+  *p = f->run.list_next;
   bool last = --c->fibers == 0;
   c->lock.unlock();  // the last touch, unless the scheduler fiber is still there: it takes the lock before it ends
   chaos_delay();
@@ -54,8 +54,8 @@ void cord_left(CordRecord* c, FiberRecord* f) {
 }
 
 CordRecord* cord_of(const FiberRecord* f) {
-  Worker* w = f->bound.load(std::memory_order_acquire);
-  return w ? w->cord : nullptr;
+  Worker* w = f->run.bound.load(std::memory_order_acquire);
+  return w ? w->run.cord : nullptr;
 }
 
 bool in_cord_callback() {
@@ -68,14 +68,14 @@ void cord_each(CordRecord* c, bool (*visit)(FiberRecord*, void*), void* data) {
   Busy busy;
   SpinGuard guard(c->lock);
   for (FiberRecord* f : c->by_id)
-    for (; f; f = f->cord_next)
+    for (; f; f = f->run.list_next)
       if (!visit(f, data)) return;
 }
 
 FIBERTHREAD_IN_FORK_CHILD(Cords, [](FiberRecord*) {
-  for (Worker* w = all_workers(); w; w = w->all_next)
+  for (Worker* w = all_workers(); w; w = w->thread.all_next)
     // That of one whose scheduler has ended may be freed already.
-    if (FiberRecord* f = w->bound; w->cord && f && f->state.load() != State::Done) w->cord->lock.reset();
+    if (FiberRecord* f = w->bond.fiber; w->run.cord && f && f->run.state.load() != State::Done) w->run.cord->lock.reset();
 })
 
 }  // namespace fiberthread

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Cords: kernel threads that run certain fibers and no others, one at a time and without preemption. A cord's fibers are bound to its
-// worker (FiberRecord::bound), which holds no slot and takes them from a ready list of its own, in the order of their wake-ups.
-// One of them, the scheduler fiber, is the one that the worker belongs to (Worker::bound), and ends last.
+// worker (FiberRecord::run.bound), which holds no slot and takes them from a ready list of its own, in the order of their wake-ups.
+// One of them, the scheduler fiber, is the one that the worker belongs to (Worker::bond.fiber), and ends last.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -24,7 +24,7 @@ struct CordRecord {
   SpinLock lock;
   uint32_t fibers = 0;
   bool ended = false;
-  FiberRecord* by_id[kBuckets] = {};  // linked by FiberRecord::cord_next
+  FiberRecord* by_id[kBuckets] = {};  // linked by FiberRecord::run.list_next
 };
 
 // The calling fiber becomes the scheduler fiber of `c`, on a kernel thread of its own from the return on. 0, EAGAIN (no memory,

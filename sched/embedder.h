@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What the scheduler asks of the layer that it is built into. POSIX is one such layer (shim/embed.cpp); `sched` and `sync` know none.
 //
-// An embedder keeps its own state of each fiber in FiberRecord::room. It asks for attention by bits of FiberRecord::interrupts:
+// An embedder keeps its own state of each fiber in FiberRecord::embedder. It asks for attention by bits of FiberRecord::run.interrupts:
 // kInterruptSafePoint brings the fiber to at_safe_point(), kInterruptUnwind makes waits ask end_requested().
 #pragma once
 #include <csignal>
@@ -16,7 +16,7 @@ struct Embedder {
   // Called when `me`, the caller, has kInterruptSafePoint set and leaves Busy, or a wait ends: on its own stack, not Busy. Clears the bit,
   // and may run any code: it may wait, switch, unwind the stack or jump out of it. Calls for which there is nothing to do must be harmless.
   void (*at_safe_point)(FiberRecord* me) = [](FiberRecord* me) {
-    me->interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_relaxed);
+    me->run.interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_relaxed);
   };
 
   // Is `me`, the caller, to end at once, wherever it is? Asked in waits and at their end, under Busy or not. Only looks: it neither waits

@@ -111,7 +111,7 @@ uint8_t asked_again(int fd) {
 }
 
 // What of poll()'s words epoll is asked for.
-uint32_t watched(uint32_t events) {
+uint32_t epoll_events(uint32_t events) {
   uint32_t w = 0;
   if (events & (EPOLLIN | EPOLLRDNORM | EPOLLRDHUP)) w |= EPOLLIN | EPOLLRDHUP;
   if (events & (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)) w |= EPOLLOUT;
@@ -120,14 +120,14 @@ uint32_t watched(uint32_t events) {
 }
 
 // Under the lock: from now on epoll reports `events`, besides what it did.
-bool watch(Descriptor* d, int fd, uint32_t events) {
+bool register_for(Descriptor* d, int fd, uint32_t events) {
   if (!(events & (~uint32_t{d->registered} | (d->again == kAll ? ~0u : d->again)))) return true;
   int ep = open_epoll();
   if (ep < 0) return false;
   if (!d->registered) d->again = asked_again(fd);
   if (d->again == kAll) {
     // Only what somebody waits for now: what is ready all the time would be told of again and again.
-    for (PollItem* i = d->first.load(std::memory_order_relaxed); i; i = i->next) events |= watched(i->events);
+    for (PollItem* i = d->first.load(std::memory_order_relaxed); i; i = i->next) events |= epoll_events(i->events);
   } else {
     events |= d->registered;
   }
@@ -181,7 +181,7 @@ bool happened(Descriptor* d, uint32_t events, bool also_shared) {
   uint32_t taken = 0;
   for (PollItem *i = d->first.load(std::memory_order_relaxed), *next; i; i = next) {
     next = i->next;
-    uint32_t hit = watched(i->events) & events;
+    uint32_t hit = epoll_events(i->events) & events;
     if (!all && !hit) continue;
     if (i->exclusive && !all && !(hit & EPOLLRDHUP) && !(hit & ~taken)) continue;
     if (!i->exclusive && !also_shared) continue;
@@ -197,8 +197,8 @@ bool happened(Descriptor* d, uint32_t events, bool also_shared) {
 void arm_again(Descriptor* d, int fd, uint32_t events) {
   if (d->again != kAll) return;
   for (PollItem* i = d->first.load(std::memory_order_relaxed); i; i = i->next)
-    if (!(watched(i->events) & events)) {
-      watch(d, fd, watched(i->events));
+    if (!(epoll_events(i->events) & events)) {
+      register_for(d, fd, epoll_events(i->events));
       return;
     }
 }
@@ -226,7 +226,7 @@ PollNotes* poll_notes(int fd) {
 PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t interrupt_mask) {
   FiberRecord* me = self();
   Busy busy;
-  if (me->kernel) return PollEnd::Refused;  // a handler has forked since the caller looked, and this is the child
+  if (me->run.kernel) return PollEnd::Refused;  // a handler has forked since the caller looked, and this is the child
   clear_pending_unpark(me);
   PollGroup group{me};
   PollEnd end = PollEnd::Ready;
@@ -244,7 +244,7 @@ PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t int
     }
     SpinGuard guard(d->lock);
     PollSeen now = split(d->seen.load(std::memory_order_relaxed));
-    if (now == i.seen && watch(d, i.fd, watched(i.events))) {
+    if (now == i.seen && register_for(d, i.fd, epoll_events(i.events))) {
       link(d, &i);
     } else {
       end = now.life != i.seen.life ? PollEnd::Closed : now.events != i.seen.events ? PollEnd::Ready : PollEnd::Refused;
@@ -291,7 +291,7 @@ void poll_pass(int fd, uint32_t events) {
   if (!d || !d->first.load(std::memory_order_relaxed)) return;
   Busy busy;
   SpinGuard guard(d->lock);
-  happened(d, watched(events) & ~uint32_t{EPOLLRDHUP}, false);
+  happened(d, epoll_events(events) & ~uint32_t{EPOLLRDHUP}, false);
 }
 
 void poll_nudge(int fd) {
@@ -414,7 +414,7 @@ bool poll_look() {
   int ep = epoll_fd.load(std::memory_order_acquire);
   if (ep < 0) return false;
   PollEvents events;
-  if (Worker* w = this_worker()) w->polls++;
+  if (Worker* w = this_worker()) w->counts.polls++;
   else statistics.polls.fetch_add(1, std::memory_order_relaxed);
   long n = look_at_epoll(ep, events, 0);
   events.n = n > 0 ? static_cast<int>(n) : 0;

@@ -52,7 +52,7 @@ enum class PollEnd {
 PollSeen poll_seen(int fd);
 
 // `events`: EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP and their kin as of poll(); errors and hang-ups always count.
-// `deadline_ns` on now_ns()'s clock; `interrupt_mask` of FiberRecord::interrupts. Exclusive.
+// `deadline_ns` on now_ns()'s clock; `interrupt_mask` of FiberRecord::run.interrupts. Exclusive.
 PollEnd poll_wait(int fd, uint32_t events, PollSeen seen, uint64_t deadline_ns = kNever, uint32_t interrupt_mask = 0);
 // See above. Cheap when nobody waits.
 void poll_pass(int fd, uint32_t events);

@@ -138,13 +138,13 @@ bool enabled = false;
 constexpr uintptr_t kCalled = 4096;  // for the code that is called
 
 bool has_room(const FiberRecord* f, ucontext_t* uc) {
-  auto low = reinterpret_cast<uintptr_t>(f->stack_low), high = reinterpret_cast<uintptr_t>(f->stack_high);
+  auto low = reinterpret_cast<uintptr_t>(f->memory.stack_low), high = reinterpret_cast<uintptr_t>(f->memory.stack_high);
   // Without an alternate stack our own signal frame would be where the trampoline's goes.
   if (reinterpret_cast<uintptr_t>(uc) - low < high - low) return false;
   uintptr_t sp = interrupted_sp(uc);
-  if (auto other = reinterpret_cast<uintptr_t>(f->alternate.ss_sp); sp - other <= f->alternate.ss_size) {
+  if (auto other = reinterpret_cast<uintptr_t>(f->memory.alternate.ss_sp); sp - other <= f->memory.alternate.ss_size) {
     low = other;
-    high = low + f->alternate.ss_size;
+    high = low + f->memory.alternate.ss_size;
   }
   return sp <= high && sp >= low + inject_room(uc) + kCalled;
 }
@@ -161,23 +161,23 @@ void give_way() {
   // A thread that asked for the end of this fiber while it was queued saw it not running, and sent no signal. This fence comes after the worker has
   // marked the fiber as running: either that thread sees the mark, or we see its request.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (embedder().end_requested_at(tls_current, tls_current->stopped_pc)) embedder().end_now();
+  if (embedder().end_requested_at(tls_current, tls_current->turns.stopped_pc)) embedder().end_now();
 }
 
 // Who waits in a loop is stopped in the same few instructions each time.
 void note_place(FiberRecord* f, uintptr_t pc, uintptr_t sp) {
   constexpr uintptr_t kFewInstructions = 64;
-  uintptr_t distance = pc > f->stopped_pc ? pc - f->stopped_pc : f->stopped_pc - pc;
-  bool same = sp == f->stopped_sp && distance < kFewInstructions;
-  f->in_place.store(same ? f->in_place.load(std::memory_order_relaxed) + 1 : 0, std::memory_order_relaxed);
-  f->stopped_pc = pc;
-  f->stopped_sp = sp;
+  uintptr_t distance = pc > f->turns.stopped_pc ? pc - f->turns.stopped_pc : f->turns.stopped_pc - pc;
+  bool same = sp == f->turns.stopped_sp && distance < kFewInstructions;
+  f->turns.in_place.store(same ? f->turns.in_place.load(std::memory_order_relaxed) + 1 : 0, std::memory_order_relaxed);
+  f->turns.stopped_pc = pc;
+  f->turns.stopped_sp = sp;
 }
 
 // `sleeper`: it has no use for its worker where it is.
 void tick(ucontext_t* uc, bool sleeper = false) {
   FiberRecord* f = tls_current;
-  if (!enabled || !f || f->kernel || tls_busy > 0) return;
+  if (!enabled || !f || f->run.kernel || tls_busy > 0) return;
   uintptr_t pc = interrupted_pc(uc);
   // The thread that asked for its end has found it where it could not be stopped.
   if (embedder().end_requested_at(f, pc) && inject_call(uc, embedder().end_now)) return;
@@ -188,24 +188,24 @@ void tick(ucontext_t* uc, bool sleeper = false) {
   // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.
   uint64_t mask;
   memcpy(&mask, &uc->uc_sigmask, sizeof mask);
-  bool foreign_mask = f->worker && (mask ^ f->worker->kernel_mask) & ~kLibcSignals;
+  bool foreign_mask = f->run.worker && (mask ^ f->run.worker->run.kernel_mask) & ~kLibcSignals;
   if (code == Code::Never || (code == Code::Reluctant && tls_refused < kMaxRefused && !sleeper) ||
       (foreign_mask && tls_refused < max_foreign_mask)) {
     tls_refused = tls_refused + 1;
     return;
   }
   if (sleeper) {
-    f->in_libc = false;
-    f->preempted.store(f->preempted.load(std::memory_order_relaxed) | 4,
-                       std::memory_order_relaxed);  // as a hog: in one line with all others
+    f->turns.in_libc = false;
+    f->turns.preempted.store(f->turns.preempted.load(std::memory_order_relaxed) | 4,
+                             std::memory_order_relaxed);  // as a hog: in one line with all others
   } else if (code == Code::Reluctant) {
     // In front of the queue once, so that a lock it may hold is soon free; the next tick takes it to the tail. Always in
     // front, a few fibers that live in malloc would keep all others from running.
-    f->in_libc = !f->in_libc;
+    f->turns.in_libc = !f->turns.in_libc;
   } else {
-    f->in_libc = false;
+    f->turns.in_libc = false;
   }
-  if (!f->in_libc) tls_refused = 0;
+  if (!f->turns.in_libc) tls_refused = 0;
   note_place(f, pc, interrupted_sp(uc));
   tls_busy = 1;
   inject(uc, give_way);
@@ -241,7 +241,7 @@ bool start_sampling(Worker* w, uint32_t us) {
   if (!ok && page > 0) raw_syscall(SYS_munmap, page, kPage);
   raw_syscall(SYS_close, fd);
   if (ok) {
-    w->sampling_page = page;
+    w->ticks.sampling_page = page;
     sampled.fetch_add(1, std::memory_order_relaxed);
   }
   return ok;
@@ -349,18 +349,18 @@ void preempt_start_worker(Worker* w) {
   if (raw_syscall(SYS_timer_create, CLOCK_THREAD_CPUTIME_ID, arg(&event), arg(&timer)) != 0) return;
   itimerspec every = {{0, kTickNs}, {0, kTickNs}};
   raw_syscall(SYS_timer_settime, timer, 0, arg(&every), 0);
-  w->timer = timer;
+  w->ticks.timer = timer;
 }
 
 // The kernel keeps both beyond the end of the thread.
 void preempt_end_worker(Worker* w) {
-  if (w->timer >= 0) raw_syscall(SYS_timer_delete, w->timer);
-  if (w->sampling_page) {
-    raw_syscall(SYS_munmap, w->sampling_page, kPage);
+  if (w->ticks.timer >= 0) raw_syscall(SYS_timer_delete, w->ticks.timer);
+  if (w->ticks.sampling_page) {
+    raw_syscall(SYS_munmap, w->ticks.sampling_page, kPage);
     sampled.fetch_sub(1, std::memory_order_relaxed);
   }
-  w->timer = -1;
-  w->sampling_page = 0;
+  w->ticks.timer = -1;
+  w->ticks.sampling_page = 0;
 }
 
 void preempt_sleeper(Worker* w) {
@@ -368,7 +368,7 @@ void preempt_sleeper(Worker* w) {
   info.si_signo = kPreemptSignal;
   info.si_code = SI_QUEUE;
   info.si_value.sival_ptr = &timer_mark;
-  raw_syscall(SYS_rt_tgsigqueueinfo, raw_syscall(SYS_getpid), w->tid, kPreemptSignal, arg(&info));
+  raw_syscall(SYS_rt_tgsigqueueinfo, raw_syscall(SYS_getpid), w->thread.tid, kPreemptSignal, arg(&info));
 }
 
 uint32_t preempt_sampled_workers() { return sampled.load(std::memory_order_relaxed); }
@@ -376,7 +376,7 @@ uint32_t preempt_sampled_workers() { return sampled.load(std::memory_order_relax
 bool inject_call(void* ucontext, void (*fn)()) {
   auto* uc = static_cast<ucontext_t*>(ucontext);
   FiberRecord* f = tls_current;
-  if (!enabled || !f || f->kernel || tls_busy > 0) return false;
+  if (!enabled || !f || f->run.kernel || tls_busy > 0) return false;
   if (code_at(interrupted_pc(uc)) == Code::Never || !has_room(f, uc)) return false;
   inject(uc, fn);
   return true;

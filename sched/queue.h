@@ -116,7 +116,7 @@ class Inbox {
  public:
   void push(FiberRecord* f) {
     FiberRecord* h = head_.load(std::memory_order_relaxed);
-    do f->queue_next = h;
+    do f->run.queue_next = h;
     while (!head_.compare_exchange_weak(h, f, std::memory_order_release, std::memory_order_relaxed));
   }
 
@@ -128,14 +128,14 @@ class Inbox {
       has_front_.store(true, std::memory_order_relaxed);  // published by the exchange
       FiberRecord* list = head_.exchange(nullptr, std::memory_order_acq_rel);
       while (list) {  // newest first: turn it round
-        FiberRecord* next = list->queue_next;
-        list->queue_next = front_;
+        FiberRecord* next = list->run.queue_next;
+        list->run.queue_next = front_;
         front_ = list;
         list = next;
       }
     }
     FiberRecord* f = front_;
-    if (f) front_ = f->queue_next;
+    if (f) front_ = f->run.queue_next;
     has_front_.store(front_ != nullptr, std::memory_order_relaxed);
     consumer_.unlock();
     return f;
@@ -161,15 +161,15 @@ class GlobalQueue {
  public:
   void push(FiberRecord* f) {
     SpinGuard guard(lock_);
-    f->queue_next = nullptr;
-    if (tail_) tail_->queue_next = f;
+    f->run.queue_next = nullptr;
+    if (tail_) tail_->run.queue_next = f;
     else head_ = f;
     tail_ = f;
     size_.store(size_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
   void push_front(FiberRecord* f) {
     SpinGuard guard(lock_);
-    f->queue_next = head_;
+    f->run.queue_next = head_;
     head_ = f;
     if (!tail_) tail_ = f;
     size_.store(size_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
@@ -179,7 +179,7 @@ class GlobalQueue {
     SpinGuard guard(lock_);
     FiberRecord* f = head_;
     if (!f) return nullptr;
-    head_ = f->queue_next;
+    head_ = f->run.queue_next;
     if (!head_) tail_ = nullptr;
     size_.store(size_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
     return f;

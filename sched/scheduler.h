@@ -98,7 +98,7 @@ extern std::atomic<bool> workers_refused;
 void sched_block_signals(uint64_t* old);
 void sched_restore_signals(uint64_t old);
 
-// Applies the caller's new FiberRecord::sigmask to the kernel thread. Busy.
+// Applies the caller's new FiberRecord::run.sigmask to the kernel thread. Busy.
 void sched_apply_mask();
 
 // The record of a kernel thread that is none of ours, and its life: got, by whomever; entered, on the thread; put back by its end if
@@ -113,7 +113,7 @@ void kernel_record_each(bool (*visit)(FiberRecord*, void*), void* data);  // unt
 int start_helper(void (*main)());
 void sysmon_set_mask(uint64_t mask);  // of the main fiber
 // From now on, waits with kFollowsRealtime end when that clock is set. Cheap but the first time.
-void sysmon_watch_clock();
+void sysmon_follow_clock();
 void sysmon_clock_was_set();  // ends them
 // Has Embedder::on_sysmon() called soon. From any context, signal handlers too.
 void sysmon_call();

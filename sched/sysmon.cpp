@@ -31,7 +31,7 @@
 #include "sched/poller.h"
 #include "sched/preempt.h"
 #include "sched/observe/probe.h"
-#include "sched/observe/watch.h"
+#include "sched/observe/observe.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -61,7 +61,7 @@ std::atomic<uint32_t> mask_version{0}, mask_done{0};
 std::atomic<uint32_t> called{0};
 std::atomic<int> proc_task{-1};    // /proc/self/task, opened before a chroot can hide it
 std::atomic<int> clock_timer{-1};  // a timerfd that is readable once CLOCK_REALTIME was set
-std::atomic<bool> clock_watched{false};
+std::atomic<bool> follows_clock{false};
 
 // /proc/self/task/THREAD/syscall of those asked about last, kept open: to open a file takes the lowest free number for an instant, and
 // the program may be about to get that number from an open of its own.
@@ -108,25 +108,25 @@ bool asleep_by_proc(int thread) {
 
 void try_take(Worker* w, uint32_t heartbeat) {
   uint32_t kept = kKept;
-  if (!w->revoked.compare_exchange_strong(kept, kAsked, std::memory_order_seq_cst)) return;
+  if (!w->run.revoked.compare_exchange_strong(kept, kAsked, std::memory_order_seq_cst)) return;
   barrier_everywhere();
-  Slot* s = w->slot;
+  Slot* s = w->run.slot;
   uint32_t asked = kAsked;
   chaos_delay();
-  if (w->in_sched.load(std::memory_order_seq_cst) == 0 && w->heartbeat.load(std::memory_order_relaxed) == heartbeat && s) {
+  if (w->run.in_sched.load(std::memory_order_seq_cst) == 0 && w->run.heartbeat.load(std::memory_order_relaxed) == heartbeat && s) {
     // Before it can come back.
-    if (watched(kWatchTrace)) w->taken_at.store(cycles(), std::memory_order_relaxed);
-    if (w->revoked.compare_exchange_strong(asked, kTaken, std::memory_order_acq_rel)) {
+    if (observed(kObserveTrace)) w->observed.taken_at.store(cycles(), std::memory_order_relaxed);
+    if (w->run.revoked.compare_exchange_strong(asked, kTaken, std::memory_order_acq_rel)) {
       statistics.handovers.fetch_add(1, std::memory_order_relaxed);
       FIBERTHREAD_PROBE1("hand-over", w);
-      if (watched(kWatchTrace | kWatchSysmon)) watch_handed_over(w);
+      if (observed(kObserveTrace | kObserveSysmon)) observe_handed_over(w);
       hand_slot_to_spare(s);
-    } else if (watched(kWatchTrace)) {
-      w->taken_at.store(0, std::memory_order_relaxed);
+    } else if (observed(kObserveTrace)) {
+      w->observed.taken_at.store(0, std::memory_order_relaxed);
     }
     return;
   }
-  w->revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel);
+  w->run.revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel);
 }
 
 // Spinners that wait for one in the queue do nothing else, and that one waits a slice for each of them. So while spinners have
@@ -139,10 +139,10 @@ struct Growth {
   uint32_t full_looks = 0, spare_looks = 0;
 
   void count(Worker* w, bool progress) {
-    w->stuck_looks = progress ? 0 : w->stuck_looks + 1;
-    FiberRecord* f = w->running.load(std::memory_order_relaxed);
-    if (!f || !__atomic_load_n(&w->slot, __ATOMIC_RELAXED) || w->revoked.load(std::memory_order_relaxed) == kTaken) return;
-    if (is_spinner(f) || w->stuck_looks >= kStuckLooks) spinners++;
+    w->notes.stuck_looks = progress ? 0 : w->notes.stuck_looks + 1;
+    FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
+    if (!f || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) || w->run.revoked.load(std::memory_order_relaxed) == kTaken) return;
+    if (is_spinner(f) || w->notes.stuck_looks >= kStuckLooks) spinners++;
   }
 
   void decide(bool queued) {
@@ -152,7 +152,7 @@ struct Growth {
     if (full_looks >= kGrowLooks) {
       uint32_t need = now + queued_count();
       if (need <= base * kMostGrowth && want_slots(need)) {
-        if (watched(kWatchSysmon)) debug_line("sysmon", nullptr, "spinners have all slots; there shall be ", uint64_t{need});
+        if (observed(kObserveSysmon)) debug_line("sysmon", nullptr, "spinners have all slots; there shall be ", uint64_t{need});
         wake_if_needed();
       }
       full_looks = 0;
@@ -180,46 +180,47 @@ struct Look {
 };
 
 void look_at(Worker* w, uint64_t now, Look& look) {
-  uint32_t beat = w->heartbeat.load(std::memory_order_relaxed);
-  bool progress = beat != w->seen_heartbeat;
-  w->seen_heartbeat = beat;
+  uint32_t beat = w->run.heartbeat.load(std::memory_order_relaxed);
+  bool progress = beat != w->notes.heartbeat;
+  w->notes.heartbeat = beat;
   look.progress |= progress;
-  if (look.queued) w->oldest_due.store(true, std::memory_order_relaxed);
+  if (look.queued) w->look.oldest_due.store(true, std::memory_order_relaxed);
   growth.count(w, progress);
-  bool suspected = w->suspected;
-  w->suspected = false;
+  bool suspected = w->notes.suspected;
+  w->notes.suspected = false;
   // Without a worker for its slot, others would wait for ever for what this one waits for.
-  if (workers_refused.load(std::memory_order_relaxed) && look.queued && idle_slots() && now - w->rotated_at > kRotation &&
-      w->running.load(std::memory_order_relaxed) && !w->bound &&
-      (w->revoked.load(std::memory_order_relaxed) == kTaken || !__atomic_load_n(&w->slot, __ATOMIC_RELAXED)) && asleep_by_proc(w->tid)) {
-    w->rotated_at = now;
+  if (workers_refused.load(std::memory_order_relaxed) && look.queued && idle_slots() && now - w->notes.rotated_at > kRotation &&
+      w->run.running.load(std::memory_order_relaxed) && !w->bond.fiber &&
+      (w->run.revoked.load(std::memory_order_relaxed) == kTaken || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED)) &&
+      asleep_by_proc(w->thread.tid)) {
+    w->notes.rotated_at = now;
     preempt_sleeper(w);
   }
   // Those that have no slot to lose may sleep as they like.
-  if (!look.queued || !__atomic_load_n(&w->slot, __ATOMIC_RELAXED) || !w->running.load(std::memory_order_relaxed) ||
-      w->revoked.load(std::memory_order_relaxed) == kTaken) {
-    w->seen_at = 0;
+  if (!look.queued || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) || !w->run.running.load(std::memory_order_relaxed) ||
+      w->run.revoked.load(std::memory_order_relaxed) == kTaken) {
+    w->notes.at = 0;
     return;
   }
   // A fiber that cannot be stopped is left with its worker, which goes on as a thread of NPTL's would.
-  bool unstoppable = options.preempt && w->timer < 0 && !w->sampling_page && w->stuck_looks >= kUnstoppableLooks;
-  if (unstoppable && !w->in_sched.load(std::memory_order_relaxed)) {
+  bool unstoppable = options.preempt && w->ticks.timer < 0 && !w->ticks.sampling_page && w->notes.stuck_looks >= kUnstoppableLooks;
+  if (unstoppable && !w->run.in_sched.load(std::memory_order_relaxed)) {
     try_take(w, beat);
     return;
   }
-  uint64_t cpu = cpu_time_of_thread(w->tid), used = cpu - w->seen_cpu, time = now - w->seen_at;
-  bool ran = w->seen_at && used + kOffCpu > time;
-  w->seen_cpu = cpu;
-  w->seen_at = now;
+  uint64_t cpu = cpu_time_of_thread(w->thread.tid), used = cpu - w->notes.cpu, time = now - w->notes.at;
+  bool ran = w->notes.at && used + kOffCpu > time;
+  w->notes.cpu = cpu;
+  w->notes.at = now;
   if (chaos(16)) {
     try_take(w, beat);  // right at any time, only useless
     return;
   }
-  if (ran || w->in_sched.load(std::memory_order_relaxed) || !asleep_by_proc(w->tid)) return;
+  if (ran || w->run.in_sched.load(std::memory_order_relaxed) || !asleep_by_proc(w->thread.tid)) return;
   if (suspected && used == 0) {
     try_take(w, beat);
   } else {
-    w->suspected = true;
+    w->notes.suspected = true;
     look.suspects = true;
   }
 }
@@ -264,7 +265,7 @@ bool clock_was_set() {
 
 // Sleeps until somebody stores kAwake, the time has come, the clock was set, or the poller has events.
 void sleep_in_poll(uint64_t until, bool on_poller) {
-  bool has_timer = clock_watched.load(std::memory_order_relaxed) && !no_clock_timer.load(std::memory_order_relaxed);
+  bool has_timer = follows_clock.load(std::memory_order_relaxed) && !no_clock_timer.load(std::memory_order_relaxed);
   pollfd p[] = {{has_timer ? clock_timer.load() : -1, POLLIN, 0}, {on_poller ? poll_descriptor() : -1, POLLIN, 0}};
   uint64_t now = now_ns(), left = until > now ? until - now : 0;
   timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
@@ -297,25 +298,25 @@ void sysmon_poke() {
   if (__builtin_expect(s & kDeep, 0) && asleep.compare_exchange_strong(s, kAwake, std::memory_order_acq_rel)) get_up(s);
 }
 
-void sysmon_watch_clock() {
-  if (__builtin_expect(clock_watched.load(std::memory_order_relaxed), 1) || !sched_started()) return;
+void sysmon_follow_clock() {
+  if (__builtin_expect(follows_clock.load(std::memory_order_relaxed), 1) || !sched_started()) return;
   Busy busy;
   clock_was_set();  // from now on
-  if (clock_watched.exchange(true, std::memory_order_acq_rel)) return;
+  if (follows_clock.exchange(true, std::memory_order_acq_rel)) return;
   get_up(asleep.exchange(kAwake, std::memory_order_seq_cst));
 }
 
 void sysmon_clock_was_set() {
   clock_settings.fetch_add(1, std::memory_order_acq_rel);
   auto wake = [](FiberRecord* f, void*) {
-    if (__atomic_load_n(&f->clock_seen, __ATOMIC_SEQ_CST)) unpark(f);
+    if (__atomic_load_n(&f->wait.clock_seen, __ATOMIC_SEQ_CST)) unpark(f);
     return true;
   };
   wake(main_fiber, nullptr);
   block_each(wake, nullptr);
 }
 
-void sysmon_watch_timers() {
+void sysmon_poke_for_timers() {
   if (next_timer() < wake_at.load(std::memory_order_relaxed)) sysmon_poke();  // a short sleep is over soon anyway
 }
 
@@ -331,7 +332,7 @@ void sysmon_set_mask(uint64_t mask) {
 
 FIBERTHREAD_IN_FORK_CHILD(Sysmon, [](FiberRecord*) {
   asleep.store(kAwake);
-  clock_watched.store(false);
+  follows_clock.store(false);
   no_clock_timer.store(false);
   ahead_lock.reset();
   own_fd_close(clock_timer);
@@ -363,7 +364,7 @@ void sysmon_main() {
   for (;;) {
     adopt_mask();
     if (called.load(std::memory_order_relaxed) && called.exchange(0, std::memory_order_acq_rel)) embedder().on_sysmon();
-    bool looks_at_clock = clock_watched.load(std::memory_order_acquire) && no_clock_timer.load(std::memory_order_relaxed);
+    bool looks_at_clock = follows_clock.load(std::memory_order_acquire) && no_clock_timer.load(std::memory_order_relaxed);
     if (__builtin_expect(looks_at_clock, 0) && clock_was_set()) sysmon_clock_was_set();
     uint64_t now = now_ns();
     recent_ns.store(now, std::memory_order_relaxed);
@@ -373,7 +374,7 @@ void sysmon_main() {
       poll_get_watcher();
     }
     Look look{work_queued()};
-    for (Worker* w = all_workers(); w; w = w->all_next) look_at(w, now, look);
+    for (Worker* w = all_workers(); w; w = w->thread.all_next) look_at(w, now, look);
     bool queued = look.queued;
     growth.decide(queued);
     if (chaos(64)) want_slots(base_slots() + chaos_number() % 4);
@@ -387,7 +388,7 @@ void sysmon_main() {
     quiet = look.progress || queued || dumps ? 0 : quiet + 1;
 
     bool on_poller = false;
-    uint32_t in_poll = clock_watched.load(std::memory_order_acquire) ? kInPoll : 0;
+    uint32_t in_poll = follows_clock.load(std::memory_order_acquire) ? kInPoll : 0;
     uint64_t timer = next_timer();
     uint64_t until = now + (queued && idle_slots() ? kHotTick : look.suspects ? kSecondLook : kTick);
     if (quiet >= kLinger) {

@@ -17,7 +17,7 @@ enum class WaitEnd { Over, TimedOut, Interrupted, Ends };
 // The thread that makes over() true unparks `me` afterwards. While `flag` is not `expected`, the caller does not park. Where over() looks
 // at no word of this size, kNoFlag is right, because the unpark is latched. withdraw() makes sure that no thread will make over() true any
 // more. It returns false if one has done so, or is bound to; then the wait goes on until over(), whatever comes. If others may find the
-// caller's stack by this wait, the caller counts FiberRecord::queued up before, and calls wait_over() afterwards.
+// caller's stack by this wait, the caller counts FiberRecord::wait.pins up before, and calls wait_over() afterwards.
 inline constinit const std::atomic<uint32_t> kNoFlag{0};
 template <class Over, class Withdraw>
 WaitEnd wait_until(FiberRecord* me, const std::atomic<uint32_t>& flag, uint32_t expected, Over over, Withdraw withdraw,
@@ -25,7 +25,7 @@ WaitEnd wait_until(FiberRecord* me, const std::atomic<uint32_t>& flag, uint32_t 
   bool late = passed(me, deadline);
   while (!over()) {
     // One that comes after this look sets the latch, with which park_if() returns.
-    uint32_t pending = me->interrupts.load(std::memory_order_relaxed);
+    uint32_t pending = me->run.interrupts.load(std::memory_order_relaxed);
     if (interrupts || deadline != kNever || pending & kInterruptUnwind) {
       bool interrupted = pending & interrupts;
       bool ends = !interrupted && ends_in_wait(me, pending);

@@ -49,26 +49,26 @@ LibcCancelCalls libc_calls() {
           [](const sigset_t* mask) { REAL(pselect)(0, nullptr, nullptr, nullptr, &kSecond, mask); }};
 }
 
-bool libc_unwinds(FiberRecord* me) { return __atomic_load_n(tcb_cancelhandling(me->tcb), __ATOMIC_RELAXED) & kLibcExiting; }
+bool libc_unwinds(FiberRecord* me) { return __atomic_load_n(tcb_cancelhandling(me->memory.tcb), __ATOMIC_RELAXED) & kLibcExiting; }
 
 }  // namespace
 
 // A kernel thread has got its record: what was asked before is in libc's place.
 void cancel_adopt(FiberRecord* f) {
   Cancellation& s = state_of(f);
-  if (libc_cancel_disabled.is_set(f->tcb)) s.disabled.store(true, std::memory_order_relaxed);
-  if (libc_cancel_asynchronous.is_set(f->tcb)) s.asynchronous.store(true, std::memory_order_relaxed);
+  if (libc_cancel_disabled.is_set(f->memory.tcb)) s.disabled.store(true, std::memory_order_relaxed);
+  if (libc_cancel_asynchronous.is_set(f->memory.tcb)) s.asynchronous.store(true, std::memory_order_relaxed);
   // With that in cancel_foreign(): it finds the record, or we its bit.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!(__atomic_load_n(tcb_cancelhandling(f->tcb), __ATOMIC_RELAXED) & kLibcCanceled)) return;
+  if (!(__atomic_load_n(tcb_cancelhandling(f->memory.tcb), __ATOMIC_RELAXED) & kLibcCanceled)) return;
   s.requested.store(true, std::memory_order_relaxed);
-  f->interrupts.fetch_or(kInterruptUnwind, std::memory_order_seq_cst);
+  f->run.interrupts.fetch_or(kInterruptUnwind, std::memory_order_seq_cst);
 }
 
 namespace {
 // Its type, or that of the wait of libc's which its handler has interrupted.
 bool is_asynchronous(FiberRecord* f) {
-  return state_of(f).asynchronous.load(std::memory_order_seq_cst) || libc_cancel_asynchronous.is_set(f->tcb);
+  return state_of(f).asynchronous.load(std::memory_order_seq_cst) || libc_cancel_asynchronous.is_set(f->memory.tcb);
 }
 }  // namespace
 
@@ -104,7 +104,7 @@ void cancel_self() {
 }
 
 void cancel_leave(FiberRecord* me, void* result) {
-  if (!me->queued) return;
+  if (!me->wait.pins) return;
   void** back = signal_handler_to_leave(me);
   if (!back) return;
   tls_busy = 1;  // as where it goes on
@@ -114,7 +114,7 @@ void cancel_leave(FiberRecord* me, void* result) {
   s.result = result;
   s.requested.store(true, std::memory_order_relaxed);
   s.exiting.store(false, std::memory_order_relaxed);  // it begins to exit where it is left to
-  __atomic_fetch_and(tcb_cancelhandling(me->tcb), ~kLibcExiting, __ATOMIC_RELAXED);
+  __atomic_fetch_and(tcb_cancelhandling(me->memory.tcb), ~kLibcExiting, __ATOMIC_RELAXED);
   interrupt(me, kInterruptUnwind | kInterruptLeave);
   __builtin_longjmp(back, 1);
 }
@@ -127,7 +127,7 @@ void test_cancel() {
 void test_cancel_as_libc() {
   FiberRecord* me = self();
   if (__builtin_expect(!cancel_pending(me), 1)) return;
-  if (!me->queued) pthread_testcancel();
+  if (!me->wait.pins) pthread_testcancel();
   cancel_self();
 }
 
@@ -150,7 +150,7 @@ void cancel_begin_exit(FiberRecord* me) {
   state_of(me).exiting.store(true, std::memory_order_relaxed);
   // One that is set from now on ends no wait: it is not acted upon any more.
   constexpr uint32_t kBoth = kInterruptUnwind | kInterruptLeave;
-  if (me->interrupts.load(std::memory_order_relaxed) & kBoth) me->interrupts.fetch_and(~kBoth, std::memory_order_relaxed);
+  if (me->run.interrupts.load(std::memory_order_relaxed) & kBoth) me->run.interrupts.fetch_and(~kBoth, std::memory_order_relaxed);
 }
 
 namespace {
@@ -181,7 +181,7 @@ void foreign_poked(void* context) {
   uint32_t handling = __atomic_load_n(tcb_cancelhandling(tcb), __ATOMIC_SEQ_CST);
   if (!(handling & kLibcCanceled) || handling & kLibcExiting) return;
   if (!libc_cancel_asynchronous.is_set(tcb) || libc_cancel_disabled.is_set(tcb) || tls_busy) return;
-  if (tls_current && tls_current->queued) return;  // others may find its stack
+  if (tls_current && tls_current->wait.pins) return;  // others may find its stack
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&static_cast<ucontext_t*>(context)->uc_sigmask), 0, 8);
   if (FiberRecord* me = tls_current) cancel_begin_exit(me);
   REAL(pthread_exit)(PTHREAD_CANCELED);
@@ -193,21 +193,21 @@ void cancel_poked(siginfo_t*, void* context) {
   auto* uc = static_cast<ucontext_t*>(context);
   if (libc_wait_probed(uc)) return;
   FiberRecord* me = tls_current;
-  if (!me || me->kernel) {
+  if (!me || me->run.kernel) {
     if (sched_started()) foreign_poked(context);
     return;
   }
   if (in_wait(me) || !cancel_pending(me)) return;
-  if (libc_end_wait(me->tcb, uc)) return;
+  if (libc_end_wait(me->memory.tcb, uc)) return;
   if (cancel_due_at(me, interrupted_pc(uc))) {
     if (inject_call(context, cancel_self)) return;
-    me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);  // it looks when Busy ends
+    me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);  // it looks when Busy ends
   }
   signal_look_again(context);
 }
 
 void cancel_handler_over(FiberRecord* me, void* context) {
-  if (cancel_pending(me)) libc_end_wait(me->tcb, static_cast<ucontext_t*>(context));
+  if (cancel_pending(me)) libc_end_wait(me->memory.tcb, static_cast<ucontext_t*>(context));
 }
 
 }  // namespace fiberthread
@@ -222,10 +222,10 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   // libc's would take our signal for its own.
   if (!f && pthread_equal(t, pthread_self())) f = self();
   if (!f) return stale_handle(t) ? ESRCH : cancel_foreign(t);
-  if (f->done.load(std::memory_order_acquire)) return 0;
+  if (f->join.done.load(std::memory_order_acquire)) return 0;
   Cancellation& s = state_of(f);
   s.requested.store(true, std::memory_order_seq_cst);
-  __atomic_fetch_or(tcb_cancelhandling(f->tcb), kLibcCanceled, __ATOMIC_SEQ_CST);
+  __atomic_fetch_or(tcb_cancelhandling(f->memory.tcb), kLibcCanceled, __ATOMIC_SEQ_CST);
   if (f == self()) {
     if (!in_wait(f) && cancel_due(f)) test_cancel_as_libc();
     return 0;
@@ -234,8 +234,9 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   interrupt(f, kInterruptUnwind | (is_asynchronous(f) ? uint32_t{kInterruptSafePoint} : 0));
   // With cancellation off, the signal would only end calls that no handler lets go on, like poll(). Who turns it on looks at
   // the request afterwards.
-  if (!f->kernel && !s.disabled.load(std::memory_order_seq_cst) && f->state.load(std::memory_order_seq_cst) == State::Running) {
-    if (Worker* w = __atomic_load_n(&f->worker, __ATOMIC_RELAXED)) raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), w->tid, kPreemptSignal);
+  if (!f->run.kernel && !s.disabled.load(std::memory_order_seq_cst) && f->run.state.load(std::memory_order_seq_cst) == State::Running) {
+    if (Worker* w = __atomic_load_n(&f->run.worker, __ATOMIC_RELAXED))
+      raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), w->thread.tid, kPreemptSignal);
   }
   return 0;
 }

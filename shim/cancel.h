@@ -46,7 +46,7 @@ bool cancelled_by_libc(FiberRecord* me);
 void cancel_begin_exit(FiberRecord* me);
 
 // The fiber API's cancel: nothing is unwound, but each wait that is a cancellation point fails with ECANCELED.
-inline bool end_pending(const FiberRecord* me) { return me->interrupts.load(std::memory_order_relaxed) & kInterruptEnd; }
+inline bool end_pending(const FiberRecord* me) { return me->run.interrupts.load(std::memory_order_relaxed) & kInterruptEnd; }
 
 // The interrupts that end a wait which is a cancellation point, besides `others`.
 inline uint32_t wait_interrupts(FiberRecord* me, uint32_t others = 0) {

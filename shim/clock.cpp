@@ -51,7 +51,7 @@ void add_timer(int number, FiberRecord* f) {
       continue;
     if (t.pid != pid) t.handing_over.store(0, std::memory_order_relaxed);  // those of the parent's threads
     t.pid = pid;
-    t.id = f->id;
+    t.id = f->identity.id;
     t.fiber.store(f, std::memory_order_relaxed);
     t.number.store(number, std::memory_order_release);
     size_t used = timers_used.load(std::memory_order_relaxed);
@@ -77,7 +77,7 @@ ThreadTimer* find_timer(int number) {
 // Used everywhere, handlers and worker context included.
 [[gnu::constructor]] void resolve_clock() { (void)REAL(clock_gettime); }
 
-bool is_ours(FiberRecord* f) { return f && sched_started() && !f->kernel && !in_vfork_child(); }
+bool is_ours(FiberRecord* f) { return f && sched_started() && !f->run.kernel && !in_vfork_child(); }
 
 }  // namespace
 
@@ -88,7 +88,7 @@ TimerTarget::TimerTarget(const siginfo_t& info) {
   handing_over_ = &t->handing_over;
   handing_over_->fetch_add(1, std::memory_order_seq_cst);
   FiberRecord* f = t->fiber.load(std::memory_order_seq_cst);
-  gone_ = !f || f->id != t->id || !f->valid.load(std::memory_order_acquire) || f->done.load(std::memory_order_acquire);
+  gone_ = !f || f->identity.id != t->id || !f->join.valid.load(std::memory_order_acquire) || f->join.done.load(std::memory_order_acquire);
   fiber_ = gone_ ? nullptr : f;
 }
 
@@ -99,7 +99,7 @@ TimerTarget::~TimerTarget() {
 // A number has room for 28 bits of an id.
 constexpr uint32_t kClockIds = 1u << 28;
 
-clockid_t cpu_clock_of(const FiberRecord* f) { return static_cast<clockid_t>(~(f->id % kClockIds) << 3 | 6); }
+clockid_t cpu_clock_of(const FiberRecord* f) { return static_cast<clockid_t>(~(f->identity.id % kClockIds) << 3 | 6); }
 
 FiberRecord* owner_of_clock(clockid_t clock) {
   constexpr int kThreads = 6;  // of the low three bits: one thread's, by the scheduler
@@ -111,7 +111,7 @@ FiberRecord* owner_of_clock(clockid_t clock) {
   auto id = ~(static_cast<uint32_t>(clock) >> 3) % kClockIds;
   for (;; id += kClockIds) {
     FiberRecord* f = id >= kMostIds ? nullptr : fiber_of_tid(static_cast<int>(id));
-    if (is_ours(f) && !f->done.load(std::memory_order_acquire)) return f;
+    if (is_ours(f) && !f->join.done.load(std::memory_order_acquire)) return f;
     if (id < kFirstOfOurs || !id || id >= kMostIds) return nullptr;
   }
 }
@@ -157,8 +157,8 @@ FIBERTHREAD_EXPORT int timer_create(clockid_t clock, struct sigevent* event, tim
       errno = EAGAIN;
       return -1;
     }
-    Worker* w = owner->bound.load(std::memory_order_acquire);
-    if (w) clock = static_cast<clockid_t>(~static_cast<unsigned>(w->tid) << 3 | 6);
+    Worker* w = owner->run.bound.load(std::memory_order_acquire);
+    if (w) clock = static_cast<clockid_t>(~static_cast<unsigned>(w->thread.tid) << 3 | 6);
   }
   FiberRecord* f = event && event->sigev_notify == SIGEV_THREAD_ID && event->_sigev_un._tid > 0 ? fiber_of_tid(event->_sigev_un._tid)
                                                                                                 : nullptr;

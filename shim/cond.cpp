@@ -66,7 +66,7 @@ int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const ti
   uint32_t interrupts = wait_interrupts(me);
   // Until the mutex is ours again nothing but park() is left, whatever a handler does meanwhile. libc's own may take long in one call.
   const bool whole = !mutex_is_libcs(mutex);
-  if (whole) me->queued++;
+  if (whole) me->wait.pins++;
   if (__builtin_expect(end_pending(me), 0) && !end_may_end_wait(me)) interrupts &= ~uint32_t{kInterruptEnd};
   WakeReason r = park(c, w, enqueue, [mutex] { mutex_unlock(mutex); }, {what, &w}, deadline_from(clock, t), interrupts);
   // From here on the object may be gone.

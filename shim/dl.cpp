@@ -41,7 +41,7 @@ void look_again() {
     sched_bind(main_fiber);
     block_each(
         [](FiberRecord* f, void*) {
-          if (f->valid.load(std::memory_order_acquire) && f != self()) sched_bind(f);
+          if (f->join.valid.load(std::memory_order_acquire) && f != self()) sched_bind(f);
           return true;
         },
         nullptr);

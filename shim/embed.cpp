@@ -15,7 +15,7 @@ namespace {
 // The fiber API makes its kernel threads joinable, and takes back a detached one only when that ends. Of libc's own threads, which libc
 // itself detaches, none has a function.
 void detach(FiberRecord* f) {
-  if (f->start) pthread_detach(pthread_self());
+  if (f->identity.start) pthread_detach(pthread_self());
 }
 
 }  // namespace

@@ -47,15 +47,15 @@ void in_parent() {
 void in_child() {
   FiberRecord* me = tls_current;
   tcb_unlock_after_fork();
-  bool was_fiber = !me->kernel;
-  uint64_t mask = me->sigmask;
+  bool was_fiber = !me->run.kernel;
+  uint64_t mask = me->run.sigmask;
   sched_reset_after_fork(me);
   if (tls_vforked) {  // the child of a vfork has forked: this one has its memory to itself
     tls_vforked = 0;
     tls_busy = tls_busy - 1;
   }
-  me->id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
-  me->sigmask = mask;
+  me->identity.id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
+  me->run.sigmask = mask;
   {
     Busy leave;
     tls_busy = tls_busy - 1;
@@ -87,7 +87,7 @@ using namespace fiberthread;
 extern "C" __attribute__((visibility("hidden"), used)) void fiberthread_vfork_begin() {
   FiberRecord* me = tls_current;
   poll_memory_shared();
-  if (!sched_started() || !me || me->kernel) return;
+  if (!sched_started() || !me || me->run.kernel) return;
   if (tls_vforked == 0) {
     tls_busy = tls_busy + 1;
     std::atomic_signal_fence(std::memory_order_seq_cst);

@@ -69,7 +69,7 @@ long futex_wake_here(const uint32_t* word, int n, uint32_t bits) {
 
 bool lives(uint32_t tid) {
   FiberRecord* f = fiber_of_tid(static_cast<int>(tid));
-  if (f) return !f->done.load(std::memory_order_acquire);
+  if (f) return !f->join.done.load(std::memory_order_acquire);
   return raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), tid, 0) == 0;
 }
 
@@ -85,8 +85,9 @@ long pi_lock(uint32_t* word, clockid_t clock, const timespec* user_t, IfOwned th
     uint32_t now;
     if (fiberthread_user_load(word, &now) != 0) return -EFAULT;
     uint32_t owner = now & FUTEX_TID_MASK;
-    if (owner == me->id) return -EDEADLK;
-    uint32_t wanted = owner ? now | FUTEX_WAITERS : now | me->id;  // the other bits stay: that the last one died, and that somebody waits
+    if (owner == me->identity.id) return -EDEADLK;
+    uint32_t wanted = owner ? now | FUTEX_WAITERS
+                            : now | me->identity.id;  // the other bits stay: that the last one died, and that somebody waits
     long changed = fiberthread_user_exchange(word, &now, wanted);
     if (changed < 0) return changed;
     if (changed == 1) continue;
@@ -96,7 +97,7 @@ long pi_lock(uint32_t* word, clockid_t clock, const timespec* user_t, IfOwned th
       if (fiberthread_user_load(word, &now) == 0 && now != expected) continue;
       if (!waited) return -ESRCH;
       // Who waits when the owner ends gets the lock.
-      if (fiberthread_user_exchange(word, &now, me->id | FUTEX_OWNER_DIED | FUTEX_WAITERS) == 0) return 0;
+      if (fiberthread_user_exchange(word, &now, me->identity.id | FUTEX_OWNER_DIED | FUTEX_WAITERS) == 0) return 0;
       continue;
     }
     if (then == IfOwned::Fails) return -EAGAIN;
@@ -114,7 +115,7 @@ long pi_unlock(uint32_t* word) {
   FiberRecord* me = self();
   uint32_t now;
   if (fiberthread_user_load(word, &now) != 0) return -EFAULT;
-  if ((now & FUTEX_TID_MASK) != me->id) return -EPERM;
+  if ((now & FUTEX_TID_MASK) != me->identity.id) return -EPERM;
   WakeList list;
   {
     LockedQueue q(word);
@@ -122,7 +123,7 @@ long pi_unlock(uint32_t* word) {
     for (Waiter* w = q.first(); w && !second; w = w->next)
       if (!w->tag) (first ? second : first) = w;
     // Who has set the bit meanwhile looks at the word again before he waits.
-    uint32_t next = first ? first->fiber->id | (second ? FUTEX_WAITERS : 0) : 0;
+    uint32_t next = first ? first->fiber->identity.id | (second ? FUTEX_WAITERS : 0) : 0;
     long changed;
     do changed = fiberthread_user_exchange(word, &now, next);
     while (changed == 1);

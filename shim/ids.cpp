@@ -136,7 +136,7 @@ long everywhere(long number, long a, long b, long c) {
             if (threads[i].tid.load(std::memory_order_relaxed) == tid) return;
           if (tid > 0 && count < kMaxThreads) threads[count++].tid.store(tid, std::memory_order_relaxed);
         };
-        for (Worker* w = all_workers(); w; w = w->all_next) look(__atomic_load_n(&w->tid, __ATOMIC_ACQUIRE));
+        for (Worker* w = all_workers(); w; w = w->thread.all_next) look(__atomic_load_n(&w->thread.tid, __ATOMIC_ACQUIRE));
         look(sysmon_tid());
         each_listed_thread(look);
         if (count == known) break;

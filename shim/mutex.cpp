@@ -68,7 +68,7 @@ int kind_of(const Mutex& m) { return m.kind.load(std::memory_order_relaxed); }
 // The word alone would take a dead owner's record, re-used by a new fiber, for that fiber; the tid alone is not atomic with
 // the lock. Both can only agree for the owner itself.
 bool held_by(const Mutex& m, const FiberRecord* me) {
-  return m.word.owner() == me && (m.owner == static_cast<int>(me->id) || m.owner == kInconsistent);
+  return m.word.owner() == me && (m.owner == static_cast<int>(me->identity.id) || m.owner == kInconsistent);
 }
 
 // The bookkeeping of a new owner.
@@ -86,7 +86,7 @@ int acquired(Mutex& m, FiberRecord* me, int kind) {
       result = EOWNERDEAD;
     }
   }
-  m.owner = result ? kInconsistent : static_cast<int>(me->id);
+  m.owner = result ? kInconsistent : static_cast<int>(me->identity.id);
   if ((kind & kType) == PTHREAD_MUTEX_RECURSIVE || kind & kRobust) m.count = 1;
   return result;
 }
@@ -178,7 +178,7 @@ int timed_lock(Mutex& m, clockid_t clock, const timespec* t) {
   if (__builtin_expect(kind_of(m) != PTHREAD_MUTEX_NORMAL, 0)) return lock_other(mutex);
   FiberRecord* me = self();
   m.word.lock(me);
-  m.owner = static_cast<int>(me->id);
+  m.owner = static_cast<int>(me->identity.id);
   return 0;
 }
 
@@ -200,7 +200,7 @@ void look(ParkReason& r) {
   auto& m = *reinterpret_cast<const Mutex*>(copy);
   r.owner = m.word.owner();
   uint32_t id;
-  if (!r.owner || !copy_user(&id, &r.owner->id)) return;
+  if (!r.owner || !copy_user(&id, &r.owner->identity.id)) return;
   // The library has mutexes that are but a word.
   constexpr int kFirstTid = 1 << 22, kLastTid = 1 << 30;
   bool same = m.owner == static_cast<int>(id) || m.owner == kInconsistent;
@@ -325,7 +325,7 @@ FIBERTHREAD_EXPORT int pthread_mutex_consistent(pthread_mutex_t* mutex) noexcept
   Mutex& m = of(mutex);
   FiberRecord* me = self();
   if (!(kind_of(m) & kRobust) || m.word.owner() != me || m.owner != kInconsistent) return EINVAL;
-  m.owner = static_cast<int>(me->id);
+  m.owner = static_cast<int>(me->identity.id);
   return 0;
 }
 

@@ -31,7 +31,7 @@ namespace {
 // The calling fiber. Null: the caller is a kernel thread.
 FiberRecord* calling_fiber() {
   FiberRecord* me = tls_current;
-  return sched_started() && me && !me->kernel && !in_vfork_child() ? me : nullptr;
+  return sched_started() && me && !me->run.kernel && !in_vfork_child() ? me : nullptr;
 }
 
 }  // namespace
@@ -175,7 +175,7 @@ FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
         return 0;
       }
       if (has_name(me)) {
-        strncpy(name.text, me->name, sizeof name.text);
+        strncpy(name.text, me->identity.name, sizeof name.text);
         return copy_user(reinterpret_cast<decltype(name)*>(a), &name) ? 0 : static_cast<int>(with_errno(-EFAULT));
       }
     }

@@ -30,7 +30,8 @@ bool is_shared(const pthread_rwlock_t* l) { return l->__data.__shared != 0; }
 bool writers_first(const pthread_rwlock_t* l) { return l->__data.__flags == PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP; }
 
 bool writes(pthread_rwlock_t* l, const FiberRecord* me) {
-  return of(l).word.load(std::memory_order_relaxed) & kWriter && __atomic_load_n(&writer(l), __ATOMIC_RELAXED) == static_cast<int>(me->id);
+  return of(l).word.load(std::memory_order_relaxed) & kWriter &&
+         __atomic_load_n(&writer(l), __ATOMIC_RELAXED) == static_cast<int>(me->identity.id);
 }
 
 int try_read(pthread_rwlock_t* l) {
@@ -48,7 +49,7 @@ int try_write(pthread_rwlock_t* l, FiberRecord* me) {
   uint32_t w = word.load(std::memory_order_relaxed);
   while (w == 0 || w == kWaiting)
     if (word.compare_exchange_weak(w, w | kWriter, std::memory_order_acquire, std::memory_order_relaxed)) {
-      __atomic_store_n(&writer(l), static_cast<int>(me->id), __ATOMIC_RELAXED);
+      __atomic_store_n(&writer(l), static_cast<int>(me->identity.id), __ATOMIC_RELAXED);
       return 0;
     }
   return EBUSY;
@@ -137,7 +138,7 @@ int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock = CLOCK_MONOTONIC, cons
     const char* what = t ? "rwlock (timed)" : kind == kWantsToRead ? "rwlock (read)" : "rwlock (write)";
     WakeReason r = park(l, w, must_wait, {what, l}, deadline_from(clock, t));
     if (r == WakeReason::Woken) {  // it is ours
-      if (kind == kWantsToWrite) __atomic_store_n(&writer(l), static_cast<int>(me->id), __ATOMIC_RELAXED);
+      if (kind == kWantsToWrite) __atomic_store_n(&writer(l), static_cast<int>(me->identity.id), __ATOMIC_RELAXED);
       return 0;
     }
     if (r == WakeReason::TimedOut) {

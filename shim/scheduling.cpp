@@ -32,7 +32,7 @@ namespace {
 std::atomic<int> concurrency{0};
 
 // A fiber's settings are ours to keep; a thread of the kernel's are the kernel's.
-bool is_ours(FiberRecord* f) { return f && sched_started() && !f->kernel; }
+bool is_ours(FiberRecord* f) { return f && sched_started() && !f->run.kernel; }
 
 bool may_be_nice(int rtprio_needed) {
   rlimit limit;
@@ -46,22 +46,22 @@ bool may_be_nice(int rtprio_needed) {
 // Whom to ask the kernel about: a fiber that is not bound is as the process was when its scheduler started.
 int kernel_thread_of(FiberRecord* f) {
   if (f == tls_current && filtered.load(std::memory_order_relaxed)) return 0;  // sandboxes let a thread ask about itself only
-  Worker* w = f->bound.load(std::memory_order_acquire);
-  return w ? w->tid : sysmon_tid();
+  Worker* w = f->run.bound.load(std::memory_order_acquire);
+  return w ? w->thread.tid : sysmon_tid();
 }
 
 // Its attributes said what its policy is; only pthread_getattr_np asks.
 bool& explicit_schedule(FiberRecord* f) { return shim_share<bool, 128, 144>(f); }
 
-bool is_bound(FiberRecord* f) { return f->bound.load(std::memory_order_relaxed) != nullptr; }
+bool is_bound(FiberRecord* f) { return f->run.bound.load(std::memory_order_relaxed) != nullptr; }
 
 // An errno value of what `call`, a system call, says about the fiber's own kernel thread.
 template <class Call>
 int on_own_thread(FiberRecord* f, Call call) {
   if (int e = sched_bind(f)) return e;
-  Worker* w = f->bound.load(std::memory_order_acquire);
+  Worker* w = f->run.bound.load(std::memory_order_acquire);
   if (!w) return ESRCH;  // it has ended since
-  long r = call(w->tid);
+  long r = call(w->thread.tid);
   return r < 0 ? static_cast<int>(-r) : 0;
 }
 
@@ -122,7 +122,7 @@ int set_attributes(FiberRecord* f, const sched_attr* user_a, unsigned flags) {
   }
   if (!(a.flags & kKeepParameters)) {
     same &= static_cast<int>(a.priority) == param_of(f).sched_priority;
-    if (kind == SCHED_OTHER || kind == SCHED_BATCH) same &= a.nice == getpriority(PRIO_PROCESS, f->id);
+    if (kind == SCHED_OTHER || kind == SCHED_BATCH) same &= a.nice == getpriority(PRIO_PROCESS, f->identity.id);
   }
   if (same && !is_bound(f)) return 0;
   return on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setattr, tid, arg(user_a), flags); });
@@ -157,7 +157,7 @@ int set_cpus(FiberRecord* f, size_t size, const cpu_set_t* user_set) {
 FiberRecord* target(int tid) {
   if (!sched_started() || in_vfork_child()) return nullptr;
   FiberRecord* f = fiber_of_tid(tid);
-  return is_ours(f) && !f->done.load(std::memory_order_acquire) ? f : nullptr;
+  return is_ours(f) && !f->join.done.load(std::memory_order_acquire) ? f : nullptr;
 }
 
 int fail(int e) {
@@ -171,7 +171,7 @@ FiberRecord* target(pthread_t t, int* e) {
   *e = 0;
   if (!sched_started()) return nullptr;
   FiberRecord* f = fiber_of(t);
-  if (f ? f->done.load(std::memory_order_acquire) && is_ours(f) : stale_handle(t)) *e = ESRCH;
+  if (f ? f->join.done.load(std::memory_order_acquire) && is_ours(f) : stale_handle(t)) *e = ESRCH;
   return is_ours(f) ? f : nullptr;
 }
 
@@ -192,7 +192,7 @@ bool marked_bound(const pthread_attr_t* attr) {
 
 int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr_t* attr) {
   // A clone of its maker's kernel thread, with all that only the kernel knows of that. A cord's is not one fiber's.
-  if ((is_ours(creator) && is_bound(creator) && creator->worker->tainted && !creator->worker->cord) ||
+  if ((is_ours(creator) && is_bound(creator) && creator->run.worker->thread.tainted && !creator->run.worker->run.cord) ||
       __builtin_expect(tcb_go_is_loaded(), 0))
     if (int e = sched_bind(f)) return e;
   if (!attr) return 0;
@@ -231,7 +231,7 @@ FIBERTHREAD_EXPORT pid_t gettid() noexcept {
   FiberRecord* me = tls_current;
   // In the child of a vfork this is the parent's memory.
   if (!me || !is_ours(me) || in_vfork_child()) return static_cast<pid_t>(raw_syscall(SYS_gettid));
-  return static_cast<pid_t>(me->id);
+  return static_cast<pid_t>(me->identity.id);
 }
 
 // New names of libc's, which may have none of them.
@@ -239,7 +239,7 @@ FIBERTHREAD_EXPORT pid_t pthread_gettid_np(pthread_t t) {
   int e;
   FiberRecord* f = target(t, &e);
   if (e) return -1;
-  if (f) return static_cast<pid_t>(f->id);
+  if (f) return static_cast<pid_t>(f->identity.id);
   auto* real = reinterpret_cast<pid_t (*)(pthread_t)>(dlvsym(RTLD_NEXT, "pthread_gettid_np", "GLIBC_2.42"));
   if (real) return real(t);
   return pthread_equal(t, pthread_self()) ? gettid() : -1;

@@ -24,7 +24,7 @@ struct RobustList {
 };
 constexpr uintptr_t kInherits = 1;
 constexpr int kLongest = 2048;  // that the kernel follows
-static_assert(sizeof(RobustList) == kRobustListSize && sizeof(RobustList) == sizeof(Worker::robust_list));
+static_assert(sizeof(RobustList) == kRobustListSize && sizeof(RobustList) == sizeof(Worker::Thread::robust_list));
 
 // Its kernel thread has its list. TLS is the fiber's own.
 constinit thread_local Worker* registered = nullptr;
@@ -33,22 +33,22 @@ constinit thread_local bool never = false;
 constinit thread_local uint32_t owned_before = 0;
 
 bool has_own_thread(FiberRecord* me) {
-  Worker* own = me->bound.load(std::memory_order_relaxed);
+  Worker* own = me->run.bound.load(std::memory_order_relaxed);
   return own && own == registered && !never;
 }
 
 bool get_own_thread(FiberRecord* me) {
   if (has_own_thread(me)) return true;
   if (cord_of(me)) return false;  // that one is its cord's: others with the same tid would be taken for it
-  if (me->is_main) sched_bind_to_initial();
+  if (me->identity.is_main) sched_bind_to_initial();
   // With another tid it could not give up what it got with the one that it has.
   if (never || sched_bind(me) != 0) {
     never = true;
     return false;
   }
-  Worker* own = me->bound.load(std::memory_order_relaxed);
-  if (me->worker != own) return false;  // in a signal handler, which stays where it is
-  if (void* list = tcb_robust_list(me->tcb)) raw_syscall(SYS_set_robust_list, arg(list), sizeof(RobustList));
+  Worker* own = me->run.bound.load(std::memory_order_relaxed);
+  if (me->run.worker != own) return false;  // in a signal handler, which stays where it is
+  if (void* list = tcb_robust_list(me->memory.tcb)) raw_syscall(SYS_set_robust_list, arg(list), sizeof(RobustList));
   registered = own;
   return true;
 }
@@ -117,20 +117,20 @@ void release_all(RobustList* head, uint32_t tid, uint32_t other_tid, RobustList*
 }  // namespace
 
 uint32_t owner_tid(FiberRecord* me, Use use) {
-  bool as_process = me->is_main && use < Use::KernelOwns;
-  return me->kernel || as_process || !has_own_thread(me) ? me->id : static_cast<uint32_t>(registered->tid);
+  bool as_process = me->identity.is_main && use < Use::KernelOwns;
+  return me->run.kernel || as_process || !has_own_thread(me) ? me->identity.id : static_cast<uint32_t>(registered->thread.tid);
 }
 
 AsKernelThread::AsKernelThread(Use use) {
   FiberRecord* me = self();
-  if (me->kernel) {
-    if (use >= Use::KernelOwns) owned_before = me->id;
+  if (me->run.kernel) {
+    if (use >= Use::KernelOwns) owned_before = me->identity.id;
     return;
   }
-  if (use >= Use::KernelOwns || (use == Use::Owns && !me->is_main)) get_own_thread(me);
+  if (use >= Use::KernelOwns || (use == Use::Owns && !me->identity.is_main)) get_own_thread(me);
   mine_ = owner_tid(me, use);
-  if (mine_ == me->id) return;
-  tid_ = tcb_tid(me->tcb);
+  if (mine_ == me->identity.id) return;
+  tid_ = tcb_tid(me->memory.tcb);
   before_ = *tid_;
   *tid_ = mine_;
   if (use == Use::Ceiling) learn_ceilings();
@@ -141,28 +141,28 @@ AsKernelThread::~AsKernelThread() {
 }
 
 void shared_scheduler_started() {
-  if (owned_before == self()->id) sched_bind_to_initial();
+  if (owned_before == self()->identity.id) sched_bind_to_initial();
 }
 
 void shared_robust_owner_died(FiberRecord* me) {
-  if (me->kernel) return;  // the kernel will see to it
-  release_all(static_cast<RobustList*>(own_robust_list(me)), me->id, 0, nullptr);
-  auto* head = static_cast<RobustList*>(tcb_robust_list(me->tcb));
+  if (me->run.kernel) return;  // the kernel will see to it
+  release_all(static_cast<RobustList*>(own_robust_list(me)), me->identity.id, 0, nullptr);
+  auto* head = static_cast<RobustList*>(tcb_robust_list(me->memory.tcb));
   Worker* own = has_own_thread(me) ? registered : nullptr;
   // The library's own TLS is not set back with the block, and the worker may be another's when the next fiber has this one.
   registered = nullptr;
   never = false;
   if (!head) return;
   if (head->first != reinterpret_cast<uintptr_t>(head) || head->pending) {
-    RobustList* rest = own ? reinterpret_cast<RobustList*>(own->robust_list) : nullptr;
+    RobustList* rest = own ? reinterpret_cast<RobustList*>(own->thread.robust_list) : nullptr;
     if (rest) *rest = {reinterpret_cast<uintptr_t>(rest), head->offset, 0};
-    release_all(head, me->id, own ? static_cast<uint32_t>(own->tid) : 0, rest);
+    release_all(head, me->identity.id, own ? static_cast<uint32_t>(own->thread.tid) : 0, rest);
     head->first = reinterpret_cast<uintptr_t>(head);
     head->pending = 0;
     if (rest && rest->first != reinterpret_cast<uintptr_t>(rest)) {
-      own->owes_its_end = true;
-      me->leaves_with = own;
-      me->leaves_tid = static_cast<uint32_t>(own->tid);
+      own->thread.owes_its_end = true;
+      me->join.leaves_with = own;
+      me->join.leaves_tid = static_cast<uint32_t>(own->thread.tid);
       raw_syscall(SYS_set_robust_list, arg(rest), sizeof *rest);
       return;
     }

@@ -116,7 +116,7 @@ bool claim(int sig, Action& a) {
 FiberRecord* ours() {
   if (!sched_started()) return nullptr;
   FiberRecord* me = tls_current;
-  return me && !me->kernel && !in_vfork_child() ? me : nullptr;
+  return me && !me->run.kernel && !in_vfork_child() ? me : nullptr;
 }
 
 namespace {

@@ -40,7 +40,7 @@ void signal_at_safe_point(FiberRecord* me);
 // In the kernel's handler: if that found the fiber at the end of a handler, what is pending is looked for there once more.
 void signal_look_again(void* ucontext);
 // Of who ends: where to jump so that the handler is left that has interrupted a wait by which others may find this stack
-// (FiberRecord::queued); null: there is none.
+// (FiberRecord::wait.pins); null: there is none.
 void** signal_handler_to_leave(FiberRecord* me);
 // The handlers that ended the caller's last wait, did they all ask for SA_RESTART?
 bool signal_restarts(FiberRecord* me);

@@ -8,7 +8,7 @@
 
 #include "sched/observe/dumper.h"
 #include "sched/observe/report.h"
-#include "sched/observe/watch.h"
+#include "sched/observe/observe.h"
 #include "shim/cancel.h"
 #include "shim/clock.h"
 #include "shim/real.h"
@@ -84,7 +84,7 @@ uint64_t mask_during(uint64_t before, const Action& a, int sig) {
   void* back[5];
   if (__builtin_setjmp(back) != 0) return;
   state_of(me).back = back;
-  me->queued_below = me->queued;
+  me->wait.pins_below = me->wait.pins;
   fiberthread_call_to_leave(Arguments::call_there, &arguments);
 }
 
@@ -92,13 +92,13 @@ uint64_t mask_during(uint64_t before, const Action& a, int sig) {
 bool run_pending(FiberRecord* me) {
   bool restarts = true;
   for (;;) {
-    me->interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
+    me->run.interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
     siginfo_t info;
     while (take_any(me, ~mask_of(me), &info)) restarts &= run_as_call(me, &info, mask_of(me)) != Ran::Interrupts;
     std::atomic_signal_fence(std::memory_order_seq_cst);
     tls_busy = 0;
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (!(me->interrupts.load(std::memory_order_relaxed) & kInterruptSafePoint)) return restarts;
+    if (!(me->run.interrupts.load(std::memory_order_relaxed) & kInterruptSafePoint)) return restarts;
     tls_busy = 1;
     std::atomic_signal_fence(std::memory_order_seq_cst);
   }
@@ -113,7 +113,7 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
     if (a.handler == reinterpret_cast<void*>(SIG_DFL)) default_action(sig);
     return Ran::No;
   }
-  if (watched(kWatchSignal)) debug_line("signal", me, "gets one that was kept: ", static_cast<uint64_t>(sig));
+  if (observed(kObserveSignal)) debug_line("signal", me, "gets one that was kept: ", static_cast<uint64_t>(sig));
   int error = errno;
   ucontext_t here;
   if (!context) {
@@ -121,8 +121,8 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
     context = &here;
   }
   auto sp = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
-  char* other = me->kernel ? nullptr : other_stack(a, sp);
-  if (!other && !me->kernel) other = stack_of_kernel_thread(me, a, sp);
+  char* other = me->run.kernel ? nullptr : other_stack(a, sp);
+  if (!other && !me->run.kernel) other = stack_of_kernel_thread(me, a, sp);
   context->uc_stack = show_alternate();
   set_words(context->uc_sigmask, back);
   uint64_t before = mask_of(me), during = mask_during(before, a, sig);
@@ -132,18 +132,18 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
   // What this one does not block comes first, as if it had interrupted it at once.
   run_pending(me);
   void** outer = state_of(me).back;
-  uint32_t below = me->queued_below;
+  uint32_t below = me->wait.pins_below;
   call_on(me, other, a, sig, info, context);
   tls_busy = 1;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   state_of(me).back = outer;
-  me->queued_below = below;
+  me->wait.pins_below = below;
   uint64_t after = words(context->uc_sigmask) & ~kNeverBlocked;
   set_mask_of(me, after);
   sched_apply_mask();
   follow_main(me, after);
   give_away(me, after & ~during);
-  if (!me->kernel) set_alternate(context->uc_stack, sp);
+  if (!me->run.kernel) set_alternate(context->uc_stack, sp);
   errno = error;
   return a.flags & SA_RESTART ? Ran::Restarts : Ran::Interrupts;
 }
@@ -169,17 +169,17 @@ void die(int sig) {
 
 // A fault in the guard of the running fiber's stack: says so before the default action.
 void report_overflow(const FiberRecord* f, const void* address) {
-  if (!f || !f->block || f->user_stack) return;
+  if (!f || !f->memory.block || f->memory.user_stack) return;
   auto at = static_cast<const char*>(address);
-  if (at < f->block || at >= f->block + f->guard_size) return;
+  if (at < f->memory.block || at >= f->memory.block + f->memory.guard_size) return;
   {
     Output out;
-    put_name(out.begin() << "stack overflow in ", {f->id, f->name, f->is_main});
-    if (f->start) out << ", started at " << reinterpret_cast<const void*>(f->start);
-    out << ", stack " << static_cast<const void*>(f->stack_low) << " to " << static_cast<const void*>(f->stack_high) << " ("
-        << static_cast<uint64_t>(f->stack_high - f->stack_low) / 1024 << " kB)\n";
+    put_name(out.begin() << "stack overflow in ", {f->identity.id, f->identity.name, f->identity.is_main});
+    if (f->identity.start) out << ", started at " << reinterpret_cast<const void*>(f->identity.start);
+    out << ", stack " << static_cast<const void*>(f->memory.stack_low) << " to " << static_cast<const void*>(f->memory.stack_high) << " ("
+        << static_cast<uint64_t>(f->memory.stack_high - f->memory.stack_low) / 1024 << " kB)\n";
   }
-  if (!dumper_start(f->id, 0) || !dumper_wait()) report_fibers(f->id, 0);
+  if (!dumper_start(f->identity.id, 0) || !dumper_wait()) report_fibers(f->identity.id, 0);
 }
 
 // The fiber goes on in the handler when we return.
@@ -210,7 +210,7 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
   }
   in.busy = 0;
   set_mask_of(me, during);
-  if (!me->kernel) me->worker->kernel_mask = during;
+  if (!me->run.kernel) me->run.worker->run.kernel_mask = during;
 }
 
 // The kernel shows the registers of before the call.
@@ -224,7 +224,7 @@ Then fault(Interrupted& in, int sig, siginfo_t* info) {
   if (user_memory_fault(in.uc)) return Then::Return;
   FiberRecord* me = in.fiber;
   if (handled(action_of(sig)) && (me || !sched_started())) {
-    if (!me || me->kernel || stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return Then::CallInPlace;
+    if (!me || me->run.kernel || stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return Then::CallInPlace;
     enter(in, sig, *info);
     return Then::Return;
   }
@@ -248,7 +248,7 @@ Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
   // Nothing of the program may run, no lock may be taken.
   bool idle_context = in.busy > 0 || !me || ending || in_wait(me);
   TellBy by = idle_context ? TellBy::Sysmon : TellBy::Caller;
-  if (!sched_started() || (me && me->kernel && !idle_context && sent_to_thread(*info))) {
+  if (!sched_started() || (me && me->run.kernel && !idle_context && sent_to_thread(*info))) {
     if (!me || !idle_context) return Then::CallInPlace;
     set_mask_of(me, words(in.uc->uc_sigmask));
     if (record(me, *info, SentTo::Thread)) interrupt(me, kInterruptSafePoint);
@@ -264,14 +264,14 @@ Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
     bool mine = me && !timed && (sent_to_thread(got) || profiles(got));
     FiberRecord* to = timed ? timed : mine ? me : pick_target(me, sig);
     if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
-      if (watched(kWatchSignal)) debug_line("signal", me, "gets at once ", static_cast<uint64_t>(sig));
+      if (observed(kObserveSignal)) debug_line("signal", me, "gets at once ", static_cast<uint64_t>(sig));
       if (stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return Then::CallInPlace;
       enter(in, sig, got);
     } else if (!to || (to != me && !timed)) {
-      if (watched(kWatchSignal)) debug_line("signal", to, "is to get, of the process's, ", static_cast<uint64_t>(sig));
+      if (observed(kObserveSignal)) debug_line("signal", to, "is to get, of the process's, ", static_cast<uint64_t>(sig));
       give(to, got, by);
     } else {
-      if (watched(kWatchSignal)) debug_line("signal", to, "is to get later ", static_cast<uint64_t>(sig));
+      if (observed(kObserveSignal)) debug_line("signal", to, "is to get later ", static_cast<uint64_t>(sig));
       if (!record(to, got, timed || sent_to_thread(got) ? SentTo::Thread : SentTo::Process)) return Then::Return;
       if (timed && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return Then::Return;
       if (to == me) interrupt(me, kInterruptSafePoint);  // or it might just be about to park
@@ -282,7 +282,7 @@ Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
   if (idle_context) return Then::Return;  // when it leaves Busy it looks
   // One that is not blocked by the handler before it goes on top, as in the kernel.
   while (take_any(me, ~mask_of(me), &got)) {
-    if (watched(kWatchSignal)) debug_line("signal", me, "gets one that was kept: ", static_cast<uint64_t>(got.si_signo));
+    if (observed(kObserveSignal)) debug_line("signal", me, "gets one that was kept: ", static_cast<uint64_t>(got.si_signo));
     enter(in, got.si_signo, got);
   }
   give_away(me, mask_of(me) & ~before);  // of what the handlers block
@@ -352,7 +352,7 @@ bool put_off(const siginfo_t* info, ucontext_t* uc) {
   if (is_poke(*info) && !locked) return true;  // the fiber is Busy, and looks at what it was sent when that ends
   set_words(uc->uc_sigmask, mask | kTrapSignal);
   Worker* w = in_worker ? this_worker() : nullptr;
-  if (w) w->kernel_mask |= kTrapSignal;
+  if (w) w->run.kernel_mask |= kTrapSignal;
   long tid = raw_syscall(SYS_gettid);
   if (info->si_code == SI_TKILL) raw_syscall(SYS_tgkill, process, tid, SIGSYS);
   else if (is_poke(*info)) raw_syscall(SYS_rt_tgsigqueueinfo, process, tid, SIGSYS, arg(info));
@@ -406,8 +406,8 @@ extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fi
   follow_main(me, mask);
   give_away(me, blocked);
   if (busy == 0) {
-    if (me->interrupts.load(std::memory_order_relaxed) & kInterruptSafePoint) {
-      me->interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
+    if (me->run.interrupts.load(std::memory_order_relaxed) & kInterruptSafePoint) {
+      me->run.interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
       tls_busy = 0;
       cancel_if_asynchronous();
       tls_busy = 1;
@@ -418,7 +418,7 @@ extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fi
     cancel_handler_over(me, uc);
   }
   frame_left(me, f);
-  return busy == 0 ? &me->interrupts : nullptr;
+  return busy == 0 ? &me->run.interrupts : nullptr;
 }
 
 }  // namespace signals
@@ -455,7 +455,7 @@ void signal_at_safe_point(FiberRecord* me) {
   bool restarts = run_pending(me);
   state_of(me).restarts = restarts;
   // A wait that has just begun ends first, and by this bit: the request has come before it looked.
-  if (is_only_wait(me) && cancel_due(me)) me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
+  if (is_only_wait(me) && cancel_due(me)) me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
   else cancel_if_asynchronous();
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kAutoDisarm = static_cast<int>(1u << 31);
 
-stack_t& alternate() { return tls_current->alternate; }
+stack_t& alternate() { return tls_current->memory.alternate; }
 
 bool within(const stack_t& s, uintptr_t sp) {
   auto low = reinterpret_cast<uintptr_t>(s.ss_sp);
@@ -32,11 +32,11 @@ bool on_alternate(uintptr_t sp) { return !(alternate().ss_flags & kAutoDisarm) &
 }  // namespace
 
 uintptr_t lowest_frame(const FiberRecord* me, uintptr_t sp) {
-  auto low = reinterpret_cast<uintptr_t>(me->stack_low);
-  if (sp > low && sp <= reinterpret_cast<uintptr_t>(me->stack_high)) return low;
+  auto low = reinterpret_cast<uintptr_t>(me->memory.stack_low);
+  if (sp > low && sp <= reinterpret_cast<uintptr_t>(me->memory.stack_high)) return low;
   // It may have run out of its own stack.
-  auto block = reinterpret_cast<uintptr_t>(me->block);
-  if (block && !me->user_stack && sp > block && sp <= low) return low;
+  auto block = reinterpret_cast<uintptr_t>(me->memory.block);
+  if (block && !me->memory.user_stack && sp > block && sp <= low) return low;
   return within(alternate(), sp) ? reinterpret_cast<uintptr_t>(alternate().ss_sp) : 0;
 }
 
@@ -47,7 +47,7 @@ char* other_stack(const Action& a, uintptr_t sp) {
 
 char* stack_of_kernel_thread(FiberRecord* me, const Action& a, uintptr_t sp) {
   if (__builtin_expect(!tcb_go_found.load(std::memory_order_relaxed), 1)) return nullptr;
-  if (!(a.flags & SA_ONSTACK) || me->alternate.ss_size || !me->bound.load(std::memory_order_relaxed)) return nullptr;
+  if (!(a.flags & SA_ONSTACK) || me->memory.alternate.ss_size || !me->run.bound.load(std::memory_order_relaxed)) return nullptr;
   stack_t ss = {};
   raw_syscall(SYS_sigaltstack, 0, arg(&ss));  // Go may have set its own by itself
   return ss.ss_flags & SS_DISABLE || within(ss, sp) ? nullptr : static_cast<char*>(ss.ss_sp) + ss.ss_size;

@@ -147,7 +147,8 @@ void blocked_by_main(uint64_t mask) {
   block_each(
       [](FiberRecord* f, void* p) {
         auto* s = static_cast<Search*>(p);
-        if (f->tcb && f != main_fiber && f->valid.load(std::memory_order_acquire) && !f->done.load(std::memory_order_relaxed))
+        if (f->memory.tcb && f != main_fiber && f->join.valid.load(std::memory_order_acquire) &&
+            !f->join.done.load(std::memory_order_relaxed))
           s->found |= s->wanted & ~mask_of(f);
         return s->found != s->wanted;
       },
@@ -164,6 +165,6 @@ void forget_listener() {
 
 }  // namespace signals
 
-void signal_thread_begins(FiberRecord* f) { signals::unblocked_beside_main(f->sigmask); }
+void signal_thread_begins(FiberRecord* f) { signals::unblocked_beside_main(f->run.sigmask); }
 
 }  // namespace fiberthread

@@ -59,7 +59,7 @@ void change_mask(FiberRecord* me, uint64_t mask) {
 
 void run_unblocked(FiberRecord* me) {
   if (!pending_for(me, ~mask_of(me))) return;
-  me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
+  me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
   leave_busy_slow();
 }
 
@@ -80,7 +80,7 @@ int signal_mask_raw(int how, const uint64_t* set, uint64_t* old) {
   if (!me) {
     int e = static_cast<int>(-raw_syscall(SYS_rt_sigprocmask, how, arg(set), arg(old), 8));
     if (e == 0 && set && tls_current && !(sched_started() && in_vfork_child()))
-      raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&tls_current->sigmask), 8);
+      raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&tls_current->run.sigmask), 8);
     return e;
   }
   if (set && how != SIG_BLOCK && how != SIG_UNBLOCK && how != SIG_SETMASK) return EINVAL;
@@ -106,7 +106,7 @@ FIBERTHREAD_EXPORT int pthread_sigmask(int how, const sigset_t* set, sigset_t* o
   if (!me) {
     int e = REAL(pthread_sigmask)(how, set, old);
     if (e == 0 && set && tls_current && !(sched_started() && in_vfork_child()))
-      raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&tls_current->sigmask), 8);
+      raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&tls_current->run.sigmask), 8);
     return e;
   }
   uint64_t s = 0, o = 0;

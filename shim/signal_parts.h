@@ -110,11 +110,11 @@ void forget_pending();              // in the child of a fork
 bool take_any(FiberRecord* me, uint64_t wanted, siginfo_t* out);
 bool pending_for(FiberRecord* me, uint64_t wanted);
 
-inline uint64_t mask_of(const FiberRecord* f) { return __atomic_load_n(&f->sigmask, __ATOMIC_SEQ_CST); }
+inline uint64_t mask_of(const FiberRecord* f) { return __atomic_load_n(&f->run.sigmask, __ATOMIC_SEQ_CST); }
 // Sequentially consistent: who changes a mask looks at what is pending afterwards, who adds a pending signal looks at the
 // mask afterwards.
 inline void set_mask_of(FiberRecord* f, uint64_t mask) {
-  __atomic_store_n(&f->sigmask, without_trap(mask) & ~kNeverBlocked, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&f->run.sigmask, without_trap(mask) & ~kNeverBlocked, __ATOMIC_SEQ_CST);
 }
 
 // Who takes a signal sent to the process; null: nobody now.

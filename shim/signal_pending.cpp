@@ -96,7 +96,7 @@ void give_all(Pending* p, TellBy by) {
 uint64_t refused_by(FiberRecord* f) { return mask_of(f) & ~state_of(f).waited_for.load(std::memory_order_seq_cst); }
 
 bool alive(FiberRecord* f) {
-  return f->valid.load(std::memory_order_acquire) && !f->done.load(std::memory_order_relaxed) && !state_of(f).ended;
+  return f->join.valid.load(std::memory_order_acquire) && !f->join.done.load(std::memory_order_relaxed) && !state_of(f).ended;
 }
 
 }  // namespace
@@ -119,7 +119,7 @@ bool pending_for(FiberRecord* me, uint64_t wanted) {
 FiberRecord* pick_target(FiberRecord* me, int sig) {
   // As in the kernel: main first, be it in sigwait. Others who are may come after those that have not blocked it.
   if (alive(main_fiber) && !(refused_by(main_fiber) & bit(sig))) return main_fiber;
-  if (me && !me->kernel && !(mask_of(me) & bit(sig)) && alive(me)) return me;
+  if (me && !me->run.kernel && !(mask_of(me) & bit(sig)) && alive(me)) return me;
   struct Search {
     uint64_t b;
     FiberRecord* found;
@@ -127,7 +127,7 @@ FiberRecord* pick_target(FiberRecord* me, int sig) {
   block_each(
       [](FiberRecord* f, void* p) {
         auto* s = static_cast<Search*>(p);
-        if (!f->tcb || !alive(f) || mask_of(f) & s->b) return true;
+        if (!f->memory.tcb || !alive(f) || mask_of(f) & s->b) return true;
         s->found = f;
         return false;
       },

@@ -30,18 +30,18 @@ std::atomic<uint64_t> signalfd_shows{0};  // what any of the program's signalfds
 bool keep_in_kernel(FiberRecord* to, const siginfo_t& info) {
   if (to == tls_current && tls_busy == 0) own_kernel_thread();
   Busy busy;
-  Worker* own = to->bound.load(std::memory_order_acquire);
-  if (!own || own->cord || __atomic_load_n(&to->worker, __ATOMIC_RELAXED) != own || own->bound != to) return false;
+  Worker* own = to->run.bound.load(std::memory_order_acquire);
+  if (!own || own->run.cord || __atomic_load_n(&to->run.worker, __ATOMIC_RELAXED) != own || own->bond.fiber != to) return false;
   if (to == tls_current) sched_apply_mask();
-  else if (info.si_code == SI_TKILL) return raw_syscall(SYS_tgkill, process, own->tid, info.si_signo) == 0;
-  return raw_syscall(SYS_rt_tgsigqueueinfo, process, own->tid, info.si_signo, arg(&info)) == 0;
+  else if (info.si_code == SI_TKILL) return raw_syscall(SYS_tgkill, process, own->thread.tid, info.si_signo) == 0;
+  return raw_syscall(SYS_rt_tgsigqueueinfo, process, own->thread.tid, info.si_signo, arg(&info)) == 0;
 }
 
 }  // namespace
 
 int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
   if (sig < 0 || sig > kSignals || is_libcs_signal(sig)) return EINVAL;
-  if (sig == 0 || to->done.load(std::memory_order_acquire)) return 0;
+  if (sig == 0 || to->join.done.load(std::memory_order_acquire)) return 0;
   siginfo_t info;
   if (given) {
     info = *given;
@@ -53,8 +53,8 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
     info.si_pid = process;
     info.si_uid = own_user();
   }
-  if (to->kernel && !given) return static_cast<int>(-program_syscall(SYS_tgkill, process, to->id, sig));
-  if (to->kernel) return static_cast<int>(-program_syscall(SYS_rt_tgsigqueueinfo, process, to->id, sig, arg(&info)));
+  if (to->run.kernel && !given) return static_cast<int>(-program_syscall(SYS_tgkill, process, to->identity.id, sig));
+  if (to->run.kernel) return static_cast<int>(-program_syscall(SYS_rt_tgsigqueueinfo, process, to->identity.id, sig, arg(&info)));
   if (sig == SIGKILL || sig == SIGSTOP) return static_cast<int>(-raw_syscall(SYS_kill, process, sig));
   Action a = action_of(sig);
   bool blocked = mask_of(to) & bit(sig);
@@ -72,7 +72,7 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
   if (to == tls_current) {
     Busy busy;
     record(to, info, SentTo::Thread);
-    if (!blocked) to->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
+    if (!blocked) to->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
     return 0;
   }
   if (!kept && !record(to, info, SentTo::Thread)) return 0;
@@ -88,7 +88,7 @@ int thread_kill_tid(int tgid, int tid, int sig, const siginfo_t* info) {
   int pid = static_cast<int>(raw_syscall(SYS_getpid));
   if (sched_started() && (tgid == pid || tgid == -1) && !in_vfork_child()) {
     FiberRecord* f = fiber_of_tid(tid);
-    if (f && !f->kernel) return f->done.load(std::memory_order_acquire) ? ESRCH : signal_send(f, sig, info);
+    if (f && !f->run.kernel) return f->join.done.load(std::memory_order_acquire) ? ESRCH : signal_send(f, sig, info);
   }
   long r;
   if (info)
@@ -134,7 +134,7 @@ FIBERTHREAD_EXPORT int pthread_kill(pthread_t t, int sig) noexcept {
 FIBERTHREAD_EXPORT int pthread_sigqueue(pthread_t t, int sig, const union sigval value) noexcept {
   FiberRecord* f = sched_started() ? fiber_of(t) : nullptr;
   if (!f) return sched_started() && stale_handle(t) ? ESRCH : REAL(pthread_sigqueue)(t, sig, value);
-  if (f->done.load(std::memory_order_acquire)) return ESRCH;  // unlike pthread_kill()
+  if (f->join.done.load(std::memory_order_acquire)) return ESRCH;  // unlike pthread_kill()
   siginfo_t info;
   memset(&info, 0, sizeof info);
   info.si_code = SI_QUEUE;
@@ -171,7 +171,7 @@ bool sent_to_ourselves(pid_t pid, int sig, int code, sigval value) {
   if (code == SI_QUEUE) info.si_value = value;
   Busy busy;
   if (to != me) give(to, info, TellBy::Caller);
-  else if (record(to, info, SentTo::Process)) me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
+  else if (record(to, info, SentTo::Process)) me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
   return true;
 }
 }  // namespace
@@ -192,7 +192,7 @@ FIBERTHREAD_EXPORT int kill(pid_t pid, int sig) noexcept {
 FIBERTHREAD_EXPORT int sigqueue(pid_t pid, int sig, const union sigval value) noexcept {
   if (sent_to_ourselves(pid, sig, SI_QUEUE, value)) return 0;
   FiberRecord* f = pid >= 1 << 22 && sched_started() && !in_vfork_child() ? fiber_of_tid(pid) : nullptr;
-  if (f && !f->kernel) pid = process;  // as kill()
+  if (f && !f->run.kernel) pid = process;  // as kill()
   return REAL(sigqueue)(pid, sig, value);
 }
 

@@ -18,9 +18,9 @@ namespace {
 
 void tell_at_once(FiberRecord* f, int sig) {
   interrupt(f, kInterruptSafePoint);
-  if (f->kernel || f->state.load(std::memory_order_seq_cst) != State::Running) return;
+  if (f->run.kernel || f->run.state.load(std::memory_order_seq_cst) != State::Running) return;
   // It may be in a system call. If it is not there any more it has looked since.
-  Worker* w = __atomic_load_n(&f->worker, __ATOMIC_RELAXED);
+  Worker* w = __atomic_load_n(&f->run.worker, __ATOMIC_RELAXED);
   if (!w) return;
   // Whoever takes the handler away meanwhile sees the bit, or we see that it is gone: a poke would have the default action.
   if (!(ever_poked.load(std::memory_order_relaxed) & bit(sig))) ever_poked.fetch_or(bit(sig), std::memory_order_seq_cst);
@@ -34,8 +34,8 @@ void tell_at_once(FiberRecord* f, int sig) {
   info.si_signo = sig;
   info.si_code = SI_QUEUE;
   info.si_value.sival_ptr = &poke_mark;
-  w->poked.fetch_or(bit(sig), std::memory_order_relaxed);  // before: who finds it pending sees this, by the kernel's lock
-  raw_syscall(SYS_rt_tgsigqueueinfo, process, w->tid, sig, arg(&info));
+  w->embedder.poked.fetch_or(bit(sig), std::memory_order_relaxed);  // before: who finds it pending sees this, by the kernel's lock
+  raw_syscall(SYS_rt_tgsigqueueinfo, process, w->thread.tid, sig, arg(&info));
 }
 
 struct Told {
@@ -45,7 +45,7 @@ struct Told {
 Told to_tell[32];
 
 void tell_by_sysmon(FiberRecord* f, int sig) {
-  f->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_seq_cst);
+  f->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_seq_cst);
   for (;;) {
     for (auto& t : to_tell) {
       FiberRecord* none = nullptr;
@@ -88,7 +88,7 @@ uint64_t pending_in_kernel(FiberRecord* me) {
   Busy busy;
   uint64_t pending = 0;
   raw_syscall(SYS_rt_sigpending, arg(&pending), 8);
-  std::atomic<uint64_t>& poked = me->worker->poked;
+  std::atomic<uint64_t>& poked = me->run.worker->embedder.poked;
   for (uint64_t doubtful = pending & poked.load(std::memory_order_relaxed); doubtful; doubtful &= doubtful - 1) {
     uint64_t one = doubtful & -doubtful;
     poked.fetch_and(~one, std::memory_order_relaxed);  // before the look: who sends another says so again

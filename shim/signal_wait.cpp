@@ -41,8 +41,8 @@ long masked_wait(FiberRecord* me, uint64_t mask, Call call) {
   test_cancel();
   uint64_t old = signal_begin_mask(me, mask, MaskedWait::InKernel);
   // From before the look until the call lets in what its mask does, or a signal between the two would only be recorded.
-  me->worker->kernel_mask = ~kTrapSignal;
-  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->worker->kernel_mask), 0, 8);
+  me->run.worker->run.kernel_mask = ~kTrapSignal;
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->run.worker->run.kernel_mask), 0, 8);
   long r = pending_for(me, ~mask_of(me)) || cancel_pending(me) ? -EINTR : call();
   signal_end_mask(me, old, r == -EINTR);
   if (r == -EINTR) test_cancel();
@@ -62,7 +62,7 @@ uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask, MaskedWait wait) {
   if (wait != MaskedWait::Parks || !(old & ~mask)) return old;
   sched_apply_mask();  // what the kernel keeps for us comes now, and is recorded
   unblocked_beside_main(mask);
-  if (pending_for(me, ~mask_of(me))) me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_seq_cst);
+  if (pending_for(me, ~mask_of(me))) me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_seq_cst);
   return old;
 }
 
@@ -87,9 +87,9 @@ bool signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted) {
 bool signal_mask_is_ours() { return ours(); }
 
 bool signal_is_pending(FiberRecord* me) {
-  me->interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
+  me->run.interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
   if (!pending_for(me, ~mask_of(me))) return false;
-  me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
+  me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
   return true;
 }
 
@@ -115,13 +115,13 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
   bool ran = false;
   while (!ran) {
     clear_pending_unpark(me);
-    me->interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
+    me->run.interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
     siginfo_t info;
     if (take_any(me, ~mask, &info)) {
       ran = run_as_call(me, &info, old) != Ran::No;
       continue;
     }
-    if (me->interrupts.load(std::memory_order_seq_cst) & wait_interrupts(me)) break;
+    if (me->run.interrupts.load(std::memory_order_seq_cst) & wait_interrupts(me)) break;
     park_if(&never, 0, {"signal"});
   }
   if (!ran) {
@@ -175,11 +175,11 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
     clear_pending_unpark(me);
     if (take_wanted(me, wanted, &got)) {
       r = got.si_signo;
-    } else if (me->interrupts.load(std::memory_order_seq_cst) & kInterruptSafePoint) {
+    } else if (me->run.interrupts.load(std::memory_order_seq_cst) & kInterruptSafePoint) {
       // It may be of one that has been taken since.
-      me->interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
+      me->run.interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
       if (pending_for(me, ~mask_of(me))) r = -EINTR;
-    } else if (me->interrupts.load(std::memory_order_seq_cst) & wait_interrupts(me)) {
+    } else if (me->run.interrupts.load(std::memory_order_seq_cst) & wait_interrupts(me)) {
       r = -ECANCELED;
     } else if (at_once || passed(me, deadline)) {
       r = -EAGAIN;
@@ -201,7 +201,7 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
     if (r < 0 && take_any(me, wanted, &got)) r = got.si_signo;
     give_away(me, wanted);
   }
-  if (r == -EINTR) me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
+  if (r == -EINTR) me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
   end_busy();  // which runs handlers
   if (r == -ECANCELED) {
     test_cancel();

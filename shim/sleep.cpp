@@ -18,7 +18,7 @@
 namespace fiberthread {
 namespace {
 
-bool in_fiber() { return sched_started() && !self()->kernel; }
+bool in_fiber() { return sched_started() && !self()->run.kernel; }
 
 // Parks until the deadline (0), or until a handler has run (EINTR).
 int sleep_until(uint64_t deadline) {
@@ -28,7 +28,7 @@ int sleep_until(uint64_t deadline) {
   Busy busy;  // a signal's handler must not run before we have seen that there is one
   clear_pending_unpark(me);
   while (!passed(me, deadline)) {
-    uint32_t i = me->interrupts.load(std::memory_order_seq_cst);
+    uint32_t i = me->run.interrupts.load(std::memory_order_seq_cst);
     if (i & kInterruptSafePoint) return EINTR;
     if (i & wait_interrupts(me)) return ECANCELED;
     park_if(&never, 0, {"sleep"}, deadline);
@@ -47,14 +47,14 @@ int sleep_on_cpu_clock(FiberRecord* f, int flags, const timespec* t, timespec* l
   if (!valid(*t) || t->tv_sec < 0 || f == self()) return EINVAL;
   if (t->tv_sec > 4'000'000'000) return sleep_and_test(kNever);
   constexpr uint64_t kLook = 1'000'000;
-  uint32_t id = f->id;
+  uint32_t id = f->identity.id;
   bool absolute = flags & TIMER_ABSTIME;
   uint64_t until = static_cast<uint64_t>(t->tv_sec * kNsPerSec + t->tv_nsec) + (absolute ? 0 : cpu_time_of(f));
   for (;;) {
     uint64_t used = cpu_time_of(f);
     if (used >= until) return 0;
     // After its end the clock stands still.
-    bool ended = f->id != id || f->done.load(std::memory_order_acquire);
+    bool ended = f->identity.id != id || f->join.done.load(std::memory_order_acquire);
     uint64_t rest = until - used, deadline = ended ? kNever : deadline_in(rest > kLook ? rest : kLook);
     if (int e = sleep_and_test(deadline)) {
       if (left && !absolute) *left = {static_cast<time_t>(rest / kNsPerSec), static_cast<long>(rest % kNsPerSec)};

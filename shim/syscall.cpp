@@ -233,7 +233,7 @@ long set_filter(long nr, long a, long b, long c, long d, long e, long f) {
 long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f) {
   if (nr == SYS_futex && sched_started()) return call_with<futex_call>(a, b, c, d, e, f);
   FiberRecord* me = tls_current;
-  bool fiber = me && sched_started() && !me->kernel;
+  bool fiber = me && sched_started() && !me->run.kernel;
   if (nr == SYS_clone && a & CLONE_VM && !(a & CLONE_THREAD)) poll_memory_shared();
   bool sets_filter = (nr == SYS_seccomp && a <= SECCOMP_SET_MODE_FILTER) || (nr == SYS_prctl && a == PR_SET_SECCOMP);
   if (__builtin_expect(sets_filter, 0)) return set_filter(nr, a, b, c, d, e, f);

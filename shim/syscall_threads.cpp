@@ -16,7 +16,7 @@ namespace fiberthread {
 
 FiberRecord* scheduled_fiber(int tid) {
   FiberRecord* f = fiber_of_tid(tid);
-  return f && !f->kernel ? f : nullptr;
+  return f && !f->run.kernel ? f : nullptr;
 }
 
 namespace {
@@ -37,11 +37,11 @@ void clear_named_word() {
 
 namespace calls {
 
-long gettid() { return self()->id; }
+long gettid() { return self()->identity.id; }
 
 long set_tid_address(uint32_t* word) {
   named_word = word;
-  return self()->id;
+  return self()->identity.id;
 }
 
 long set_robust_list(void* list, size_t size) {
@@ -52,9 +52,9 @@ long set_robust_list(void* list, size_t size) {
 
 long get_robust_list(long tid, void** user_list, size_t* user_size) {
   FiberRecord* me = self();
-  if (tid != 0 && tid != me->id) return -ESRCH;
+  if (tid != 0 && tid != me->identity.id) return -ESRCH;
   void* list = own_robust_list(me);
-  if (!list) list = tcb_robust_list(me->tcb);
+  if (!list) list = tcb_robust_list(me->memory.tcb);
   size_t size = kRobustListSize;
   return copy_user(user_size, &size) && copy_user(user_list, &list) ? 0 : -EFAULT;
 }
@@ -63,7 +63,7 @@ long get_robust_list(long tid, void** user_list, size_t* user_size) {
 long rseq() { return -ENOSYS; }
 
 long exit(long status) {
-  self()->result = nullptr;
+  self()->identity.result = nullptr;
   if (sched_count_end()) raw_syscall(SYS_exit_group, status);
   thread_exit_raw();
 }
@@ -124,8 +124,8 @@ FiberRecord* fiber_of_ioprio(long which, long who) {
 
 long ioprio_of(const FiberRecord* f, long nr, long priority) {
   Busy busy;
-  Worker* own = f->bound.load(std::memory_order_acquire);
-  return program_syscall(nr, kOneThread, f != self() && own ? own->tid : 0, priority);
+  Worker* own = f->run.bound.load(std::memory_order_acquire);
+  return program_syscall(nr, kOneThread, f != self() && own ? own->thread.tid : 0, priority);
 }
 
 }  // namespace

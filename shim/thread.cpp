@@ -52,16 +52,16 @@ void end_raw(FiberRecord* me) {
   clear_named_word();
   signal_thread_ends(me);
   // The only thread of a forked child, or a thread that is not ours: let the kernel end it.
-  if (me->kernel) raw_syscall(SYS_exit, 0);
+  if (me->run.kernel) raw_syscall(SYS_exit, 0);
   tls_busy = 1;
-  if (me->block) tcb_end(*me);
+  if (me->memory.block) tcb_end(*me);
 }
 
 // The destructors, then the count.
 void end_thread() {
   FiberRecord* me = self();
   // As in NPTL: main's thread_locals go at exit, and the destructors of a thread that has returned may be cancelled.
-  if (me->block) tcb_call_tls_destructors();
+  if (me->memory.block) tcb_call_tls_destructors();
   tcb_run_key_destructors();
   cancel_begin_exit(me);
   if (sched_count_end()) exit(0);  // POSIX: the last thread ends the process
@@ -71,15 +71,15 @@ void end_thread() {
 void run(FiberRecord* f) {
   __pthread_unwind_buf_t target;  // libc's pthread_exit unwinds to here
   memset(&target, 0, sizeof target);
-  *tcb_cleanup_jmp_buf(f->tcb) = &target;
+  *tcb_cleanup_jmp_buf(f->memory.tcb) = &target;
   tcb_first_steps();
   if (__sigsetjmp(reinterpret_cast<__jmp_buf_tag*>(&target), 0) == 0) {
     tls_busy = 0;
-    if (f->interrupts.load(std::memory_order_relaxed) & kInterruptSafePoint) leave_busy_slow();
-    void* result = f->start(f->arg);
-    self()->result = result;
+    if (f->run.interrupts.load(std::memory_order_relaxed) & kInterruptSafePoint) leave_busy_slow();
+    void* result = f->identity.start(f->identity.arg);
+    self()->identity.result = result;
   } else if (cancelled_by_libc(f)) {
-    f->result = PTHREAD_CANCELED;
+    f->identity.result = PTHREAD_CANCELED;
   }
   end_thread();
 }
@@ -147,7 +147,7 @@ int join_again(pthread_t t, void** result) {
   static const bool is_since_2_43 = dlvsym(RTLD_DEFAULT, "openat2", "GLIBC_2.43") != nullptr;  // which came with it
   FiberRecord* f = is_since_2_43 ? block_find(reinterpret_cast<void*>(t)) : nullptr;
   if (!f) return ESRCH;
-  if (result) *result = f->result;
+  if (result) *result = f->identity.result;
   return 0;
 }
 
@@ -173,7 +173,7 @@ bool time_comes_first() {
   static std::atomic<int> answer{-1};
   int first = answer.load(std::memory_order_relaxed);
   if (first >= 0) return first;
-  if (self()->kernel) return false;  // perhaps detached
+  if (self()->run.kernel) return false;  // perhaps detached
   int state;
   REAL(pthread_setcancelstate)(PTHREAD_CANCEL_DISABLE, &state);
   timespec none = {0, -1};
@@ -190,7 +190,7 @@ bool started() { return sched_started(); }
 bool redirect_end_of_main() {
   static bool done;
   if (done) return true;
-  auto* buf = static_cast<__pthread_unwind_buf_t*>(*tcb_cleanup_jmp_buf(main_fiber->tcb));
+  auto* buf = static_cast<__pthread_unwind_buf_t*>(*tcb_cleanup_jmp_buf(main_fiber->memory.tcb));
   while (buf && buf->__pad[0]) buf = static_cast<__pthread_unwind_buf_t*>(buf->__pad[0]);
   sigjmp_buf here, there;
   memset(&here, 0, sizeof here);
@@ -227,7 +227,7 @@ bool start_scheduler() {
   if (!sched_start()) return false;
   if (__builtin_expect(first, 0)) {
     // Now, as libc may find by itself that main was cancelled.
-    if (tls_current == main_fiber && !main_fiber->block) redirect_end_of_main();
+    if (tls_current == main_fiber && !main_fiber->memory.block) redirect_end_of_main();
     shared_scheduler_started();
     signal_scheduler_started();
     libgomp_look();
@@ -259,11 +259,10 @@ inline int make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** mad
   }
   if (!f) return EAGAIN;
   if (__builtin_expect(blocks_are_many(), 0)) reaper_start_if_needed();
-  f->detached = w.detached;
-  memcpy(f->name, me->name, sizeof f->name);
-  f->sigmask = w.has_mask ? w.mask : me->sigmask;
-  memset(f->room, 0, sizeof f->room);
+  memcpy(f->identity.name, me->identity.name, sizeof f->identity.name);
+  f->run.sigmask = w.has_mask ? w.mask : me->run.sigmask;
   sched_prepare(f, run);
+  f->join.detached = w.detached;
   if (int e = scheduling_at_birth(f, me, attr)) {
     sched_discard(f);
     return e;
@@ -279,7 +278,7 @@ bool thread_start_scheduler() { return start_scheduler(); }
 int thread_make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made) { return make(attr, stack_size, made); }
 
 void thread_begin(FiberRecord* f) {
-  f->valid.store(true, std::memory_order_release);
+  f->join.valid.store(true, std::memory_order_release);
   signal_thread_begins(f);
 }
 
@@ -289,9 +288,9 @@ FIBERTHREAD_IN_FORK_CHILD(Threads, [](FiberRecord*) {
 })
 
 FiberRecord* fiber_of(pthread_t t) {
-  if (reinterpret_cast<void*>(t) == main_fiber->tcb) return main_fiber;
+  if (reinterpret_cast<void*>(t) == main_fiber->memory.tcb) return main_fiber;
   FiberRecord* f = block_find(reinterpret_cast<void*>(t));
-  return f && f->valid.load(std::memory_order_acquire) ? f : nullptr;
+  return f && f->join.valid.load(std::memory_order_acquire) ? f : nullptr;
 }
 
 bool stale_handle(pthread_t t) { return block_find(reinterpret_cast<void*>(t)) != nullptr; }
@@ -299,8 +298,8 @@ bool stale_handle(pthread_t t) { return block_find(reinterpret_cast<void*>(t)) !
 void thread_exit(void* value) {
   FiberRecord* me = self();
   cancel_begin_exit(me);
-  me->result = value;
-  if (me == main_fiber && !me->block && !redirect_end_of_main()) {
+  me->identity.result = value;
+  if (me == main_fiber && !me->memory.block && !redirect_end_of_main()) {
     end_thread();
     sched_exit();
   }
@@ -318,7 +317,7 @@ void thread_exit_raw() {
 using namespace fiberthread;
 
 extern "C" void fiberthread_main_landed() {
-  if (cancelled_by_libc(main_fiber)) main_fiber->result = PTHREAD_CANCELED;
+  if (cancelled_by_libc(main_fiber)) main_fiber->identity.result = PTHREAD_CANCELED;
   end_thread();
   sched_exit();
 }
@@ -328,10 +327,10 @@ FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* a
   if (__builtin_expect(dl_is_opening(), 0)) libgomp_look();
   FiberRecord* f;
   if (int e = make(attr, 0, &f)) return e;
-  f->start = start;
-  f->arg = arg;
-  f->valid.store(true, std::memory_order_release);
-  *thread = reinterpret_cast<pthread_t>(f->tcb);
+  f->identity.start = start;
+  f->identity.arg = arg;
+  f->join.valid.store(true, std::memory_order_release);
+  *thread = reinterpret_cast<pthread_t>(f->memory.tcb);
   signal_thread_begins(f);
   sched_spawn(f);
   return 0;
@@ -346,7 +345,7 @@ FIBERTHREAD_EXPORT int pthread_tryjoin_np(pthread_t t, void** result) noexcept {
   if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_tryjoin_np)(t, result);
   FiberRecord* f = fiber_of(t);
   if (!f) return ESRCH;
-  if (!f->done.load(std::memory_order_acquire)) return EBUSY;  // of the caller, too
+  if (!f->join.done.load(std::memory_order_acquire)) return EBUSY;  // of the caller, too
   return join(t, result, kNever);
 }
 
@@ -377,7 +376,7 @@ FIBERTHREAD_EXPORT int pthread_detach(pthread_t t) noexcept {
     case Detached::HasJoiner:  // as NPTL: somebody waits for it, which detaches it in effect
     case Detached::Now: return 0;
     case Detached::Ended:
-      if (f->block) {
+      if (f->memory.block) {
         Busy busy;
         block_put(f);
       }
@@ -387,7 +386,7 @@ FIBERTHREAD_EXPORT int pthread_detach(pthread_t t) noexcept {
 
 FIBERTHREAD_EXPORT void pthread_exit(void* value) {
   if (tls_current) cancel_leave(tls_current, value);
-  if (!started() || (self()->kernel && !self()->block && self() != main_fiber)) {
+  if (!started() || (self()->run.kernel && !self()->memory.block && self() != main_fiber)) {
     REAL(pthread_exit)(value);
     __builtin_unreachable();
   }
@@ -403,9 +402,9 @@ FIBERTHREAD_EXPORT int pthread_setattr_default_np(const pthread_attr_t* attr) no
 FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noexcept {
   FiberRecord* f = fiber_of(t);
   // A thread may ask about itself to the last: sanitizers do so when a detached one ends.
-  if (!f && tls_current && tls_current->tcb == reinterpret_cast<void*>(t)) f = tls_current;
+  if (!f && tls_current && tls_current->memory.tcb == reinterpret_cast<void*>(t)) f = tls_current;
   if (!f && stale_handle(t)) return ESRCH;
-  if (!f || !f->block) {
+  if (!f || !f->memory.block) {
     int e = REAL(pthread_getattr_np)(t, attr);
     if (e == 0 && f) scheduling_to_attr(f, attr);
     return e;
@@ -413,10 +412,10 @@ FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noe
   if (int e = pthread_attr_init(attr)) return e;
   scheduling_to_attr(f, attr);
   // As NPTL: the guard is outside, TCB and TLS are inside, so that a collector that scans the stack sees them.
-  char* high = f->user_stack ? f->stack_high : f->block + f->block_size;
-  pthread_attr_setstack(attr, f->stack_low, static_cast<size_t>(high - f->stack_low));
-  pthread_attr_setguardsize(attr, f->user_stack ? 0 : f->guard_size);
-  pthread_attr_setdetachstate(attr, f->detached ? PTHREAD_CREATE_DETACHED : PTHREAD_CREATE_JOINABLE);
+  char* high = f->memory.user_stack ? f->memory.stack_high : f->memory.block + f->memory.block_size;
+  pthread_attr_setstack(attr, f->memory.stack_low, static_cast<size_t>(high - f->memory.stack_low));
+  pthread_attr_setguardsize(attr, f->memory.user_stack ? 0 : f->memory.guard_size);
+  pthread_attr_setdetachstate(attr, f->join.detached ? PTHREAD_CREATE_DETACHED : PTHREAD_CREATE_JOINABLE);
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   int e = pthread_getaffinity_np(t, sizeof cpus, &cpus) == 0 ? pthread_attr_setaffinity_np(attr, sizeof cpus, &cpus) : 0;
@@ -427,9 +426,9 @@ FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noe
 FIBERTHREAD_EXPORT int pthread_setname_np(pthread_t t, const char* name) noexcept {
   FiberRecord* f = fiber_of(t);
   if (!f && stale_handle(t)) return ESRCH;
-  if (!f || !sched_started() || f->kernel) return REAL(pthread_setname_np)(t, name);
-  if (strlen(name) >= sizeof f->name) return ERANGE;
-  if (f->done.load(std::memory_order_acquire)) return ENOENT;  // as libc finds no such file
+  if (!f || !sched_started() || f->run.kernel) return REAL(pthread_setname_np)(t, name);
+  if (strlen(name) >= sizeof f->identity.name) return ERANGE;
+  if (f->join.done.load(std::memory_order_acquire)) return ENOENT;  // as libc finds no such file
   set_name(f, name);
   return 0;
 }
@@ -437,10 +436,10 @@ FIBERTHREAD_EXPORT int pthread_setname_np(pthread_t t, const char* name) noexcep
 FIBERTHREAD_EXPORT int pthread_getname_np(pthread_t t, char* buf, size_t size) noexcept {
   FiberRecord* f = fiber_of(t);
   if (!f && stale_handle(t)) return ESRCH;
-  if (!f || !sched_started() || f->kernel) return REAL(pthread_getname_np)(t, buf, size);
-  if (size < sizeof f->name) return ERANGE;
-  if (f->done.load(std::memory_order_acquire)) return ENOENT;
-  if (has_name(f)) strcpy(buf, f->name);
+  if (!f || !sched_started() || f->run.kernel) return REAL(pthread_getname_np)(t, buf, size);
+  if (size < sizeof f->identity.name) return ERANGE;
+  if (f->join.done.load(std::memory_order_acquire)) return ENOENT;
+  if (has_name(f)) strcpy(buf, f->identity.name);
   else raw_syscall(SYS_prctl, PR_GET_NAME, fiberthread::arg(buf));  // of the process, as a new thread inherits it
   return 0;
 }

@@ -7,12 +7,12 @@
 
 namespace fiberthread {
 
-// Each file's share of FiberRecord::room, all zero at birth: bytes 0–95 shim/signal*.cpp, 96–111 shim/cancel.cpp, 112–127
+// Each file's share of FiberRecord::embedder, all zero at birth: bytes 0–95 shim/signal*.cpp, 96–111 shim/cancel.cpp, 112–127
 // shim/shared_use.cpp, 128–191 shim/scheduling.cpp.
 template <class T, size_t kOffset, size_t kEnd>
 T& shim_share(FiberRecord* f) {
-  static_assert(sizeof(T) <= kEnd - kOffset && kEnd <= sizeof f->room && alignof(T) <= 16 && kOffset % 16 == 0);
-  return *reinterpret_cast<T*>(f->room + kOffset);
+  static_assert(sizeof(T) <= kEnd - kOffset && kEnd <= sizeof f->embedder.room && alignof(T) <= 16 && kOffset % 16 == 0);
+  return *reinterpret_cast<T*>(f->embedder.room + kOffset);
 }
 
 // The fiber whose handle `t` is, main included, until it is joined or, detached, has ended. Null for threads that are

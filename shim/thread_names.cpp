@@ -15,7 +15,7 @@ namespace fiberthread {
 FiberRecord* fiber_of_tid(int tid) {
   if (tid == 0) return self();
   if (tid < 0) return nullptr;
-  if (main_fiber->id == static_cast<uint32_t>(tid)) return main_fiber;
+  if (main_fiber->identity.id == static_cast<uint32_t>(tid)) return main_fiber;
   struct Search {
     uint32_t id;
     FiberRecord* found;
@@ -23,7 +23,7 @@ FiberRecord* fiber_of_tid(int tid) {
   block_each(
       [](FiberRecord* f, void* p) {
         auto* s = static_cast<Search*>(p);
-        if (f->id != s->id || !f->tcb || !f->valid.load(std::memory_order_acquire)) return true;
+        if (f->identity.id != s->id || !f->memory.tcb || !f->join.valid.load(std::memory_order_acquire)) return true;
         s->found = f;
         return false;
       },
@@ -32,21 +32,21 @@ FiberRecord* fiber_of_tid(int tid) {
 }
 
 void set_name(FiberRecord* f, const char* name) {
-  strncpy(f->name, name, sizeof f->name - 1);
-  f->name[sizeof f->name - 1] = 0;
-  if (!*name) f->name[1] = 1;
+  strncpy(f->identity.name, name, sizeof f->identity.name - 1);
+  f->identity.name[sizeof f->identity.name - 1] = 0;
+  if (!*name) f->identity.name[1] = 1;
   if (f != main_fiber) return;
   Busy busy;  // stays on this kernel thread
   long pid = raw_syscall(SYS_getpid);
   if (raw_syscall(SYS_gettid) == pid) {
-    raw_syscall(SYS_prctl, PR_SET_NAME, arg(f->name));
+    raw_syscall(SYS_prctl, PR_SET_NAME, arg(f->identity.name));
     return;
   }
   char path[48];
   snprintf(path, sizeof path, "/proc/self/task/%ld/comm", pid);
   long fd = raw_syscall(SYS_openat, AT_FDCWD, arg(path), O_WRONLY | O_CLOEXEC);
   if (fd < 0) return;
-  raw_syscall(SYS_write, fd, arg(f->name), static_cast<long>(strlen(f->name)));
+  raw_syscall(SYS_write, fd, arg(f->identity.name), static_cast<long>(strlen(f->identity.name)));
   raw_syscall(SYS_close, fd);
 }
 

@@ -11,6 +11,6 @@ FiberRecord* fiber_of_tid(int tid);
 // The name of a scheduled fiber; the main fiber's is the process's in the kernel, too. Cut to 15 bytes.
 void set_name(FiberRecord* f, const char* name);
 // False: nobody gave it one, and it has the process's. To have been given an empty one is told by a byte behind it.
-inline bool has_name(const FiberRecord* f) { return f->name[0] || f->name[1]; }
+inline bool has_name(const FiberRecord* f) { return f->identity.name[0] || f->identity.name[1]; }
 
 }  // namespace fiberthread

@@ -22,10 +22,10 @@ uint64_t deadline_from(clockid_t clock, const timespec* t) {
   FiberRecord* me = self();
   bool follows = clock == CLOCK_REALTIME;
   if (follows) {
-    sysmon_watch_clock();
+    sysmon_follow_clock();
     uint32_t settings = clock_settings.load(std::memory_order_acquire);
     // Before the clock is read: who sets it afterwards wakes us.
-    if (me->clock_seen != settings) __atomic_exchange_n(&me->clock_seen, settings, __ATOMIC_SEQ_CST);
+    if (me->wait.clock_seen != settings) __atomic_exchange_n(&me->wait.clock_seen, settings, __ATOMIC_SEQ_CST);
   }
   timespec now;
   clock_gettime(clock, &now);  // before now_ns(), so that the error makes us late, not early

@@ -9,7 +9,7 @@
 #include "sched/life/fork.h"
 #include "sched/observe/deadlock.h"
 #include "sched/observe/report.h"
-#include "sched/observe/watch.h"
+#include "sched/observe/observe.h"
 #include "sync/channel_core.h"
 #include "sync/checks.h"
 #include "sync/parking_lot.h"
@@ -367,12 +367,12 @@ int wait_for(ChannelCore& channel, bool sends, void* value, uint64_t deadline) {
       SpinGuard g(channel.lock);
       do e = channel.try_case(sends, value, woken);
       while (e == EAGAIN && deadline && !channel.queue(one));
-      if (e == EAGAIN && deadline) wait.fiber->queued++;
+      if (e == EAGAIN && deadline) wait.fiber->wait.pins++;
     }
     woken.wake_all();
     if (e != EAGAIN || !deadline) return e;
   }
-  if (watched(kWatchChannel)) debug_line("channel", wait.fiber, sends ? "waits to send to" : "waits to receive from", "", &channel);
+  if (observed(kObserveChannel)) debug_line("channel", wait.fiber, sends ? "waits to send to" : "waits to receive from", "", &channel);
   auto withdraw = [&] {
     if (!wait.decide(ChannelWait::kGaveUp)) return false;
     Busy busy;
@@ -384,7 +384,7 @@ int wait_for(ChannelCore& channel, bool sends, void* value, uint64_t deadline) {
   WakeReason why = wait_signaled(wait.fiber, wait.signaled, {sends ? "channel (send)" : "channel (receive)", &channel},
                                  plain_deadline(deadline), kInterruptEnd, withdraw);
   int e = why == WakeReason::Woken ? wait.error : why == WakeReason::TimedOut ? ETIMEDOUT : ECANCELED;
-  if (watched(kWatchChannel))
+  if (observed(kObserveChannel))
     debug_line("channel", wait.fiber, sends ? "waited to send, and " : "waited to receive, and ",
                e == EPIPE       ? "found closed"
                : e == ETIMEDOUT ? "gave up"
@@ -420,7 +420,7 @@ int channel_receive(ChannelCore* c, void* value, uint64_t deadline_ns) {
 }
 
 void channel_close(ChannelCore* c) {
-  if (watched(kWatchChannel)) debug_line("channel", tls_current, "closes", "", c);
+  if (observed(kObserveChannel)) debug_line("channel", tls_current, "closes", "", c);
   Busy busy;
   Woken woken;
   {

@@ -18,7 +18,7 @@ struct alignas(8) MultipleWaitState {
 };
 static_assert(alignof(FiberRecord) >= 8 && alignof(SubscribeCallback) >= 8);
 
-// wait_until(), as the public interface has its end. The caller has counted FiberRecord::queued up, and calls wait_over().
+// wait_until(), as the public interface has its end. The caller has counted FiberRecord::wait.pins up, and calls wait_over().
 template <class Over, class Withdraw>
 int wait_until_over(FiberRecord* me, Over over, Withdraw withdraw, const ParkReason& reason, uint64_t deadline, uint32_t interrupts) {
   switch (wait_until(me, kNoFlag, 0, over, withdraw, reason, deadline, interrupts)) {
@@ -75,7 +75,7 @@ bool FiberFuture::set(int error) {
 int FiberFuture::wait_for_set(uint64_t deadline, uint32_t interrupts, const char* what, const void* object) {
   FiberRecord* me = self();
   uint64_t mine = reinterpret_cast<uint64_t>(me), w = 0;
-  me->queued++;  // first: an end by unwinding must not leave us in the word
+  me->wait.pins++;  // first: an end by unwinding must not leave us in the word
   chaos_delay();
   int e = 0;
   if (word_.compare_exchange_strong(w, mine, std::memory_order_release, std::memory_order_acquire)) {
@@ -111,7 +111,7 @@ int FiberFuture::wait_for_any(FiberFuture* const futures[], size_t n, uint64_t d
     return signals == 0;
   };
   const ParkReason reason{"futures", &state};
-  me->queued++;
+  me->wait.pins++;
   int result = 0;
   bool wait = true;
   for (size_t i = 0; i < n && wait; i++) {

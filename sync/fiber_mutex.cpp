@@ -16,8 +16,8 @@ constexpr uint32_t kWantsHandOver = 1;  // Waiter::tag
 
 // Only a hint: the owner's record is readable for ever, its fields may be out of date.
 bool runs_elsewhere(const FiberRecord* owner, const FiberRecord* me) {
-  return owner->state.load(std::memory_order_relaxed) == State::Running &&
-         (owner->kernel || me->kernel || __atomic_load_n(&owner->worker, __ATOMIC_RELAXED) != me->worker);
+  return owner->run.state.load(std::memory_order_relaxed) == State::Running &&
+         (owner->run.kernel || me->run.kernel || __atomic_load_n(&owner->run.worker, __ATOMIC_RELAXED) != me->run.worker);
 }
 
 static_assert(alignof(FiberRecord) > 1);

@@ -275,7 +275,7 @@ bool FiberSequencer::Future::cancel() {
 
 int FiberSequencer::wait_for(uint64_t token, uint64_t deadline, uint32_t interrupts, const char* what) {
   FiberRecord* me = self();
-  me->queued++;  // `f` is on this stack, and others know it
+  me->wait.pins++;  // `f` is on this stack, and others know it
   Future f;
   request(f, token);
   int e = f.wait_for_set(deadline, interrupts | kInterruptLeave, what, this);

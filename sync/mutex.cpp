@@ -59,7 +59,7 @@ void Mutex::lock_slow() {
   FiberRecord* me = self();
   std::atomic<uint32_t> signaled{0};
   MutexWaiter w{me, &signaled};
-  me->queued++;
+  me->wait.pins++;
   if (lock_or_queue(w)) wait_over(me);
   else wait_signaled(me, signaled, {"Mutex", this}, kNever, 0, [] { return false; });
 }

@@ -97,7 +97,7 @@ LockedQueue::LockedQueue(const void* address) : address_(address), bucket_(bucke
 Waiter* LockedQueue::first() const { return *head_link(bucket_, address_); }
 
 void LockedQueue::add(Waiter& w) {
-  w.fiber->queued++;
+  w.fiber->wait.pins++;
   queue_add(bucket_, address_, w);
 }
 

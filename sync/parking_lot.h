@@ -106,7 +106,7 @@ class WakeList {
 WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline_ns = kNever, uint32_t interrupt_mask = 0);
 
 // The same for whoever queues waiters of his own: until `signaled` is set, which is the last that who takes the waiter out does with
-// it. withdraw() takes it out unless somebody did so before. FiberRecord::queued was counted up when it was queued.
+// it. withdraw() takes it out unless somebody did so before. FiberRecord::wait.pins was counted up when it was queued.
 // woken() does what is to be done before the stack may be unwound again.
 template <class Withdraw, class OnWoken>
 WakeReason wait_signaled(FiberRecord* me, std::atomic<uint32_t>& signaled, const ParkReason& reason, uint64_t deadline, uint32_t mask,

@@ -4,7 +4,7 @@
 // channel stays as it is from when a case is queued there (channel_core.h), there is one moment at which none of them could.
 #include "sched/arch/arch.h"
 #include "sched/chaos.h"
-#include "sched/observe/watch.h"
+#include "sched/observe/observe.h"
 #include "sync/channel_core.h"
 #include "sync/parking_lot.h"
 #include "sched/wait.h"
@@ -93,7 +93,7 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
     return -1;
   };
   auto happened = [&](int32_t i, int error) -> Selected {
-    if (watched(kWatchSelect)) debug_line("select", wait.fiber, error ? "finds closed: case " : "takes case ", static_cast<uint64_t>(i));
+    if (observed(kObserveSelect)) debug_line("select", wait.fiber, error ? "finds closed: case " : "takes case ", static_cast<uint64_t>(i));
     Inside::finish(*cases[i], error);
     return {i, error};
   };
@@ -124,7 +124,7 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
       });
     while (i < 0 && !ordered.queue());
     if (i < 0) {
-      if (deadline) wait.fiber->queued++;
+      if (deadline) wait.fiber->wait.pins++;
       else ordered.dequeue(nullptr);
     }
     ordered.unlock();
@@ -133,7 +133,7 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
   }
   if (i >= 0) return happened(i, e);
 
-  if (watched(kWatchSelect)) debug_line("select", wait.fiber, "waits; cases: ", uint64_t{n});
+  if (observed(kObserveSelect)) debug_line("select", wait.fiber, "waits; cases: ", uint64_t{n});
   auto leave = [&] {
     Busy busy;
     ordered.each([](SelectCase& c) {
@@ -150,7 +150,7 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
   WakeReason why = wait_signaled(wait.fiber, wait.signaled, {"select", &wait}, plain_deadline(deadline), kInterruptEnd, withdraw, leave);
   if (why != WakeReason::Woken) {
     bool late = why == WakeReason::TimedOut;
-    if (watched(kWatchSelect)) debug_line("select", wait.fiber, late ? "has waited long enough" : "was cancelled");
+    if (observed(kObserveSelect)) debug_line("select", wait.fiber, late ? "has waited long enough" : "was cancelled");
     return {-1, late ? ETIMEDOUT : ECANCELED};
   }
   i = wait.selected.load(std::memory_order_relaxed);

@@ -33,7 +33,7 @@ std::vector<FiberRecord*> get_many() {
   std::vector<FiberRecord*> all;
   for (unsigned i = 0; i < kMany; i++) {
     all.push_back(get(65536));
-    memset(all[i]->stack_low, 1, 4096);
+    memset(all[i]->memory.stack_low, 1, 4096);
   }
   return all;
 }
@@ -66,49 +66,50 @@ bool resident(void* page) {
 Test(block, has_the_room_that_was_asked_for) {
   for (size_t size = 16384; size < 40 << 20; size = size * 3 + 4096) {
     FiberRecord* f = get(size + 4096);
-    cr_assert(f && static_cast<size_t>(f->stack_high - f->stack_low) >= size);
-    cr_assert_eq(f->guard_size, 4096u);
-    cr_assert(f->stack_low == f->block + f->guard_size && f->stack_high <= f->block + f->block_size);
-    memset(f->stack_low, 1, 4096);
-    memset(f->stack_high - 8192, 1, 8192);
-    cr_assert(block_find(f->tcb) == f);
+    cr_assert(f && static_cast<size_t>(f->memory.stack_high - f->memory.stack_low) >= size);
+    cr_assert_eq(f->memory.guard_size, 4096u);
+    cr_assert(f->memory.stack_low == f->memory.block + f->memory.guard_size &&
+              f->memory.stack_high <= f->memory.block + f->memory.block_size);
+    memset(f->memory.stack_low, 1, 4096);
+    memset(f->memory.stack_high - 8192, 1, 8192);
+    cr_assert(block_find(f->memory.tcb) == f);
     put(f);
   }
 }
 
 Test(block, guard_faults, .signal = SIGSEGV) {
   FiberRecord* f = get(65536);
-  *(f->stack_low - 1) = 1;
+  *(f->memory.stack_low - 1) = 1;
 }
 
 Test(block, guard_faults_at_its_lowest_byte, .signal = SIGSEGV) {
   FiberRecord* f = get(65536, 3 * 4096);
-  *f->block = 1;
+  *f->memory.block = 1;
 }
 
 Test(block, a_block_is_used_again_with_its_tcb) {
   FiberRecord* f = get(65536);
-  void* tcb = f->tcb;
-  uint32_t id = f->id;
+  void* tcb = f->memory.tcb;
+  uint32_t id = f->identity.id;
   put(f);
   FiberRecord* again = get(65536);
-  cr_assert(again == f && again->tcb == tcb);
-  cr_assert_neq(again->id, id);
+  cr_assert(again == f && again->memory.tcb == tcb);
+  cr_assert_neq(again->identity.id, id);
   put(again);
 }
 
 Test(block, of_the_callers) {
   static char mine[65536];
   FiberRecord* f = get(sizeof mine, 0, mine);
-  cr_assert(f->stack_low == mine && f->stack_high == mine + sizeof mine && f->user_stack);
-  cr_assert(static_cast<char*>(f->tcb) < mine || static_cast<char*>(f->tcb) >= mine + sizeof mine);
+  cr_assert(f->memory.stack_low == mine && f->memory.stack_high == mine + sizeof mine && f->memory.user_stack);
+  cr_assert(static_cast<char*>(f->memory.tcb) < mine || static_cast<char*>(f->memory.tcb) >= mine + sizeof mine);
   put(f);
 }
 
 Test(block, what_is_no_handle_is_not_found) {
   FiberRecord* f = get(65536);
   cr_assert(block_find(nullptr) == nullptr && block_find(f) == nullptr);
-  cr_assert(block_find(static_cast<char*>(f->tcb) + 8) == nullptr);
+  cr_assert(block_find(static_cast<char*>(f->memory.tcb) + 8) == nullptr);
   cr_assert(get(size_t{1} << 47) == nullptr);
   put(f);
 }
@@ -117,21 +118,21 @@ Test(block, memory_of_idle_blocks_goes_back) {
   std::vector<FiberRecord*> all = get_many();
   std::vector<char*> low;
   std::vector<void*> tcb;
-  for (FiberRecord* f : all) low.push_back(f->stack_low), tcb.push_back(f->tcb);
+  for (FiberRecord* f : all) low.push_back(f->memory.stack_low), tcb.push_back(f->memory.tcb);
   cr_assert_eq(reap_idle(), 0u);  // they are in use
   for (FiberRecord* f : all) put(f);
   unsigned released = reap_idle(), gone = 0;
   cr_assert(released >= kMany - 64 - 32 && !block_any_idle());  // some stay for ever, some with their worker
   for (unsigned i = 0; i < kMany; i++) {
-    cr_assert(resident(low[i]) == (all[i]->tcb != nullptr));
-    cr_assert(block_find(tcb[i]) == (all[i]->tcb ? all[i] : nullptr));
-    gone += !all[i]->tcb;
+    cr_assert(resident(low[i]) == (all[i]->memory.tcb != nullptr));
+    cr_assert(block_find(tcb[i]) == (all[i]->memory.tcb ? all[i] : nullptr));
+    gone += !all[i]->memory.tcb;
   }
   cr_assert_eq(gone, released);
   // All can be had again, as new.
   for (FiberRecord* f : get_many()) {
-    cr_assert(f->tcb && block_find(f->tcb) == f && f->guard_size == 4096);
-    for (char* p = f->stack_low + 4096; p < f->stack_high - 4096; p += 64) cr_assert_eq(*p, 0);
+    cr_assert(f->memory.tcb && block_find(f->memory.tcb) == f && f->memory.guard_size == 4096);
+    for (char* p = f->memory.stack_low + 4096; p < f->memory.stack_high - 4096; p += 64) cr_assert_eq(*p, 0);
     put(f);
   }
 }
@@ -142,8 +143,8 @@ Test(block, blocks_in_use_stay_when_their_neighbours_memory_goes) {
     if (i % 7) put(all[i]);
   cr_assert(reap_idle() > 0);
   for (unsigned i = 0; i < kMany; i += 7) {
-    cr_assert(block_find(all[i]->tcb) == all[i] && all[i]->guard_size == 4096);
-    for (unsigned j = 0; j < 4096; j++) cr_assert_eq(all[i]->stack_low[j], 1);
+    cr_assert(block_find(all[i]->memory.tcb) == all[i] && all[i]->memory.guard_size == 4096);
+    for (unsigned j = 0; j < 4096; j++) cr_assert_eq(all[i]->memory.stack_low[j], 1);
   }
   for (unsigned i = 0; i < kMany; i += 7) put(all[i]);
   reap_idle();
@@ -155,5 +156,5 @@ Test(block, guard_faults_after_the_memory_went, .signal = SIGSEGV) {
   for (FiberRecord* f : all) put(f);
   if (reap_idle() == 0) return;
   FiberRecord* last = get_many().back();
-  *(last->stack_low - 1) = 1;
+  *(last->memory.stack_low - 1) = 1;
 }

@@ -83,7 +83,7 @@ class User {
     switch (error) {
       case ECANCELED:
         totals_.cancelled++;
-        self()->interrupts.fetch_and(~uint32_t{kInterruptEnd});
+        self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
         break;
       case ETIMEDOUT: totals_.timed_out++; break;
       case ClosedChannel: totals_.closed++; break;
@@ -204,7 +204,7 @@ Test(channel_soak, loses_nothing_and_leaks_nothing, .timeout = 3600) {
         totals.calls += user.calls();
         rounds.meet();
         // Nobody cancels any more.
-        self()->interrupts.fetch_and(~uint32_t{kInterruptEnd});
+        self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
       }
     };
     i % 2 ? t.kernel(body) : t.fiber(body);

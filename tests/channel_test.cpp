@@ -30,7 +30,7 @@ using namespace fiberthread;
 namespace {
 
 void until_parked(std::atomic<FiberRecord*>& f) {
-  while (!f.load() || f.load()->state.load() != State::Parked) yield();
+  while (!f.load() || f.load()->run.state.load() != State::Parked) yield();
 }
 
 // Counts those that live. Not trivially copyable, so it goes in a box.
@@ -359,7 +359,7 @@ Test(channel, cancellation_ends_a_wait_and_loses_nothing) {
           if (sends) cr_assert_eq(rx.receive(v), 0);
           else cr_assert_eq(tx.send(std::move(v)), 0);
         }
-        self()->interrupts.fetch_and(~uint32_t{kInterruptEnd});
+        self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
       });
       until_parked(waits);
       interrupt(waits, kInterruptEnd);

@@ -25,11 +25,11 @@ void until(Condition condition) {
   while (!condition()) fiberthread_sleep(100'000);
 }
 inline void until_waits(FiberRef f) {
-  until([&] { return record(f)->state.load() == State::Parked && !record(f)->fresh.load(); });
+  until([&] { return record(f)->run.state.load() == State::Parked && !record(f)->handle.fresh.load(); });
 }
 // A call that waits in the kernel cannot be told from one that is about to.
 inline bool waits_for(FiberRef f, const char* what) {
-  return record(f)->state.load() == State::Parked && record(f)->reason.what && !strcmp(record(f)->reason.what, what);
+  return record(f)->run.state.load() == State::Parked && record(f)->wait.reason.what && !strcmp(record(f)->wait.reason.what, what);
 }
 // Queues of one worker are in order, unless chaos is wanted.
 inline bool one_in_order() {
@@ -44,7 +44,7 @@ class Preemptions {
   bool any() const { return count() != before_; }
 
  private:
-  static uint64_t count() { return fiberthread::self()->worker->preemptions.load(); }
+  static uint64_t count() { return fiberthread::self()->run.worker->counts.preemptions.load(); }
   uint64_t before_ = count();
 };
 

@@ -128,7 +128,7 @@ Test(fiber_cancel, what_has_come_goes_before_a_cancel) {
   sem_t sem;
   sem_init(&sem, 0, 1);
   Fiber other = Fiber::spawn([] {});
-  until([&] { return record(other)->done.load() != 0; });
+  until([&] { return record(other)->join.done.load() != 0; });
   Fiber f = Fiber::create([&] {
     char c;
     cr_assert(Fiber::cancelled());  // a new one begins so

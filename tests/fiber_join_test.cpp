@@ -115,7 +115,7 @@ Test(fiber_join, joinable_or_not) {
   b.wakeup();
   cr_assert_eq(b.join(), 0);
   Fiber c = Fiber::spawn([] {});
-  until([&] { return record(c)->done.load() != 0; });
+  until([&] { return record(c)->join.done.load() != 0; });
   FiberRef r = c;
   cr_assert_eq(c.detach(), 0);
   cr_assert_eq(r.set_joinable(true), ESRCH);

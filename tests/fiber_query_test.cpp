@@ -78,7 +78,7 @@ Test(fiber_query, all_are_visited) {
     }));
   Fiber fresh = Fiber::create([] {});
   Fiber ended = Fiber::spawn([] {});
-  until([&] { return record(ended)->done.load() != 0; });
+  until([&] { return record(ended)->join.done.load() != 0; });
   size_t seen = 0, known = 0;
   bool main = false;
   Fiber::each([&](FiberRef f) {

@@ -100,7 +100,7 @@ Test(fiber_start, attributes_say_the_rest) {
 Test(fiber_start, bound_by_option_and_by_attribute) {
   if (on_nptl()) return;
   bool bound = false;
-  auto look = [&] { bound = fiberthread::self()->bound.load() != nullptr; };
+  auto look = [&] { bound = fiberthread::self()->run.bound.load() != nullptr; };
   Fiber::spawn(FiberOptions{0, nullptr, true, true}, look).join();
   cr_assert(bound);
   Fiber::spawn(look).join();

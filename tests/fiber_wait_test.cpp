@@ -82,7 +82,7 @@ Test(fiber_wait, wake_ups_are_kept_once_and_not_for_oneself) {
   int before = yields;
   f.wakeup();
   f.wakeup();
-  until([&] { return yields > before && record(f)->state.load() == State::Parked; });
+  until([&] { return yields > before && record(f)->run.state.load() == State::Parked; });
   cr_assert_leq(yields, before + 2);
   cr_assert_eq(Fiber::self().wakeup(), 0);
   cr_assert_eq(Fiber::yield_timeout(kMs), ETIMEDOUT);
@@ -95,7 +95,7 @@ Test(fiber_wait, new_and_ended_ones_are_not_woken) {
   Fiber f = Fiber::create([&] { e = Fiber::yield_timeout(5 * kMs); });
   cr_assert_eq(f.wakeup(), 0);
   f.start();
-  until([&] { return record(f)->done.load() != 0; });
+  until([&] { return record(f)->join.done.load() != 0; });
   cr_assert_eq(e, ETIMEDOUT);
   cr_assert_eq(f.wakeup(), 0);
   FiberRef r = f;

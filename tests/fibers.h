@@ -43,7 +43,7 @@ inline void run(FiberRecord* f) {
     fiberthread::Busy leave;
     fiberthread::tls_busy = fiberthread::tls_busy - 1;
   }
-  f->result = f->start(f->arg);
+  f->identity.result = f->identity.start(f->identity.arg);
   fiberthread::tcb_call_tls_destructors();
   fiberthread::sched_count_end();
   fiberthread::tls_busy = 1;
@@ -63,13 +63,13 @@ inline Handle spawn(void* (*start)(void*), void* argument = nullptr) {
   }
   cr_assert(f);
   if (blocks_are_many()) reaper_start_if_needed();
-  f->detached = false;
-  f->sigmask = self()->sigmask;
-  memset(f->room, 0, sizeof f->room);
+  f->join.detached = false;
+  f->run.sigmask = self()->run.sigmask;
+  memset(f->embedder.room, 0, sizeof f->embedder.room);
   sched_prepare(f, run);
-  f->start = start;
-  f->arg = argument;
-  f->valid.store(true, std::memory_order_release);
+  f->identity.start = start;
+  f->identity.arg = argument;
+  f->join.valid.store(true, std::memory_order_release);
   sched_spawn(f);
   return f;
 }
@@ -79,9 +79,9 @@ inline void* join(Handle f) {
   FiberRecord* me = self();
   {
     Busy busy;
-    SpinPairGuard guard(me->join_lock, f->join_lock);
-    f->joiner = me;
-    me->queued++;
+    SpinPairGuard guard(me->join.lock, f->join.lock);
+    f->join.joiner = me;
+    me->wait.pins++;
   }
   void* result;
   cr_assert(join_wait(f, &result, kNever, 0));
@@ -94,12 +94,12 @@ inline void detach(Handle f) {
   Busy busy;
   bool ended;
   {
-    SpinGuard guard(f->join_lock);
-    f->detached = true;
-    ended = f->done.load(std::memory_order_relaxed);
+    SpinGuard guard(f->join.lock);
+    f->join.detached = true;
+    ended = f->join.done.load(std::memory_order_relaxed);
   }
   if (!ended) return;
-  f->valid.store(false, std::memory_order_release);
+  f->join.valid.store(false, std::memory_order_release);
   block_put(f);
 }
 

@@ -160,7 +160,7 @@ void comes_while_the_first_is_made(bool one_rests) {
       cr_assert(q.withdraw(makes));
       gate.open.post();
       cr_assert_eq(q.wait(before), 0);
-      while (resting->state.load() != State::Parked) yield();
+      while (resting->run.state.load() != State::Parked) yield();
     }
     let_come = true;
     while (q.wait(comes, nullptr, 0) == EINVAL) yield();

@@ -123,7 +123,7 @@ Test(job_queue_order, what_is_preempted_goes_first, .timeout = 120) {
       while (!first) yield();
       bool counts = true;
       for (int i = 0; i < 6; i++) {  // between which the scout looks
-        counts &= first.load()->state == State::Queued && first.load()->preempted;
+        counts &= first.load()->run.state == State::Queued && first.load()->turns.preempted;
         yield();
       }
       enough = true;

@@ -24,7 +24,7 @@ namespace {
 using Lock = std::unique_lock<Mutex>;
 
 // Parked with this reason: a Mutex has no queue that one could look at.
-bool parked(FiberRecord* f) { return f && f->state.load() == State::Parked; }
+bool parked(FiberRecord* f) { return f && f->run.state.load() == State::Parked; }
 void until_parked(std::atomic<FiberRecord*>& f) {
   while (!parked(f)) yield();
 }
@@ -210,7 +210,7 @@ Test(mutex, lock_is_not_ended_by_cancellation) {
     m.lock();
     got = true;
     m.unlock();
-    self()->interrupts.fetch_and(~uint32_t{kInterruptEnd});
+    self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
   });
   until_parked(waits);
   interrupt(waits, kInterruptEnd);
@@ -354,7 +354,7 @@ Test(condition_variable, cancellation_ends_a_wait_with_the_mutex_held) {
     cr_assert_eq(c.wait(m, [] { return false; }), ECANCELED);  // it stays
     cr_assert_eq(c.wait(m, [] { return true; }), 0);
     m.unlock();
-    self()->interrupts.fetch_and(~uint32_t{kInterruptEnd});
+    self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
   });
   until_queued(&c, 1);
   interrupt(waits, kInterruptEnd);

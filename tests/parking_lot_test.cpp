@@ -152,13 +152,13 @@ Test(parking_lot, interrupts_of_the_mask_end_a_wait) {
       Waiter w;
       cr_assert(park(&address, w, always, {"test"}, kNever, kInterruptUnwind) == WakeReason::Interrupted);
       cr_assert_eq(queued(&address), 0u);
-      cr_assert(me->interrupts & kInterruptUnwind);
+      cr_assert(me->run.interrupts & kInterruptUnwind);
       Waiter again;  // still pending
       cr_assert(park(&address, again, always, {"test"}, kNever, kInterruptUnwind) == WakeReason::Interrupted);
       phase = 1;
       Waiter deaf;
       cr_assert(park(&address, deaf, always, {"test"}) == WakeReason::Woken);
-      me->interrupts.fetch_and(~uint32_t{kInterruptUnwind});
+      me->run.interrupts.fetch_and(~uint32_t{kInterruptUnwind});
       Waiter by_signal;
       cr_assert(park(&address, by_signal, always, {"test"}, kNever, kInterruptSafePoint) == WakeReason::Interrupted);
     };
@@ -227,7 +227,7 @@ Test(parking_lot, moved_ones_sleep_on_and_no_longer_give_up) {
       uint64_t deadline = i == 5 ? now_ns() + 400 * kMs : kNever;
       cr_assert(park(&from, w, always, {"test"}, deadline, kInterruptUnwind) == WakeReason::Woken);
       cr_assert(w.requeued);
-      self()->interrupts.fetch_and(~uint32_t{kInterruptUnwind});
+      self()->run.interrupts.fetch_and(~uint32_t{kInterruptUnwind});
       if (i == 5) cr_assert(now_ns() >= deadline);
       woken++;
     });
@@ -337,7 +337,7 @@ Test(parking_lot, no_wake_up_is_lost_or_made_up, .timeout = 240) {
       uint64_t deadline = random(3) ? now_ns() + random(300'000) : kNever;
       uint32_t mask = random(2) ? uint32_t{kInterruptUnwind} : 0;
       got += park(swap ? &there : &here, w, always, {"test"}, deadline, mask) == WakeReason::Woken;
-      me->interrupts.fetch_and(~uint32_t{kInterruptUnwind});
+      me->run.interrupts.fetch_and(~uint32_t{kInterruptUnwind});
     }
     left--;
   };

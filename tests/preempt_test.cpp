@@ -49,7 +49,7 @@ void* stress(void*) {
   }
   delete in;
   delete out;
-  if (auto* f = fiberthread::tls_current) times_preempted += f->preempted;
+  if (auto* f = fiberthread::tls_current) times_preempted += f->turns.preempted;
   return nullptr;
 }
 

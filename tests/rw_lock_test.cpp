@@ -141,7 +141,7 @@ Test(rw_lock, readers_behind_a_writer_that_gives_up_go_on) {
     t.fiber([&] {
       waits = self();
       cr_assert_eq(l.lock_for(cancelled ? 100'000 * kMs : 20 * kMs), cancelled ? ECANCELED : ETIMEDOUT);
-      self()->interrupts.fetch_and(~uint32_t{kInterruptEnd});
+      self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
     });
     until_queued(&l, 1);
     for (int i = 0; i < 3; i++)
@@ -171,7 +171,7 @@ Test(rw_lock, plain_locks_are_not_ended_by_cancellation) {
     l.lock_shared();
     got = true;
     l.unlock_shared();
-    self()->interrupts.fetch_and(~uint32_t{kInterruptEnd});
+    self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
   });
   until_queued(&l, 1);
   interrupt(waits, kInterruptEnd);

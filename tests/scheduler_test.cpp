@@ -103,7 +103,7 @@ Test(scheduler, a_deadline_too_far_does_not_overflow) {
     return nullptr;
   });
   while (!waiter.load()) yield();
-  while (waiter.load()->state.load() != State::Parked) yield();
+  while (waiter.load()->run.state.load() != State::Parked) yield();
   unpark(waiter);
   join(t);
 }
@@ -294,10 +294,10 @@ Test(scheduler, a_waker_that_goes_on_has_another_worker_woken, .timeout = 120) {
     FiberRecord* me = self();
     while (!woken) yield();
     auto wake_up = [&] {
-      while (woken.load()->state != State::Parked) nap(100);
+      while (woken.load()->run.state != State::Parked) nap(100);
       Busy busy;
-      Slot* s = me->worker->slot;
-      bool tells = s && !s->next && idle_slots(), on = me->went_on == 2;
+      Slot* s = me->run.worker->run.slot;
+      bool tells = s && !s->next && idle_slots(), on = me->turns.went_on == 2;
       rounds++;
       unpark(woken);
       if (!tells) return;
@@ -310,7 +310,7 @@ Test(scheduler, a_waker_that_goes_on_has_another_worker_woken, .timeout = 120) {
       }
       nap(100);
     }
-    while (me->went_on || told[0] < 20) {
+    while (me->turns.went_on || told[0] < 20) {
       wake_up();
       nap(100);
     }
@@ -338,8 +338,8 @@ Test(scheduler, a_search_that_does_not_pay_is_halved, .timeout = 120) {
       Busy busy;
       last = w;
       last_us = us;
-      w = self()->worker;
-      us = w->spin_us;
+      w = self()->run.worker;
+      us = w->look.spin_us;
       return us;
     };
     while (look()) nap(1000);
@@ -354,7 +354,7 @@ Test(scheduler, a_search_that_does_not_pay_is_halved, .timeout = 120) {
     while (!over) {
       FiberRecord* f = near;
       if (!f) nap(100);
-      else if (f->state == State::Parked) unpark(f);
+      else if (f->run.state == State::Parked) unpark(f);
     }
   });
 }

@@ -21,7 +21,7 @@ using namespace fiberthread;
 namespace {
 
 void until_parked(std::atomic<FiberRecord*>& f) {
-  while (!f.load() || f.load()->state.load() != State::Parked) yield();
+  while (!f.load() || f.load()->run.state.load() != State::Parked) yield();
 }
 
 bool is(Selected s, int index, int error) { return s.index == index && s.error == error; }
@@ -232,7 +232,7 @@ Test(select, cancellation_ends_a_wait) {
     waits = self();
     cr_assert(is(select(ReceiveCase(a.receiver, x), SendCase(b.sender, 1)), -1, ECANCELED));
     cr_assert(is(select(ReceiveCase(a.receiver, x), SendCase(b.sender, 1)), -1, ECANCELED));
-    self()->interrupts.fetch_and(~uint32_t{kInterruptEnd});
+    self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
   });
   until_parked(waits);
   interrupt(waits, kInterruptEnd);

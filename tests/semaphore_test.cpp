@@ -83,7 +83,7 @@ Test(semaphore, cancellation_takes_no_permit) {
   t.fiber([&] {
     waits = self();
     cr_assert_eq(s.acquire(), ECANCELED);
-    self()->interrupts.fetch_and(~uint32_t{kInterruptEnd});
+    self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
   });
   until_queued(&s, 1);
   interrupt(waits, kInterruptEnd);

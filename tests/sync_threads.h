@@ -28,7 +28,7 @@ inline void until_queued(const void* address, size_t n) {
   while (queued(address) != n) fiberthread::yield();
 }
 inline void until_parked(fiberthread::FiberRecord* f) {
-  while (f->state.load() != fiberthread::State::Parked) fiberthread::yield();
+  while (f->run.state.load() != fiberthread::State::Parked) fiberthread::yield();
 }
 
 // Makes its threads begin each round together: what is lost in one is not covered up by what comes later.
@@ -122,4 +122,4 @@ inline void counted(long n, const char* what) {
 }
 
 // Whoever has been cancelled stays so; tests go on.
-inline void forget_cancel() { fiberthread::self()->interrupts.fetch_and(~uint32_t{fiberthread::kInterruptEnd}); }
+inline void forget_cancel() { fiberthread::self()->run.interrupts.fetch_and(~uint32_t{fiberthread::kInterruptEnd}); }

@@ -39,7 +39,7 @@ void check(bool ok) { bad += !ok; }
 
 void* look_and_spoil(void*) {
   check(errno == 0);
-  check(tls_current && !tls_current->kernel && tls_current->tcb == reinterpret_cast<void*>(pthread_self()));
+  check(tls_current && !tls_current->run.kernel && tls_current->memory.tcb == reinterpret_cast<void*>(pthread_self()));
   void* tp = thread_pointer();
   int* where = &initialised;
   destroyed.count = &destroyed_count;
@@ -201,7 +201,7 @@ Test(tcb, a_workers_has_libcs_variables) {
       if (h.p_type != PT_TLS || reinterpret_cast<char*>(&errno) < tls || reinterpret_cast<char*>(&errno) >= tls + h.p_memsz) continue;
       auto* image = reinterpret_cast<char*>(info->dlpi_addr + h.p_vaddr);
       size_t own = 0;  // words that are the thread's, such as that of its resolver's state
-      for (Worker* w = all_workers(); w; w = w->all_next)
+      for (Worker* w = all_workers(); w; w = w->thread.all_next)
         for (size_t o = 0; o + sizeof(void*) <= h.p_filesz; o += sizeof(void*))
           own += memcmp(static_cast<char*>(w->context.tp) + (tls - static_cast<char*>(thread_pointer())) + o, image + o, sizeof(void*)) !=
                  0;

@@ -14,8 +14,8 @@ using namespace fiberthread;
 
 namespace {
 // A record that is RUNNING keeps an unpark as its latch.
-bool fired(FiberRecord& f) { return f.pending_unpark.load() != 0; }
-void make_running(FiberRecord& f) { f.state.store(State::Running); }
+bool fired(FiberRecord& f) { return f.run.pending_unpark.load() != 0; }
+void make_running(FiberRecord& f) { f.run.state.store(State::Running); }
 }  // namespace
 
 Test(timer, runs_what_is_due_and_only_that) {

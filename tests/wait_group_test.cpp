@@ -111,7 +111,7 @@ Test(wait_group, cancellation_ends_a_wait) {
   t.fiber([&] {
     waits = self();
     cr_assert_eq(g.wait(), ECANCELED);
-    self()->interrupts.fetch_and(~uint32_t{kInterruptEnd});
+    self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
   });
   cancel_when_queued(&g, waits, 1);
   t.join();
@@ -254,7 +254,7 @@ Test(barrier, who_gives_up_has_not_arrived) {
   t.fiber([&] {
     waits = self();
     cr_assert_eq(b.arrive_and_wait(), ECANCELED);
-    self()->interrupts.fetch_and(~uint32_t{kInterruptEnd});
+    self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
   });
   cancel_when_queued(&b, waits, 1);
   t.join();

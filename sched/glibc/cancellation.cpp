@@ -26,7 +26,7 @@ void find_bit(LibcCancelBit& bit, int (*set)(int, int*), int value, int cleared)
   // All of it: glibc 2.34 and 2.35 have these two at its very end.
   unsigned char before[4096];
   const size_t size = tcb_size() < sizeof before ? tcb_size() : sizeof before;
-  auto* tcb = static_cast<volatile unsigned char*>(self()->tcb);
+  auto* tcb = static_cast<volatile unsigned char*>(self()->memory.tcb);
   Busy busy;
   int old;
   for (size_t i = 0; i < size; i++) before[i] = tcb[i];
@@ -67,7 +67,7 @@ void libc_find_cancel_bits(const LibcCancelCalls& libc) {
 
 void libc_find_wait(const LibcCancelCalls& libc) {
   if (looked.load(std::memory_order_acquire)) return;
-  void* tcb = self()->tcb;
+  void* tcb = self()->memory.tcb;
   Busy busy;
   OwnCalls calls;
   SpinGuard guard(find_lock);

@@ -166,7 +166,7 @@ const char* learn(void (*model_main)()) {
   if (!why) why = find_list_lock();
   if (!why && !prove()) why = "the self-check failed";
   // This comes last, as nothing has been changed so far. An initial thread that gets here later is asked then.
-  if (!why && tls_current->is_main && !tcb_adopt_main()) why = "the kernel does not let go of the initial thread's rseq area";
+  if (!why && tls_current->identity.is_main && !tcb_adopt_main()) why = "the kernel does not let go of the initial thread's rseq area";
   if (why) end_model(thread);
   else release_model();
   return why;

@@ -90,7 +90,7 @@ size_t tcb_size() { return layout.sizeof_pthread; }
 bool tcb_make(FiberRecord& f, char* top) {
   char* pd = make_tcb(top);
   if (!pd) return false;
-  f.tcb = pd;
+  f.memory.tcb = pd;
   f.context.tp = thread_pointer_of(pd);
   tls_of(pd, tls_current) = &f;
   link_thread(pd);
@@ -115,10 +115,10 @@ void* tcb_make_worker(char* top, char* stack_low, char* stack_high, Worker* w) {
 // ---- the life of a fiber ----
 
 void tcb_begin(FiberRecord& f) {
-  tls_of(f.tcb, tls_busy) = 1;
-  at<uint32_t>(f.tcb, layout.tid) = f.id;
-  at<char*>(f.tcb, layout.stackblock) = f.stack_low;
-  at<size_t>(f.tcb, layout.stackblock_size) = f.stack_high - f.stack_low;
+  tls_of(f.memory.tcb, tls_busy) = 1;
+  at<uint32_t>(f.memory.tcb, layout.tid) = f.identity.id;
+  at<char*>(f.memory.tcb, layout.stackblock) = f.memory.stack_low;
+  at<size_t>(f.memory.tcb, layout.stackblock_size) = f.memory.stack_high - f.memory.stack_low;
 }
 
 void tcb_first_steps() {
@@ -135,18 +135,18 @@ void tcb_first_steps() {
 void tcb_call_tls_destructors() { call_tls_dtors(); }
 
 void tcb_end(FiberRecord& f) {
-  free_dynamic_tls(f.tcb);
+  free_dynamic_tls(f.memory.tcb);
   uselocale(LC_GLOBAL_LOCALE);
   tcb_look_at_modules();  // a dlopen that is under way may have loaded some
-  reset_static_tls(thread_pointer_of(f.tcb));
+  reset_static_tls(thread_pointer_of(f.memory.tcb));
   for (uint32_t i = 0, n = learned_count.load(std::memory_order_acquire); i < n; i++)
-    at<uint32_t>(f.tcb, learned[i]) = at<uint32_t>(template_image, learned[i]);
-  at<uint32_t>(f.tcb, layout.cancelhandling) = 0;
-  at<void*>(f.tcb, layout.cleanup_jmp_buf) = nullptr;
-  if (layout.cleanup) at<void*>(f.tcb, layout.cleanup) = nullptr;
+    at<uint32_t>(f.memory.tcb, learned[i]) = at<uint32_t>(template_image, learned[i]);
+  at<uint32_t>(f.memory.tcb, layout.cancelhandling) = 0;
+  at<void*>(f.memory.tcb, layout.cleanup_jmp_buf) = nullptr;
+  if (layout.cleanup) at<void*>(f.memory.tcb, layout.cleanup) = nullptr;
   // The state for random numbers stays with the block. libc marks it as in use by the lowest bit. A thread that ended in a signal handler
   // may have left the mark, but nobody uses the state any more.
-  if (layout.random) at<uintptr_t>(f.tcb, layout.random) &= ~uintptr_t{1};
+  if (layout.random) at<uintptr_t>(f.memory.tcb, layout.random) &= ~uintptr_t{1};
   dlerror();  // the next thread must not get an error that this one did not ask for
   h_errno = 0;
   errno = 0;
@@ -154,7 +154,7 @@ void tcb_end(FiberRecord& f) {
 
 void tcb_learn(void (*use)()) {
   // Words have 4 bytes here: the fields are libc's own small ones, and a pointer.
-  char* pd = static_cast<char*>(self()->tcb);
+  char* pd = static_cast<char*>(self()->memory.tcb);
   constexpr size_t kMostWords = 1024;
   uint32_t before[kMostWords];
   size_t words = layout.sizeof_pthread / 4;
@@ -176,41 +176,41 @@ void tcb_learn(void (*use)()) {
 
 bool tcb_is_pristine(const FiberRecord& f) {
   if (!pristine_known.load(std::memory_order_acquire)) return false;
-  char* tls = thread_pointer_of(f.tcb) + libc_tls.offset;
-  char* resp = thread_pointer_of(f.tcb) + layout.resp;
+  char* tls = thread_pointer_of(f.memory.tcb) + libc_tls.offset;
+  char* resp = thread_pointer_of(f.memory.tcb) + layout.resp;
   for (size_t o = 0; o < libc_tls.mem_size; o += sizeof(long)) {
     if (tls + o == resp) continue;  // differs by where the block is
     if (memcmp(tls + o, pristine + o, sizeof(long)) != 0) return false;
   }
-  if (layout.random && at<void*>(f.tcb, layout.random)) return false;
+  if (layout.random && at<void*>(f.memory.tcb, layout.random)) return false;
   for (uint32_t i = 1; i < layout.level1_count; i++)
-    if (at<char*>(f.tcb, layout.specific + i * sizeof(char*))) return false;
+    if (at<char*>(f.memory.tcb, layout.specific + i * sizeof(char*))) return false;
   // The resolver state begins with zeros as long as it is not used.
   for (size_t o = 0; o < kResWords; o += sizeof(long))
-    if (at<long>(f.tcb, layout.res + o)) return false;
+    if (at<long>(f.memory.tcb, layout.res + o)) return false;
   return true;
 }
 
 void tcb_prepare_adoption(FiberRecord& f) {
-  at<uint32_t>(f.tcb, layout.cancelhandling) = 0;
-  if (layout.specific_used) at<uint8_t>(f.tcb, layout.specific_used) = 1;  // otherwise libc would not free blocks of keys' values
+  at<uint32_t>(f.memory.tcb, layout.cancelhandling) = 0;
+  if (layout.specific_used) at<uint8_t>(f.memory.tcb, layout.specific_used) = 1;  // otherwise libc would not free blocks of keys' values
 }
 
 void tcb_adopt(FiberRecord& f) {
   void* own = reinterpret_cast<void*>(pthread_self());
   // At the end of a thread, libc takes most from where the thread pointer points, but this from the TCB that the thread was made with.
   if (layout.random && !at<void*>(own, layout.random)) {
-    at<void*>(own, layout.random) = at<void*>(f.tcb, layout.random);
-    at<void*>(f.tcb, layout.random) = nullptr;
+    at<void*>(own, layout.random) = at<void*>(f.memory.tcb, layout.random);
+    at<void*>(f.memory.tcb, layout.random) = nullptr;
   }
   set_thread_pointer(f.context.tp);
 }
 
 void tcb_release(FiberRecord& f) {
-  char* pd = static_cast<char*>(f.tcb);
+  char* pd = static_cast<char*>(f.memory.tcb);
   unlink_thread(pd);
   dl_deallocate_tls(thread_pointer_of(pd), false);
-  f.tcb = nullptr;
+  f.memory.tcb = nullptr;
 }
 
 // ---- fields of a TCB ----

@@ -9,7 +9,7 @@
 #include "sched/life/join.h"
 #include "sched/life/parts.h"
 #include "sched/observe/probe.h"
-#include "sched/observe/watch.h"
+#include "sched/observe/observe.h"
 #include "sched/memory/block.h"
 #include "sched/worker.h"
 
@@ -36,28 +36,28 @@ void variables_on_stacks() {
 void tell_leak_sanitizer(FiberRecord* f, void (*tell)(const void*, size_t)) {
   if (__builtin_expect(!tell, 1)) return;
   Busy busy;
-  char* low = f->user_stack ? f->block + f->guard_size : f->stack_low;
-  tell(low, static_cast<size_t>(f->block + f->block_size - low));
-  if (f->user_stack) tell(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
+  char* low = f->memory.user_stack ? f->memory.block + f->memory.guard_size : f->memory.stack_low;
+  tell(low, static_cast<size_t>(f->memory.block + f->memory.block_size - low));
+  if (f->memory.user_stack) tell(f->memory.stack_low, static_cast<size_t>(f->memory.stack_high - f->memory.stack_low));
 }
 
 void post_exit(Worker* w, FiberRecord* f) {
-  Worker* own = f->bound.load(std::memory_order_relaxed);
-  bool in_cord = own && own->cord && own->bound != f;
-  if (__builtin_expect(in_cord, 0)) cord_left(own->cord, f);
+  Worker* own = f->run.bound.load(std::memory_order_relaxed);
+  bool in_cord = own && own->run.cord && own->bond.fiber != f;
+  if (__builtin_expect(in_cord, 0)) cord_left(own->run.cord, f);
   Ending ending = join_end(f);
   own = ending.bound;
   if (__builtin_expect(own && !in_cord, 0)) {
-    bool leaves = own->tainted || own->cord;
-    own->cord = nullptr;
+    bool leaves = own->thread.tainted || own->run.cord;
+    own->run.cord = nullptr;
     if (leaves) dismiss(own);
-    else own->bound = nullptr;  // by habit only: this very worker, which now is as any other
+    else own->bond.fiber = nullptr;  // by habit only: this very worker, which now is as any other
   }
   chaos_delay();
   if (ending.joiner) {
     // Else it is what comes next here, and will see that f has ended.
-    if (w->running.load(std::memory_order_relaxed) != ending.joiner) unpark(ending.joiner);
-  } else if (ending.detached && f->block) {
+    if (w->run.running.load(std::memory_order_relaxed) != ending.joiner) unpark(ending.joiner);
+  } else if (ending.detached && f->memory.block) {
     block_put(f);
   }
 }
@@ -65,7 +65,7 @@ void post_exit(Worker* w, FiberRecord* f) {
 void fiber_entry(void* p) {
   auto* f = static_cast<FiberRecord*>(p);
   arrive(f);
-  reinterpret_cast<void (*)(FiberRecord*)>(f->entry)(f);
+  reinterpret_cast<void (*)(FiberRecord*)>(f->identity.entry)(f);
 }
 
 }  // namespace
@@ -73,62 +73,42 @@ void fiber_entry(void* p) {
 // Does not return, but must be seen to: then the call at its end is a jump.
 extern "C" void fiberthread_end() {
   tls_busy = 1;
-  if (tls_current->block) tell_leak_sanitizer(tls_current, __lsan_unregister_root_region);
+  if (tls_current->memory.block) tell_leak_sanitizer(tls_current, __lsan_unregister_root_region);
   suspend(tls_current, post_exit, join_choose_next(tls_current));
 }
 
 void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
-  f->entry = reinterpret_cast<void*>(entry);
-  // Whoever holds an old handle looks at the serial last.
-  f->serial = f->id;
-  f->done.store(0, std::memory_order_release);
-  __atomic_store_n(&f->joiner, nullptr, __ATOMIC_RELEASE);
-  f->leaves_with = nullptr;
-  f->pending_unpark.store(0, std::memory_order_relaxed);
-  f->interrupts.store(0, std::memory_order_relaxed);
-  f->preempted.store(0, std::memory_order_relaxed);
-  f->in_libc = false;
-  f->kernel = false;
-  f->blocked = 0;
-  f->clock_seen = 0;
-  f->woke_at = 0;
-  f->until_timed = f->went_on = 0;
-  f->calling = false;
-  f->fresh.store(0, std::memory_order_relaxed);
-  f->end_asked = f->end_held = false;
-  f->end_reasons = 0;
-  f->cpu.store(0, std::memory_order_relaxed);
-  f->cpu_seen.store(0, std::memory_order_relaxed);
-  f->queued = f->queued_below = 0;
+  f->reset(f->identity.id);
+  f->identity.entry = reinterpret_cast<void*>(entry);
   tcb_begin(*f);
   tell_leak_sanitizer(f, __lsan_register_root_region);
   if (__asan_unpoison_memory_region) {
-    __asan_unpoison_memory_region(f->stack_low, static_cast<size_t>(f->stack_high - f->stack_low));
+    __asan_unpoison_memory_region(f->memory.stack_low, static_cast<size_t>(f->memory.stack_high - f->memory.stack_low));
     variables_on_stacks();
   }
-  char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->stack_high) & ~uintptr_t{15});
+  char* high = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(f->memory.stack_high) & ~uintptr_t{15});
   make_context(f->context, high, f->context.tp, fiber_entry, f);
-  f->state.store(State::Created, std::memory_order_relaxed);
+  f->run.state.store(State::Created, std::memory_order_relaxed);
 }
 
 void sched_discard(FiberRecord* f) {
   Busy busy;
   tell_leak_sanitizer(f, __lsan_unregister_root_region);
-  Worker* own = f->bound.load(std::memory_order_relaxed);
-  if (own && own->cord) cord_left(own->cord, f);
+  Worker* own = f->run.bound.load(std::memory_order_relaxed);
+  if (own && own->run.cord) cord_left(own->run.cord, f);
   else if (own) dismiss(own);
-  f->bound.store(nullptr, std::memory_order_relaxed);
+  f->run.bound.store(nullptr, std::memory_order_relaxed);
   block_put(f);
 }
 
 void sched_spawn(FiberRecord* f) {
   Busy busy;
   FiberRecord* me = self();
-  if (me->kernel) statistics.spawned.fetch_add(1, std::memory_order_relaxed);
-  else count(me->worker->spawned);
-  FIBERTHREAD_PROBE2("spawn", f, f->start);
-  if (watched(kWatchStats | kWatchTrace)) watch_spawned(f);
-  f->state.store(State::Queued, std::memory_order_release);
+  if (me->run.kernel) statistics.spawned.fetch_add(1, std::memory_order_relaxed);
+  else count(me->run.worker->counts.spawned);
+  FIBERTHREAD_PROBE2("spawn", f, f->identity.start);
+  if (observed(kObserveStats | kObserveTrace)) observe_spawned(f);
+  f->run.state.store(State::Queued, std::memory_order_release);
   if (options.spawn == SpawnPolicy::RoundRobin) {
     enqueue_round_robin(f);
   } else {

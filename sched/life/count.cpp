@@ -18,7 +18,7 @@ std::atomic<bool> main_ended{false}, last_ended{false};
 
 uint64_t fibers_spawned() {
   uint64_t n = statistics.spawned.load(std::memory_order_relaxed);
-  for (Worker* w = all_workers(); w; w = w->all_next) n += w->spawned.load(std::memory_order_relaxed);
+  for (Worker* w = all_workers(); w; w = w->thread.all_next) n += w->counts.spawned.load(std::memory_order_relaxed);
   return n;
 }
 
@@ -30,18 +30,18 @@ uint64_t fibers_recycled() {
 uint64_t live_fibers() {
   // Ends first: each of them was counted as made before, so what comes out is never less than there were in between.
   uint64_t ended = statistics.ended.load(std::memory_order_acquire);
-  for (Worker* w = all_workers(); w; w = w->all_next) ended += w->ended.load(std::memory_order_acquire);
+  for (Worker* w = all_workers(); w; w = w->thread.all_next) ended += w->counts.ended.load(std::memory_order_acquire);
   return 1 + fibers_spawned() - ended;
 }
 
 bool sched_count_end() {
   Busy busy;
   FiberRecord* me = self();
-  if (me->kernel) statistics.ended.fetch_add(1, std::memory_order_release);
-  else count(me->worker->ended);
+  if (me->run.kernel) statistics.ended.fetch_add(1, std::memory_order_release);
+  else count(me->run.worker->counts.ended);
   // As long as main lives, nobody is the last. Whoever ends pays for no fence to know it: main's membarrier makes it see the flag,
   // or main the end that was counted.
-  if (me->is_main) {
+  if (me->identity.is_main) {
     main_ended.store(true, std::memory_order_seq_cst);
     barrier_everywhere();
   } else {

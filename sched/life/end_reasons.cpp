@@ -7,11 +7,11 @@ namespace fiberthread {
 
 namespace {
 
-// join_lock is held. True: unpark it, once that is released.
+// join.lock is held. True: unpark it, once that is released.
 bool follow_end_reasons(FiberRecord* f) {
-  bool set = f->end_reasons && !f->end_held;
-  if (set) f->interrupts.fetch_or(kInterruptEnd, std::memory_order_seq_cst);
-  else f->interrupts.fetch_and(~uint32_t{kInterruptEnd}, std::memory_order_relaxed);
+  bool set = f->ends.reasons && !f->ends.held;
+  if (set) f->run.interrupts.fetch_or(kInterruptEnd, std::memory_order_seq_cst);
+  else f->run.interrupts.fetch_and(~uint32_t{kInterruptEnd}, std::memory_order_relaxed);
   return set;
 }
 
@@ -20,8 +20,8 @@ bool follow_end_reasons(FiberRecord* f) {
 void add_end_reason(FiberRecord* f) {
   Busy busy;
   {
-    SpinGuard guard(f->join_lock);
-    f->end_reasons++;
+    SpinGuard guard(f->join.lock);
+    f->ends.reasons++;
     if (!follow_end_reasons(f)) return;
   }
   chaos_delay();
@@ -31,11 +31,11 @@ void add_end_reason(FiberRecord* f) {
 bool end_waits_of(FiberRecord* f, bool (*lives)(FiberRecord*, const void*), const void* data) {
   Busy busy;
   {
-    SpinGuard guard(f->join_lock);
+    SpinGuard guard(f->join.lock);
     if (!lives(f, data)) return false;
-    if (f->end_asked) return true;
-    f->end_asked = true;
-    f->end_reasons++;
+    if (f->ends.asked) return true;
+    f->ends.asked = true;
+    f->ends.reasons++;
     if (!follow_end_reasons(f)) return true;
   }
   chaos_delay();
@@ -45,16 +45,16 @@ bool end_waits_of(FiberRecord* f, bool (*lives)(FiberRecord*, const void*), cons
 
 void drop_end_reason(FiberRecord* me) {
   Busy busy;
-  SpinGuard guard(me->join_lock);
-  me->end_reasons--;
+  SpinGuard guard(me->join.lock);
+  me->ends.reasons--;
   follow_end_reasons(me);
 }
 
 bool hold_end(FiberRecord* me, bool hold) {
   Busy busy;
-  SpinGuard guard(me->join_lock);
-  bool was = me->end_held;
-  me->end_held = hold;
+  SpinGuard guard(me->join.lock);
+  bool was = me->ends.held;
+  me->ends.held = hold;
   follow_end_reasons(me);
   return was;
 }

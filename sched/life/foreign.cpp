@@ -19,7 +19,7 @@ namespace fiberthread {
 namespace {
 
 FiberRecord* foreign_free = nullptr;
-std::atomic<FiberRecord*> foreign_all{nullptr};  // the next one is its `entry`
+std::atomic<FiberRecord*> foreign_all{nullptr};  // linked by `list_next`
 SpinLock foreign_lock;
 
 uint32_t foreign_serial = 0;
@@ -28,7 +28,7 @@ void forget_foreign(void* p) {
   auto* f = static_cast<FiberRecord*>(p);
   tls_busy = 1;
   embedder().thread_ends(f);
-  if (f->called_by.load(std::memory_order_relaxed)) release_caller(f);
+  if (f->wait.called_by.load(std::memory_order_relaxed)) release_caller(f);
   tls_current = nullptr;
   Ending ending = join_end(f);
   if (ending.joiner) unpark(ending.joiner);
@@ -40,14 +40,14 @@ void forget_foreign(void* p) {
 }  // namespace
 
 void kernel_record_each(bool (*visit)(FiberRecord*, void*), void* data) {
-  for (FiberRecord* f = foreign_all.load(std::memory_order_acquire); f; f = static_cast<FiberRecord*>(f->entry))
-    if (f->valid.load(std::memory_order_acquire) && !visit(f, data)) return;
+  for (FiberRecord* f = foreign_all.load(std::memory_order_acquire); f; f = f->run.list_next)
+    if (f->join.valid.load(std::memory_order_acquire) && !visit(f, data)) return;
 }
 
 void kernel_record_put(FiberRecord* f) {
-  f->valid.store(false, std::memory_order_release);
+  f->join.valid.store(false, std::memory_order_release);
   SpinGuard guard(foreign_lock);
-  f->queue_next = foreign_free;
+  f->run.queue_next = foreign_free;
   foreign_free = f;
 }
 
@@ -56,7 +56,7 @@ FiberRecord* kernel_record_get() {
   {
     SpinGuard guard(foreign_lock);
     f = foreign_free;
-    if (f) foreign_free = f->queue_next;
+    if (f) foreign_free = f->run.queue_next;
   }
   if (!f) {
     constexpr size_t kSlab = 16;
@@ -70,41 +70,32 @@ FiberRecord* kernel_record_get() {
     for (size_t i = 0; i < kSlab; i++) new (&slab[i]) FiberRecord;
     SpinGuard guard(foreign_lock);
     for (size_t i = 0; i < kSlab; i++) {
-      slab[i].entry = foreign_all.load(std::memory_order_relaxed);
+      slab[i].run.list_next = foreign_all.load(std::memory_order_relaxed);
       foreign_all.store(&slab[i], std::memory_order_release);
     }
     for (size_t i = 1; i < kSlab; i++) {
-      slab[i].queue_next = foreign_free;
+      slab[i].run.queue_next = foreign_free;
       foreign_free = &slab[i];
     }
     f = slab;
   }
-  f->kernel = true;
-  f->id = 0;
-  f->name[0] = f->name[1] = 0;
-  f->start = nullptr;
-  f->tcb = nullptr;
-  f->detached = true;
-  f->serial = __atomic_add_fetch(&foreign_serial, 1, __ATOMIC_RELAXED);
-  f->done.store(0, std::memory_order_release);
-  __atomic_store_n(&f->joiner, nullptr, __ATOMIC_RELEASE);
-  f->pending_unpark.store(0, std::memory_order_relaxed);
-  f->interrupts.store(0, std::memory_order_relaxed);
-  f->queued = f->queued_below = 0;
-  f->fresh.store(0, std::memory_order_relaxed);
-  f->end_asked = f->end_held = false;
-  f->end_reasons = 0;
-  memset(f->room, 0, sizeof f->room);
-  f->state.store(State::Running, std::memory_order_release);
+  f->reset(__atomic_add_fetch(&foreign_serial, 1, __ATOMIC_RELAXED));
+  f->run.kernel = true;
+  f->identity.id = 0;
+  f->identity.name[0] = f->identity.name[1] = 0;
+  f->identity.start = nullptr;
+  f->memory.tcb = nullptr;
+  f->join.detached = true;
+  f->run.state.store(State::Running, std::memory_order_release);
   return f;
 }
 
 void kernel_record_enter(FiberRecord* f) {
   tls_busy = tls_busy + 1;
-  f->tcb = reinterpret_cast<void*>(pthread_self());
-  f->id = static_cast<uint32_t>(raw_syscall(SYS_gettid));
-  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&f->sigmask), 8);
-  f->valid.store(true, std::memory_order_release);
+  f->memory.tcb = reinterpret_cast<void*>(pthread_self());
+  f->identity.id = static_cast<uint32_t>(raw_syscall(SYS_gettid));
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, 0, arg(&f->run.sigmask), 8);
+  f->join.valid.store(true, std::memory_order_release);
   tls_current = f;
   embedder().thread_adopted(f);
   __cxa_thread_atexit_impl(forget_foreign, f, &main_fiber);  // any address in this library
@@ -122,12 +113,12 @@ FiberRecord* adopt_kernel_thread() {
 FIBERTHREAD_IN_FORK_CHILD(Foreign, [](FiberRecord* me) {
   foreign_lock.reset();
   foreign_free = nullptr;  // may be half changed
-  for (FiberRecord* f = foreign_all.load(); f; f = static_cast<FiberRecord*>(f->entry)) {
+  for (FiberRecord* f = foreign_all.load(); f; f = f->run.list_next) {
     if (f == me) continue;
-    f->valid.store(false);
-    f->fresh.store(0);
-    f->join_lock.reset();
-    f->queue_next = foreign_free;
+    f->join.valid.store(false);
+    f->handle.fresh.store(0);
+    f->join.lock.reset();
+    f->run.queue_next = foreign_free;
     foreign_free = f;
   }
 })

@@ -5,7 +5,7 @@
 
 #include "sched/chaos.h"
 #include "sched/observe/probe.h"
-#include "sched/observe/watch.h"
+#include "sched/observe/observe.h"
 #include "sched/memory/block.h"
 #include "sched/wait.h"
 #include "sched/worker.h"
@@ -16,81 +16,81 @@ int join_register(FiberRecord* me, FiberRecord* f, StillNamed named) {
   if (f == me) return EDEADLK;
   Busy busy;
   // Both: two that join each other at the same time look one after the other.
-  SpinPairGuard guard(me->join_lock, f->join_lock);
-  FiberRecord* joiner = __atomic_load_n(&f->joiner, __ATOMIC_ACQUIRE);
-  bool detached = __atomic_load_n(&f->detached, __ATOMIC_ACQUIRE);
+  SpinPairGuard guard(me->join.lock, f->join.lock);
+  FiberRecord* joiner = __atomic_load_n(&f->join.joiner, __ATOMIC_ACQUIRE);
+  bool detached = __atomic_load_n(&f->join.detached, __ATOMIC_ACQUIRE);
   if (!named(f)) return ESRCH;
   if (joiner || detached) return EINVAL;
-  if (me->joiner == f) return EDEADLK;
-  f->joiner = me;
-  me->queued++;  // while we are that
+  if (me->join.joiner == f) return EDEADLK;
+  f->join.joiner = me;
+  me->wait.pins++;  // while we are that
   return 0;
 }
 
 bool join_withdraw(FiberRecord* f) {
   Busy busy;
   chaos_delay();
-  SpinGuard guard(f->join_lock);
-  if (f->done.load(std::memory_order_relaxed)) return false;
-  f->joiner = nullptr;
+  SpinGuard guard(f->join.lock);
+  if (f->join.done.load(std::memory_order_relaxed)) return false;
+  f->join.joiner = nullptr;
   return true;
 }
 
 bool join_wait(FiberRecord* f, void** result, uint64_t deadline, uint32_t interrupt_mask) {
   FiberRecord* me = self();
   // The latch stays as it is: the caller is registered, and an interrupt may have come since it looked for one.
-  auto over = [f] { return f->done.load(std::memory_order_acquire) != 0; };
-  WaitEnd end = wait_until(me, f->done, 0, over, [f] { return join_withdraw(f); }, {kJoin, f, f}, deadline, interrupt_mask);
+  auto over = [f] { return f->join.done.load(std::memory_order_acquire) != 0; };
+  WaitEnd end = wait_until(me, f->join.done, 0, over, [f] { return join_withdraw(f); }, {kJoin, f, f}, deadline, interrupt_mask);
   if (end != WaitEnd::Over) {
-    if (watched(kWatchJoin)) debug_line("join", me, "waits no longer for the end of ", uint64_t{f->id});
+    if (observed(kObserveJoin)) debug_line("join", me, "waits no longer for the end of ", uint64_t{f->identity.id});
     if (end != WaitEnd::Ends) return false;
     wait_over(me);
     embedder().end_now();
   }
   Busy busy;
-  f->join_lock.wait_until_free();  // then the ending side is out of it
+  f->join.lock.wait_until_free();  // then the ending side is out of it
   // Soon: no code of the program runs there any more. The kernel's own wake-up is one for a shared futex.
-  if (Worker* w = f->leaves_with)
-    while (w->kernel_tid.load(std::memory_order_acquire) == f->leaves_tid)
-      raw_syscall(SYS_futex, arg(&w->kernel_tid), 0 /* FUTEX_WAIT */, f->leaves_tid, 0);
-  if (result) *result = f->result;
-  f->valid.store(false, std::memory_order_release);
-  if (f->block) block_put(f);
+  if (Worker* w = f->join.leaves_with)
+    while (w->thread.kernel_tid.load(std::memory_order_acquire) == f->join.leaves_tid)
+      raw_syscall(SYS_futex, arg(&w->thread.kernel_tid), 0 /* FUTEX_WAIT */, f->join.leaves_tid, 0);
+  if (result) *result = f->identity.result;
+  f->join.valid.store(false, std::memory_order_release);
+  if (f->memory.block) block_put(f);
   return true;
 }
 
 Detached join_detach(FiberRecord* f, bool detached, StillNamed named) {
   Busy busy;
-  SpinGuard guard(f->join_lock);
-  FiberRecord* joiner = __atomic_load_n(&f->joiner, __ATOMIC_ACQUIRE);
-  bool was = __atomic_load_n(&f->detached, __ATOMIC_ACQUIRE);
-  bool ended = f->done.load(std::memory_order_acquire);
+  SpinGuard guard(f->join.lock);
+  FiberRecord* joiner = __atomic_load_n(&f->join.joiner, __ATOMIC_ACQUIRE);
+  bool was = __atomic_load_n(&f->join.detached, __ATOMIC_ACQUIRE);
+  bool ended = f->join.done.load(std::memory_order_acquire);
   if (!named(f) || (was && ended)) return Detached::Gone;
   if (joiner) return Detached::HasJoiner;
   if (was == detached) return Detached::Before;
-  __atomic_store_n(&f->detached, detached, __ATOMIC_RELEASE);
+  __atomic_store_n(&f->join.detached, detached, __ATOMIC_RELEASE);
   if (!ended) return Detached::Now;
-  f->valid.store(false, std::memory_order_release);
+  f->join.valid.store(false, std::memory_order_release);
   return Detached::Ended;
 }
 
 Ending join_end(FiberRecord* f) {
-  f->join_lock.lock();
-  if (!f->kernel) f->state.store(State::Done, std::memory_order_release);
-  f->done.store(1, std::memory_order_release);
-  if (!f->kernel) FIBERTHREAD_PROBE1("done", f);
-  Ending e{f->joiner, f->detached, f->bound.load(std::memory_order_relaxed)};  // another may just have bound it
-  if (e.detached) f->valid.store(false, std::memory_order_release);
-  f->bound.store(nullptr, std::memory_order_relaxed);
-  f->join_lock.unlock();
+  f->join.lock.lock();
+  if (!f->run.kernel) f->run.state.store(State::Done, std::memory_order_release);
+  f->join.done.store(1, std::memory_order_release);
+  if (!f->run.kernel) FIBERTHREAD_PROBE1("done", f);
+  Ending e{f->join.joiner, f->join.detached, f->run.bound.load(std::memory_order_relaxed)};  // another may just have bound it
+  if (e.detached) f->join.valid.store(false, std::memory_order_release);
+  f->run.bound.store(nullptr, std::memory_order_relaxed);
+  f->join.lock.unlock();
   return e;
 }
 
 FiberRecord* join_choose_next(FiberRecord* me) {
-  FiberRecord* joiner = __atomic_load_n(&me->joiner, __ATOMIC_ACQUIRE);
-  if (!joiner || joiner->kernel || me->called_by.load(std::memory_order_relaxed) || chaos(2)) return nullptr;
+  FiberRecord* joiner = __atomic_load_n(&me->join.joiner, __ATOMIC_ACQUIRE);
+  if (!joiner || joiner->run.kernel || me->wait.called_by.load(std::memory_order_relaxed) || chaos(2)) return nullptr;
   State parked = State::Parked;
-  return joiner->state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel) ? joiner : nullptr;
+  return joiner->run.state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel) ? joiner : nullptr;
 }
 
 }  // namespace fiberthread

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Join: who waits for a fiber's end, and who gives its record back.
 //
-// The protocol (tests/models/join.pml). `done`, `joiner` and `detached` change under FiberRecord::join_lock, and so does `valid` once there
+// The protocol (tests/models/join.pml). `done`, `joiner` and `detached` change under FiberRecord::join.lock, and so does `valid` once there
 // is a joiner or the fiber is detached. So exactly one thread gives the record back: the ending fiber, its joiner or its detacher,
 // whichever is last. A joiner registers, waits for `done`, and then waits until the lock is free: from then on the fiber's end does not
 // touch the record any more. A joiner that gives up withdraws under the lock, unless the fiber has ended. The end sets `done`, and looks
@@ -18,7 +18,7 @@
 
 namespace fiberthread {
 
-// Does `handle` still name the fiber that had it, in this record? Asked under join_lock, after `done`, `joiner` and `detached` were read:
+// Does `handle` still name the fiber that had it, in this record? Asked under join.lock, after `done`, `joiner` and `detached` were read:
 // of a later fiber with the same record these would be written after what tells the two apart. Null: the caller knows that it does.
 struct StillNamed {
   bool (*ask)(FiberRecord* f, const void* handle) = nullptr;

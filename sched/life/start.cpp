@@ -12,7 +12,7 @@
 #include "sched/life/fork.h"
 #include "sched/life/parts.h"
 #include "sched/observe/dumper.h"
-#include "sched/observe/watch.h"
+#include "sched/observe/observe.h"
 #include "sched/preempt.h"
 #include "sched/memory/block.h"
 #include "sched/worker.h"
@@ -46,12 +46,12 @@ void measure_cycles(uint64_t from_cycles, uint64_t from_ns) {
 }  // namespace
 
 void sched_init() {
-  main_fiber->kernel = true;
-  main_fiber->is_main = true;
-  main_fiber->state.store(State::Running, std::memory_order_relaxed);
-  main_fiber->tcb = reinterpret_cast<void*>(pthread_self());  // libc's: so it has its TCB
-  main_fiber->id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
-  main_fiber->valid.store(true, std::memory_order_relaxed);
+  main_fiber->run.kernel = true;
+  main_fiber->identity.is_main = true;
+  main_fiber->run.state.store(State::Running, std::memory_order_relaxed);
+  main_fiber->memory.tcb = reinterpret_cast<void*>(pthread_self());  // libc's: so it has its TCB
+  main_fiber->identity.id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
+  main_fiber->join.valid.store(true, std::memory_order_relaxed);
   tls_current = main_fiber;
 }
 
@@ -78,7 +78,7 @@ bool sched_start() {
   if (p != Phase::On) asked.store(true, std::memory_order_relaxed);
   if (p == Phase::Impossible) return false;  // before self(), which may need memory
   FiberRecord* me = self();
-  if (__builtin_expect(p == Phase::On && !(me->is_main && me->kernel), 1)) return true;
+  if (__builtin_expect(p == Phase::On && !(me->identity.is_main && me->run.kernel), 1)) return true;
   Busy busy;
   if (p == Phase::Off && phase.compare_exchange_strong(p, Phase::Starting, std::memory_order_acq_rel)) {
     OwnCalls calls;
@@ -125,10 +125,10 @@ bool sched_start() {
   }
   while (phase.load(std::memory_order_acquire) == Phase::Starting) futex_wait(&phase, static_cast<uint32_t>(Phase::Starting));
   if (!sched_started()) return false;
-  if (me->is_main && me->kernel) {
+  if (me->identity.is_main && me->run.kernel) {
     uint64_t old;
     sched_block_signals(&old);
-    me->sigmask = old;
+    me->run.sigmask = old;
     bool ok = become_worker(me);
     if (ok) sched_apply_mask();
     else sched_restore_signals(old);
@@ -143,19 +143,9 @@ FIBERTHREAD_IN_FORK_CHILD(Start, [](FiberRecord*) {
 })
 
 FIBERTHREAD_IN_FORK_CHILD(Caller, [](FiberRecord* me) {
-  if (main_fiber != me && !main_fiber->block) main_fiber->valid.store(false);
-  main_fiber->is_main = false;
-  me->is_main = true;
-  me->kernel = true;
-  me->worker = nullptr;
-  me->bound.store(nullptr);
-  me->called_by.store(nullptr);  // its caller is the parent's
-  me->calling = false;
-  me->state.store(State::Running);
-  me->pending_unpark.store(0);
-  me->cpu_seen.store(0);
-  me->join_lock.reset();
-  me->joiner = nullptr;  // whoever waits for us does so in the parent
+  if (main_fiber != me && !main_fiber->memory.block) main_fiber->join.valid.store(false);
+  main_fiber->identity.is_main = false;
+  me->in_child();
   main_fiber = me;
 })
 

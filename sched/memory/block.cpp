@@ -36,8 +36,8 @@ std::atomic<uint32_t> next_id{1u << 22};
 // sets of each cache: of 256 fibers and more, some would always be out of the second-level cache.
 constexpr uint32_t kColours = 16;
 char* top_of(FiberRecord* f) {
-  auto i = static_cast<uint32_t>(f - chunks[f->chunk].fibers);
-  return f->block + f->block_size - i % kColours * 64;
+  auto i = static_cast<uint32_t>(f - chunks[f->memory.chunk].fibers);
+  return f->memory.block + f->memory.block_size - i % kColours * 64;
 }
 
 // Strides grow by 64 kB up to 1 MB, then by a sixteenth of a power of two.
@@ -59,15 +59,15 @@ FiberRecord* unborn_fiber(uint32_t id, uint32_t i) {
   FiberRecord* f = fiber_at(id, i);
   Chunk& k = chunk_of(id);
   // Written before it is read: the other way a fresh page costs two faults, and an interrupt for every other CPU.
-  f->block_size = k.stride;
+  f->memory.block_size = k.stride;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   // With a TCB though unborn: it was just being made when the process was forked.
-  if (!f->block || f->tcb) {
+  if (!f->memory.block || f->memory.tcb) {
     new (f) FiberRecord;
-    f->block_size = k.stride;
-    f->chunk = static_cast<uint16_t>(id / kMaxExtents);
-    f->state.store(State::Done, std::memory_order_relaxed);
-    f->block = k.base + (id % kMaxExtents * kPerExtent + i) * k.stride;
+    f->memory.block_size = k.stride;
+    f->memory.chunk = static_cast<uint16_t>(id / kMaxExtents);
+    f->run.state.store(State::Done, std::memory_order_relaxed);
+    f->memory.block = k.base + (id % kMaxExtents * kPerExtent + i) * k.stride;
   }
   return f;
 }
@@ -103,27 +103,27 @@ void give_back_unborn(SizeClass& c, FiberRecord* f) {
 }
 
 FiberRecord* take_free(SizeClass& c, Worker* w) {
-  if (w && w->kept_count && w->kept_class == &c) {
-    w->kept_count--;
-    FiberRecord* f = w->kept;
-    w->kept = f->queue_next;
+  if (w && w->kept.count && w->kept.of_class == &c) {
+    w->kept.count--;
+    FiberRecord* f = w->kept.first;
+    w->kept.first = f->run.queue_next;
     return f;
   }
   SpinGuard guard(c.lock);
   FiberRecord* f = c.hot;
   if (f) {
-    c.hot = f->queue_next;
+    c.hot = f->run.queue_next;
     c.hot_count--;
     // Some more for the next time.
-    if (w && !w->kept_count) {
-      w->kept_class = &c;
-      w->kept = c.hot;
-      FiberRecord** end = &w->kept;
-      for (; *end && w->kept_count < kOfWorker / 2; end = &(*end)->queue_next) w->kept_count++;
+    if (w && !w->kept.count) {
+      w->kept.of_class = &c;
+      w->kept.first = c.hot;
+      FiberRecord** end = &w->kept.first;
+      for (; *end && w->kept.count < kOfWorker / 2; end = &(*end)->run.queue_next) w->kept.count++;
       c.hot = *end;
       *end = nullptr;
-      c.hot_count -= w->kept_count;
-      c.free_count -= w->kept_count;
+      c.hot_count -= w->kept.count;
+      c.free_count -= w->kept.count;
     }
   } else {
     uint32_t id = c.first[kWarm] != kNone ? c.first[kWarm] : c.last[kWhole];
@@ -137,10 +137,10 @@ FiberRecord* take_free(SizeClass& c, Worker* w) {
 }
 
 uint32_t new_id(Worker* w) {
-  if (w && w->next_id % kIds != 0) return w->next_id++;
+  if (w && w->kept.next_id % kIds != 0) return w->kept.next_id++;
   uint32_t id = next_id.fetch_add(kIds, std::memory_order_relaxed);
   if (id >= (1u << 30) - 2 * kIds) next_id.store(1u << 22, std::memory_order_relaxed);
-  if (w) w->next_id = id + 1;
+  if (w) w->kept.next_id = id + 1;
   return id;
 }
 
@@ -158,35 +158,35 @@ FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
   FiberRecord* f = take_free(c, w);
   if (!f && !(f = take_unborn(c, cls, stride))) return nullptr;
   char* top = top_of(f);
-  if (__builtin_expect(!f->tcb, 0)) {
+  if (__builtin_expect(!f->memory.tcb, 0)) {
     // Mapped anew, as its guard may have been changing at the fork.
-    bool stale = f->chunk < stale_chunks, empty = !stale || wipe(f->block, f->block_size);
-    if (stale) f->guard_size = 0;
+    bool stale = f->memory.chunk < stale_chunks, empty = !stale || wipe(f->memory.block, f->memory.block_size);
+    if (stale) f->memory.guard_size = 0;
     if (!empty || !tcb_make(*f, top)) {
-      drop(f->block + f->guard_size, f->block + f->block_size);
+      drop(f->memory.block + f->memory.guard_size, f->memory.block + f->memory.block_size);
       give_back_unborn(c, f);
       return nullptr;
     }
     statistics.fresh.fetch_add(1, std::memory_order_relaxed);
   }
-  f->user_stack = user_stack != nullptr;
+  f->memory.user_stack = user_stack != nullptr;
   if (user_stack) {
-    f->stack_low = static_cast<char*>(user_stack);
-    f->stack_high = f->stack_low + stack_size;
+    f->memory.stack_low = static_cast<char*>(user_stack);
+    f->memory.stack_high = f->memory.stack_low + stack_size;
   } else {
     set_guard(*f, guard_size);
     __atomic_store_n(&c.guard_size, guard_size, __ATOMIC_RELAXED);
-    f->stack_high = tcb_low(top);
-    f->stack_low = f->block + f->guard_size;
+    f->memory.stack_high = tcb_low(top);
+    f->memory.stack_low = f->memory.block + f->memory.guard_size;
   }
-  f->id = new_id(w);
+  f->identity.id = new_id(w);
   // Whoever makes one often makes another: what its birth will touch is fetched meanwhile.
-  if (w && w->kept_count) {
-    FiberRecord* next = w->kept;
-    __builtin_prefetch(next->stack_high - 64, 1);
-    __builtin_prefetch(tcb_thread_pointer(next->tcb), 1);
-    __builtin_prefetch(static_cast<char*>(tcb_thread_pointer(next->tcb)) - 64, 1);
-    if (FiberRecord* then = next->queue_next)
+  if (w && w->kept.count) {
+    FiberRecord* next = w->kept.first;
+    __builtin_prefetch(next->memory.stack_high - 64, 1);
+    __builtin_prefetch(tcb_thread_pointer(next->memory.tcb), 1);
+    __builtin_prefetch(static_cast<char*>(tcb_thread_pointer(next->memory.tcb)) - 64, 1);
+    if (FiberRecord* then = next->run.queue_next)
       for (size_t line = 0; line < sizeof(FiberRecord); line += 64) __builtin_prefetch(reinterpret_cast<char*>(then) + line, 1);
   }
   return f;
@@ -240,7 +240,7 @@ namespace {
 // SizeClass::lock is held.
 void put_free(SizeClass& c, FiberRecord* f) {
   if (c.hot_count < kHot) {
-    f->queue_next = c.hot;
+    f->run.queue_next = c.hot;
     c.hot = f;
     c.hot_count++;
   } else {
@@ -255,9 +255,9 @@ void put_free_and_kept(SizeClass& c, FiberRecord* f, Worker* w, uint32_t left) {
   {
     SpinGuard guard(c.lock);
     before = c.free_count;
-    for (; w && w->kept_count > left; w->kept_count--) {
-      FiberRecord* kept = w->kept;
-      w->kept = kept->queue_next;
+    for (; w && w->kept.count > left; w->kept.count--) {
+      FiberRecord* kept = w->kept.first;
+      w->kept.first = kept->run.queue_next;
       put_free(c, kept);
     }
     if (f) put_free(c, f);
@@ -270,18 +270,18 @@ void put_free_and_kept(SizeClass& c, FiberRecord* f, Worker* w, uint32_t left) {
 void block_put(FiberRecord* f) {
   SizeClass& c = class_of(f);
   Worker* w = this_worker();
-  if (w && (!w->kept_count || w->kept_class == &c) && w->kept_count < kOfWorker) {
-    w->kept_class = &c;
-    f->queue_next = w->kept_count++ ? w->kept : nullptr;
-    w->kept = f;
+  if (w && (!w->kept.count || w->kept.of_class == &c) && w->kept.count < kOfWorker) {
+    w->kept.of_class = &c;
+    f->run.queue_next = w->kept.count++ ? w->kept.first : nullptr;
+    w->kept.first = f;
     return;
   }
   // Half of its own go too: so there is room for the next ones, and some for those who are made.
-  put_free_and_kept(c, f, w && w->kept_class == &c ? w : nullptr, kOfWorker / 2);
+  put_free_and_kept(c, f, w && w->kept.of_class == &c ? w : nullptr, kOfWorker / 2);
 }
 
 void block_put_kept(Worker* w) {
-  if (w->kept_count) put_free_and_kept(*static_cast<SizeClass*>(w->kept_class), nullptr, w, 0);
+  if (w->kept.count) put_free_and_kept(*static_cast<SizeClass*>(w->kept.of_class), nullptr, w, 0);
 }
 
 FiberRecord* block_find(const void* handle) {
@@ -291,7 +291,7 @@ FiberRecord* block_find(const void* handle) {
     uintptr_t offset = h - reinterpret_cast<uintptr_t>(k.base);
     if (offset >= k.stride * k.blocks) continue;
     FiberRecord* f = &k.fibers[offset / k.stride];
-    return f->tcb == handle ? f : nullptr;
+    return f->memory.tcb == handle ? f : nullptr;
   }
   return nullptr;
 }
@@ -306,7 +306,7 @@ void block_each(bool (*visit)(FiberRecord*, void*), void* data) {
       if (__atomic_load_n(&k.extents[j].unborn, __ATOMIC_RELAXED) == all) continue;
       FiberRecord* f = &k.fibers[j * kPerExtent];
       for (; all; all >>= 1, f++)
-        if (f->tcb && !visit(f, data)) return;
+        if (f->memory.tcb && !visit(f, data)) return;
     }
   }
 }

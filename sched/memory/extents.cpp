@@ -165,12 +165,12 @@ FIBERTHREAD_IN_FORK_CHILD(Blocks, [](FiberRecord* survivor) {
         FiberRecord* f = fiber_at(id, b);
         if (f == survivor) continue;
         unborn |= uint64_t{1} << b;
-        if (e.unborn == all || !f->block) continue;
-        f->state.store(State::Done, std::memory_order_relaxed);
-        f->bound.store(nullptr, std::memory_order_relaxed);  // its worker is the parent's
-        f->valid.store(false, std::memory_order_relaxed);
-        f->join_lock.reset();
-        f->tcb = nullptr;
+        if (e.unborn == all || !f->memory.block) continue;
+        f->run.state.store(State::Done, std::memory_order_relaxed);
+        f->run.bound.store(nullptr, std::memory_order_relaxed);  // its worker is the parent's
+        f->join.valid.store(false, std::memory_order_relaxed);
+        f->join.lock.reset();
+        f->memory.tcb = nullptr;
       }
       e.free = e.unborn = e.warm = 0;
       e.clean = false;

@@ -76,11 +76,11 @@ inline Chunk& chunk_of(uint32_t id) { return chunks[id / kMaxExtents]; }
 inline Extent& extent(uint32_t id) { return chunk_of(id).extents[id % kMaxExtents]; }
 inline bool is_stale(uint32_t id) { return id / kMaxExtents < stale_chunks; }
 inline FiberRecord* fiber_at(uint32_t id, uint32_t i) { return &chunk_of(id).fibers[id % kMaxExtents * kPerExtent + i]; }
-inline SizeClass& class_of(FiberRecord* f) { return classes[chunks[f->chunk].cls]; }
+inline SizeClass& class_of(FiberRecord* f) { return classes[chunks[f->memory.chunk].cls]; }
 inline uint32_t extent_of(FiberRecord* f, uint64_t& bit) {
-  uint32_t n = static_cast<uint32_t>(f - chunks[f->chunk].fibers);
+  uint32_t n = static_cast<uint32_t>(f - chunks[f->memory.chunk].fibers);
   bit = uint64_t{1} << (n % kPerExtent);
-  return f->chunk * kMaxExtents + n / kPerExtent;
+  return f->memory.chunk * kMaxExtents + n / kPerExtent;
 }
 inline uint64_t all_of(uint32_t id) {
   uint32_t n = chunk_of(id).blocks - id % kMaxExtents * kPerExtent;

@@ -68,9 +68,9 @@ namespace memory {
 int protection() { return PROT_READ | PROT_WRITE | (executable.load(std::memory_order_relaxed) ? PROT_EXEC : 0); }
 
 void change_guard(FiberRecord& f, size_t size) {
-  if (size < f.guard_size) remove_guard(f.block + size, f.guard_size - size);
-  else if (!install_guard(f.block, size)) size = f.guard_size;
-  f.guard_size = size;
+  if (size < f.memory.guard_size) remove_guard(f.memory.block + size, f.memory.guard_size - size);
+  else if (!install_guard(f.memory.block, size)) size = f.memory.guard_size;
+  f.memory.guard_size = size;
 }
 
 void drop(char* low, char* high) {

@@ -16,7 +16,7 @@ void change_guard(FiberRecord& f, size_t size);
 // The guard of the block is `size` bytes from now on, rounded up to pages, or what it was if the kernel refuses.
 inline void set_guard(FiberRecord& f, size_t size) {
   size = (size + kPage - 1) & ~(kPage - 1);
-  if (size != f.guard_size) change_guard(f, size);
+  if (size != f.memory.guard_size) change_guard(f, size);
 }
 
 // Gives the memory back. Page tables and guards stay.

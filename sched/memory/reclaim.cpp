@@ -36,7 +36,7 @@ unsigned block_take_idle(Idle* to, unsigned room, bool tick) {
         if (c.hot_count > kKeep) {
           for (uint32_t n = excess; n && c.hot_count > kKeep; n--) {
             FiberRecord* f = c.hot;
-            c.hot = f->queue_next;
+            c.hot = f->run.queue_next;
             c.hot_count--;
             set_free(c, f);
           }
@@ -120,7 +120,7 @@ void empty(SizeClass& c, uint32_t id, uint64_t blocks) {
     while (j < kPerExtent && bits >> j & 1) j++;
     uint64_t run = (j - i == 64 ? ~uint64_t{0} : ((uint64_t{1} << (j - i)) - 1)) << i;
     char* low = k.base + (id % kMaxExtents * kPerExtent + i) * k.stride;
-    drop(low + fiber_at(id, i)->guard_size, low + (j - i) * k.stride);
+    drop(low + fiber_at(id, i)->memory.guard_size, low + (j - i) * k.stride);
     bits &= ~run;
   }
   SpinGuard guard(c.lock);

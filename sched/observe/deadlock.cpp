@@ -23,7 +23,7 @@
 #include "sched/preempt.h"
 #include "sched/reaper.h"
 #include "sched/observe/report.h"
-#include "sched/observe/watch.h"
+#include "sched/observe/observe.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -83,13 +83,13 @@ Workers look_at_workers(uint32_t& count, uint64_t& beats) {
   count = 0;
   beats = 0;
   Workers all = Workers::Idle;
-  for (Worker* w = all_workers(); w; w = w->all_next) {
-    if (!w->initial && !w->kernel_tid.load(std::memory_order_acquire)) continue;  // it has ended
-    if (w->running.load(std::memory_order_seq_cst)) return Workers::InUse;
+  for (Worker* w = all_workers(); w; w = w->thread.all_next) {
+    if (!w->thread.initial && !w->thread.kernel_tid.load(std::memory_order_acquire)) continue;  // it has ended
+    if (w->run.running.load(std::memory_order_seq_cst)) return Workers::InUse;
     // Set under the idle lock, once all that its last fiber left to do is done.
-    if (!__atomic_load_n(&w->idle, __ATOMIC_ACQUIRE)) all = Workers::OnTheWay;
+    if (!__atomic_load_n(&w->idle.listed, __ATOMIC_ACQUIRE)) all = Workers::OnTheWay;
     count++;
-    beats += w->heartbeat.load(std::memory_order_seq_cst);
+    beats += w->run.heartbeat.load(std::memory_order_seq_cst);
   }
   return all;
 }
@@ -124,7 +124,7 @@ bool alarm_set() {
 // visit(f) for every fiber that there may be, until it returns false; then false.
 template <class Visit>
 bool each_fiber(Visit visit) {
-  if (!main_fiber->block && !visit(main_fiber)) return false;
+  if (!main_fiber->memory.block && !visit(main_fiber)) return false;
   struct {
     Visit& visit;
     bool all = true;
@@ -138,16 +138,16 @@ bool each_fiber(Visit visit) {
   return state.all;
 }
 
-bool is_parked(const FiberRecord* f) { return f->state.load(std::memory_order_acquire) == State::Parked; }
+bool is_parked(const FiberRecord* f) { return f->run.state.load(std::memory_order_acquire) == State::Parked; }
 
 // Owners are read from the program's memory, which may hold anything.
 bool is_fiber(const FiberRecord* f) {
   if (f == main_fiber) return true;
-  return f && readable(&f->tcb) && f->tcb && block_find(f->tcb) == f;
+  return f && readable(&f->memory.tcb) && f->memory.tcb && block_find(f->memory.tcb) == f;
 }
 
 ParkReason reason_of(const FiberRecord* f) {
-  ParkReason r = f->reason;
+  ParkReason r = f->wait.reason;
   const char* what;
   do {
     what = r.what;
@@ -166,8 +166,8 @@ bool only_by_fibers(const char* what) {
 }
 
 bool waits_for_fibers(const FiberRecord* f) {
-  if (f->kernel || !f->reason.what) return false;
-  return only_by_fibers(f->reason.what) || only_by_fibers(reason_of(f).what);
+  if (f->run.kernel || !f->wait.reason.what) return false;
+  return only_by_fibers(f->wait.reason.what) || only_by_fibers(reason_of(f).what);
 }
 
 // ---- the report ----
@@ -193,14 +193,14 @@ class NoSignals {
   uint64_t old_ = 0, before_ = 0;
 };
 
-Who who(const FiberRecord* f) { return {f->id, f->name, f == main_fiber}; }
+Who who(const FiberRecord* f) { return {f->identity.id, f->identity.name, f == main_fiber}; }
 
 WaitView wait_of(const FiberRecord* f, const ParkReason& r) {
   WaitView w;
   w.what = r.what;
   w.object = r.object;
   if (!r.owner) return w;
-  w.owned = r.owner == f ? w.Itself : r.owner->state.load(std::memory_order_acquire) == State::Done ? w.Ended : w.Other;
+  w.owned = r.owner == f ? w.Itself : r.owner->run.state.load(std::memory_order_acquire) == State::Done ? w.Ended : w.Other;
   w.for_its_end = r.object == r.owner;
   w.owner = who(r.owner);
   return w;
@@ -209,14 +209,14 @@ WaitView wait_of(const FiberRecord* f, const ParkReason& r) {
 FiberView view_of(const FiberRecord* f, uint64_t now) {
   FiberView v;
   v.who = who(f);
-  v.start = reinterpret_cast<const void*>(f->start);
-  v.state = f->state.load(std::memory_order_acquire);
-  v.bound = f->bound.load(std::memory_order_relaxed) != nullptr;
-  v.preempted = f->preempted.load(std::memory_order_relaxed) != 0;
-  if (v.state != State::Parked || !f->reason.what) return v;
+  v.start = reinterpret_cast<const void*>(f->identity.start);
+  v.state = f->run.state.load(std::memory_order_acquire);
+  v.bound = f->run.bound.load(std::memory_order_relaxed) != nullptr;
+  v.preempted = f->turns.preempted.load(std::memory_order_relaxed) != 0;
+  if (v.state != State::Parked || !f->wait.reason.what) return v;
   ParkReason r = reason_of(f);
   v.wait = wait_of(f, r);
-  v.waited_ns = now > f->since ? now - f->since : 0;
+  v.waited_ns = now > f->wait.since ? now - f->wait.since : 0;
   v.file = r.file;
   v.line = static_cast<uint64_t>(r.line);
   return v;
@@ -247,7 +247,7 @@ uint32_t cycle_of(const FiberRecord* f, uint32_t& steps) {
 // Each cycle is named once, from its member with the lowest id on.
 bool is_first_in_cycle(const FiberRecord* f, uint32_t members) {
   for (const FiberRecord* g = f; members--; g = waits_for(g))
-    if (g->id < f->id) return false;
+    if (g->identity.id < f->identity.id) return false;
   return true;
 }
 
@@ -269,7 +269,7 @@ void put_cycle(Output& out, const FiberRecord* f, uint32_t members) {
 void list_fibers(Output& out, uint64_t only, uint64_t most) {
   uint64_t now = now_ns(), listed = 0;
   each_fiber([&](const FiberRecord* f) {
-    if (f->state.load(std::memory_order_acquire) == State::Done || (only && f->id != only)) return true;
+    if (f->run.state.load(std::memory_order_acquire) == State::Done || (only && f->identity.id != only)) return true;
     if (listed++ < most) put_fiber(out, view_of(f, now));
     return true;
   });
@@ -285,7 +285,7 @@ void report(uint32_t workers, uint64_t parked) {
   out.begin() << "workers: " << workers << " (base " << base << ", extra " << (workers > base ? workers - base : 0)
               << ", blocked 0); fibers: " << parked << " parked, " << spawned + 1 - parked << " completed, " << spawned << " spawned\n";
   out.flush();
-  if (watched(kWatchInbox)) debug_queues();
+  if (observed(kObserveInbox)) debug_queues();
   if (!dumper_start(0, kMostFibers) || !dumper_wait()) list_fibers(out, 0, kMostFibers);
   for (DeadlockPart* p = parts; p; p = p->next) p->tell(out);
   out.flush();
@@ -341,10 +341,10 @@ bool deadlock_check() {
     case Workers::Idle: break;
   }
   uint64_t live = live_fibers();
-  if (main_fiber->kernel || handlers_installed()) return false;
+  if (main_fiber->run.kernel || handlers_installed()) return false;
   uint64_t parked = 0;
   bool stuck = each_fiber([&](const FiberRecord* f) {
-    State s = f->state.load(std::memory_order_acquire);
+    State s = f->run.state.load(std::memory_order_acquire);
     if (s == State::Parked) parked++;
     return s == State::Done || (s == State::Parked && waits_for_fibers(f));
   });

@@ -229,23 +229,23 @@ TraceOthers::~TraceOthers() { others_lock.unlock(); }
 void trace_to(const char* name) {
   if (strlen(name) >= sizeof path) return;
   strcpy(path, name);
-  watching.fetch_or(kWatchTrace, std::memory_order_relaxed);
+  observing.fetch_or(kObserveTrace, std::memory_order_relaxed);
 }
 
 void trace_start() {
-  if (!watched(kWatchTrace)) return;
+  if (!observed(kObserveTrace)) return;
   auto pid = static_cast<uint32_t>(raw_syscall(SYS_getpid));
   raw_size.store(kTraceChunk, std::memory_order_relaxed);
   long r = open_files(pid);
   if (r == 0 && !make_buffer(others, TraceText::kOthers, 0, false)) r = -ENOMEM;
   if (r < 0) {
-    watching.fetch_and(~uint32_t{kWatchTrace}, std::memory_order_relaxed);  // nobody has seen it yet
+    observing.fetch_and(~uint32_t{kObserveTrace}, std::memory_order_relaxed);  // nobody has seen it yet
     Line() << "no trace: " << path << " cannot be written (error " << static_cast<uint64_t>(-r) << ")";
     return;
   }
-  main_fiber->traced_wait = 0;  // of the parent's trace
+  main_fiber->traced.wait = 0;  // of the parent's trace
   head->pid = pid;
-  head->main = main_fiber->id;
+  head->main = main_fiber->identity.id;
   head->zero_cycles = cycles();
   head->zero_ns = now_ns();
   head->scale.store((uint64_t{1000} << 32) / cycles_per_us, std::memory_order_relaxed);
@@ -302,25 +302,25 @@ class Rest {
 void note_what_goes_on(uint64_t now) {
   Rest rest(now);
   if (!rest) return;
-  for (Worker* w = all_workers(); w; w = w->all_next) {
-    Watched* of = __atomic_load_n(&w->watch, __ATOMIC_ACQUIRE);
-    FiberRecord* f = w->running.load(std::memory_order_relaxed);
+  for (Worker* w = all_workers(); w; w = w->thread.all_next) {
+    ObservedWorker* of = __atomic_load_n(&w->observed.by, __ATOMIC_ACQUIRE);
+    FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
     if (!of || !of->trace.chunk || !f || of->began > now) continue;
     uint64_t from = ran_since(*of, f, now);
     rest.begin(of->trace.chunk->track);
     rest.put(f, false, trace_rest(TraceKind::Began), from);
-    rest.put(f, true, trace_rest(TraceKind::GoesOn, 0, 0, f->traced_wait));
-    if (uint64_t taken = w->taken_at.load(std::memory_order_relaxed); taken && taken < now)
+    rest.put(f, true, trace_rest(TraceKind::GoesOn, 0, 0, f->traced.wait));
+    if (uint64_t taken = w->observed.taken_at.load(std::memory_order_relaxed); taken && taken < now)
       rest.put(f, false, trace_rest(TraceKind::Blocked), taken > from ? taken : from);
   }
   rest.begin(TraceText::kOthers);
   auto goes_on = [](FiberRecord* f, void* p) {
-    State s = f->state.load(std::memory_order_relaxed);
+    State s = f->run.state.load(std::memory_order_relaxed);
     if (s == State::Done || s == State::Created) return true;
-    static_cast<Rest*>(p)->put(f, false, trace_rest(TraceKind::Lives, 0, 0, s == State::Running ? 0 : f->traced_wait));
+    static_cast<Rest*>(p)->put(f, false, trace_rest(TraceKind::Lives, 0, 0, s == State::Running ? 0 : f->traced.wait));
     return true;
   };
-  if (!main_fiber->block) goes_on(main_fiber, &rest);
+  if (!main_fiber->memory.block) goes_on(main_fiber, &rest);
   block_each(goes_on, &rest);
   rest.write();
 }
@@ -328,7 +328,7 @@ void note_what_goes_on(uint64_t now) {
 }  // namespace
 
 void trace_end() {
-  if (!watched(kWatchTrace) || file < 0) return;
+  if (!observed(kObserveTrace) || file < 0) return;
   uint32_t before = over.exchange(kEnded, std::memory_order_seq_cst);
   if (before == kEnded) return;
   Busy busy;
@@ -338,8 +338,8 @@ void trace_end() {
     while (b.in_use.load(std::memory_order_seq_cst) && now_ns() - from < kPatience) raw_syscall(SYS_sched_yield);
   };
   wait_for(others);
-  for (Worker* w = all_workers(); w; w = w->all_next)
-    if (Watched* of = __atomic_load_n(&w->watch, __ATOMIC_ACQUIRE)) wait_for(of->trace);
+  for (Worker* w = all_workers(); w; w = w->thread.all_next)
+    if (ObservedWorker* of = __atomic_load_n(&w->observed.by, __ATOMIC_ACQUIRE)) wait_for(of->trace);
   measure_scale();
   uint64_t now = cycles();
   if (before == kOn) note_what_goes_on(now);

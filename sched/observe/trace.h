@@ -7,7 +7,7 @@
 // chunk under a lock, which is nested in no other and has none inside.
 #pragma once
 #include "sched/spinlock.h"
-#include "sched/observe/watch.h"
+#include "sched/observe/observe.h"
 
 namespace fiberthread {
 
@@ -102,14 +102,14 @@ inline void trace_put(TraceBuffer& b, const FiberRecord* f, bool named, uint64_t
   TraceChunk* c = b.chunk;
   uint32_t n = c->n.load(std::memory_order_relaxed);
   TraceSlot* s = c->slots + n++;
-  named = named && f && *f->name;
-  *s++ = {static_cast<uint32_t>(at), (f ? f->id : 0) | (named ? kTraceNamed : 0), rest};
+  named = named && f && *f->identity.name;
+  *s++ = {static_cast<uint32_t>(at), (f ? f->identity.id : 0) | (named ? kTraceNamed : 0), rest};
   if (trace_has_more(static_cast<TraceKind>(rest & 15))) {
     *s++ = {0, 0, more};
     n++;
   }
   if (named) {
-    __builtin_memcpy(s, f->name, sizeof *s);
+    __builtin_memcpy(s, f->identity.name, sizeof *s);
     n++;
   }
   b.last = at;
@@ -125,7 +125,7 @@ struct TraceOthers {
 };
 
 // What is known of one worker.
-struct Watched {
+struct ObservedWorker {
   // cycles() when its present fiber began to run; or a little before, when the fiber before it left: one look at the clock is for
   // both. The fiber's traced_at may be later, if it was still running elsewhere then.
   uint64_t began = 0;
@@ -139,8 +139,8 @@ struct Watched {
 
 extern uint64_t cycles_per_us;
 // When f, which runs there now, began. Later than when it left another worker, by a ns or two: else its wait would end as it begins.
-inline uint64_t ran_since(const Watched& of, const FiberRecord* f, uint64_t now) {
-  uint64_t began = __builtin_expect(of.began > f->traced_at, 1) ? of.began : f->traced_at + cycles_per_us / 1000 + 1;
+inline uint64_t ran_since(const ObservedWorker& of, const FiberRecord* f, uint64_t now) {
+  uint64_t began = __builtin_expect(of.began > f->traced.left_at, 1) ? of.began : f->traced.left_at + cycles_per_us / 1000 + 1;
   return began && began < now ? began : now;
 }
 

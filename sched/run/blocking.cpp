@@ -11,10 +11,10 @@ constexpr uint32_t kHabit = 8;  // blocking calls that cost a slot before the fi
 
 // The running fiber goes on without a slot. Inside an Entry.
 void hand_own_slot(Worker* w) {
-  Slot* s = w->slot;
-  w->slot = nullptr;
+  Slot* s = w->run.slot;
+  w->run.slot = nullptr;
   // Sysmon may have read the slot just before, and waits for us to leave: it must not think that nothing has happened.
-  w->heartbeat.store(w->heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  w->run.heartbeat.store(w->run.heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   hand_slot_to_spare(s);
 }
 
@@ -22,60 +22,61 @@ void hand_own_slot(Worker* w) {
 
 void Entry::settle(Worker* w) {
   uint32_t asked = kAsked;
-  if (w->revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel) || asked == kKept) return;
-  w->slot = nullptr;  // taken: somebody else has it
-  w->revoked.store(kKept, std::memory_order_release);
-  if (watched(kWatchTrace)) watch_came_back(w);
+  if (w->run.revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel) || asked == kKept) return;
+  w->run.slot = nullptr;  // taken: somebody else has it
+  w->run.revoked.store(kKept, std::memory_order_release);
+  if (observed(kObserveTrace)) observe_came_back(w);
   count_loss(w);
 }
 
 // Who blocks again and again keeps this kernel thread, and never again a slot that others wait for.
 void Entry::count_loss(Worker* w) {
-  FiberRecord* f = w->running.load(std::memory_order_relaxed);
-  if (!f || f->bound.load(std::memory_order_relaxed) || ++f->blocked < kHabit || (w->initial && !f->is_main)) return;
+  FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
+  if (!f || f->run.bound.load(std::memory_order_relaxed) || ++f->turns.blocked < kHabit || (w->thread.initial && !f->identity.is_main))
+    return;
   // Another may be binding it just now.
   Worker* none = nullptr;
-  if (f->bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) w->bound = f;
+  if (f->run.bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) w->bond.fiber = f;
 }
 
 void Blocking::begin(bool short_ones) {
   FiberRecord* me = self();
-  if (me->kernel || me->bound.load(std::memory_order_relaxed) || tls_vforked) return;
+  if (me->run.kernel || me->run.bound.load(std::memory_order_relaxed) || tls_vforked) return;
   Busy busy;
-  Worker* w = me->worker;
+  Worker* w = me->run.worker;
   Entry entry(w);
-  if (!w->slot || !(work_queued() || chaos(2))) return;
+  if (!w->run.slot || !(work_queued() || chaos(2))) return;
   statistics.handovers.fetch_add(1, std::memory_order_relaxed);
   FIBERTHREAD_PROBE1("hand-over", w);
-  if (watched(kWatchTrace)) w->taken_at.store(cycles(), std::memory_order_relaxed);
-  if (watched(kWatchTrace | kWatchSysmon)) watch_handed_over(w);
+  if (observed(kObserveTrace)) w->observed.taken_at.store(cycles(), std::memory_order_relaxed);
+  if (observed(kObserveTrace | kObserveSysmon)) observe_handed_over(w);
   hand_own_slot(w);
   if (!short_ones) Entry::count_loss(w);
 }
 
 void Blocking::end() {
   FiberRecord* me = self();
-  if (me->kernel || me->bound.load(std::memory_order_relaxed) || tls_vforked) return;
+  if (me->run.kernel || me->run.bound.load(std::memory_order_relaxed) || tls_vforked) return;
   Busy busy;
-  Worker* w = me->worker;
+  Worker* w = me->run.worker;
   Entry entry(w);
-  if (watched(kWatchTrace)) watch_came_back(w);
+  if (observed(kObserveTrace)) observe_came_back(w);
   // Without one it goes on all the same, until it next waits or is preempted: it may hold what others wait for. The entry may
   // just have bound it, for its habit.
-  if (!w->slot && !me->bound.load(std::memory_order_relaxed)) take_free_slot(w);
+  if (!w->run.slot && !me->run.bound.load(std::memory_order_relaxed)) take_free_slot(w);
 }
 
 void sched_bind_to_initial() {
   FiberRecord* me = self();
-  if (me->kernel) return;
+  if (me->run.kernel) return;
   Busy busy;
-  Worker* w = me->worker;
-  if (!w->initial) return;
+  Worker* w = me->run.worker;
+  if (!w->thread.initial) return;
   Entry entry(w);
   Worker* none = nullptr;
-  if (!me->bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) return;
-  w->bound = me;
-  if (w->slot) hand_own_slot(w);
+  if (!me->run.bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) return;
+  w->bond.fiber = me;
+  if (w->run.slot) hand_own_slot(w);
 }
 
 }  // namespace fiberthread

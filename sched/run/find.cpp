@@ -19,31 +19,32 @@ bool is_old(Worker* w, Slot* s) {
   if (!next) return false;
   Worker* holder = s->holder.load(std::memory_order_acquire);
   if (!holder) return true;
-  uint32_t heartbeat = holder->heartbeat.load(std::memory_order_relaxed);
-  uint64_t age = cycles() - w->watched_since;
-  if (w->watched == s && w->watched_next == next && w->watched_heartbeat == heartbeat) return age > kStealAgeUs * cycles_per_us;
+  uint32_t heartbeat = holder->run.heartbeat.load(std::memory_order_relaxed);
+  uint64_t age = cycles() - w->look.candidate.since;
+  if (w->look.candidate.slot == s && w->look.candidate.next == next && w->look.candidate.heartbeat == heartbeat)
+    return age > kStealAgeUs * cycles_per_us;
   // One at a time: another's turn comes when this one is of no use any more.
-  if (w->watched && w->watched != s && age <= 2 * kStealAgeUs * cycles_per_us) return false;
-  w->watched = s;
-  w->watched_next = next;
-  w->watched_heartbeat = heartbeat;
-  w->watched_since = cycles();
+  if (w->look.candidate.slot && w->look.candidate.slot != s && age <= 2 * kStealAgeUs * cycles_per_us) return false;
+  w->look.candidate.slot = s;
+  w->look.candidate.next = next;
+  w->look.candidate.heartbeat = heartbeat;
+  w->look.candidate.since = cycles();
   return false;
 }
 
 FiberRecord* steal(Worker* w) {
   uint32_t n = slot_count.load(std::memory_order_acquire);
-  w->random = w->random * 1664525 + 1013904223;
-  uint32_t start = w->random >> 16;
+  w->look.random = w->look.random * 1664525 + 1013904223;
+  uint32_t start = w->look.random >> 16;
   for (uint32_t i = 0; i < n; i++) {
     Slot* s = slots[(start + i) % n];
     FiberRecord* f;
     if ((f = s->inbox.pop())) return f;
-    if (s == w->slot) continue;
-    if ((f = s->local.steal_into(w->slot->local)) || (is_old(w, s) && (f = take_next(s)))) {
-      w->steals++;
+    if (s == w->run.slot) continue;
+    if ((f = s->local.steal_into(w->run.slot->local)) || (is_old(w, s) && (f = take_next(s)))) {
+      w->counts.steals++;
       FIBERTHREAD_PROBE2("steal", f, w);
-      if (watched(kWatchTrace)) watch_stolen(f, s->index);
+      if (observed(kObserveTrace)) observe_stolen(f, s->index);
       return f;
     }
   }
@@ -53,8 +54,8 @@ FiberRecord* steal(Worker* w) {
 }  // namespace
 
 void stop_searching(Worker* w) {
-  if (!w->searching) return;
-  w->searching = false;
+  if (!w->look.searching) return;
+  w->look.searching = false;
   if (searching.fetch_sub(1, std::memory_order_seq_cst) == 1 && work_queued()) wake_if_needed();
 }
 
@@ -62,11 +63,11 @@ void stop_searching(Worker* w) {
 FiberRecord* find(Worker* w) {
   for (;;) {
     FiberRecord* f;
-    if (__builtin_expect(too_many_slots(), 0) && w->slot) give_up_slot(w);
-    if (!w->slot && !take_free_slot(w)) {
+    if (__builtin_expect(too_many_slots(), 0) && w->run.slot) give_up_slot(w);
+    if (!w->run.slot && !take_free_slot(w)) {
       // A timer that is due is nobody's if all who hold slots are asleep in the kernel, and sysmon may not know of it.
       run_timers(now_ns());
-      if (next_timer() != kNever) sysmon_watch_timers();
+      if (next_timer() != kNever) sysmon_poke_for_timers();
       block_put_kept(w);  // there may be many spares
       go_idle(w);
       continue;
@@ -75,49 +76,49 @@ FiberRecord* find(Worker* w) {
     run_timers(now_ns());
     look_at_poller(w);
     if ((f = pick(w))) return f;
-    if (!w->searching) {
-      w->searching = true;
+    if (!w->look.searching) {
+      w->look.searching = true;
       searching.fetch_add(1, std::memory_order_seq_cst);
     }
     uint64_t start = cycles();
     bool made;
     do {
       if ((f = steal(w)) || (f = pick(w))) {
-        w->spin_us = kSpinUs;
+        w->look.spin_us = kSpinUs;
         return f;
       }
       if ((made = block_populate())) start = cycles();
       else
         for (int i = 0; i < 8; i++) cpu_relax();
-    } while (made || cycles() - start < w->spin_us * cycles_per_us);
+    } while (made || cycles() - start < w->look.spin_us * cycles_per_us);
     if (look_at_poller(w) && (f = pick(w))) return f;
     go_idle(w);
     // Would a full search have found it? Where the next work is always further away, each search takes its time from others: from the
     // program's other end, if that is on the same machine.
-    w->spin_us = cycles() - start < 2 * kSpinUs * cycles_per_us ? kSpinUs : w->spin_us / 2;
+    w->look.spin_us = cycles() - start < 2 * kSpinUs * cycles_per_us ? kSpinUs : w->look.spin_us / 2;
   }
 }
 
 // What find() is to a bound worker. Null: there is no fiber any more.
 FiberRecord* await_handed(Worker* w) {
   apply_mask(w, kIdleMask);
-  if (next_timer() != kNever) sysmon_watch_timers();
-  __atomic_store_n(&w->idle, true, __ATOMIC_RELEASE);
+  if (next_timer() != kNever) sysmon_poke_for_timers();
+  __atomic_store_n(&w->idle.listed, true, __ATOMIC_RELEASE);
   FiberRecord* f = nullptr;
-  CordRecord* c = w->cord;
+  CordRecord* c = w->run.cord;
   auto others_ready = [&] { return c && !c->alone.load(std::memory_order_relaxed) && !c->ready.empty(); };
-  while (w->bound && !w->leaves.load(std::memory_order_acquire)) {
-    if ((f = c ? pick_of_cord(w) : w->handed.exchange(nullptr, std::memory_order_acq_rel))) break;
+  while (w->bond.fiber && !w->thread.leaves.load(std::memory_order_acquire)) {
+    if ((f = c ? pick_of_cord(w) : w->bond.handed.exchange(nullptr, std::memory_order_acq_rel))) break;
     if (c) {
       run_timers(now_ns());
       if (poll_active()) poll_look();
       if (poll_active() && !poll_watched()) sysmon_poke();
     }
-    w->wake.exchange(0, std::memory_order_seq_cst);
-    if (!w->handed.load(std::memory_order_seq_cst) && !others_ready() && !w->leaves.load(std::memory_order_seq_cst))
-      futex_wait(&w->wake, 0);
+    w->idle.wake.exchange(0, std::memory_order_seq_cst);
+    if (!w->bond.handed.load(std::memory_order_seq_cst) && !others_ready() && !w->thread.leaves.load(std::memory_order_seq_cst))
+      futex_wait(&w->idle.wake, 0);
   }
-  __atomic_store_n(&w->idle, false, __ATOMIC_RELEASE);
+  __atomic_store_n(&w->idle.listed, false, __ATOMIC_RELEASE);
   return f;
 }
 

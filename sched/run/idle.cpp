@@ -13,8 +13,8 @@ std::atomic<uint32_t> searching{0};
 namespace {
 
 Worker* idle_workers = nullptr;  // idle lock; so are the next two
-Worker* timer_watcher = nullptr;
-uint64_t watch_deadline = kNever;
+Worker* timer_sleeper = nullptr;
+uint64_t timer_deadline = kNever;
 // Of the poller: who sleeps there; who got events last, and when.
 std::atomic<Worker*> poll_watcher{nullptr};
 std::atomic<Worker*> harvester{nullptr};
@@ -31,26 +31,26 @@ bool attended_without(Worker* w) {
 Worker* pop_idle_worker() {  // idle lock
   Worker** p = &idle_workers;
   if (!*p) return nullptr;
-  if (*p == poll_watcher.load(std::memory_order_relaxed) && (*p)->idle_next) p = &(*p)->idle_next;  // it watches on
+  if (*p == poll_watcher.load(std::memory_order_relaxed) && (*p)->idle.next) p = &(*p)->idle.next;  // it watches on
   Worker* w = *p;
-  *p = w->idle_next;
-  w->idle = false;
+  *p = w->idle.next;
+  w->idle.listed = false;
   return w;
 }
 
 void leave_idle(Worker* w) {  // idle lock
-  if (timer_watcher == w) {
-    timer_watcher = nullptr;
-    watch_deadline = kNever;
+  if (timer_sleeper == w) {
+    timer_sleeper = nullptr;
+    timer_deadline = kNever;
   }
   if (poll_watcher.load(std::memory_order_relaxed) == w) poll_watcher.store(nullptr, std::memory_order_relaxed);
-  if (!w->idle) return;
-  for (Worker** p = &idle_workers; *p; p = &(*p)->idle_next)
+  if (!w->idle.listed) return;
+  for (Worker** p = &idle_workers; *p; p = &(*p)->idle.next)
     if (*p == w) {
-      *p = w->idle_next;
+      *p = w->idle.next;
       break;
     }
-  w->idle = false;
+  w->idle.listed = false;
 }
 
 }  // namespace
@@ -63,35 +63,35 @@ bool look_at_poller(Worker* w) {
 }
 
 void get_up(Worker* w) {
-  w->wake.exchange(1, std::memory_order_seq_cst);
+  w->idle.wake.exchange(1, std::memory_order_seq_cst);
   // Sequentially consistent against go_idle().
-  if (w->in_poller.load(std::memory_order_seq_cst)) poll_wake();
-  else futex_wake(&w->wake, 1);
+  if (w->idle.in_poller.load(std::memory_order_seq_cst)) poll_wake();
+  else futex_wake(&w->idle.wake, 1);
 }
 
 // Gives the slot back and sleeps until there may be work. Returns with or without a slot.
 void go_idle(Worker* w) {
   apply_mask(w, kIdleMask);  // a sleeping worker stands for no fiber, so it takes no signal
   uint64_t deadline;
-  bool counted = w->searching, watches = false;
+  bool counted = w->look.searching, watches = false;
   PollEvents events;
   {
     SpinGuard guard(idle_lock);
     // Before it is in the list: whoever finds it there may give it a slot and count it as searching anew.
-    w->searching = false;
-    if (w->slot) {
+    w->look.searching = false;
+    if (w->run.slot) {
       chaos_delay();
-      add_free_slot(w->slot);
-      w->slot = nullptr;
+      add_free_slot(w->run.slot);
+      w->run.slot = nullptr;
     }
-    w->wake.store(0, std::memory_order_relaxed);
-    w->idle_next = idle_workers;
+    w->idle.wake.store(0, std::memory_order_relaxed);
+    w->idle.next = idle_workers;
     idle_workers = w;
-    w->idle = true;
+    w->idle.listed = true;
     deadline = next_timer();
-    if (deadline < watch_deadline) {
-      timer_watcher = w;
-      watch_deadline = deadline;
+    if (deadline < timer_deadline) {
+      timer_sleeper = w;
+      timer_deadline = deadline;
     } else {
       deadline = kNever;
     }
@@ -118,12 +118,12 @@ void go_idle(Worker* w) {
   // The last to go: if nobody is left who could wake anybody, sysmon says so. It may sleep since long before.
   if (!queued && free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed)) sysmon_poke();
   if (watches) {
-    w->in_poller.exchange(1, std::memory_order_seq_cst);
-    if (!queued && w->wake.load(std::memory_order_seq_cst) == 0) poll_sleep(events, deadline);
-    w->in_poller.store(0, std::memory_order_relaxed);
+    w->idle.in_poller.exchange(1, std::memory_order_seq_cst);
+    if (!queued && w->idle.wake.load(std::memory_order_seq_cst) == 0) poll_sleep(events, deadline);
+    w->idle.in_poller.store(0, std::memory_order_relaxed);
   } else if (!queued && now_ns() < deadline)
-    while (w->wake.load(std::memory_order_acquire) == 0) {
-      long r = futex_wait(&w->wake, 0, deadline == kNever ? 0 : deadline);
+    while (w->idle.wake.load(std::memory_order_acquire) == 0) {
+      long r = futex_wait(&w->idle.wake, 0, deadline == kNever ? 0 : deadline);
       if (r == -ETIMEDOUT) break;
     }
   recent_ns.store(now_ns(), std::memory_order_relaxed);
@@ -131,9 +131,9 @@ void go_idle(Worker* w) {
     SpinGuard guard(idle_lock);
     leave_idle(w);
   }
-  if (!w->slot) take_free_slot(w);
-  if (w->slot && !w->searching) {
-    w->searching = true;
+  if (!w->run.slot) take_free_slot(w);
+  if (w->run.slot && !w->look.searching) {
+    w->look.searching = true;
     searching.fetch_add(1, std::memory_order_seq_cst);
   }
   if (!watches) return;
@@ -155,7 +155,7 @@ void poll_get_watcher() {
 
 void poll_wake_again() {
   Worker* w = poll_watcher.load(std::memory_order_relaxed);
-  if (w && w != tls_worker && w->wake.load(std::memory_order_acquire)) poll_wake();
+  if (w && w != tls_worker && w->idle.wake.load(std::memory_order_acquire)) poll_wake();
 }
 
 // After work was queued (and a full fence): gets somebody to look, unless somebody does.
@@ -175,7 +175,7 @@ void wake_if_needed() {
     s = pop_free_slot();
     if (s && (w = pop_idle_worker())) {
       hold_slot(w, s);
-      w->searching = true;
+      w->look.searching = true;
     }
   }
   if (w) {
@@ -200,7 +200,7 @@ bool hand_slot_to_spare(Slot* s) {
     w = pop_idle_worker();
     if (w) {
       hold_slot(w, s);
-      w->searching = true;
+      w->look.searching = true;
     }
   }
   if (w) {
@@ -216,8 +216,8 @@ bool hand_slot_to_spare(Slot* s) {
 
 void idle_reset() {
   idle_workers = nullptr;
-  timer_watcher = nullptr;
-  watch_deadline = kNever;
+  timer_sleeper = nullptr;
+  timer_deadline = kNever;
   poll_watcher.store(nullptr);
   harvester.store(nullptr);
   searching.store(0);

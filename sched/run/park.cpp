@@ -29,8 +29,8 @@ void sched_restore_signals(uint64_t old) { raw_syscall(SYS_rt_sigprocmask, SIG_S
 
 void sched_apply_mask() {
   FiberRecord* me = self();
-  if (!me->kernel) apply_mask(me->worker, me->sigmask);
-  else raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->sigmask), 0, 8);
+  if (!me->run.kernel) apply_mask(me->run.worker, me->run.sigmask);
+  else raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->run.sigmask), 0, 8);
 }
 
 namespace {
@@ -40,24 +40,24 @@ constexpr uint32_t kLongTurnUs = 1000;  // the same while so many wait that none
 constexpr uint32_t kCrowd = 32;
 
 bool park_in_kernel(FiberRecord* me, uint64_t deadline) {
-  if (me->called_by.load(std::memory_order_relaxed)) release_caller(me);
-  me->kernel_word.store(0, std::memory_order_relaxed);
+  if (me->wait.called_by.load(std::memory_order_relaxed)) release_caller(me);
+  me->wait.kernel_word.store(0, std::memory_order_relaxed);
   // As in post_park(); there is no stack to leave.
-  me->state.exchange(State::Parked, std::memory_order_seq_cst);
-  bool give_up = me->pending_unpark.load(std::memory_order_seq_cst), in_time = true;
-  while (me->kernel_word.load(std::memory_order_acquire) == 0) {
+  me->run.state.exchange(State::Parked, std::memory_order_seq_cst);
+  bool give_up = me->run.pending_unpark.load(std::memory_order_seq_cst), in_time = true;
+  while (me->wait.kernel_word.load(std::memory_order_acquire) == 0) {
     if (give_up) {
       State parked = State::Parked;
-      if (me->state.compare_exchange_strong(parked, State::Running, std::memory_order_acq_rel)) return in_time;
+      if (me->run.state.compare_exchange_strong(parked, State::Running, std::memory_order_acq_rel)) return in_time;
       // An unpark won: its store to kernel_word is coming, and must not hit a later wait.
-      while (me->kernel_word.load(std::memory_order_acquire) == 0) cpu_relax();
+      while (me->wait.kernel_word.load(std::memory_order_acquire) == 0) cpu_relax();
       break;
     }
-    long r = futex_wait(&me->kernel_word, 0, deadline == kNever ? 0 : deadline, deadline != kNever && deadline & kFollowsRealtime);
+    long r = futex_wait(&me->wait.kernel_word, 0, deadline == kNever ? 0 : deadline, deadline != kNever && deadline & kFollowsRealtime);
     give_up = r == -ETIMEDOUT || r == -EINTR;
     in_time = r != -ETIMEDOUT;
   }
-  me->state.store(State::Running, std::memory_order_release);
+  me->run.state.store(State::Running, std::memory_order_release);
   return in_time;
 }
 
@@ -67,15 +67,15 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   FiberRecord* me = self();
   if (chaos(8)) yield();
   Busy busy;
-  if (me->pending_unpark.load(std::memory_order_relaxed)) {
+  if (me->run.pending_unpark.load(std::memory_order_relaxed)) {
     // Exchanged: what its setter wrote before is seen by the look at the condition that follows.
-    me->pending_unpark.exchange(0, std::memory_order_seq_cst);
-    if (watched(kWatchPark)) debug_line("park", me, "does not park, as an unpark was latched: ", reason.what, reason.object);
+    me->run.pending_unpark.exchange(0, std::memory_order_seq_cst);
+    if (observed(kObservePark)) debug_line("park", me, "does not park, as an unpark was latched: ", reason.what, reason.object);
     return true;
   }
   // Only to save a switch: an unpark that follows the change of the flag is not lost.
   if (flag->load(std::memory_order_acquire) != expected) {
-    if (watched(kWatchPark)) debug_line("park", me, "does not park, as what it waits for has changed: ", reason.what, reason.object);
+    if (observed(kObservePark)) debug_line("park", me, "does not park, as what it waits for has changed: ", reason.what, reason.object);
     return true;
   }
   chaos_delay();
@@ -85,22 +85,22 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
     raw_syscall(SYS_nanosleep, arg(kNap), 0);
     return !passed(me, deadline);
   }
-  me->reason = reason;
+  me->wait.reason = reason;
   FIBERTHREAD_PROBE3("park", me, reason.what, reason.object);
-  if (me->kernel) return park_in_kernel(me, deadline);
-  me->preempted.store(0, std::memory_order_relaxed);
-  me->worker->depth_first = reason.what == kJoin;
-  me->since = recent_ns.load(std::memory_order_relaxed);
+  if (me->run.kernel) return park_in_kernel(me, deadline);
+  me->turns.preempted.store(0, std::memory_order_relaxed);
+  me->run.worker->look.depth_first = reason.what == kJoin;
+  me->wait.since = recent_ns.load(std::memory_order_relaxed);
   if (deadline == kNever) {
     suspend(me, post_park);
     return true;
   }
   Timer timer{me, deadline};
   {
-    Entry entry(me->worker);
-    Slot* s = me->worker->slot;
+    Entry entry(me->run.worker);
+    Slot* s = me->run.worker->run.slot;
     (s ? s : slots[0])->timers.add(timer);
-    me->worker->timer_added = true;
+    me->run.worker->look.timer_added = true;
   }
   suspend(me, post_park);
   chaos_delay();
@@ -109,17 +109,17 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
 }
 
 void unpark(FiberRecord* f) {
-  State s = f->state.load(std::memory_order_acquire);
+  State s = f->run.state.load(std::memory_order_acquire);
   for (;;) {
     chaos_delay();
     switch (s) {
       case State::Parked:
-        if (!f->state.compare_exchange_weak(s, State::Queued, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+        if (!f->run.state.compare_exchange_weak(s, State::Queued, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
         FIBERTHREAD_PROBE1("unpark", f);
-        if (watched(kWatchWake)) debug_line("wake", f, "is woken");
-        if (f->kernel) {
-          f->kernel_word.store(1, std::memory_order_release);
-          futex_wake(&f->kernel_word, 1);
+        if (observed(kObserveWake)) debug_line("wake", f, "is woken");
+        if (f->run.kernel) {
+          f->wait.kernel_word.store(1, std::memory_order_release);
+          futex_wake(&f->wait.kernel_word, 1);
         } else {
           Busy busy;
           enqueue_woken(f);
@@ -127,10 +127,10 @@ void unpark(FiberRecord* f) {
         return;
       case State::Running:
       case State::Queued:
-        f->pending_unpark.exchange(1, std::memory_order_seq_cst);
-        if (watched(kWatchWake)) debug_line("wake", f, "is not parked: latched");
+        f->run.pending_unpark.exchange(1, std::memory_order_seq_cst);
+        if (observed(kObserveWake)) debug_line("wake", f, "is not parked: latched");
         chaos_delay();
-        s = f->state.load(std::memory_order_seq_cst);
+        s = f->run.state.load(std::memory_order_seq_cst);
         if (s == State::Parked) continue;  // it may have parked between, without a look at the latch
         return;
       default: return;
@@ -144,20 +144,20 @@ void unpark_in_order(FiberRecord* f) {
   if (!w) return unpark(f);
   Entry entry(w);
   // It will stand in the queue behind the one in `next`, which must not be passed over for having had its turns.
-  if (w->slot && w->slot->next.load(std::memory_order_relaxed)) w->next_streak = 0;
+  if (w->run.slot && w->run.slot->next.load(std::memory_order_relaxed)) w->look.next_streak = 0;
   unpark(f);
-  if (w->slot) w->slot->local.keep_order();
+  if (w->run.slot) w->run.slot->local.keep_order();
 }
 
 void park_for(FiberRecord* me, FiberRecord* first) {
-  me->preempted.store(0, std::memory_order_relaxed);
-  me->worker->depth_first = false;
-  me->since = recent_ns.load(std::memory_order_relaxed);
+  me->turns.preempted.store(0, std::memory_order_relaxed);
+  me->run.worker->look.depth_first = false;
+  me->wait.since = recent_ns.load(std::memory_order_relaxed);
   suspend(me, post_park, first);
 }
 
 void interrupt(FiberRecord* f, uint32_t bits) {
-  f->interrupts.fetch_or(bits, std::memory_order_seq_cst);
+  f->run.interrupts.fetch_or(bits, std::memory_order_seq_cst);
   chaos_delay();
   unpark(f);
 }
@@ -165,43 +165,43 @@ void interrupt(FiberRecord* f, uint32_t bits) {
 void wait_over_slow(FiberRecord* me) {
   if (in_wait(me)) return;
   if (tls_busy == 0) leave_busy_slow();
-  else if (embedder().end_requested(me)) me->interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);  // when Busy ends
+  else if (embedder().end_requested(me)) me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);  // when Busy ends
 }
 
 bool may_park() {
   FiberRecord* me = tls_current;
-  if (!me || me->kernel || tls_vforked) return false;
-  return !me->bound.load(std::memory_order_relaxed) || (cord_of(me) && !in_cord_callback());
+  if (!me || me->run.kernel || tls_vforked) return false;
+  return !me->run.bound.load(std::memory_order_relaxed) || (cord_of(me) && !in_cord_callback());
 }
 
 bool keeps_others_waiting() {
   if (!may_park()) return false;
   Busy busy;
-  Worker* w = tls_current->worker;
+  Worker* w = tls_current->run.worker;
   Entry entry(w);
-  return !w->slot || slot_has_work(w->slot);
+  return !w->run.slot || slot_has_work(w->run.slot);
 }
 
 bool yield() {
   FiberRecord* me = self();
-  if (!me->kernel && !tls_vforked) {
+  if (!me->run.kernel && !tls_vforked) {
     Busy busy;
-    Worker* w = me->worker;
-    Worker* own = me->bound.load(std::memory_order_relaxed);
-    bool others = own != w && (own || me->called_by.load(std::memory_order_relaxed));  // it moves there; its caller runs on
+    Worker* w = me->run.worker;
+    Worker* own = me->run.bound.load(std::memory_order_relaxed);
+    bool others = own != w && (own || me->wait.called_by.load(std::memory_order_relaxed));  // it moves there; its caller runs on
     if (own == w) {
-      others = w->cord && !in_cord_callback() && !w->cord->ready.empty();
+      others = w->run.cord && !in_cord_callback() && !w->run.cord->ready.empty();
     } else if (!others) {
       Entry entry(w);
-      others = !w->slot || slot_has_work(w->slot) || !global_queue.empty();
+      others = !w->run.slot || slot_has_work(w->run.slot) || !global_queue.empty();
     }
     if (others) {
-      w->depth_first = false;
+      w->look.depth_first = false;
       suspend(me, post_yield);
       return true;
     }
   }
-  if (me->called_by.load(std::memory_order_relaxed)) release_caller(me);  // of a kernel thread, or a bound fiber
+  if (me->wait.called_by.load(std::memory_order_relaxed)) release_caller(me);  // of a kernel thread, or a bound fiber
   raw_syscall(SYS_sched_yield);
   return false;
 }
@@ -210,26 +210,26 @@ void end_turn() {
   if (tls_busy || !may_park()) return;
   FiberRecord* me = tls_current;
   Busy busy;
-  Worker* w = me->worker;
-  if (w->bound) return;
-  uint32_t run = w->heartbeat.load(std::memory_order_relaxed);
+  Worker* w = me->run.worker;
+  if (w->bond.fiber) return;
+  uint32_t run = w->run.heartbeat.load(std::memory_order_relaxed);
   uint64_t now = cycles();
-  if (w->turn != run) {
-    w->turn = run;
-    w->turn_began = now;
+  if (w->look.turn != run) {
+    w->look.turn = run;
+    w->look.turn_began = now;
     return;
   }
-  auto over = [&](uint32_t us) { return static_cast<int64_t>(now - w->turn_began) >= static_cast<int64_t>(us * cycles_per_us); };
+  auto over = [&](uint32_t us) { return static_cast<int64_t>(now - w->look.turn_began) >= static_cast<int64_t>(us * cycles_per_us); };
   if (!over(kTurnUs)) return;
   {
     Entry entry(w);
-    if (!w->slot || (w->slot->local.size() > kCrowd && !over(kLongTurnUs))) return;
-    w->turn_began = now;
+    if (!w->run.slot || (w->run.slot->local.size() > kCrowd && !over(kLongTurnUs))) return;
+    w->look.turn_began = now;
     look_at_poller(w);
-    if (!slot_has_work(w->slot) && global_queue.empty()) return;
+    if (!slot_has_work(w->run.slot) && global_queue.empty()) return;
   }
-  me->preempted.store(0, std::memory_order_relaxed);  // no hog
-  w->depth_first = false;
+  me->turns.preempted.store(0, std::memory_order_relaxed);  // no hog
+  w->look.depth_first = false;
   suspend(me, post_turn);
 }
 

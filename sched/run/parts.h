@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "sched/chaos.h"
-#include "sched/observe/watch.h"
+#include "sched/observe/observe.h"
 #include "sched/spinlock.h"
 #include "sched/worker.h"
 
@@ -58,14 +58,14 @@ inline void entry_fence() {
 // Entry into scheduler code that may use the worker's slot; the other side is try_take() in sysmon.cpp.
 class Entry {
  public:
-  explicit Entry(Worker* w) : w_(w), before_(w->in_sched.load(std::memory_order_relaxed)) {
-    w->in_sched.store(1, std::memory_order_relaxed);
+  explicit Entry(Worker* w) : w_(w), before_(w->run.in_sched.load(std::memory_order_relaxed)) {
+    w->run.in_sched.store(1, std::memory_order_relaxed);
     chaos_delay();
     // Sysmon's membarrier makes this store visible before the load below, or makes the load see its request.
     entry_fence();
-    if (__builtin_expect(w->revoked.load(std::memory_order_relaxed) != kKept, 0)) settle(w);
+    if (__builtin_expect(w->run.revoked.load(std::memory_order_relaxed) != kKept, 0)) settle(w);
   }
-  ~Entry() { w_->in_sched.store(before_, std::memory_order_release); }
+  ~Entry() { w_->run.in_sched.store(before_, std::memory_order_release); }
 
   [[gnu::cold]] static void settle(Worker* w);      // the slot was asked for, or taken, meanwhile
   [[gnu::cold]] static void count_loss(Worker* w);  // the running fiber has cost it the slot

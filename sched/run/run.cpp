@@ -38,43 +38,43 @@ bool enqueue_anywhere(Slot* own, FiberRecord* f) {
 
 // Adds a runnable fiber to the caller's slot, or to the global queue where there is none.
 void enqueue_local(Worker* w, FiberRecord* f) {
-  if (!w || !w->slot || !w->slot->local.push(f)) global_queue.push(f);
+  if (!w || !w->run.slot || !w->run.slot->local.push(f)) global_queue.push(f);
 }
 
 // A waker that is about to wait hands over its worker at no cost; one that goes on would keep the other from running elsewhere until sysmon
 // looks. Its own past tells which it is: now and then, the time from a wake-up to its next switch is taken.
 bool goes_on_after(FiberRecord* waker) {
-  if (__builtin_expect(waker->until_timed-- == 0, 0)) {
-    waker->woke_at = cycles();
-    waker->until_timed = kTimed;
+  if (__builtin_expect(waker->turns.until_timed-- == 0, 0)) {
+    waker->turns.woke_at = cycles();
+    waker->turns.until_timed = kTimed;
   }
-  return __builtin_expect(waker->went_on == 2, 0);
+  return __builtin_expect(waker->turns.went_on == 2, 0);
 }
 
 void time_wake_up(FiberRecord* waker) {
-  bool on = cycles() - waker->woke_at > kGoesOnUs * cycles_per_us;
-  waker->woke_at = 0;
+  bool on = cycles() - waker->turns.woke_at > kGoesOnUs * cycles_per_us;
+  waker->turns.woke_at = 0;
   if (!on) {
-    waker->went_on = 0;
-  } else if (waker->went_on < 2 && ++waker->went_on == 1) {
-    waker->until_timed = 0;  // this one may have been the kernel's doing: the next tells
+    waker->turns.went_on = 0;
+  } else if (waker->turns.went_on < 2 && ++waker->turns.went_on == 1) {
+    waker->turns.until_timed = 0;  // this one may have been the kernel's doing: the next tells
   }
 }
 
 }  // namespace
 
 bool handed_to_bound(FiberRecord* f, Worker* here) {
-  Worker* w = f->bound.load(std::memory_order_acquire);
+  Worker* w = f->run.bound.load(std::memory_order_acquire);
   if (__builtin_expect(!w || w == here, 1)) return false;
-  if (CordRecord* c = w->cord) {
-    if (c->alone.load(std::memory_order_relaxed) && f == w->bound) w->handed.store(f, std::memory_order_release);
+  if (CordRecord* c = w->run.cord) {
+    if (c->alone.load(std::memory_order_relaxed) && f == w->bond.fiber) w->bond.handed.store(f, std::memory_order_release);
     else c->ready.push(f);
     // It looks before it sleeps, and sequentially consistent: it sees the fiber then, or we that it sleeps.
-    if (this_worker() != w && w->wake.exchange(1, std::memory_order_seq_cst) == 0) futex_wake(&w->wake, 1);
+    if (this_worker() != w && w->idle.wake.exchange(1, std::memory_order_seq_cst) == 0) futex_wake(&w->idle.wake, 1);
     return true;
   }
   // Sequentially consistent against await_handed().
-  w->handed.exchange(f, std::memory_order_seq_cst);
+  w->bond.handed.exchange(f, std::memory_order_seq_cst);
   get_up(w);
   return true;
 }
@@ -83,8 +83,8 @@ void enqueue_woken(FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
   Worker* w = this_worker();
   if (!w) {
-    Slot* s = slot_in_use(f->id);
-    if (watched(kWatchInbox))
+    Slot* s = slot_in_use(f->identity.id);
+    if (observed(kObserveInbox))
       debug_line("inbox", f, s ? "goes to the inbox of slot " : "goes to the global queue, number ", uint64_t{s ? s->index : 0});
     if (s) s->inbox.push(f);
     else global_queue.push(f);
@@ -92,9 +92,9 @@ void enqueue_woken(FiberRecord* f) {
     wake_if_needed();
     return;
   }
-  FiberRecord* waker = w->in_sched.load(std::memory_order_relaxed) ? nullptr : tls_current;
+  FiberRecord* waker = w->run.in_sched.load(std::memory_order_relaxed) ? nullptr : tls_current;
   Entry entry(w);
-  Slot* s = w->slot;
+  Slot* s = w->run.slot;
   if (chaos(2) && enqueue_anywhere(s, f)) return;
   // Whoever woke it will often wait soon, and then it runs here at once.
   if (s && !s->next.load(std::memory_order_relaxed) && !(waker && goes_on_after(waker) && idle_slots()) &&
@@ -119,7 +119,7 @@ void enqueue_woken(FiberRecord* f) {
 void enqueue_round_robin(FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
   Slot* s = slot_in_use(round_robin.fetch_add(1, std::memory_order_relaxed));
-  if (watched(kWatchInbox)) debug_line("inbox", f, "goes to the inbox of slot ", uint64_t{s ? s->index : 0});
+  if (observed(kObserveInbox)) debug_line("inbox", f, "goes to the inbox of slot ", uint64_t{s ? s->index : 0});
   if (s) s->inbox.push(f);
   else global_queue.push(f);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -128,17 +128,17 @@ void enqueue_round_robin(FiberRecord* f) {
 
 void apply_mask(Worker* w, uint64_t mask) {
   mask = without_trap(mask);
-  if (w->kernel_mask == mask) return;
-  w->kernel_mask = mask;
+  if (w->run.kernel_mask == mask) return;
+  w->run.kernel_mask = mask;
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
 }
 
 // What pick() is to a cord's worker, which looks after timers and descriptors as the others do.
 FiberRecord* pick_of_cord(Worker* w) {
-  CordRecord* c = w->cord;
-  if (c->alone.load(std::memory_order_relaxed)) return w->handed.exchange(nullptr, std::memory_order_acq_rel);
+  CordRecord* c = w->run.cord;
+  if (c->alone.load(std::memory_order_relaxed)) return w->bond.handed.exchange(nullptr, std::memory_order_acq_rel);
   if (chaos(16)) return nullptr;
-  if (++w->tick % kFairTick == 0) {
+  if (++w->look.tick % kFairTick == 0) {
     run_timers(now_ns());
     if (poll_active()) poll_look();
   }
@@ -151,31 +151,31 @@ FiberRecord* pick_of_cord(Worker* w) {
 // Who waits in a join waits for what it has made, and that for what it makes in turn: the newest first is the order of nested
 // calls, and keeps few of them begun. The oldest has its turn about every millisecond, when sysmon looks.
 FiberRecord* pick(Worker* w, bool preempting) {
-  Slot* s = w->slot;
-  if (!s) return w->cord ? pick_of_cord(w) : nullptr;
+  Slot* s = w->run.slot;
+  if (!s) return w->run.cord ? pick_of_cord(w) : nullptr;
   FiberRecord* f;
   if (preempting && too_many_slots()) return nullptr;  // find() gives it up
   if (chaos(16)) return nullptr;
   if (chaos(16)) preempting = true;
-  w->tick++;
-  if (w->tick % kFairTick == 0) {
+  w->look.tick++;
+  if (w->look.tick % kFairTick == 0) {
     s->timers.run(now_ns());
     look_at_poller(w);
     if ((f = global_queue.pop())) return f;
   }
-  if ((preempting || w->tick % kFairTick == kFairTick / 2) && (f = s->inbox.pop())) return f;
-  if (preempting && w->tick % 2 && (f = global_queue.pop())) return f;
-  bool newest = w->depth_first && !preempting;
-  if (newest && w->oldest_due.load(std::memory_order_relaxed)) {
-    w->oldest_due.store(false, std::memory_order_relaxed);
+  if ((preempting || w->look.tick % kFairTick == kFairTick / 2) && (f = s->inbox.pop())) return f;
+  if (preempting && w->look.tick % 2 && (f = global_queue.pop())) return f;
+  bool newest = w->look.depth_first && !preempting;
+  if (newest && w->look.oldest_due.load(std::memory_order_relaxed)) {
+    w->look.oldest_due.store(false, std::memory_order_relaxed);
     newest = false;
-    if (!s->local.keeps_order()) w->next_streak = kNextStreak;  // else `next` is the oldest of those
+    if (!s->local.keeps_order()) w->look.next_streak = kNextStreak;  // else `next` is the oldest of those
   }
-  if (w->next_streak < kNextStreak && (f = take_next(s))) {
-    w->next_streak++;
+  if (w->look.next_streak < kNextStreak && (f = take_next(s))) {
+    w->look.next_streak++;
     return f;
   }
-  w->next_streak = 0;
+  w->look.next_streak = 0;
   if ((f = newest ? s->local.pop_newest() : s->local.pop())) return f;
   if ((f = s->inbox.pop())) return f;
   if ((f = global_queue.pop())) return f;
@@ -185,22 +185,22 @@ FiberRecord* pick(Worker* w, bool preempting) {
 namespace {
 
 void prepare_run(Worker* w, FiberRecord* f) {
-  f->state.store(State::Running, std::memory_order_relaxed);  // we own the queue entry, so nobody else changes it
-  f->worker = w;
-  w->running.store(f, std::memory_order_relaxed);
-  w->heartbeat.store(w->heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  w->switches++;
+  f->run.state.store(State::Running, std::memory_order_relaxed);  // we own the queue entry, so nobody else changes it
+  f->run.worker = w;
+  w->run.running.store(f, std::memory_order_relaxed);
+  w->run.heartbeat.store(w->run.heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  w->counts.switches++;
   FIBERTHREAD_PROBE2("switch", f, w);
-  apply_mask(w, f->sigmask);
+  apply_mask(w, f->run.sigmask);
 }
 
 // What every stack does first after a switch brought it back.
 void run_post(Worker* w) {
-  auto* post = w->post;
+  auto* post = w->run.post;
   if (!post) return;
-  w->post = nullptr;
+  w->run.post = nullptr;
   chaos_delay();
-  post(w, w->previous);
+  post(w, w->run.previous);
 }
 
 // It would have gone on, if there were nobody else.
@@ -215,12 +215,12 @@ Leave why_leaves(void (*post)(Worker*, FiberRecord*)) {
 
 // What it returns, if anything, is QUEUED, and to run next.
 FiberRecord* take_caller(FiberRecord* me) {
-  CallWait* wait = me->called_by.exchange(nullptr, std::memory_order_acq_rel);
+  CallWait* wait = me->wait.called_by.exchange(nullptr, std::memory_order_acq_rel);
   if (!wait) return nullptr;
   FiberRecord* caller = wait->caller;
   wait->over.store(1, std::memory_order_release);  // from here on it may be gone
   State parked = State::Parked;
-  if (!caller->kernel && caller->state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel)) return caller;
+  if (!caller->run.kernel && caller->run.state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel)) return caller;
   unpark(caller);
   return nullptr;
 }
@@ -228,48 +228,48 @@ FiberRecord* take_caller(FiberRecord* me) {
 // Puts itself back into the queue, if nobody else does: for who has published PARKED, and then saw the latch.
 void unpark_parked(FiberRecord* f) {
   State parked = State::Parked;
-  if (f->state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel)) enqueue_woken(f);
+  if (f->run.state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel)) enqueue_woken(f);
 }
 
 }  // namespace
 
 void arrive(FiberRecord* me) {
-  Worker* w = me->worker;
+  Worker* w = me->run.worker;
   run_post(w);
-  w->in_sched.store(0, std::memory_order_release);
+  w->run.in_sched.store(0, std::memory_order_release);
 }
 
 void release_caller(FiberRecord* me) {
-  if (me->calling) return;
+  if (me->wait.calling) return;
   Busy busy;
   if (FiberRecord* caller = take_caller(me)) enqueue_woken(caller);
 }
 
 void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* first) {
-  Worker* w = me->worker;
-  w->in_sched.store(1, std::memory_order_relaxed);
+  Worker* w = me->run.worker;
+  w->run.in_sched.store(1, std::memory_order_relaxed);
   entry_fence();
-  if (__builtin_expect(w->revoked.load(std::memory_order_relaxed) != kKept, 0)) Entry::settle(w);
-  w->post = post;
-  w->previous = me;
-  if (__builtin_expect(me->woke_at != 0, 0)) time_wake_up(me);
-  if (__builtin_expect(watching.load(std::memory_order_relaxed), 0)) watch_leaves(w, me, why_leaves(post));
-  if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0) && !me->calling && !gives_way(post))
+  if (__builtin_expect(w->run.revoked.load(std::memory_order_relaxed) != kKept, 0)) Entry::settle(w);
+  w->run.post = post;
+  w->run.previous = me;
+  if (__builtin_expect(me->turns.woke_at != 0, 0)) time_wake_up(me);
+  if (__builtin_expect(observing.load(std::memory_order_relaxed), 0)) observe_leaves(w, me, why_leaves(post));
+  if (__builtin_expect(me->wait.called_by.load(std::memory_order_relaxed) != nullptr, 0) && !me->wait.calling && !gives_way(post))
     first = take_caller(me);
-  if (__builtin_expect(first != nullptr, 0) && (!w->slot || w->bound) && first->bound.load(std::memory_order_relaxed) != w) {
+  if (__builtin_expect(first != nullptr, 0) && (!w->run.slot || w->bond.fiber) && first->run.bound.load(std::memory_order_relaxed) != w) {
     enqueue_woken(first);
     first = nullptr;
   }
   FiberRecord* next = first ? first : pick(w, gives_way(post));
-  if (!next && w->slot && look_at_poller(w)) next = pick(w);
+  if (!next && w->run.slot && look_at_poller(w)) next = pick(w);
   while (next && handed_to_bound(next, w)) next = pick(w);
   if (next) {
-    if (w->timer_added) sysmon_watch_timers();
-    w->timer_added = false;
+    if (w->look.timer_added) sysmon_poke_for_timers();
+    w->look.timer_added = false;
     prepare_run(w, next);
     switch_context(&me->context, &next->context);
   } else {
-    w->running.store(nullptr, std::memory_order_relaxed);
+    w->run.running.store(nullptr, std::memory_order_relaxed);
     switch_context(&me->context, &w->context);
   }
   arrive(me);
@@ -278,19 +278,19 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
 // ---- post-switch actions ----
 
 void post_park(Worker* w, FiberRecord* f) {
-  w->parks++;
+  w->counts.parks++;
   chaos_delay();
   // Sequentially consistent against unpark(), which sets the latch and then looks at the state: one of us sees the other.
   // From the store on, f may run elsewhere, and be anybody's; to wake it is harmless even then.
-  f->state.exchange(State::Parked, std::memory_order_seq_cst);
+  f->run.state.exchange(State::Parked, std::memory_order_seq_cst);
   chaos_delay();
-  if (__builtin_expect(f->pending_unpark.load(std::memory_order_seq_cst), 0)) unpark_parked(f);
+  if (__builtin_expect(f->run.pending_unpark.load(std::memory_order_seq_cst), 0)) unpark_parked(f);
 }
 
 void post_yield(Worker* w, FiberRecord* f) {
-  f->state.store(State::Queued, std::memory_order_release);
+  f->run.state.store(State::Queued, std::memory_order_release);
   if (handed_to_bound(f, nullptr)) return;
-  if (chaos(2) && enqueue_anywhere(w->slot, f)) return;
+  if (chaos(2) && enqueue_anywhere(w->run.slot, f)) return;
   enqueue_local(w, f);
   // What it made room for is in no queue any more: sysmon may have looked just then, and gone to sleep.
   entry_fence();
@@ -300,41 +300,41 @@ void post_yield(Worker* w, FiberRecord* f) {
 void post_turn(Worker* w, FiberRecord* f) { post_yield(w, f); }
 
 void post_preempt(Worker* w, FiberRecord* f) {
-  f->state.store(State::Queued, std::memory_order_release);
+  f->run.state.store(State::Queued, std::memory_order_release);
   if (handed_to_bound(f, nullptr)) return;
-  if (chaos(2) && enqueue_anywhere(w->slot, f)) return;
-  if (f->in_libc) global_queue.push_front(f);  // it may hold one of libc's locks
-  else if (is_hog(f)) global_queue.push(f);    // all hogs in one line: slots with few of them would give more to each
-  else enqueue_local(w, f);                    // where its data are in the cache
+  if (chaos(2) && enqueue_anywhere(w->run.slot, f)) return;
+  if (f->turns.in_libc) global_queue.push_front(f);  // it may hold one of libc's locks
+  else if (is_hog(f)) global_queue.push(f);          // all hogs in one line: slots with few of them would give more to each
+  else enqueue_local(w, f);                          // where its data are in the cache
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
 }
 
 bool preempt_wanted(FiberRecord* f) {
-  Worker* w = f->worker;
-  if (Worker* b = f->bound.load(std::memory_order_relaxed)) return b != w;
-  if (w->revoked.load(std::memory_order_relaxed) == kTaken) return true;
-  return !w->slot || slot_has_work(w->slot) || !global_queue.empty();
+  Worker* w = f->run.worker;
+  if (Worker* b = f->run.bound.load(std::memory_order_relaxed)) return b != w;
+  if (w->run.revoked.load(std::memory_order_relaxed) == kTaken) return true;
+  return !w->run.slot || slot_has_work(w->run.slot) || !global_queue.empty();
 }
 
 void preempt_switch_out(FiberRecord* me) {
   Busy busy;
-  me->preempted.store(me->preempted.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  me->worker->preemptions.fetch_add(1, std::memory_order_relaxed);
-  FIBERTHREAD_PROBE2("preempt", me, me->worker);
+  me->turns.preempted.store(me->turns.preempted.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  me->run.worker->counts.preemptions.fetch_add(1, std::memory_order_relaxed);
+  FIBERTHREAD_PROBE2("preempt", me, me->run.worker);
   suspend(me, post_preempt);
 }
 
 [[noreturn]] void worker_loop(Worker* w) {
   for (;;) {
     run_post(w);
-    if (w->leaves.load(std::memory_order_acquire)) leave_worker(w);
-    FiberRecord* f = w->bound ? await_handed(w) : find(w);
+    if (w->thread.leaves.load(std::memory_order_acquire)) leave_worker(w);
+    FiberRecord* f = w->bond.fiber ? await_handed(w) : find(w);
     stop_searching(w);
-    if (next_timer() != kNever) sysmon_watch_timers();
+    if (next_timer() != kNever) sysmon_poke_for_timers();
     if (!f || handed_to_bound(f, w)) continue;
-    if (watched(kWatchCpu)) account(w, nullptr);
-    if (watched(kWatchTrace)) watch_begins(w);
+    if (observed(kObserveCpu)) account(w, nullptr);
+    if (observed(kObserveTrace)) observe_begins(w);
     prepare_run(w, f);
     switch_context(&w->context, &f->context);
   }

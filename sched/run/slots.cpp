@@ -63,7 +63,7 @@ Slot* pop_free_slot() {  // idle lock
 }
 
 void hold_slot(Worker* w, Slot* s) {
-  w->slot = s;
+  w->run.slot = s;
   s->holder.store(w, std::memory_order_release);
 }
 
@@ -85,12 +85,12 @@ void empty_slot(Slot* s) {
 
 // Gives up a slot for which there is no use any more.
 void give_up_slot(Worker* w) {
-  Slot* s = w->slot;
+  Slot* s = w->run.slot;
   empty_slot(s);
   {
     SpinGuard guard(idle_lock);
     add_free_slot(s);
-    w->slot = nullptr;
+    w->run.slot = nullptr;
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (work_queued()) wake_if_needed();

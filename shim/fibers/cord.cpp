@@ -139,8 +139,8 @@ FIBERTHREAD_API fiberthread_t fiberthread_cord_find(fiberthread_cord_t c, uint64
       &c->record,
       [](FiberRecord* f, void* p) {
         auto* s = static_cast<Search*>(p);
-        if (f->id == s->id) s->found = fiberthread_of(reinterpret_cast<pthread_t>(f->tcb));
-        return f->id != s->id;
+        if (f->identity.id == s->id) s->found = fiberthread_of(reinterpret_cast<pthread_t>(f->memory.tcb));
+        return f->identity.id != s->id;
       },
       &search);
   return search.found;
@@ -163,7 +163,7 @@ FIBERTHREAD_API int fiberthread_cord_each(fiberthread_cord_t c, int (*visit)(fib
         [](FiberRecord* f, void* p) {
           auto* l = static_cast<List*>(p);
           if (l->n == l->room) return false;
-          if (fiberthread_t h = fiberthread_of(reinterpret_cast<pthread_t>(f->tcb))) l->all[l->n++] = h;
+          if (fiberthread_t h = fiberthread_of(reinterpret_cast<pthread_t>(f->memory.tcb))) l->all[l->n++] = h;
           return true;
         },
         &list);
@@ -202,7 +202,7 @@ FIBERTHREAD_API int fiberthread_cord_receive(void** value, uint64_t timeout_ns) 
   FiberRecord* me = self();
   fiberthread_cord_t c = fiberthread_cord_self();
   if (!c || in_cord_callback()) return EPERM;
-  if (me->interrupts.load(std::memory_order_relaxed) & kInterruptEnd) return ECANCELED;
+  if (me->run.interrupts.load(std::memory_order_relaxed) & kInterruptEnd) return ECANCELED;
   Message* m;
   Receiver r;
   {

@@ -3,7 +3,7 @@
 //
 // A handle is the address of the fiber's record, whose bits that are always the same have part of the record's serial number in them.
 // Records are type-stable, so what an old handle points to can be looked at for ever, and the serial tells whether the fiber is
-// still there. Where that has to stay so while something is done, it is looked at under join_lock.
+// still there. Where that has to stay so while something is done, it is looked at under join.lock.
 //
 // Where threads are NPTL's, a fiber is a kernel thread with a record, made by libc's pthread_create when the fiber is made: it
 // waits until it is started. Its record stays until it is joined or, not joinable, has ended.
@@ -19,7 +19,7 @@ constexpr uint64_t kHandleAddress = 0x0000'ffff'ffff'ffc0;
 static_assert(alignof(FiberRecord) == 64);
 
 inline fiberthread_t handle_of(const FiberRecord* f) {
-  uint64_t serial = f->serial;
+  uint64_t serial = f->identity.serial;
   return reinterpret_cast<fiberthread_t>(reinterpret_cast<uint64_t>(f) | (serial & 63) | serial >> 6 << 48);
 }
 
@@ -31,12 +31,12 @@ inline FiberRecord* record_of(fiberthread_t h) { return reinterpret_cast<FiberRe
 inline bool is_still(FiberRecord* f, fiberthread_t h) {
   // A child of fork has the records of its parent's fibers, but no TCBs. One that is being started becomes valid before it is no longer
   // fresh, so they are looked at the other way round.
-  return f && (f->kernel || f->tcb) && (f->fresh.load(std::memory_order_acquire) || f->valid.load(std::memory_order_acquire)) &&
-         handle_of(f) == h;
+  return f && (f->run.kernel || f->memory.tcb) &&
+         (f->handle.fresh.load(std::memory_order_acquire) || f->join.valid.load(std::memory_order_acquire)) && handle_of(f) == h;
 }
 
 // Made by this interface, on NPTL. All other records of kernel threads are main's or foreign threads'.
-inline bool is_nptl(const FiberRecord* f) { return f->kernel && f->start && !f->block && !f->is_main; }
+inline bool is_nptl(const FiberRecord* f) { return f->run.kernel && f->identity.start && !f->memory.block && !f->identity.is_main; }
 
 // ---- on NPTL ----
 

@@ -11,11 +11,11 @@ namespace {
 void* run_nptl(void* p) {
   auto* f = static_cast<FiberRecord*>(p);
   kernel_record_enter(f);
-  while (uint32_t fresh = f->fresh.load(std::memory_order_acquire)) {
+  while (uint32_t fresh = f->handle.fresh.load(std::memory_order_acquire)) {
     if (fresh == kDiscarded) return nullptr;
-    futex_wait(&f->fresh, fresh);  // not parked: that would end its caller's wait
+    futex_wait(&f->handle.fresh, fresh);  // not parked: that would end its caller's wait
   }
-  return f->start(f->arg);
+  return f->identity.start(f->identity.arg);
 }
 
 // Attributes are asked for one by one: they cannot be copied. `stack_size` goes before that of `from`.
@@ -62,19 +62,19 @@ int make_nptl(const fiberthread_options_t& o, void* (*start)(void*), FiberRecord
   int state = PTHREAD_CREATE_JOINABLE;
   if (o.attr) pthread_attr_getdetachstate(o.attr, &state);
   FiberRecord* f = kernel_record_get();
-  f->start = start;
-  f->detached = state == PTHREAD_CREATE_DETACHED;
-  f->fresh.store(kFresh, std::memory_order_relaxed);
-  f->valid.store(true, std::memory_order_release);
+  f->identity.start = start;
+  f->join.detached = state == PTHREAD_CREATE_DETACHED;
+  f->handle.fresh.store(kFresh, std::memory_order_relaxed);
+  f->join.valid.store(true, std::memory_order_release);
   pthread_t thread;
   int e = on_nptl([&] { return REAL(pthread_create)(&thread, &attr, run_nptl, f); });
   pthread_attr_destroy(&attr);
   if (e) {
-    f->fresh.store(0, std::memory_order_relaxed);
+    f->handle.fresh.store(0, std::memory_order_relaxed);
     kernel_record_put(f);
     return e;
   }
-  f->tcb = reinterpret_cast<void*>(thread);  // it writes the same
+  f->memory.tcb = reinterpret_cast<void*>(thread);  // it writes the same
   *made = f;
   return 0;
 }

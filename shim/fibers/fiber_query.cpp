@@ -22,8 +22,8 @@ struct Visit {
 bool visit_one(FiberRecord* f, void* p) {
   auto* v = static_cast<Visit*>(p);
   fiberthread_t h = handle_of(f);
-  if (!f->valid.load(std::memory_order_acquire) || f->fresh.load(std::memory_order_relaxed) || f->done.load(std::memory_order_acquire) ||
-      !is_still(f, h))
+  if (!f->join.valid.load(std::memory_order_acquire) || f->handle.fresh.load(std::memory_order_relaxed) ||
+      f->join.done.load(std::memory_order_acquire) || !is_still(f, h))
     return true;
   v->result = v->visit(h, v->data);
   return v->result == 0;
@@ -39,7 +39,7 @@ FIBERTHREAD_EXPORT fiberthread_t fiberthread_self(void) { return handle_of(self(
 FIBERTHREAD_EXPORT uint64_t fiberthread_id(fiberthread_t fiber) {
   FiberRecord* f = record_of(fiber);
   if (!f) return 0;
-  uint64_t id = f->id;
+  uint64_t id = f->identity.id;
   return is_still(f, fiber) ? id : 0;
 }
 
@@ -62,9 +62,9 @@ FIBERTHREAD_EXPORT fiberthread_t fiberthread_find(uint64_t id) {
 FIBERTHREAD_EXPORT int fiberthread_set_name(fiberthread_t fiber, const char* name) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
-  if (strlen(name) >= sizeof f->name) return ERANGE;
-  if (f->kernel) {
-    int e = on_nptl([&] { return REAL(pthread_setname_np)(reinterpret_cast<pthread_t>(f->tcb), name); });
+  if (strlen(name) >= sizeof f->identity.name) return ERANGE;
+  if (f->run.kernel) {
+    int e = on_nptl([&] { return REAL(pthread_setname_np)(reinterpret_cast<pthread_t>(f->memory.tcb), name); });
     return e == ENOENT ? ESRCH : e;
   }
   set_name(f, name);
@@ -74,12 +74,12 @@ FIBERTHREAD_EXPORT int fiberthread_set_name(fiberthread_t fiber, const char* nam
 FIBERTHREAD_EXPORT int fiberthread_get_name(fiberthread_t fiber, char* name, size_t size) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
-  char known[sizeof f->name];
-  if (f->kernel) {
-    int e = on_nptl([&] { return REAL(pthread_getname_np)(reinterpret_cast<pthread_t>(f->tcb), known, sizeof known); });
+  char known[sizeof f->identity.name];
+  if (f->run.kernel) {
+    int e = on_nptl([&] { return REAL(pthread_getname_np)(reinterpret_cast<pthread_t>(f->memory.tcb), known, sizeof known); });
     if (e) return e == ENOENT ? ESRCH : e;
   } else if (has_name(f)) {
-    memcpy(known, f->name, sizeof known);
+    memcpy(known, f->identity.name, sizeof known);
   } else {
     raw_syscall(SYS_prctl, PR_GET_NAME, arg(known));
   }
@@ -92,7 +92,7 @@ FIBERTHREAD_EXPORT int fiberthread_get_name(fiberthread_t fiber, char* name, siz
 FIBERTHREAD_EXPORT int fiberthread_each(int (*visit)(fiberthread_t, void*), void* data) {
   self();
   Visit v{visit, data};
-  if (!main_fiber->block && !visit_one(main_fiber, &v)) return v.result;
+  if (!main_fiber->memory.block && !visit_one(main_fiber, &v)) return v.result;
   block_each(visit_one, &v);
   if (v.result == 0) kernel_record_each([](FiberRecord* f, void* p) { return f == main_fiber || visit_one(f, p); }, &v);
   return v.result;
@@ -101,7 +101,7 @@ FIBERTHREAD_EXPORT int fiberthread_each(int (*visit)(fiberthread_t, void*), void
 FIBERTHREAD_EXPORT int fiberthread_pthread(fiberthread_t fiber, pthread_t* thread) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
-  *thread = reinterpret_cast<pthread_t>(f->tcb);
+  *thread = reinterpret_cast<pthread_t>(f->memory.tcb);
   return 0;
 }
 
@@ -114,7 +114,7 @@ FIBERTHREAD_EXPORT fiberthread_t fiberthread_of(pthread_t thread) {
   kernel_record_each(
       [](FiberRecord* f, void* p) {
         auto* s = static_cast<Search*>(p);
-        if (f->tcb == s->tcb) s->found = f;
+        if (f->memory.tcb == s->tcb) s->found = f;
         return !s->found;
       },
       &search);

@@ -13,7 +13,7 @@ namespace fiberthread {
 namespace {
 
 int join_cord(FiberRecord* f, const fiberthread_options_t& o) {
-  if (o.bound || f->bound.load(std::memory_order_relaxed)) return EINVAL;
+  if (o.bound || f->run.bound.load(std::memory_order_relaxed)) return EINVAL;
   return cord_admit(reinterpret_cast<CordRecord*>(o.cord), f) ? 0 : EPIPE;
 }
 
@@ -21,14 +21,14 @@ int make_fiber(const fiberthread_options_t* options, void* (*start)(void*), Fibe
   static constexpr fiberthread_options_t kDefault{};
   const fiberthread_options_t& o = options ? *options : kDefault;
   if (!start) return EINVAL;
-  if (o.name && strlen(o.name) >= sizeof FiberRecord::name) return ERANGE;
+  if (o.name && strlen(o.name) >= sizeof FiberRecord::Identity::name) return ERANGE;
   FiberRecord* f;
   if (!thread_start_scheduler()) {
     if (int e = make_nptl(o, start, &f)) return e;
-    if (o.name) on_nptl([&] { return REAL(pthread_setname_np)(reinterpret_cast<pthread_t>(f->tcb), o.name); });
+    if (o.name) on_nptl([&] { return REAL(pthread_setname_np)(reinterpret_cast<pthread_t>(f->memory.tcb), o.name); });
   } else {
     if (int e = thread_make(o.attr, o.stack_size, &f)) return e;
-    f->start = start;
+    f->identity.start = start;
     if (o.cord)
       if (int e = join_cord(f, o)) {
         sched_discard(f);
@@ -41,20 +41,20 @@ int make_fiber(const fiberthread_options_t* options, void* (*start)(void*), Fibe
       }
     if (o.name) set_name(f, o.name);
   }
-  if (o.detached) f->detached = true;
+  if (o.detached) f->join.detached = true;
   *made = f;
   return 0;
 }
 
 void begin(FiberRecord* f, void* argument) {
-  f->arg = argument;
-  if (f->kernel) {
-    f->fresh.store(0, std::memory_order_release);
-    futex_wake(&f->fresh, 1);
+  f->identity.arg = argument;
+  if (f->run.kernel) {
+    f->handle.fresh.store(0, std::memory_order_release);
+    futex_wake(&f->handle.fresh, 1);
     return;
   }
   thread_begin(f);
-  if (f->fresh.load(std::memory_order_relaxed)) f->fresh.store(0, std::memory_order_release);
+  if (f->handle.fresh.load(std::memory_order_relaxed)) f->handle.fresh.store(0, std::memory_order_release);
   sched_spawn(f);
 }
 
@@ -62,12 +62,12 @@ void begin(FiberRecord* f, void* argument) {
 int claim(FiberRecord* f, fiberthread_t h) {
   if (!is_still(f, h)) return ESRCH;
   Busy busy;
-  SpinGuard guard(f->join_lock);
+  SpinGuard guard(f->join.lock);
   // It stays fresh under the lock, so it is this fiber if it was after the serial was looked at.
-  uint32_t fresh = f->fresh.load(std::memory_order_acquire);
+  uint32_t fresh = f->handle.fresh.load(std::memory_order_acquire);
   if (fresh != kFresh) return is_still(f, h) && fresh != kDiscarded ? EALREADY : ESRCH;
   if (!is_still(f, h)) return ESRCH;
-  f->fresh.store(kClaimed, std::memory_order_relaxed);
+  f->handle.fresh.store(kClaimed, std::memory_order_relaxed);
   return 0;
 }
 
@@ -88,7 +88,7 @@ FIBERTHREAD_EXPORT int fiberthread_spawn(fiberthread_t* fiber, const fiberthread
 FIBERTHREAD_EXPORT int fiberthread_new(fiberthread_t* fiber, const fiberthread_options_t* options, void* (*start)(void*)) {
   FiberRecord* f;
   if (int e = make_fiber(options, start, &f)) return e;
-  f->fresh.store(kFresh, std::memory_order_release);
+  f->handle.fresh.store(kFresh, std::memory_order_release);
   *fiber = handle_of(f);
   return 0;
 }
@@ -104,10 +104,10 @@ FIBERTHREAD_EXPORT int fiberthread_call(fiberthread_t fiber, void* argument) {
   if (in_cord_callback()) return EPERM;
   FiberRecord* f = record_of(fiber);
   if (int e = claim(f, fiber)) return e;
-  f->arg = argument;
-  if (!f->kernel) {
+  f->identity.arg = argument;
+  if (!f->run.kernel) {
     thread_begin(f);
-    f->fresh.store(0, std::memory_order_release);
+    f->handle.fresh.store(0, std::memory_order_release);
   }
   return sched_call(f, kInterruptEnd | kInterruptLeave);
 }
@@ -115,12 +115,12 @@ FIBERTHREAD_EXPORT int fiberthread_call(fiberthread_t fiber, void* argument) {
 FIBERTHREAD_EXPORT int fiberthread_discard(fiberthread_t fiber) {
   FiberRecord* f = record_of(fiber);
   if (int e = claim(f, fiber)) return e;
-  if (f->kernel) {
-    f->detached = true;
-    f->fresh.store(kDiscarded, std::memory_order_release);
-    futex_wake(&f->fresh, 1);
+  if (f->run.kernel) {
+    f->join.detached = true;
+    f->handle.fresh.store(kDiscarded, std::memory_order_release);
+    futex_wake(&f->handle.fresh, 1);
   } else {
-    f->fresh.store(0, std::memory_order_release);
+    f->handle.fresh.store(0, std::memory_order_release);
     sched_discard(f);
   }
   return 0;

@@ -12,28 +12,28 @@
 namespace fiberthread {
 namespace {
 
-bool ended_by_cancel(FiberRecord* me) { return me->interrupts.load(std::memory_order_relaxed) & kInterruptEnd; }
+bool ended_by_cancel(FiberRecord* me) { return me->run.interrupts.load(std::memory_order_relaxed) & kInterruptEnd; }
 
 StillNamed named(const fiberthread_t& h) {
   return {[](FiberRecord* f, const void* handle) { return is_still(f, *static_cast<const fiberthread_t*>(handle)); }, &h};
 }
 
 bool lives(FiberRecord* f, const void* handle) {
-  bool done = f->done.load(std::memory_order_acquire);
+  bool done = f->join.done.load(std::memory_order_acquire);
   return is_still(f, *static_cast<const fiberthread_t*>(handle)) && !done;
 }
 
 int wait_for_wakeup(FiberRecord* me, uint64_t deadline, const char* what) {
-  uint32_t mark = me->serial + 1;
+  uint32_t mark = me->identity.serial + 1;
   for (;;) {
-    uint32_t woken = me->woken.load(std::memory_order_relaxed);
+    uint32_t woken = me->handle.woken.load(std::memory_order_relaxed);
     if (woken == mark) {
-      me->woken.exchange(0, std::memory_order_acquire);  // what the waker did before is seen
+      me->handle.woken.exchange(0, std::memory_order_acquire);  // what the waker did before is seen
       return 0;
     }
     if (ended_by_cancel(me)) return ECANCELED;
     if (passed(me, deadline)) return ETIMEDOUT;
-    park_if(&me->woken, woken, {what}, deadline);
+    park_if(&me->handle.woken, woken, {what}, deadline);
   }
 }
 
@@ -43,7 +43,7 @@ int yield_until(uint64_t deadline, const char* what) {
   if (deadline == 0) yield();
   int e = wait_for_wakeup(me, deadline, what);
   // Its caller runs on at the first yield, even if there was nothing to wait for.
-  if (__builtin_expect(me->called_by.load(std::memory_order_relaxed) != nullptr, 0)) yield();
+  if (__builtin_expect(me->wait.called_by.load(std::memory_order_relaxed) != nullptr, 0)) yield();
   return e;
 }
 
@@ -51,20 +51,20 @@ int join(fiberthread_t h, void** result, uint64_t deadline) {
   FiberRecord* f = record_of(h);
   if (!is_still(f, h)) return ESRCH;
   FiberRecord* me = self();
-  if (f != me && f->kernel && !is_nptl(f)) return EINVAL;
+  if (f != me && f->run.kernel && !is_nptl(f)) return EINVAL;
   if (int e = join_register(me, f, named(h))) return e;
   // join_wait() looks at interrupts that come from now on.
-  if (!f->done.load(std::memory_order_acquire) && ended_by_cancel(me) && join_withdraw(f)) {
+  if (!f->join.done.load(std::memory_order_acquire) && ended_by_cancel(me) && join_withdraw(f)) {
     wait_over(me);
     return ECANCELED;
   }
-  bool nptl = f->kernel;
+  bool nptl = f->run.kernel;
   void* value;
   bool joined = join_wait(f, &value, deadline, kInterruptEnd | kInterruptLeave);
   wait_over(me);
   if (!joined) return ended_by_cancel(me) ? ECANCELED : ETIMEDOUT;
   if (nptl) {
-    REAL(pthread_join)(reinterpret_cast<pthread_t>(f->tcb), &value);  // it is on its way out
+    REAL(pthread_join)(reinterpret_cast<pthread_t>(f->memory.tcb), &value);  // it is on its way out
     kernel_record_put(f);
   }
   if (result) *result = value;
@@ -85,13 +85,13 @@ FIBERTHREAD_EXPORT int fiberthread_yield_timeout(uint64_t timeout_ns) {
 FIBERTHREAD_EXPORT int fiberthread_wakeup(fiberthread_t fiber) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
-  if (f == tls_current || f->fresh.load(std::memory_order_relaxed) || f->done.load(std::memory_order_relaxed)) return 0;
+  if (f == tls_current || f->handle.fresh.load(std::memory_order_relaxed) || f->join.done.load(std::memory_order_relaxed)) return 0;
   // Of this very fiber: should it end just now, the next one to have its record takes no notice; and a wake-up of that one must not
   // be written over: so the serial is looked at after `seen`.
-  uint32_t mark = static_cast<uint32_t>(f->serial) + 1, seen = f->woken.load(std::memory_order_acquire);
+  uint32_t mark = static_cast<uint32_t>(f->identity.serial) + 1, seen = f->handle.woken.load(std::memory_order_acquire);
   do {
     if (handle_of(f) != fiber) return 0;
-  } while (!f->woken.compare_exchange_weak(seen, mark, std::memory_order_seq_cst, std::memory_order_acquire));
+  } while (!f->handle.woken.compare_exchange_weak(seen, mark, std::memory_order_seq_cst, std::memory_order_acquire));
   if (seen != mark) unpark_in_order(f);
   return 0;
 }
@@ -125,7 +125,7 @@ FIBERTHREAD_EXPORT int fiberthread_set_cancellable(int cancellable) { return !ho
 FIBERTHREAD_EXPORT int fiberthread_set_joinable(fiberthread_t fiber, int joinable) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
-  if (f == main_fiber || (f->kernel && !is_nptl(f))) return EINVAL;
+  if (f == main_fiber || (f->run.kernel && !is_nptl(f))) return EINVAL;
   switch (join_detach(f, !joinable, named(fiber))) {
     case Detached::Gone: return ESRCH;
     case Detached::HasJoiner: return EBUSY;
@@ -133,8 +133,8 @@ FIBERTHREAD_EXPORT int fiberthread_set_joinable(fiberthread_t fiber, int joinabl
     case Detached::Now: return 0;
     case Detached::Ended: break;
   }
-  if (f->kernel) {
-    REAL(pthread_detach)(reinterpret_cast<pthread_t>(f->tcb));
+  if (f->run.kernel) {
+    REAL(pthread_detach)(reinterpret_cast<pthread_t>(f->memory.tcb));
     kernel_record_put(f);
   } else {
     Busy busy;

@@ -126,7 +126,7 @@ JobQueueInside::Errand JobQueueInside::need_scout() {
 bool JobQueueInside::preempted_ones() const {
   int looks = kLooks;
   for (JobFiber* f = busy; f && looks--; f = f->next)
-    if (f->fiber->preempted.load(std::memory_order_relaxed) && f->fiber->state.load(std::memory_order_relaxed) == State::Queued)
+    if (f->fiber->turns.preempted.load(std::memory_order_relaxed) && f->fiber->run.state.load(std::memory_order_relaxed) == State::Queued)
       return true;
   return false;
 }

@@ -32,14 +32,14 @@ bit pending, flag;
 byte entries;                   // in queues
 bit saved = 1, resumed;
 byte on;                        // worker that it runs on, from 1
-byte bound;                     // FiberRecord::bound
+byte bound;                     // FiberRecord::run.bound
 bit join_lock, over;
 
 mtype post[WORKERS + 1];
 bit started[WORKERS + 1];       // the kernel thread exists
 bit left[WORKERS + 1];          // and has ended
 bit tainted[WORKERS + 1];
-bit own[WORKERS + 1];           // Worker::bound is the fiber
+bit own[WORKERS + 1];           // Worker::bond.fiber is the fiber
 bit handed[WORKERS + 1];
 bit wake[WORKERS + 1];
 bit leaves[WORKERS + 1];

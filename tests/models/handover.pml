@@ -38,7 +38,7 @@ mtype = { Enter, Leave, Beat, Slot, Revoked };  // stores
 // Memory.
 bit in_sched[W];
 bit beat[W];              // heartbeat changed since sysmon looked
-byte slot[W] = none;      // Worker::slot
+byte slot[W] = none;      // Worker::run.slot
 mtype revoked[W] = Kept;
 bit idle[W];              // in the idle list
 bit free[SLOTS];

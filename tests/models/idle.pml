@@ -55,7 +55,7 @@ byte next[SLOTS], local_[SLOTS], head[SLOTS], front[SLOTS], global_;
 bit has_front[SLOTS], consumer[SLOTS];
 bit free[SLOTS];
 byte slot[W] = none;
-bit searching_[W];        // Worker::searching
+bit searching_[W];        // Worker::look.searching
 bit idle[W], wake[W];
 byte searching;
 byte asleep;              // sysmon's: 0 awake, 1 deep, 2 short

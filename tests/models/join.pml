@@ -6,7 +6,7 @@
 // too: its record comes back as another thread, which waits for a flag of its own while the late unpark for the join may
 // still come. A third thread does nothing, detaches `f`, or joins it as well.
 //
-// Left out: park_if() is one step (park.pml), as is a section under join_lock where nobody looks without it; an unpark is
+// Left out: park_if() is one step (park.pml), as is a section under join.lock where nobody looks without it; an unpark is
 // two, as its look may be of the record's former life. EDEADLK, for two that join each other. What POSIX leaves undefined: nobody uses the
 // handle after it was joined, or detached and ended.
 //

@@ -57,7 +57,7 @@ bool frame_enter(FiberRecord* me, const Action& a, int sig, const siginfo_t& inf
   size_t size = size_of(state);
   char* other = other_stack(a, sp);
   uintptr_t top = other ? reinterpret_cast<uintptr_t>(other) : sp - kRedZone;
-  uintptr_t low = other ? reinterpret_cast<uintptr_t>(tls_current->alternate.ss_sp) : lowest_frame(me, sp);
+  uintptr_t low = other ? reinterpret_cast<uintptr_t>(tls_current->memory.alternate.ss_sp) : lowest_frame(me, sp);
   uintptr_t copy = (top - size) & ~uintptr_t{63};
   // The handler finds its return address where a call would have put it.
   uintptr_t at = ((copy - sizeof(Frame)) & ~uintptr_t{15}) - 8;
@@ -67,7 +67,7 @@ bool frame_enter(FiberRecord* me, const Action& a, int sig, const siginfo_t& inf
   f->back = reinterpret_cast<void*>(&fiberthread_sigreturn);
   memcpy(&f->context, uc, sizeof f->context);
   f->uc()->uc_mcontext.fpregs = reinterpret_cast<fpregset_t>(copy);
-  if (!me->kernel) f->uc()->uc_stack = show_alternate();
+  if (!me->run.kernel) f->uc()->uc_stack = show_alternate();
   set_words(f->uc()->uc_sigmask, before);
   f->info = info;
   f->busy = busy;
@@ -90,7 +90,7 @@ bool frame_enter(FiberRecord* me, const Action& a, int sig, const siginfo_t& inf
 
 void frame_leaving(FiberRecord* me, Frame* f, uint32_t* busy) {
   *busy = f->busy;
-  if (!f->left && me->kernel) raw_syscall(SYS_sigaltstack, arg(&f->uc()->uc_stack), 0);  // as the kernel's sigreturn does
+  if (!f->left && me->run.kernel) raw_syscall(SYS_sigaltstack, arg(&f->uc()->uc_stack), 0);  // as the kernel's sigreturn does
   else if (!f->left) set_alternate(f->uc()->uc_stack, interrupted_sp(f->uc()));
   f->left = true;  // what iretq takes comes over it
   f->uc()->uc_flags = f->flags;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "sched/observe/watch.h"
+#include "sched/observe/observe.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -14,23 +14,23 @@
 
 namespace fiberthread {
 
-alignas(64) std::atomic<uint32_t> watching{0};
+alignas(64) std::atomic<uint32_t> observing{0};
 
 namespace {
 
-Watched* watched_of(Worker* w) {
-  if (w->watch) return w->watch;
-  long mem = raw_syscall(SYS_mmap, 0, sizeof(Watched), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+ObservedWorker* observed_worker(Worker* w) {
+  if (w->observed.by) return w->observed.by;
+  long mem = raw_syscall(SYS_mmap, 0, sizeof(ObservedWorker), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mem < 0 && mem > -4096) return nullptr;
-  auto* made = new (reinterpret_cast<void*>(mem)) Watched;
-  if (watched(kWatchTrace)) trace_make_buffer(made->trace, static_cast<uint32_t>(w->tid), w->bound);
-  __atomic_store_n(&w->watch, made, __ATOMIC_RELEASE);  // the report reads it
+  auto* made = new (reinterpret_cast<void*>(mem)) ObservedWorker;
+  if (observed(kObserveTrace)) trace_make_buffer(made->trace, static_cast<uint32_t>(w->thread.tid), w->bond.fiber);
+  __atomic_store_n(&w->observed.by, made, __ATOMIC_RELEASE);  // the report reads it
   return made;
 }
 
-void count_reason(Watched& of, const char* what) {
+void count_reason(ObservedWorker& of, const char* what) {
   auto* r = of.reasons;
-  auto* last = r + Watched::kReasons - 1;
+  auto* last = r + ObservedWorker::kReasons - 1;
   while (r != last && r->what && r->what != what) r++;
   if (!r->what) __atomic_store_n(&r->what, r == last ? "other" : what, __ATOMIC_RELEASE);
   __atomic_store_n(&r->count, r->count + 1, __ATOMIC_RELAXED);
@@ -40,7 +40,7 @@ void count_reason(Watched& of, const char* what) {
 template <class Put>
 void with_buffer(Put put) {
   if (Worker* w = this_worker()) {
-    if (Watched* of = watched_of(w); of && of->trace.chunk) put(of->trace);
+    if (ObservedWorker* of = observed_worker(w); of && of->trace.chunk) put(of->trace);
   } else {
     TraceOthers others;
     if (others.buffer.chunk) put(others.buffer);
@@ -63,93 +63,94 @@ uint64_t put_birth(TraceBuffer& b, const FiberRecord* f) {
   }
   if (!trace_room(b, now)) return now;
   FiberRecord* me = tls_current;
-  if (uint32_t maker = me ? me->id : 0; maker != b.maker) {
+  if (uint32_t maker = me ? me->identity.id : 0; maker != b.maker) {
     trace_put(b, me, false, b.last, trace_rest(TraceKind::Makes));
     b.maker = maker;
   }
-  trace_put(b, f, false, now, trace_rest(TraceKind::Born, reinterpret_cast<uintptr_t>(f->start)));
+  trace_put(b, f, false, now, trace_rest(TraceKind::Born, reinterpret_cast<uintptr_t>(f->identity.start)));
   return now;
 }
 
 // f, which w runs, was in the kernel and w without a slot. There is room.
-void came_back(Worker* w, const FiberRecord* f, Watched& of, uint64_t now) {
-  uint64_t taken = w->taken_at.exchange(0, std::memory_order_relaxed), from = ran_since(of, f, now);
+void came_back(Worker* w, const FiberRecord* f, ObservedWorker& of, uint64_t now) {
+  uint64_t taken = w->observed.taken_at.exchange(0, std::memory_order_relaxed), from = ran_since(of, f, now);
   trace_put(of.trace, f, false, now, trace_rest(TraceKind::Blocked), taken > from ? taken : from);
 }
 
 }  // namespace
 
-void watch_leaves(Worker* w, FiberRecord* f, Leave why) {
-  uint32_t bits = watching.load(std::memory_order_relaxed);
-  if (bits & kWatchCpu) account(w, f);
-  if (why == Leave::Park && bits & kWatchPark) debug_line("park", f, "parks for ", f->reason.what, f->reason.object);
-  if (why == Leave::Park && bits & kWatchJoin && f->reason.owner && f->reason.object == f->reason.owner)
-    debug_line("join", f, "waits for the end of ", uint64_t{f->reason.owner->id});
-  if (why == Leave::Done && bits & kWatchJoin) debug_line("join", f, "has ended");
-  if (!(bits & (kWatchStats | kWatchTrace))) return;
-  Watched* of = watched_of(w);
+void observe_leaves(Worker* w, FiberRecord* f, Leave why) {
+  uint32_t bits = observing.load(std::memory_order_relaxed);
+  if (bits & kObserveCpu) account(w, f);
+  if (why == Leave::Park && bits & kObservePark) debug_line("park", f, "parks for ", f->wait.reason.what, f->wait.reason.object);
+  if (why == Leave::Park && bits & kObserveJoin && f->wait.reason.owner && f->wait.reason.object == f->wait.reason.owner)
+    debug_line("join", f, "waits for the end of ", uint64_t{f->wait.reason.owner->identity.id});
+  if (why == Leave::Done && bits & kObserveJoin) debug_line("join", f, "has ended");
+  if (!(bits & (kObserveStats | kObserveTrace))) return;
+  ObservedWorker* of = observed_worker(w);
   if (!of) return;
-  if (bits & kWatchStats && why == Leave::Park) count_reason(*of, f->reason.what);
-  if (!(bits & kWatchTrace) || !of->trace.chunk) return;
+  if (bits & kObserveStats && why == Leave::Park) count_reason(*of, f->wait.reason.what);
+  if (!(bits & kObserveTrace) || !of->trace.chunk) return;
   TraceBuffer& b = of->trace;
   uint64_t now = cycles();
   if (!trace_room(b, now)) return;
-  if (__builtin_expect(w->taken_at.load(std::memory_order_relaxed) != 0, 0)) came_back(w, f, *of, now);
+  if (__builtin_expect(w->observed.taken_at.load(std::memory_order_relaxed) != 0, 0)) came_back(w, f, *of, now);
   if (uint64_t from = ran_since(*of, f, now); from != b.left) trace_put(b, nullptr, false, b.last, trace_rest(TraceKind::Began), from);
   static_assert(static_cast<int>(TraceKind::Park) == static_cast<int>(Leave::Park) &&
                 static_cast<int>(TraceKind::Done) == static_cast<int>(Leave::Done));
   bool parks = why == Leave::Park;
-  uint32_t word = parks ? trace_word(b, f->reason.what) : 0;
+  uint32_t word = parks ? trace_word(b, f->wait.reason.what) : 0;
   trace_put(b, f, true, now,
-            trace_rest(static_cast<TraceKind>(why), parks ? reinterpret_cast<uintptr_t>(f->reason.object) : 0, word, f->traced_wait));
-  f->traced_wait = word;
-  f->traced_at = of->began = b.left = now;
+            trace_rest(static_cast<TraceKind>(why), parks ? reinterpret_cast<uintptr_t>(f->wait.reason.object) : 0, word, f->traced.wait));
+  f->traced.wait = word;
+  f->traced.left_at = of->began = b.left = now;
 }
 
-void watch_begins(Worker* w) {
-  uint32_t bits = watching.load(std::memory_order_relaxed);
-  if (bits & kWatchTrace)
-    if (Watched* of = watched_of(w)) of->began = cycles();
+void observe_begins(Worker* w) {
+  uint32_t bits = observing.load(std::memory_order_relaxed);
+  if (bits & kObserveTrace)
+    if (ObservedWorker* of = observed_worker(w)) of->began = cycles();
 }
 
-void watch_spawned(FiberRecord* f) {
-  if (watched(kWatchStats)) {
+void observe_spawned(FiberRecord* f) {
+  if (observed(kObserveStats)) {
     uint64_t live = live_fibers(), peak = statistics.peak.load(std::memory_order_relaxed);
     while (live > peak && !statistics.peak.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
     }
   }
-  if (!watched(kWatchTrace)) return;
-  f->traced_wait = 0;
-  f->traced_at = 0;
-  with_buffer([&](TraceBuffer& b) { f->traced_at = put_birth(b, f); });
+  if (!observed(kObserveTrace)) return;
+  f->traced.wait = 0;
+  f->traced.left_at = 0;
+  with_buffer([&](TraceBuffer& b) { f->traced.left_at = put_birth(b, f); });
 }
 
-void watch_stolen(FiberRecord* f, uint32_t from_slot) { put_event(f, cycles(), trace_rest(TraceKind::Stolen, from_slot)); }
+void observe_stolen(FiberRecord* f, uint32_t from_slot) { put_event(f, cycles(), trace_rest(TraceKind::Stolen, from_slot)); }
 
-void watch_handed_over(Worker* w) {
-  FiberRecord* f = w->running.load(std::memory_order_relaxed);
-  if (watched(kWatchSysmon)) debug_line("sysmon", f, "sleeps in the kernel: its worker's slot goes to another");
-  if (!watched(kWatchTrace)) return;
+void observe_handed_over(Worker* w) {
+  FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
+  if (observed(kObserveSysmon)) debug_line("sysmon", f, "sleeps in the kernel: its worker's slot goes to another");
+  if (!observed(kObserveTrace)) return;
   uint64_t now = cycles();
-  w->taken_at.store(now, std::memory_order_relaxed);
-  Watched* of = __atomic_load_n(&w->watch, __ATOMIC_ACQUIRE);
+  w->observed.taken_at.store(now, std::memory_order_relaxed);
+  ObservedWorker* of = __atomic_load_n(&w->observed.by, __ATOMIC_ACQUIRE);
   put_event(f, now, trace_rest(TraceKind::HandedOver, of && of->trace.chunk ? of->trace.chunk->track : 0));
 }
 
-void watch_came_back(Worker* w) {
-  FiberRecord* f = w->running.load(std::memory_order_relaxed);
-  Watched* of = watched_of(w);
+void observe_came_back(Worker* w) {
+  FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
+  ObservedWorker* of = observed_worker(w);
   uint64_t now = cycles();
-  if (f && of && of->trace.chunk && w->taken_at.load(std::memory_order_relaxed) && trace_room(of->trace, now)) came_back(w, f, *of, now);
-  else w->taken_at.store(0, std::memory_order_relaxed);
+  if (f && of && of->trace.chunk && w->observed.taken_at.load(std::memory_order_relaxed) && trace_room(of->trace, now))
+    came_back(w, f, *of, now);
+  else w->observed.taken_at.store(0, std::memory_order_relaxed);
 }
 
 namespace {
 void begin_line(Line& line, const char* word, const FiberRecord* f) {
   line << word << ": ";
   if (!f) return;
-  line << (f->kernel ? "thread " : "fiber ") << uint64_t{f->id} << " ";
-  if (*f->name) line.quoted(f->name, sizeof f->name) << " ";
+  line << (f->run.kernel ? "thread " : "fiber ") << uint64_t{f->identity.id} << " ";
+  if (*f->identity.name) line.quoted(f->identity.name, sizeof f->identity.name) << " ";
 }
 }  // namespace
 
@@ -179,7 +180,7 @@ void debug_queues() {
 namespace {
 
 struct Counts {
-  static constexpr uint32_t kMost = 2 * Watched::kReasons;
+  static constexpr uint32_t kMost = 2 * ObservedWorker::kReasons;
   struct {
     const char* what;
     uint64_t count;
@@ -202,13 +203,13 @@ struct Counts {
 void report_statistics(int fd) {
   uint64_t switches = 0, parks = 0, steals = 0, preemptions = 0, polls = statistics.polls.load(std::memory_order_relaxed);
   Counts counts;
-  for (Worker* w = all_workers(); w; w = w->all_next) {
-    switches += w->switches;
-    parks += w->parks;
-    steals += w->steals;
-    polls += w->polls;
-    preemptions += w->preemptions.load(std::memory_order_relaxed);
-    if (Watched* of = __atomic_load_n(&w->watch, __ATOMIC_ACQUIRE))
+  for (Worker* w = all_workers(); w; w = w->thread.all_next) {
+    switches += w->counts.switches;
+    parks += w->counts.parks;
+    steals += w->counts.steals;
+    polls += w->counts.polls;
+    preemptions += w->counts.preemptions.load(std::memory_order_relaxed);
+    if (ObservedWorker* of = __atomic_load_n(&w->observed.by, __ATOMIC_ACQUIRE))
       for (auto& r : of->reasons)
         if (const char* what = __atomic_load_n(&r.what, __ATOMIC_ACQUIRE)) counts.add(what, __atomic_load_n(&r.count, __ATOMIC_RELAXED));
   }

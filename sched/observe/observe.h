@@ -12,36 +12,36 @@
 
 namespace fiberthread {
 
-enum Watch : uint32_t {
-  kWatchCpu = 1,    // accounting.h
-  kWatchStats = 2,  // parks by reason, the peak
-  kWatchTrace = 4,
+enum Observe : uint32_t {
+  kObserveCpu = 1,    // accounting.h
+  kObserveStats = 2,  // parks by reason, the peak
+  kObserveTrace = 4,
   // The words of FIBERTHREAD_DEBUG in their order.
-  kWatchJoin = 8,
-  kWatchWake = 16,
-  kWatchInbox = 32,
-  kWatchPark = 64,
-  kWatchChannel = 128,
-  kWatchSelect = 256,
-  kWatchSysmon = 512,
-  kWatchSignal = 1024,
+  kObserveJoin = 8,
+  kObserveWake = 16,
+  kObserveInbox = 32,
+  kObservePark = 64,
+  kObserveChannel = 128,
+  kObserveSelect = 256,
+  kObserveSysmon = 512,
+  kObserveSignal = 1024,
 };
-alignas(64) extern std::atomic<uint32_t> watching;  // bits are only ever added
-inline bool watched(uint32_t bits) { return __builtin_expect(watching.load(std::memory_order_relaxed) & bits, 0); }
+alignas(64) extern std::atomic<uint32_t> observing;  // bits are only ever added
+inline bool observed(uint32_t bits) { return __builtin_expect(observing.load(std::memory_order_relaxed) & bits, 0); }
 
 // Why a fiber leaves its worker. The first of TraceKind are the same.
 enum class Leave : uint8_t { Park, Yield, Preempt, Done };
 
-// Each under watched(). By worker w, in scheduler code: `f` leaves it; it begins to look for work, or to run a fiber, after a sleep.
-void watch_leaves(Worker* w, FiberRecord* f, Leave why);
-void watch_begins(Worker* w);
+// Each under observed(). By worker w, in scheduler code: `f` leaves it; it begins to look for work, or to run a fiber, after a sleep.
+void observe_leaves(Worker* w, FiberRecord* f, Leave why);
+void observe_begins(Worker* w);
 // By whom it may concern, who may be no worker.
-void watch_spawned(FiberRecord* f);
-[[gnu::cold]] void watch_stolen(FiberRecord* f, uint32_t from_slot);
-[[gnu::cold]] void watch_handed_over(Worker* w);  // w's slot went to another, as it sleeps in the kernel
-[[gnu::cold]] void watch_came_back(Worker* w);
+void observe_spawned(FiberRecord* f);
+[[gnu::cold]] void observe_stolen(FiberRecord* f, uint32_t from_slot);
+[[gnu::cold]] void observe_handed_over(Worker* w);  // w's slot went to another, as it sleeps in the kernel
+[[gnu::cold]] void observe_came_back(Worker* w);
 
-// "fiberthread: join: fiber 4194305 NAME what more" on stderr, under watched(). In any context.
+// "fiberthread: join: fiber 4194305 NAME what more" on stderr, under observed(). In any context.
 [[gnu::cold]] void debug_line(const char* word, const FiberRecord* f, const char* what, const char* more = "",
                               const void* object = nullptr);
 [[gnu::cold]] void debug_line(const char* word, const FiberRecord* f, const char* what, uint64_t number);
