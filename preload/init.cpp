@@ -13,7 +13,7 @@
 #include "sched/arch/context.h"
 #include "sched/own_descriptors.h"
 #include "sched/observe/observe.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/embed.h"
 #include "shim/fork.h"
 #include "shim/signal.h"

@@ -79,6 +79,8 @@ void unpark_in_order(FiberRecord* f);
 [[noreturn]] void sched_exit();
 // How many slots the program asks for; 0: it does not. FIBERTHREAD_WORKERS goes before it.
 void sched_set_concurrency(uint32_t slots);
+uint32_t base_slots();  // how many there are without growth
+uint32_t cpu_count();   // that the process may use: by its affinity mask and its cgroup's quota
 
 // Gives f a kernel thread of its own, for what only the kernel can give; it stays there until it ends. Its next run is on
 // that thread; the caller, if it is f itself, is there on return. 0, EAGAIN (no memory, no threads), ESRCH (f has ended).

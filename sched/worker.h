@@ -208,8 +208,6 @@ void barrier_everywhere();
 void empty_free_slots();      // into the global queue, where who looks for work comes before he steals
 bool want_slots(uint32_t n);  // from now on there shall be n; false without memory
 uint32_t slots_wanted();
-uint32_t base_slots();  // how many there are without growth
-uint32_t cpu_count();   // that the process may use: by its affinity mask and its cgroup's quota
 
 bool take_free_slot(Worker* w);
 void hold_slot(Worker* w, Slot* s);

@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "sched/accounting.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/result.h"

@@ -7,7 +7,7 @@
 
 #include "sched/glibc/cond.h"
 #include "sched/observe/deadlock.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/cancel.h"
 #include "shim/export.h"
 #include "shim/mutex.h"

@@ -17,7 +17,7 @@
 #include "sched/life/fork.h"
 #include "sched/own_descriptors.h"
 #include "sched/syscall.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/export.h"
 #include "shim/fd_wait.h"
 #include "shim/io.h"

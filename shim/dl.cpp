@@ -19,7 +19,7 @@
 #include "sched/glibc/modules.h"
 #include "sched/memory/block.h"
 #include "sched/preempt.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/export.h"
 #include "shim/libgomp.h"
 #include "shim/real.h"

@@ -12,7 +12,7 @@
 
 #include "sched/own_descriptors.h"
 #include "sched/syscall.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/blocking.h"
 #include "shim/export.h"
 #include "shim/fd_wait.h"

@@ -11,7 +11,7 @@
 
 #include "sched/syscall.h"
 #include "sched/wait.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/signal.h"
 
 namespace fiberthread {

@@ -10,7 +10,7 @@
 #include "sched/life/fork.h"
 #include "sched/memory/block.h"
 #include "sched/poller.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/export.h"
 #include "shim/result.h"
 #include "shim/real.h"

@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/blocking.h"
 #include "shim/signal.h"
 #include "shim/syscall_parts.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "sched/syscall.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/blocking.h"
 #include "shim/export.h"
 #include "shim/fd_wait.h"

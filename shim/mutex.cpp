@@ -13,7 +13,7 @@
 #include <new>
 
 #include "sched/observe/deadlock.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/shared_use.h"

@@ -15,7 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/export.h"
 #include "shim/filter.h"
 #include "shim/real.h"

@@ -15,7 +15,7 @@
 
 #include "sched/poller.h"
 #include "sched/syscall.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/cancel.h"
 #include "shim/export.h"
 #include "shim/real.h"

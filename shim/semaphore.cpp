@@ -10,7 +10,7 @@
 #include <semaphore.h>
 
 #include "sched/syscall.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/cancel.h"
 #include "shim/export.h"
 #include "shim/real.h"

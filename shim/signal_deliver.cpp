@@ -9,6 +9,7 @@
 #include "sched/observe/dumper.h"
 #include "sched/observe/report.h"
 #include "sched/observe/observe.h"
+#include "sched/worker.h"
 #include "shim/cancel.h"
 #include "shim/clock.h"
 #include "shim/real.h"

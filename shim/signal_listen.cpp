@@ -16,7 +16,7 @@ namespace fiberthread {
 namespace signals {
 namespace {
 
-constexpr int kKick = kPreemptSignal;  // blocked here
+constexpr int kPoke = kPreemptSignal;  // blocked here
 
 std::atomic<uint64_t> listened{0};
 std::atomic<int> listener{0};    // its tid; -1: being started
@@ -61,7 +61,7 @@ void listen_to(uint64_t set) {
 }
 
 void listen() {
-  uint64_t all = ~(kTrapSignal | bit(kKick + 1)), in_poll = all & ~bit(kKick);
+  uint64_t all = ~(kTrapSignal | bit(kPoke + 1)), in_poll = all & ~bit(kPoke);
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
   for (;;) {
     uint64_t set = listened.load(std::memory_order_seq_cst), pending = 0;
@@ -100,9 +100,9 @@ void listen_for(uint64_t bits) {
     int tid = start_helper(listen);
     listener.store(tid > 0 ? tid : 0, std::memory_order_release);
     // Others have come meanwhile, who did not know whom to kick.
-    if (tid > 0) raw_syscall(SYS_tgkill, process, tid, kKick);
+    if (tid > 0) raw_syscall(SYS_tgkill, process, tid, kPoke);
   } else if (none > 0) {
-    raw_syscall(SYS_tgkill, process, none, kKick);
+    raw_syscall(SYS_tgkill, process, none, kPoke);
   }
 }
 

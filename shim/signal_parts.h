@@ -7,7 +7,7 @@
 #include <ucontext.h>
 
 #include "sched/glibc/signals.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
 

@@ -5,6 +5,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/own_thread.h"
 #include "shim/real.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // How the fiber is woken that a signal was recorded for: parked, in a system call, or by way of sysmon.
+#include "sched/worker.h"
 #include "shim/signal_parts.h"
 
 namespace fiberthread::signals {

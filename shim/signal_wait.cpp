@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <time.h>
 
+#include "sched/worker.h"
 #include "shim/cancel.h"
 #include "shim/export.h"
 #include "shim/real.h"

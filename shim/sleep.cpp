@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "sched/accounting.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/cancel.h"
 #include "shim/clock.h"
 #include "shim/export.h"

@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "sched/poller.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "shim/export.h"
 #include "shim/filter.h"
 #include "shim/futex.h"

@@ -18,8 +18,8 @@
 #include "sched/life/join.h"
 #include "sched/life/fork.h"
 #include "sched/memory/block.h"
-#include "sched/reaper.h"
-#include "sched/worker.h"
+#include "sched/memory/reaper.h"
+#include "sched/scheduler.h"
 #include "shim/blocking.h"
 #include "shim/cancel.h"
 #include "shim/dl.h"
@@ -236,7 +236,7 @@ bool start_scheduler() {
 }
 
 // All of pthread_create but what makes it run. 0, or an errno value.
-inline int make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made) {
+inline int make_fiber(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made) {
   Wanted w;
   if (attr) read_attr(attr, w);
   else w = default_attr();
@@ -275,7 +275,7 @@ inline int make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** mad
 
 bool thread_start_scheduler() { return start_scheduler(); }
 
-int thread_make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made) { return make(attr, stack_size, made); }
+int thread_make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made) { return make_fiber(attr, stack_size, made); }
 
 void thread_begin(FiberRecord* f) {
   f->join.valid.store(true, std::memory_order_release);
@@ -326,7 +326,7 @@ FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* a
   if (!start_scheduler()) return REAL(pthread_create)(thread, attr, start, arg);
   if (__builtin_expect(dl_is_opening(), 0)) libgomp_look();
   FiberRecord* f;
-  if (int e = make(attr, 0, &f)) return e;
+  if (int e = make_fiber(attr, 0, &f)) return e;
   f->identity.start = start;
   f->identity.arg = arg;
   f->join.valid.store(true, std::memory_order_release);

@@ -8,7 +8,7 @@
 
 #include "sched/memory/block.h"
 #include "sched/syscall.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 
 namespace fiberthread {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "shim/time.h"
 
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 
 namespace fiberthread {
 namespace {

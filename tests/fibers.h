@@ -17,7 +17,7 @@
 #include "sched/embedder.h"
 #include "sched/glibc/tcb.h"
 #include "sched/memory/block.h"
-#include "sched/reaper.h"
+#include "sched/memory/reaper.h"
 #define REAL(function) (&::function)  // nothing stands before libc's own
 #else
 #include "shim/real.h"

@@ -8,7 +8,7 @@
 #include "sched/glibc/tcb.h"
 #include "sched/memory/extents.h"
 #include "sched/memory/guard.h"
-#include "sched/reaper.h"
+#include "sched/memory/reaper.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
 

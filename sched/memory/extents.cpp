@@ -6,7 +6,7 @@
 #include "sched/life/fork.h"
 #include "sched/memory/block.h"
 #include "sched/memory/guard.h"
-#include "sched/reaper.h"
+#include "sched/memory/reaper.h"
 #include "sched/syscall.h"
 
 namespace fiberthread {

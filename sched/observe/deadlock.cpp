@@ -21,7 +21,7 @@
 #include "sched/memory/block.h"
 #include "sched/observe/dumper.h"
 #include "sched/preempt.h"
-#include "sched/reaper.h"
+#include "sched/memory/reaper.h"
 #include "sched/observe/report.h"
 #include "sched/observe/observe.h"
 #include "sched/worker.h"

@@ -8,7 +8,7 @@
 #include <new>
 
 #include "sched/cord.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "fiberthread/deadline.h"
 #include "fiberthread/fiber_futex.h"
 #include "fiberthread/fiberthread.h"

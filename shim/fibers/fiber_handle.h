@@ -11,7 +11,7 @@
 #include <errno.h>
 
 #include "fiberthread/fiberthread.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 
 namespace fiberthread {
 

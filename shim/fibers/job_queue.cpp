@@ -7,7 +7,7 @@
 
 #include "sched/chaos.h"
 #include "sched/life/fork.h"
-#include "sched/worker.h"
+#include "sched/scheduler.h"
 #include "fiberthread/deadline.h"
 #include "fiberthread/fiberthread.h"
 #include "sync/parking_lot.h"

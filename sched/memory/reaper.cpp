@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "sched/reaper.h"
+#include "sched/memory/reaper.h"
 
 #include <dlfcn.h>
 #include <malloc.h>
