@@ -9,11 +9,11 @@ namespace fiberthread {
 
 void FairFiberMutex::lock_slow() { sequence_.wait_for(0, kNever, 0, "fair mutex"); }
 
-int FairFiberMutex::lockUntil(uint64_t deadline_ns) {
+int FairFiberMutex::lock_until(uint64_t deadline_ns) {
   return try_lock() ? 0 : sequence_.wait_for(0, plain_deadline(deadline_ns), kInterruptEnd, "fair mutex");
 }
 
-int FairFiberMutex::lockWithTimeout(uint64_t timeout_ns) { return try_lock() ? 0 : lockUntil(deadline_after(timeout_ns)); }
+int FairFiberMutex::lock_for(uint64_t timeout_ns) { return try_lock() ? 0 : lock_until(deadline_after(timeout_ns)); }
 
 void FairFiberMutex::lock(Future* future) {
   if (!try_lock()) {

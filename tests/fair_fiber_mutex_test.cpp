@@ -30,13 +30,13 @@ Test(fair_fiber_mutex, locks) {
   FairFiberMutex m;
   cr_assert(m.try_lock());
   cr_assert(!m.try_lock());
-  cr_assert_eq(m.lockUntil(0), ETIMEDOUT);
+  cr_assert_eq(m.lock_until(0), ETIMEDOUT);
   m.unlock();
   m.unlock();  // of a free one: nothing
   m.lock();
   cr_assert(!m.try_lock());
   m.unlock();
-  cr_assert_eq(m.lockUntil(0), 0);  // tries at least once
+  cr_assert_eq(m.lock_until(0), 0);  // tries at least once
   m.unlock();
   Future f;
   m.lock(&f);
@@ -144,14 +144,14 @@ Test(fair_fiber_mutex, gives_up_in_time_and_when_cancelled) {
     t.any(kind, [&] {
       for (uint64_t ms : {0, 1, 15}) {
         uint64_t deadline = now_ns() + ms * kMs;
-        cr_assert_eq(m.lockUntil(deadline), ETIMEDOUT);
+        cr_assert_eq(m.lock_until(deadline), ETIMEDOUT);
         cr_assert(now_ns() >= deadline);
         deadline = now_ns() + ms * kMs;
-        cr_assert_eq(m.lockWithTimeout(ms * kMs), ETIMEDOUT);
+        cr_assert_eq(m.lock_for(ms * kMs), ETIMEDOUT);
         cr_assert(now_ns() >= deadline);
       }
       who = self();
-      cr_assert_eq(m.lockUntil(kForever), ECANCELED);
+      cr_assert_eq(m.lock_until(kForever), ECANCELED);
       m.lock();  // is not ended by it
       got = true;
       forget_cancel();
@@ -194,7 +194,7 @@ void excludes(uint32_t workers, uint64_t seed) {
             case 0:
               while (!o->m.try_lock()) yield();
               break;
-            case 1: mine = o->m.lockWithTimeout(random(50'000)) == 0; break;
+            case 1: mine = o->m.lock_for(random(50'000)) == 0; break;
             case 2: {
               Future f;
               o->m.lock(&f);

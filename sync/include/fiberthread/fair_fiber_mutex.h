@@ -40,8 +40,8 @@ class FairFiberMutex {
   }
   // As lock(), but gives up: ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC or after `timeout_ns`, ECANCELED if the caller was cancelled.
   // 0: it is the caller's. Those behind it in the queue keep their order.
-  FIBERTHREAD_API int lockUntil(uint64_t deadline_ns);
-  FIBERTHREAD_API int lockWithTimeout(uint64_t timeout_ns);
+  FIBERTHREAD_API int lock_until(uint64_t deadline_ns);
+  FIBERTHREAD_API int lock_for(uint64_t timeout_ns);
   // Takes its ticket and returns: `future` is set to 0 once the mutex is the caller's, which it then must unlock; or to ECANCELED if
   // Future::cancel() came first. One that was set before is reset first. Never parks.
   FIBERTHREAD_API void lock(Future* future);
