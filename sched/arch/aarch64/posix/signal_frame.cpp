@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "sched/arch/aarch64/kernel_frame.h"
+#include "sched/worker.h"
 
 namespace fiberthread::signals {
 
@@ -64,10 +65,10 @@ bool frame_enter(FiberRecord* me, const Action& a, int sig, const siginfo_t& inf
   auto& m = uc->uc_mcontext;
   char* other = other_stack(a, m.sp);
   uintptr_t top = other ? reinterpret_cast<uintptr_t>(other) : m.sp;
-  uintptr_t low = other ? reinterpret_cast<uintptr_t>(tls_current->alternate.ss_sp) : lowest_frame(me, m.sp);
+  uintptr_t low = other ? reinterpret_cast<uintptr_t>(tls_current->memory.alternate.ss_sp) : lowest_frame(me, m.sp);
   Frame* f = call_in_copy(uc, top, low, reinterpret_cast<uint64_t>(a.handler));
   if (!f) return false;
-  if (!me->kernel) f->uc()->uc_stack = show_alternate();
+  if (!me->run.kernel) f->uc()->uc_stack = show_alternate();
   set_words(f->uc()->uc_sigmask, before);
   f->info = info;
   words_of(f) = {busy, false, state_of(me).restarts, false};
@@ -83,14 +84,14 @@ void frame_leaving(FiberRecord* me, Frame* f, uint32_t* busy) {
   Words& w = words_of(f);
   *busy = w.busy;
   if (w.injected) return;
-  if (!w.left && !me->kernel) set_alternate(f->uc()->uc_stack, interrupted_sp(f->uc()));
+  if (!w.left && !me->run.kernel) set_alternate(f->uc()->uc_stack, interrupted_sp(f->uc()));
   w.left = true;
   state_of(me).restarts = w.restarts;
 }
 
 // The kernel takes the rest from here: what is the worker's must be that of the present one.
 void frame_left(FiberRecord* me, Frame* f) {
-  if (!me->kernel) f->uc()->uc_stack = {me->worker->signal_stack, 0, kSignalStack};
+  if (!me->run.kernel) f->uc()->uc_stack = {me->run.worker->signal_stack, 0, kSignalStack};
 }
 
 }  // namespace fiberthread::signals
