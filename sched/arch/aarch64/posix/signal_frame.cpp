@@ -91,7 +91,7 @@ void frame_leaving(FiberRecord* me, Frame* f, uint32_t* busy) {
 
 // The kernel takes the rest from here: what is the worker's must be that of the present one.
 void frame_left(FiberRecord* me, Frame* f) {
-  if (!me->run.kernel) f->uc()->uc_stack = {me->run.worker->signal_stack, 0, kSignalStack};
+  if (!me->run.kernel) f->uc()->uc_stack = {me->run.worker->thread.signal_stack, 0, kSignalStack};
 }
 
 }  // namespace fiberthread::signals
