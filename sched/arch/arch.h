@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Chooses the processor's folder, and includes two headers of it: its few instructions, and the registers of interrupted code.
-// The declarations below say what these have to supply.
+// Chooses the processor's folder, and includes two headers of it: single instructions, and the registers of interrupted code. The
+// declarations below say what the two have to supply.
 #pragma once
 #include <ucontext.h>
 
@@ -22,21 +22,23 @@ void cpu_relax();
 // Ticks of the constant-rate cycle counter. Not nanoseconds; only differences mean something.
 uint64_t cycles();
 
-// Read anew each time: the compiler's own builtin counts as constant, and would be kept across a switch.
+// Returns the thread pointer, and reads it anew each time. The compiler takes its own builtin for constant, and would keep its value across
+// a switch.
 void* thread_pointer();
 
-// The system call as an instruction, of kSystemCallSize bytes. Returns what the kernel returned, so an error is a negative errno value.
+// Makes a system call by the instruction itself, which has kSystemCallSize bytes. Returns what the kernel returned, so an error is a
+// negative errno value.
 long raw_syscall(long nr, long a, long b, long c, long d, long e, long f);
 
-// A question to valgrind, in the instructions that it knows as one and a processor as nothing (valgrind.h); 0 without it: on how
-// many valgrinds does this run?
+// Returns on how many valgrinds this runs, 0 without valgrind. It asks by instructions that valgrind takes for a question, and a processor
+// for no operation (valgrind.h).
 unsigned running_on_valgrind();
 
-// Keeps the control and status of floating point while the program's handler runs as a call. The handler starts with the initial ones (on
+// Keeps the control and status of floating point while the program's handler runs as a call. The handler starts with the initial values (on
 // AArch64 with those of the interrupted code), and its changes end with it.
 class FloatingEnvironment;
 
-// Registers of the code that a signal interrupted. The result is where a system call, or a function, leaves what it returns.
+// Registers of the code that a signal interrupted. The result is the register in which a system call or a function returns its value.
 uintptr_t interrupted_pc(const ucontext_t* uc);
 uintptr_t interrupted_sp(const ucontext_t* uc);
 void set_interrupted_pc(ucontext_t* uc, uintptr_t pc);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How interrupted code is made to call a function. For preempt.cpp, whose inject_call() is what others use.
+// Makes interrupted code call a function. For preempt.cpp only: other files use its inject_call().
 #pragma once
 #include <ucontext.h>
 
@@ -7,19 +7,20 @@
 
 namespace fiberthread {
 
-// Learns what of the processor's state has to be kept. False if there is some that we do not know how to keep.
+// Learns which state of the processor has to be kept. Returns false if we do not know how to keep some of it, or if the way is not there.
 bool inject_init();
 
-// Bytes of stack below the interrupted stack pointer that inject() needs, without what the function takes.
+// Returns how many bytes of stack below the interrupted stack pointer inject() needs, without those that the function uses.
 uintptr_t inject_room(ucontext_t* uc);
 
-// In a signal handler: the interrupted code calls fn() as soon as the handler returns. All registers are as before when fn() returns.
+// Makes the interrupted code call fn() as soon as the signal handler returns. Called in that handler. When fn() returns, all registers are
+// as before.
 void inject(ucontext_t* uc, void (*fn)());
 
-// Is that an instruction of our own way into the function or back?
+// Returns true if `pc` is in our own code that calls the function and comes back from it.
 bool injecting(uintptr_t pc);
 
-// What the kernel returns to from a handler, for its sigaction. Null where the kernel has that itself.
+// The code that a handler returns to, for the kernel's sigaction. Null where the kernel has code of its own for that.
 extern void (*const kernel_restorer)();
 
 }  // namespace fiberthread

@@ -20,10 +20,10 @@ LibcWait libc_wait;
 
 namespace {
 
-// `set`(value, &old) is what changes the setting from `cleared`.
+// Finds the bit that set(value, &old) sets. `cleared` is the setting without it.
 void find_bit(LibcCancelBit& bit, int (*set)(int, int*), int value, int cleared) {
   if (bit.offset.load(std::memory_order_acquire) >= 0) return;
-  // All of it: glibc 2.34 and 2.35 have these two at its very end.
+  // The whole struct pthread is compared: glibc 2.34 and 2.35 have these two bits at its very end.
   unsigned char before[4096];
   const size_t size = tcb_size() < sizeof before ? tcb_size() : sizeof before;
   auto* tcb = static_cast<volatile unsigned char*>(self()->memory.tcb);
@@ -75,7 +75,8 @@ void libc_find_wait(const LibcCancelCalls& libc) {
   int error = errno;
   uint64_t all = ~kTrapSignal, before;
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(&before), 8);
-  // libc must take the caller for one that may be cancelled and is not. Nobody else writes these bits: pthread_cancel() begins here.
+  // libc must take the caller for a thread that may be cancelled and is not. No other thread writes these bits meanwhile, because the first
+  // pthread_cancel() comes here before it writes them, and all others wait for it.
   constexpr uint32_t kEnds = kLibcCanceled | kLibcExiting;
   uint32_t handling = __atomic_fetch_and(tcb_cancelhandling(tcb), ~kEnds, __ATOMIC_SEQ_CST) & kEnds;
   int state, type;
@@ -96,7 +97,8 @@ void libc_find_wait(const LibcCancelCalls& libc) {
   if (a.pc && a.pc == b.pc && !a.asynchronous && !b.asynchronous && glibc::is_system_call(a.pc - kSystemCallSize)) {
     constexpr uintptr_t kMost = 256;
     uintptr_t begin = glibc::called_before(a.back);
-    // Else a request is lost that comes between libc's look and its call.
+    // The range begins at libc's look for a request. A request that comes between the look and the call would be lost otherwise. If the
+    // function's beginning is not found, the range is the call alone.
     if (a.pc - begin < kSystemCallSize || a.pc - begin > kMost) begin = a.pc - kSystemCallSize;
     libc_wait.begin.store(begin, std::memory_order_relaxed);
     libc_wait.end.store(a.pc, std::memory_order_release);

@@ -12,7 +12,7 @@ namespace fiberthread {
 // Bits of the word that tcb_cancelhandling() gives, stable since 2.0.
 constexpr uint32_t kLibcCanceled = 8, kLibcExiting = 16;
 
-// Where a TCB has one bit of a thread's settings. Not set in any thread as long as it is not known where that is.
+// Where a TCB has one bit of a thread's settings. Until that is known, is_set() returns false for every thread.
 struct LibcCancelBit {
   std::atomic<int32_t> offset{-1};
   std::atomic<uint32_t> bits{0};
@@ -25,14 +25,14 @@ struct LibcCancelBit {
 extern LibcCancelBit libc_cancel_asynchronous __attribute__((visibility("hidden")));
 extern LibcCancelBit libc_cancel_disabled __attribute__((visibility("hidden")));
 
-// The function in which libc, from 2.41 on, makes the system calls of its cancellation points: it looks for a request, and makes the call.
-// Nothing that is on the stack changes in it. `end` is where it goes on after the call. 0: there is no such function, or it is not known.
+// The function in which libc, from 2.41 on, makes the system calls of its cancellation points. It looks for a request, and then makes the
+// call. It changes nothing on the stack. `end` is where it goes on after the call, or 0 if no such function is known.
 struct LibcWait {
   std::atomic<uintptr_t> begin{0}, end{0};
 
   bool known() const { return end.load(std::memory_order_relaxed); }
-  // Returns true if the thread that stands there has not made the system call, or is to make it anew. `end` is written last, so with it
-  // `begin` is seen.
+  // Returns true if a thread with that pc has not made the system call yet, or is about to make it anew. `end` is written last, so a thread
+  // that sees it sees `begin` too.
   bool holds(uintptr_t pc) const {
     uintptr_t e = end.load(std::memory_order_acquire), b = begin.load(std::memory_order_relaxed);
     return pc - b < e - b;
@@ -40,25 +40,26 @@ struct LibcWait {
 };
 extern LibcWait libc_wait __attribute__((visibility("hidden")));
 
-// libc's own functions, in front of which the embedder has some of its own.
+// libc's own functions. The embedder stands in front of them with functions of its own.
 struct LibcCancelCalls {
   int (*set_state)(int, int*);
   int (*set_type)(int, int*);
-  // Two different cancellation points: each waits for a second, with that signal mask.
+  // Two different cancellation points. Each waits for a second with that signal mask.
   void (*wait)(const sigset_t*);
   void (*other_wait)(const sigset_t*);
 };
 
-// Finds the two bits: libc changes the caller's, and that shows where they are. Idempotent.
+// Finds the two bits. It has libc change the caller's settings, and looks which bits of the TCB change. Later calls do nothing.
 void libc_find_cancel_bits(const LibcCancelCalls& libc);
-// Finds libc_wait: a signal ends the two waits, and finds both at one and the same place. Once in a process, by any thread. The signal is
-// kPreemptSignal, whose handler calls libc_wait_probed().
+// Finds libc_wait. A signal ends the two waits, and has to find both at the same place. The signal is kPreemptSignal, whose handler calls
+// libc_wait_probed(). Any thread may call it. It looks once in a process.
 void libc_find_wait(const LibcCancelCalls& libc);
-// In that handler. Returns true if the signal was the experiment's.
+// Called in that handler. Returns true if the signal was the experiment's.
 bool libc_wait_probed(const ucontext_t* uc);
 
-// If the thread of that TCB waits there, and libc would act upon the request that stands in its word: the call ends as if by a signal, and
-// libc finds the request. By the thread itself, or in a handler on top of it. Returns true if so.
+// Ends the wait that `uc` has interrupted in the thread of `tcb`, as a signal would. libc then finds the request to cancel. Does nothing
+// unless the thread stands in libc_wait and libc would act upon the request in its word. Called by the thread itself, or in a handler on
+// top of it. Returns true if it has ended the wait.
 bool libc_end_wait(void* tcb, ucontext_t* uc);
 
 }  // namespace fiberthread

@@ -12,7 +12,8 @@ namespace {
 
 constexpr size_t kWords = sizeof(pthread_cond_t) / sizeof(unsigned);
 
-// Returns which word of such an object is the only one that is not zero. It must be the flags. Else kWords.
+// Makes an object with these flags, and returns the index of its only word that is not zero. Returns kWords if there is no such word, or if
+// its value is not `flags`.
 size_t only_word(unsigned flags, int (*init)(pthread_cond_t*, const pthread_condattr_t*)) {
   pthread_condattr_t attr;
   pthread_condattr_init(&attr);

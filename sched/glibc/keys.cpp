@@ -67,7 +67,7 @@ void drop_key_values(unsigned char* copy) {
 
 namespace {
 
-// Returns true if it has called a destructor: that may have set values again.
+// Returns true if it has called a destructor, which may have set values again.
 bool run_round(char* pd) {
   bool called = false;
   for (uint32_t i = 0; i < layout.level1_count; i++) {

@@ -25,7 +25,7 @@ struct Field {
   uint32_t bits, count, offset;
 };
 
-// What the descriptors say that is needed to check them, but not later.
+// Parts of the descriptors that only the checks need.
 struct Read {
   uint32_t stack_user, slotinfo, slotinfo_bits;
   uint32_t specific_bits, level2_bits, level2_size, key_bits, key_offset;
@@ -54,7 +54,7 @@ bool number(const char* name, uint32_t& value) {
   return p;
 }
 
-// True if a field of so many bytes is aligned there and ends within the limit.
+// Returns true if a field of so many bytes is aligned at `offset` and ends within the limit.
 bool fits(size_t offset, size_t bytes, size_t limit) {
   return bytes != 0 && offset % (bytes < sizeof(void*) ? bytes : sizeof(void*)) == 0 && offset + bytes <= limit;
 }

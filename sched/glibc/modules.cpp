@@ -90,7 +90,7 @@ struct Copy {
   }
 };
 
-// Returns a new list in a mapping of its own, or null without memory. *whole: it has all modules.
+// Returns a new list in a mapping of its own, or null without memory. Sets *whole to whether the list has all modules.
 Modules* read_modules(bool* whole) {
   unsigned count = 4;  // more may be loaded before the second look
   size_t bytes = 4096;
@@ -141,8 +141,8 @@ void reset_static_tls(char* tp) {
   }
 }
 
-// `loading` stays as it is: a fork inside a constructor comes to its end in the child too. Those of other threads never end there, which
-// costs the child time, not more.
+// `loading` stays as it is. If a constructor has forked, its dlopen ends in the child too. The dlopens of other threads never end there,
+// which costs the child time only.
 void forget_modules_after_fork() {
   modules_changes.fetch_add(1);
   modules_lock.reset();

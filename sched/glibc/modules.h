@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The static TLS of loaded modules. When a fiber ends, every module's static TLS is set back to how a new thread finds it.
 //
-// To know the modules takes a look at the loader's list. It is taken again only after a dlopen or dlclose.
+// The modules are learnt from the loader's list. A thread reads that list again only after a dlopen or dlclose.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -9,12 +9,13 @@
 
 namespace fiberthread {
 
-// Around dlopen and dlclose. The list of modules with TLS changes somewhere between the two.
+// The embedder calls the first before each dlopen and dlclose, and the second afterwards. The list of modules with TLS changes somewhere
+// between the two.
 void tcb_modules_change();
 void tcb_modules_changed();
 
 // Learns which modules there are, if that is not known. It takes the loader's lock. So only a thread of the program may call it, in one of
-// its own calls that take that lock with NPTL too: a worker that held it while the program forks would leave it locked in the child.
+// its own calls that take that lock with NPTL too. A worker that held the lock while the program forks would leave it locked in the child.
 void tcb_look_at_modules();
 
 // ---- for this room only ----
@@ -30,11 +31,11 @@ extern Module libc_tls __attribute__((visibility("hidden")));
 
 // The number of dlopens and dlcloses that have ended, plus one. After a fork it counts one more.
 extern std::atomic<uint64_t> modules_changes __attribute__((visibility("hidden")));
-// The number of dlopens and dlcloses that are under way. While there are any, each ending thread has to look itself.
+// The number of dlopens and dlcloses that are under way. While there are any, each ending thread reads the loader's list itself.
 extern std::atomic<int> loading __attribute__((visibility("hidden")));
 
-// Finds where module `modid` has its static TLS, by the loader's own table. Returns false if it has none. `check` is for the self-check:
-// it is not yet known then that the table is where libc says.
+// Finds where module `modid` has its static TLS, by the loader's own table. Returns false if it has none. The self-check passes `check`,
+// because it does not know yet that the table is where libc says.
 bool static_offset(size_t modid, ptrdiff_t& offset, bool check = false);
 
 // Gives all modules but libc and this library their initial static TLS, in the thread with that thread pointer.

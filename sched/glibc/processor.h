@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// For this room only: what differs from processor to processor: the look of some instructions, and TLS, of which the ELF ABI has two
-// variants.
+// For this room only: what differs from processor to processor. That is the look of some instructions, and TLS, of which the ELF ABI has
+// two variants.
 //
 //   x86-64    static TLS | struct pthread
 //             The thread pointer points to struct pthread, which has the dtv's address in it.
@@ -40,7 +40,7 @@ inline bool static_tls_offset(ptrdiff_t l_tls_offset, ptrdiff_t& offset) {
 // The return address of an interrupted function that has pushed nothing yet.
 inline uintptr_t return_address(const ucontext_t* uc) { return *reinterpret_cast<uintptr_t*>(uc->uc_mcontext.gregs[REG_RSP]); }
 inline bool is_system_call(uintptr_t at) { return memcmp(reinterpret_cast<void*>(at), "\x0f\x05", kSystemCallSize) == 0; }
-// Returns what the direct call before that address calls. 0: there is none.
+// Returns the address that the direct call before `back` calls, or 0 if there is no such call.
 inline uintptr_t called_before(uintptr_t back) {
   constexpr size_t kSize = 5;
   auto* call = reinterpret_cast<const unsigned char*>(back - kSize);

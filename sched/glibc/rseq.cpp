@@ -42,8 +42,8 @@ bool rseq_area_is_within(char* tp, const char* low, const char* high) {
 
 bool in_rseq_area(char* tp, const char* p) { return rseq_offset && p >= tp + *rseq_offset && p < tp + *rseq_offset + rseq_bytes(); }
 
-// libc writes the same when the kernel refuses an area. It is written also where no thread of the process has its area registered:
-// to threads that libc makes from here a 0 would mean that it is.
+// libc writes the same when the kernel refuses an area. The mark is written even if no thread of the process has its area registered,
+// because a thread that libc makes with this area would take a 0 for a registration.
 void rseq_is_not_registered(char* tp) {
   RseqArea* area = rseq_area(tp);
   if (!area) return;
@@ -59,8 +59,8 @@ bool tcb_adopt_main() {
   RseqArea* area = rseq_area(tp);
   if (!area || __atomic_load_n(&area->cpu_id, __ATOMIC_RELAXED) < 0) return true;
   constexpr long kUnregister = 1, kMost = 1024;
-  // The kernel wants the length that was registered, and nothing tells it. It is 32, or more where libc (2.41) goes by what the kernel
-  // tells of its features. So each length is tried.
+  // The kernel wants the length that libc registered, and libc does not tell it. It is 32, or more where libc (2.41) goes by the size of
+  // the kernel's features. So each length is tried.
   long r = -EINVAL;
   for (long length = 32; r == -EINVAL && length <= kMost; length++)
     r = raw_syscall(SYS_rseq, arg(area), length, kUnregister, kRseqSignature);

@@ -9,8 +9,8 @@
 
 namespace fiberthread {
 
-// Makes the caller's TCB, the initial thread's, fit to move between workers: its area is unregistered. Returns false, and has changed
-// nothing, if the kernel refuses.
+// Makes the caller's TCB, the initial thread's, fit to move between workers: unregisters its area. Returns false, and has changed nothing,
+// if the kernel refuses.
 bool tcb_adopt_main();
 
 // ---- for this room only ----
@@ -20,9 +20,9 @@ namespace glibc {
 void find_rseq();
 // Returns false if the area of the thread with that thread pointer reaches beyond [low, high].
 bool rseq_area_is_within(char* tp, const char* low, const char* high);
-// True if that address is in the area. `tp` is its thread's thread pointer.
+// Returns true if `p` is in the area of the thread with that thread pointer.
 bool in_rseq_area(char* tp, const char* p);
-// Writes into the area that the kernel does not know it.
+// Marks the area as one that the kernel does not know.
 void rseq_is_not_registered(char* tp);
 
 }  // namespace glibc

@@ -44,7 +44,7 @@ void setxid_wrapper(int sig, siginfo_t* info, void* context) {
 }
 
 // libc holds the lock of its lists of stacks while it signals all other threads to change their ids. We ask it to change none, and look
-// which word is 1 only meanwhile. In each thread's cancelhandling libc has set one bit then.
+// which word is 1 only meanwhile. During that time, libc has one more bit set in each thread's cancelhandling.
 const char* find_list_lock() {
   kernel_handler old, wrapped;
   in_handler.seen.store(false);
@@ -86,7 +86,7 @@ struct TlsCheck {
   const char* why = nullptr;
 };
 
-// Compares what the loader says of one module's TLS in the calling thread with the thread's dtv and the loader's table.
+// Compares the loader's answer about one module's TLS in the calling thread with the thread's dtv and the loader's table.
 int check_module(dl_phdr_info* info, size_t, void* data) {
   auto& c = *static_cast<TlsCheck*>(data);
   size_t id = info->dlpi_tls_modid;
@@ -128,7 +128,7 @@ const char* check_tls() {
 
 // ---- the proof ----
 
-// Not inlined: the compiler may know no address here that it has derived from another thread pointer.
+// Not inlined: the compiler must not use an address here that it has derived from another thread pointer.
 __attribute__((noinline)) bool works_on(char* pd, char* room, size_t size) {
   ctype_init();
   errno = 77;
@@ -165,7 +165,8 @@ const char* learn(void (*model_main)()) {
   if (!why) why = check_tls();
   if (!why) why = find_list_lock();
   if (!why && !prove()) why = "the self-check failed";
-  // This comes last, as nothing has been changed so far. An initial thread that gets here later is asked then.
+  // This comes last, because nothing has been changed so far. If another thread starts the scheduler, the initial thread's area is
+  // unregistered when that thread becomes a worker.
   if (!why && tls_current->identity.is_main && !tcb_adopt_main()) why = "the kernel does not let go of the initial thread's rseq area";
   if (why) end_model(thread);
   else release_model();

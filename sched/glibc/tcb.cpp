@@ -47,7 +47,7 @@ void fill_tls(char* pd) {
   rseq_is_not_registered(tp);
 }
 
-// The variable of that thread which `mine` is in the caller.
+// Returns the variable of the thread with that TCB which `mine` is for the caller.
 template <class T>
 T& tls_of(void* tcb, T& mine) {
   return at<T>(thread_pointer_of(tcb), reinterpret_cast<char*>(&mine) - static_cast<char*>(thread_pointer()));
@@ -125,7 +125,7 @@ void tcb_first_steps() {
   ctype_init();
   if (__builtin_expect(pristine_known.load(std::memory_order_relaxed), 1)) return;
   static std::atomic<bool> taken{false};
-  // The first fiber of all is the model of a pristine one, before it runs any code of the program.
+  // The first fiber that comes here gives the picture of a pristine one. It has not run any code of the program yet.
   if (taken.exchange(true, std::memory_order_relaxed)) return;
   if (libc_tls.mem_size == 0 || libc_tls.mem_size > sizeof pristine) return;
   memcpy(pristine, static_cast<char*>(thread_pointer()) + libc_tls.offset, libc_tls.mem_size);
@@ -153,7 +153,7 @@ void tcb_end(FiberRecord& f) {
 }
 
 void tcb_learn(void (*use)()) {
-  // Words have 4 bytes here: the fields are libc's own small ones, and a pointer.
+  // A word has 4 bytes here, because use() changes small fields of libc and a pointer.
   char* pd = static_cast<char*>(self()->memory.tcb);
   constexpr size_t kMostWords = 1024;
   uint32_t before[kMostWords];
@@ -198,7 +198,8 @@ void tcb_prepare_adoption(FiberRecord& f) {
 
 void tcb_adopt(FiberRecord& f) {
   void* own = reinterpret_cast<void*>(pthread_self());
-  // At the end of a thread, libc takes most from where the thread pointer points, but this from the TCB that the thread was made with.
+  // At the end of a thread, libc takes most things from the TCB that the thread pointer leads to. It takes this one from the TCB that the
+  // thread was made with.
   if (layout.random && !at<void*>(own, layout.random)) {
     at<void*>(own, layout.random) = at<void*>(f.memory.tcb, layout.random);
     at<void*>(f.memory.tcb, layout.random) = nullptr;

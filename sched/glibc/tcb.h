@@ -22,26 +22,26 @@ size_t tcb_size();
 // f.context.tp. Calls malloc, so only a fiber or a native thread may call it. Returns false without memory.
 bool tcb_make(FiberRecord& f, char* top);
 
-// Makes them for a worker whose stack that is. Returns the thread pointer. Takes no lock of libc.
+// Makes TCB and TLS below `top` for a worker with that stack. Returns the thread pointer. Takes no lock of libc.
 void* tcb_make_worker(char* top, char* stack_low, char* stack_high, Worker* w);
 
 // ---- the life of a fiber ----
 
-// At birth: writes the bounds of the stack and the fiber's id into the TCB.
+// Writes the bounds of the stack and the fiber's id into the TCB, at the fiber's birth.
 void tcb_begin(FiberRecord& f);
 
-// Does what libc does first in a new thread: on the fiber, before any code of the program.
+// Does what libc does first in a new thread. Called on the fiber, before any code of the program.
 void tcb_first_steps();
 
 // Runs the calling fiber's thread_local destructors.
 void tcb_call_tls_destructors();
 
-// At death, on the fiber itself, after all of the program's destructors: frees dynamic TLS, sets every module's static TLS but libc's back
-// to its image, and resets errno, locale and cancellation. The block can be born again at once.
+// Frees dynamic TLS, sets every module's static TLS but libc's back to its image, and resets errno, locale and cancellation. Called on the
+// fiber itself at its end, after all of the program's destructors. Its block can have a new fiber at once.
 void tcb_end(FiberRecord& f);
 
-// Calls use(), and finds out what it changes in the caller's TCB. Undoes that there, and from then on in each TCB that tcb_end() is called
-// for. Busy.
+// Calls use(), and finds out which words it changes in the caller's TCB. Undoes these changes there, and from then on in each TCB that
+// tcb_end() is called for. Busy.
 void tcb_learn(void (*use)());
 
 // ---- the end of a block ----
@@ -58,20 +58,16 @@ void tcb_release(FiberRecord& f);
 
 // ---- fields of a TCB ----
 
-// Where the caller's unwinding by libc's pthread_exit shall end: a sigsetjmp'ed __pthread_unwind_buf_t, or null.
+// The field that says where unwinding by libc's pthread_exit ends: a sigsetjmp'ed __pthread_unwind_buf_t, or null.
 void** tcb_cleanup_jmp_buf(void* tcb);
-// The cancellation word of libc. Where nothing has been learnt of this libc, a word that stays 0.
+// libc's word of cancellation. If nothing has been learnt about this libc, a word that stays 0.
 uint32_t* tcb_cancelhandling(void* tcb);
 uint32_t* tcb_tid(void* tcb);
-// The record that the thread of a TCB has: null if it is a foreign one that has not needed any.
+// Returns the record of the thread with that TCB. It is null for a foreign thread that has not needed a record.
 FiberRecord* tcb_fiber(void* tcb);
-// The head of the thread's list of robust mutexes, in the kernel's form. Null if it is not known where that is.
+// Returns the head of the thread's list of robust mutexes, in the kernel's form. Null if its place is unknown.
 void* tcb_robust_list(void* tcb);
 void* tcb_thread_pointer(void* tcb);
-
-// ---- fork ----
-
-// In the child of a fork: forgets what only the parent had.
 
 // ---- for this room only ----
 namespace glibc {

@@ -6,7 +6,8 @@
 
 namespace fiberthread {
 
-// Around a fork. libc walks its lists in the child, so nobody may be changing them at the time. The unlocking is for parent and child.
+// Lock and unlock libc's list around a fork. libc walks its lists in the child, so no thread may be changing them at that moment. Parent
+// and child both call tcb_unlock_after_fork().
 void tcb_lock_for_fork();
 void tcb_unlock_after_fork();
 

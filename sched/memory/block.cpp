@@ -27,13 +27,13 @@ namespace {
 constexpr uint32_t kHot = 1024;     // free blocks per class in the order of their last use
 constexpr uint32_t kOfWorker = 32;  // free blocks that a worker keeps to itself
 constexpr uint32_t kIds = 64;       // ids that a worker takes at once
-constexpr uint32_t kMany = 128;     // blocks of a class, from which on the reaper is wanted
+constexpr uint32_t kMany = 128;     // new blocks of a class, after which the reaper is started
 constexpr uint32_t kAhead = 64;     // blocks that an idle worker populates ahead of a burst
 
 std::atomic<uint32_t> next_id{1u << 22};
 
-// Where the TCB of a block ends. Were it at the same place of a page in all blocks, the hot lines of all fibers would share a few
-// sets of each cache: of 256 fibers and more, some would always be out of the second-level cache.
+// Returns where the TCB of a block ends. If all blocks had it at the same place of a page, the hot lines of all fibers would share a few
+// sets of each cache. With 256 fibers and more, some of them would always be out of the second-level cache.
 constexpr uint32_t kColours = 16;
 char* top_of(FiberRecord* f) {
   auto i = static_cast<uint32_t>(f - chunks[f->memory.chunk].fibers);
@@ -54,14 +54,14 @@ size_t stride_of(size_t need, unsigned& cls) {
   return rounded * kGranule;
 }
 
-// The record of an unborn block, which the caller holds.
+// Returns the record of an unborn block, which the caller has taken out of its extent's masks.
 FiberRecord* unborn_fiber(uint32_t id, uint32_t i) {
   FiberRecord* f = fiber_at(id, i);
   Chunk& k = chunk_of(id);
-  // Written before it is read: the other way a fresh page costs two faults, and an interrupt for every other CPU.
+  // The write comes before the first read: a fresh page that is read first costs two faults, and an interrupt for every other CPU.
   f->memory.block_size = k.stride;
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  // With a TCB though unborn: it was just being made when the process was forked.
+  // An unborn block with a TCB was just being made when the process was forked.
   if (!f->memory.block || f->memory.tcb) {
     new (f) FiberRecord;
     f->memory.block_size = k.stride;
@@ -72,7 +72,7 @@ FiberRecord* unborn_fiber(uint32_t id, uint32_t i) {
   return f;
 }
 
-// A block without TCB.
+// Takes a block without TCB. Returns null without memory.
 FiberRecord* take_unborn(SizeClass& c, unsigned cls, size_t stride) {
   uint32_t id, i;
   {
@@ -114,7 +114,7 @@ FiberRecord* take_free(SizeClass& c, Worker* w) {
   if (f) {
     c.hot = f->run.queue_next;
     c.hot_count--;
-    // Some more for the next time.
+    // The worker takes some more for the next time.
     if (w && !w->kept.count) {
       w->kept.of_class = &c;
       w->kept.first = c.hot;
@@ -149,7 +149,7 @@ uint32_t new_id(Worker* w) {
 FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
   size_t reserve = tcb_reserve() + (kColours - 1) * 64;
   size_t own_stack = user_stack ? 0 : stack_size;
-  if (own_stack > (size_t{1} << 46)) return nullptr;  // before the sums below can overflow
+  if (own_stack > (size_t{1} << 46)) return nullptr;  // the sums below must not overflow
   unsigned cls;
   size_t stride = stride_of(own_stack + reserve, cls);
   if (cls >= kMaxClasses) return nullptr;
@@ -159,7 +159,7 @@ FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
   if (!f && !(f = take_unborn(c, cls, stride))) return nullptr;
   char* top = top_of(f);
   if (__builtin_expect(!f->memory.tcb, 0)) {
-    // Mapped anew, as its guard may have been changing at the fork.
+    // A stale block is mapped anew, because its guard may have been changing at the fork.
     bool stale = f->memory.chunk < stale_chunks, empty = !stale || wipe(f->memory.block, f->memory.block_size);
     if (stale) f->memory.guard_size = 0;
     if (!empty || !tcb_make(*f, top)) {
@@ -180,7 +180,7 @@ FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
     f->memory.stack_low = f->memory.block + f->memory.guard_size;
   }
   f->identity.id = new_id(w);
-  // Whoever makes one often makes another: what its birth will touch is fetched meanwhile.
+  // A fiber that makes one often makes another. So the caches fetch meanwhile what the next birth will touch.
   if (w && w->kept.count) {
     FiberRecord* next = w->kept.first;
     __builtin_prefetch(next->memory.stack_high - 64, 1);
@@ -219,11 +219,11 @@ bool block_populate() {
     set_masks(c, id, extent(id).free, extent(id).unborn & ~bits);
     guard_size = __atomic_load_n(&c.guard_size, __ATOMIC_RELAXED);
   }
-  uint64_t refused = 0;  // an old kernel, or no memory
+  uint64_t refused = 0;  // blocks that the kernel does not populate: it is old, or has no memory
   for (uint64_t rest = bits; rest; rest &= rest - 1) {
     FiberRecord* f = unborn_fiber(id, static_cast<uint32_t>(__builtin_ctzll(rest)));
     char* top = top_of(f);
-    // What a fiber's birth and first wait need of its stack lies right below its TLS.
+    // A fiber's birth and its first wait use the stack right below its TLS.
     char* low = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(tcb_low(top) - 1024) & ~(kPage - 1));
     if (raw_syscall(SYS_madvise, arg(low), top - low, MADV_POPULATE_WRITE) != 0) refused |= rest & -rest;
     else set_guard(*f, guard_size);
@@ -249,7 +249,7 @@ void put_free(SizeClass& c, FiberRecord* f) {
   c.free_count++;
 }
 
-// f, if there is one, and what w keeps beyond `left`.
+// Gives back `f`, unless it is null, and all blocks that `w` keeps beyond `left`.
 void put_free_and_kept(SizeClass& c, FiberRecord* f, Worker* w, uint32_t left) {
   uint32_t n, before;
   {
@@ -276,7 +276,7 @@ void block_put(FiberRecord* f) {
     w->kept.first = f;
     return;
   }
-  // Half of its own go too: so there is room for the next ones, and some for those who are made.
+  // Half of the worker's own blocks go too. Then it has room for blocks that come back, and some for fibers that it makes.
   put_free_and_kept(c, f, w && w->kept.of_class == &c ? w : nullptr, kOfWorker / 2);
 }
 

@@ -3,8 +3,8 @@
 //
 //     | TCB | static TLS | stack, grows down … | guard |
 //
-// one of many of the same stride in a chunk that is reserved at once. Its FiberRecord stands in an array beside the
-// chunk, is readable as long as the process lives, and stays with its block, so that a recycled fiber keeps its TCB and TLS.
+// and one of many of the same stride in a chunk. A chunk is reserved at once. The block's FiberRecord stands in an array beside the
+// chunk, and is readable as long as the process lives. It stays with its block, so a recycled fiber keeps its TCB and TLS.
 #pragma once
 #include <cstddef>
 
@@ -12,36 +12,38 @@
 
 namespace fiberthread {
 
-// A fiber with room for `stack_size` bytes, its guard of `guard_size` bytes included as in NPTL. With `user_stack` not
-// null, the fiber runs on those stack_size bytes and only its TCB and TLS are in the block. Null without memory.
-// Native thread or fiber, Busy; may take libc locks, so never in worker context. Does not park.
+// Returns the record of a fiber with a stack of `stack_size` bytes, of which the guard takes `guard_size` bytes as in NPTL. If `user_stack`
+// is not null, the fiber runs on those stack_size bytes, and only its TCB and TLS are in the block. Returns null without memory.
+// Called by a native thread or a fiber, Busy. It may take locks of libc, so it is never called in worker context. Does not park.
 FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack);
 
-// For who has nothing else to do: populates some blocks if many new ones are being taken. A new page costs far more than all else of a
-// fiber's birth. Worker context. False if there is nothing to do.
+// Populates some blocks if many new ones are being taken: a worker that finds no work calls it, because a new page costs far more than all
+// else of a fiber's birth. Worker context. Returns false if there is nothing to do, or if the kernel has refused a page.
 bool block_populate();
 
-// There are so many that somebody has to give free ones back: the reaper must be started.
+// Returns true once so many blocks have been used that the reaper must be started, which gives free ones back.
 inline bool blocks_are_many() {
   extern std::atomic<bool> many_blocks;
   return many_blocks.load(std::memory_order_relaxed);
 }
 
-// Gives back a fiber that is DONE and off its stack. Worker context too.
+// Gives back a fiber that is Done and off its stack. Worker context too.
 void block_put(FiberRecord* f);
-// What `w` keeps to itself becomes everybody's. By itself, Busy or in worker context.
+// Gives the blocks that `w` keeps to itself to all workers. `w` calls it, Busy or in worker context.
 void block_put_kept(struct Worker* w);
 
-// The fiber whose TCB is `handle`, libc's handle of a thread, or null if that is none of ours. It may be one that ended. Signal-safe.
+// Returns the fiber whose TCB is `handle`, libc's handle of a thread, or null if no fiber has that TCB. The fiber may have ended.
+// Async-signal-safe.
 FiberRecord* block_find(const void* handle);
 
-// Calls visit(f) for every record that has a TCB, until it returns false.
+// Calls visit(f, data) for every record that has a TCB, until visit() returns false.
 void block_each(bool (*visit)(FiberRecord*, void*), void* data);
 
-// Maps memory for workers: never fails softly into malloc; null without memory.
+// Maps memory for a worker, whose lowest `guard` bytes nobody can access. Never calls malloc. Returns null without memory.
 char* map_stack(size_t size, size_t guard);
 
-// True once a loaded object wants executable stacks (PT_GNU_STACK); blocks made from then on are.
+// Looks whether a loaded object wants executable stacks (PT_GNU_STACK). If one does, all blocks are executable from then on, those in use
+// too. Takes the loader's lock: not in worker context.
 void stack_look_at_objects();
 
 }  // namespace fiberthread

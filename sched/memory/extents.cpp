@@ -21,7 +21,7 @@ std::atomic<SizeClass*> burst{nullptr};
 uint32_t stale_chunks = 0;
 
 namespace {
-constexpr size_t kPageTable = 2 << 20;  // what one covers
+constexpr size_t kPageTable = 2 << 20;  // bytes that one page table covers
 SpinLock chunk_lock;                    // after SizeClass::lock
 
 List list_of(const Extent& e, uint64_t all) {
@@ -52,7 +52,7 @@ void set_masks(SizeClass& c, uint32_t id, uint64_t free, uint64_t unborn) {
     e.next = kNone;
     (e.prev == kNone ? c.first[after] : extent(e.prev).next) = id;
     c.last[after] = id;
-  } else {  // filled before others, so that those get empty
+  } else {  // partly used extents come first: they are filled up, and others become empty
     e.prev = kNone;
     e.next = c.first[after];
     (e.next == kNone ? c.last[after] : extent(e.next).prev) = id;
@@ -83,7 +83,7 @@ bool add_chunk(SizeClass& c, unsigned cls, size_t stride) {
     raw_syscall(SYS_madvise, arg(fibers), static_cast<long>(records), MADV_NOHUGEPAGE);
     Chunk& k = chunks[n];
     char* base = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(mem) + kGranule - 1) & ~(kGranule - 1));
-    // A block's hot top and the next one's guard share a page table, unless a new one begins between them.
+    // A block's hot top and the next block's guard share a page table, unless a page table begins between them.
     size_t common = stride & -stride;
     if (common > kPageTable) common = kPageTable;
     if (common > kGranule && reinterpret_cast<uintptr_t>(base) % common == 0) base += kGranule;
@@ -121,13 +121,13 @@ bool open_extent(SizeClass& c) {
 
 using namespace memory;
 
-// A fork takes none of our locks: it waits for malloc's afterwards, and whoever has that may have been preempted, while all workers
-// would spin for ours. So in the child any of this may be half changed, and nothing is taken from it but which chunks there are and
-// how far they were ever used. Even of that, what was written last may be there without what was written before it, as a fork copies
-// page by page while other CPUs go on; so all words are set anew that later use relies on.
+// A fork takes none of our locks. It waits for malloc's lock afterwards, and a preempted fiber may hold that, while all workers would spin
+// for ours. So in the child any of this may be half changed. The child relies only on which chunks there are, and how many of their extents
+// were opened. Even there, it may see the last write without the writes before it, because a fork copies page by page while other CPUs go
+// on. So the child sets anew all words that later use relies on.
 FIBERTHREAD_IN_FORK_CHILD(Blocks, [](FiberRecord* survivor) {
-  // All other fibers are gone. Their TCBs left libc's list at the fork, so they are made anew when used again. Until
-  // then their memory stays as it was, as that of dead threads does on NPTL: the child may look at what lies there.
+  // All other fibers are gone. Their TCBs left libc's list at the fork, so each is made anew when its block is used again. Until then their
+  // memory stays as it was, as that of dead threads does on NPTL: the child may look at it.
   reaper_reset_after_fork();
   chunk_lock.reset();
   burst.store(nullptr, std::memory_order_relaxed);
@@ -146,7 +146,7 @@ FIBERTHREAD_IN_FORK_CHILD(Blocks, [](FiberRecord* survivor) {
     c.hot_count = c.free_count = c.low_water = c.idle = c.ahead = 0;
     for (auto& id : c.first) id = kNone;
     for (auto& id : c.last) id = kNone;
-    c.chunk = static_cast<int>(i);  // of several the last
+    c.chunk = static_cast<int>(i);  // the last of several
   }
   for (uint32_t i = 0; i < n; i++) {
     Chunk& k = chunks[i];
@@ -160,7 +160,7 @@ FIBERTHREAD_IN_FORK_CHILD(Blocks, [](FiberRecord* survivor) {
       }
       uint32_t id = i * kMaxExtents + j;
       uint64_t all = all_of(id), unborn = 0;
-      // Records of which nothing is left stay untouched.
+      // Records whose pages were given back stay untouched.
       for (uint32_t b = 0; b < kPerExtent && all >> b & 1; b++) {
         FiberRecord* f = fiber_at(id, b);
         if (f == survivor) continue;

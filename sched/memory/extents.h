@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// How blocks are kept: each chunk of address space has extents, and each extent has 64 blocks. The rest of sched/memory uses this, and so does
-// preload/debug_layout.cpp, which tells debuggers about it.
+// How blocks are kept: each chunk of address space has extents, and each extent has 64 blocks. The rest of sched/memory uses this, and so
+// does preload/debug_layout.cpp, which tells debuggers about it.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -13,23 +13,23 @@ namespace fiberthread {
 
 constexpr uint32_t kPerExtent = 64;
 
-// Blocks side by side, whose memory goes back at once with its page tables. Bit i stands for block i; a block that is in
-// neither word is in use, in SizeClass::hot, in Worker::kept, or with the reaper. Under SizeClass::lock.
+// Blocks side by side, whose memory goes back at once with its page tables. Bit i stands for block i. A block that is in neither `free` nor
+// `unborn` is in use, in SizeClass::hot, in Worker::kept, being populated, or with the reaper. All members change under SizeClass::lock.
 struct Extent {
-  uint64_t free;        // with TCB and memory
-  uint64_t unborn;      // without
-  uint64_t warm;        // of these, those with populated pages and a guard; SizeClass::ahead counts them
-  uint32_t next, prev;  // in the list that list_of() says
-  bool clean;           // nothing is left in its memory: as mapped
+  uint64_t free;        // blocks with TCB and memory
+  uint64_t unborn;      // blocks without TCB
+  uint64_t warm;        // unborn blocks with populated pages and a guard; SizeClass::ahead counts them
+  uint32_t next, prev;  // links of the list that list_of() names
+  bool clean;           // all its memory is as mapped: no page of it is left
 };
 
-// One cache line: the child of a fork takes what its `base` is set of to be whole.
+// One cache line, so that the child of a fork sees all of a chunk whose `base` it sees.
 struct alignas(64) Chunk {
   char* base;  // set last
   size_t stride;
   uint32_t blocks, extent_count;
-  std::atomic<uint32_t> opened;  // extents that had blocks ever
-  uint32_t clean;                // of these, those without any memory
+  std::atomic<uint32_t> opened;  // extents whose blocks have been in a list
+  uint32_t clean;                // opened extents that are clean
   uint16_t cls;
   FiberRecord* fibers;
   Extent* extents;
@@ -40,38 +40,40 @@ extern std::atomic<uint32_t> chunk_count __attribute__((visibility("hidden")));
 
 namespace memory {
 
-constexpr size_t kGranule = 64 * 1024;  // strides are multiples
+constexpr size_t kGranule = 64 * 1024;  // strides are multiples of it
 constexpr size_t kMaxClasses = 512, kMaxChunks = 4096;
 constexpr uint32_t kMaxBlocks = 32768, kMaxExtents = kMaxBlocks / kPerExtent;
-constexpr uint32_t kCool = 4096;  // free blocks per class that keep their memory; the reaper takes those beyond at once
-constexpr uint32_t kKeep = 64;    // those that keep it for ever
+constexpr uint32_t kCool = 4096;  // free blocks per class that keep their memory; the reaper takes any more at once
+constexpr uint32_t kKeep = 64;    // free blocks per class that keep their memory for ever
 constexpr uint32_t kNone = ~0u;
 
-enum List { kWarm, kWhole, kCold, kLists, kNoList };  // some free; free but for unborn ones; only unborn ones
+// The list that an extent is in. kWarm: some blocks are free, others in use. kWhole: some are free, all others unborn. kCold: none is free,
+// some are unborn. kNoList: none is free or unborn.
+enum List { kWarm, kWhole, kCold, kLists, kNoList };
 
 // Blocks of one stride.
 struct SizeClass {
   SpinLock lock;
   FiberRecord* hot = nullptr;
   uint32_t hot_count = 0;
-  uint32_t free_count = 0;  // hot ones too
-  uint32_t low_water = 0;   // of free_count since the reaper's last tick
-  uint32_t idle = 0;        // what the reaper shall still take since then
+  uint32_t free_count = 0;  // free blocks, hot ones included
+  uint32_t low_water = 0;   // least free_count since the reaper's last tick
+  uint32_t idle = 0;        // free blocks that the reaper has still to take since that tick
   uint32_t next_chunk_blocks = 64;
-  uint32_t unborn_taken = 0;  // ever; wraps
-  uint32_t ahead = 0;         // unborn blocks that are populated, or just being
-  size_t guard_size = 0;      // of its latest block
-  int chunk = -1;             // the one that still has extents that were never opened
+  uint32_t unborn_taken = 0;  // unborn blocks that were ever taken; wraps
+  uint32_t ahead = 0;         // unborn blocks that are populated, or are being populated
+  size_t guard_size = 0;      // the guard of the latest block
+  int chunk = -1;             // the chunk that extents are opened in; -1: none
   uint32_t first[kLists] = {kNone, kNone, kNone}, last[kLists] = {kNone, kNone, kNone};
 };
 
 extern SizeClass classes[kMaxClasses] __attribute__((visibility("hidden")));
 // The class whose unborn blocks are in demand.
 extern std::atomic<SizeClass*> burst __attribute__((visibility("hidden")));
-// In a fork child: the number of chunks in which unborn blocks are not empty.
+// In the child of a fork: the number of chunks whose unborn blocks may have pages of the parent's fibers.
 extern uint32_t stale_chunks __attribute__((visibility("hidden")));
 
-// An extent's number says its chunk.
+// An extent's id contains the number of its chunk.
 inline Chunk& chunk_of(uint32_t id) { return chunks[id / kMaxExtents]; }
 inline Extent& extent(uint32_t id) { return chunk_of(id).extents[id % kMaxExtents]; }
 inline bool is_stale(uint32_t id) { return id / kMaxExtents < stale_chunks; }
@@ -89,7 +91,7 @@ inline uint64_t all_of(uint32_t id) {
 
 // Changes which blocks of an extent are free and which are unborn. SizeClass::lock is held.
 void set_masks(SizeClass& c, uint32_t id, uint64_t free, uint64_t unborn);
-// SizeClass::lock is held.
+// Adds a block to the free ones of its extent. SizeClass::lock is held.
 inline void set_free(SizeClass& c, FiberRecord* f) {
   uint64_t bit;
   uint32_t id = extent_of(f, bit);
@@ -97,9 +99,9 @@ inline void set_free(SizeClass& c, FiberRecord* f) {
   set_masks(c, id, e.free | bit, e.unborn);
 }
 
-// Opens one more extent, if the chunk has one. SizeClass::lock is held.
+// Opens one more extent. Returns false if the class's chunk has no other. SizeClass::lock is held.
 bool open_extent(SizeClass& c);
-// Reserves one more chunk for the class. SizeClass::lock is held.
+// Reserves one more chunk for the class. Returns false without memory. SizeClass::lock is held.
 bool add_chunk(SizeClass& c, unsigned cls, size_t stride);
 
 }  // namespace memory

@@ -22,13 +22,13 @@ namespace {
 
 std::atomic<bool> executable{false};
 
-// Emulators say yes to any advice; this one would have made the page fault.
+// Emulators accept any advice to madvise(). So this tries whether a guard makes the page fault.
 bool guards_work() {
   static const bool works = [] {
     void* page = mmap(nullptr, memory::kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return false;
     bool ok = raw_syscall(SYS_madvise, arg(page), memory::kPage, MADV_GUARD_INSTALL) == 0;
-    // The kernel reads the byte for us, and reports the fault.
+    // The kernel reads the page for us, and reports the fault.
     uint64_t mask;
     ok = ok && raw_syscall(SYS_rt_sigprocmask, 0, arg(page), arg(&mask), 8) == -EFAULT;
     raw_syscall(SYS_munmap, arg(page), memory::kPage);
@@ -103,7 +103,7 @@ void stack_look_at_objects() {
   if (!wants) return;
   executable.store(true, std::memory_order_relaxed);
   uint32_t n = chunk_count.load(std::memory_order_acquire);
-  // Guards made by madvise stay; those made by mprotect are lost here, which only an old kernel with such a program sees.
+  // Guards made by madvise stay. Guards made by mprotect are lost here: that happens only on an old kernel, with such a program.
   for (uint32_t i = 0; i < n; i++) mprotect(chunks[i].base, chunks[i].stride * chunks[i].blocks, memory::protection());
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The pages of blocks: their guards, how they are mapped, and how their memory goes back.
+// The pages of blocks: guards, mapping, and how memory goes back to the kernel.
 #pragma once
 #include <cstddef>
 
@@ -9,19 +9,19 @@ namespace fiberthread::memory {
 
 constexpr size_t kPage = 4096;
 
-// Of stacks: executable once an object wants them to be.
+// Returns the protection of stacks. They are executable once a loaded object wants that.
 int protection();
 
 void change_guard(FiberRecord& f, size_t size);
-// The guard of the block is `size` bytes from now on, rounded up to pages, or what it was if the kernel refuses.
+// Makes the guard of the block `size` bytes large, rounded up to pages. It stays as it was if the kernel refuses.
 inline void set_guard(FiberRecord& f, size_t size) {
   size = (size + kPage - 1) & ~(kPage - 1);
   if (size != f.memory.guard_size) change_guard(f, size);
 }
 
-// Gives the memory back. Page tables and guards stay.
+// Gives the pages in [low, high) back to the kernel. Page tables and guards stay.
 void drop(char* low, char* high);
-// Maps memory that is empty, page tables and guards included, in place of what is there.
+// Maps fresh memory in place of what is there: pages, page tables and guards go. Returns false if the kernel refuses.
 bool wipe(char* low, size_t size);
 
 }  // namespace fiberthread::memory

@@ -15,22 +15,23 @@ namespace fiberthread {
 namespace {
 
 constexpr uint64_t kTick = 100'000'000;
-constexpr unsigned kBatch = 16;    // groups of blocks
+constexpr unsigned kBatch = 16;    // groups of blocks that are taken at once
 constexpr unsigned kTrim = 16384;  // TCBs released after which libc is asked to give memory back
 
-std::atomic<uint32_t> work{0};  // futex: grows with each poke that the reaper shall see
+std::atomic<uint32_t> work{0};  // futex: counts the pokes that wake the reaper
 std::atomic<bool> running{false};
-std::atomic<bool> awake{true};  // it looks again within a tick, or there is none
+std::atomic<bool> awake{true};  // the reaper looks again within a tick, or has not been started
 
 using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
 using Join = int (*)(pthread_t, void**);
 
-// Exits as the thread of the block: libc's own end of a thread runs on the block's TCB and TLS.
+// Exits as the thread of the block, so libc's own end of a thread runs on the block's TCB and TLS.
 void* adopt(void* p) {
   tcb_adopt(*static_cast<FiberRecord*>(p));
   return nullptr;
 }
 
+// Takes the TCB away. Returns false, and the block is usable as it was, if libc makes no kernel thread.
 bool release(FiberRecord* f, Create create, Join join) {
   if (!tcb_is_pristine(*f)) {
     tcb_prepare_adoption(*f);
@@ -40,7 +41,7 @@ bool release(FiberRecord* f, Create create, Join join) {
     pthread_t thread;
     bool made = create(&thread, &attr, adopt, f) == 0;
     pthread_attr_destroy(&attr);
-    if (!made) return false;  // no kernel thread to be had: keep the block, it is usable as it is
+    if (!made) return false;
     join(thread, nullptr);
   }
   tcb_release(*f);
@@ -48,7 +49,7 @@ bool release(FiberRecord* f, Create create, Join join) {
 }
 
 void* reap(void*) {
-  tls_busy = 1;  // no program code ever runs here
+  tls_busy = 1;  // no code of the program ever runs here
   auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
   auto join = reinterpret_cast<Join>(dlsym(RTLD_NEXT, "pthread_join"));
   Idle idle[kBatch];
@@ -75,7 +76,7 @@ void* reap(void*) {
       block_empty(idle, n);
       if (kept) break;
     }
-    // The pieces that malloc got back lie between others, and libc returns pages only from the end of its heap.
+    // The pieces that malloc got back lie between others, and free() returns pages from the end of the heap only.
     if (released >= kTrim) {
       malloc_trim(0);
       released = 0;
@@ -85,7 +86,7 @@ void* reap(void*) {
       continue;
     }
     awake.exchange(false, std::memory_order_seq_cst);
-    // Whoever put a block before it could see that we sleep.
+    // A thread that put a block before it could see this store has not poked us, so we look once more.
     if (!block_any_idle()) futex_wait(&work, seen);
     awake.store(true, std::memory_order_relaxed);
   }

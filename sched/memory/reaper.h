@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: MIT
-// Gives back the memory of blocks that nobody needs any more: at once those beyond a bound, and of the others, at each tick,
-// half of those that nobody wanted since the last one.
+// The reaper is a thread that gives back the memory of free blocks. It takes the blocks beyond a bound at once. At each tick it also takes
+// half of the blocks that no fiber has wanted since the last tick.
 //
-// A block's TLS may own what libc gave its threads (a malloc cache, a reference to an arena, resolver state). libc frees
-// that only when a thread exits, by code that it does not export. So a block that was used is adopted: a thread made by
-// libc itself takes the block's thread pointer as its own and exits, and libc cleans what it finds there.
-// A block whose libc TLS is still as at birth needs none of it.
+// A block's TLS may own what libc gave its threads (a malloc cache, a reference to an arena, resolver state). libc frees that only when a
+// thread exits, by code that it does not export. So a block that was used is adopted: a thread made by libc itself takes the block's thread
+// pointer as its own and exits, and libc frees what it finds there. A block whose libc TLS is still as at birth is not adopted.
 #pragma once
 #include "sched/fiber.h"
 
 namespace fiberthread {
 
-// There are free blocks that may go: a look at them within a tick, or at once. Any context.
+// Tells the reaper that there are free blocks to give back. It looks within a tick, or at once. Any context.
 void reaper_poke(bool at_once);
 
-// Starts the reaper's thread. Native thread or fiber, not Busy: takes libc locks.
+// Starts the reaper's thread, unless it runs. Called by a native thread or a fiber, not Busy, because it takes locks of libc.
 void reaper_start_if_needed();
 
 bool reaper_running();

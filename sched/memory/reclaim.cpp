@@ -22,7 +22,8 @@ unsigned block_take_idle(Idle* to, unsigned room, bool tick) {
     SizeClass& c = classes[cls];
     SpinGuard guard(c.lock);
     if (tick) {
-      // Those that nobody has wanted for a whole tick: half of them, in case there are waves; but halves of little take long.
+      // Half of the blocks that no fiber has wanted for a whole tick go, because births may come in waves. A small rest goes at once: to
+      // halve it again and again takes long.
       c.idle = c.low_water < 2 * kKeep ? c.low_water : c.low_water / 2;
       c.low_water = c.free_count;
     }
@@ -79,18 +80,18 @@ void block_keep(Idle& idle, unsigned i) {
 
 namespace {
 
-// Empties extents that we hold as a whole, n of them side by side.
+// Empties n extents side by side, of which the caller holds all blocks. Returns false if the kernel refuses.
 bool wipe_extents(uint32_t id, uint32_t n) {
   Chunk& k = chunk_of(id);
   uint32_t begin = id % kMaxExtents * kPerExtent, end = begin + n * kPerExtent;
   if (end > k.blocks) end = k.blocks;
-  // The records too: as zeros they are as readable as before. First, or the child of a fork between the two would take guards to
-  // be there that are not.
+  // The records go too, and are readable as zeros. They go first: in the child of a fork between the two steps, a record that is left would
+  // claim a guard that is gone.
   drop(reinterpret_cast<char*>(&k.fibers[begin]), reinterpret_cast<char*>(&k.fibers[end]));
   return wipe(k.base + begin * k.stride, (end - begin) * k.stride);
 }
 
-// Holds the rest of an extent if nothing of it is in use.
+// Takes the rest of an extent, of which the caller has `ours`. Returns false, and takes nothing, if another block is free or in use.
 bool hold(SizeClass& c, uint32_t id, uint64_t ours) {
   SpinGuard guard(c.lock);
   Extent& e = extent(id);
@@ -114,7 +115,7 @@ void free_of_memory(SizeClass& c, uint32_t id) {
 
 void empty(SizeClass& c, uint32_t id, uint64_t blocks) {
   Chunk& k = chunk_of(id);
-  // Neighbours in one go, over their guards, which stay.
+  // One call serves neighbouring blocks. It runs over their guards, which stay.
   for (uint64_t bits = blocks; bits;) {
     uint32_t i = static_cast<uint32_t>(__builtin_ctzll(bits)), j = i;
     while (j < kPerExtent && bits >> j & 1) j++;
@@ -125,11 +126,11 @@ void empty(SizeClass& c, uint32_t id, uint64_t blocks) {
   }
   SpinGuard guard(c.lock);
   Extent& e = extent(id);
-  if (e.warm & blocks) no_longer_warm(c, e);  // a whole extent that could not be wiped
+  if (e.warm & blocks) no_longer_warm(c, e);  // the caller holds the whole extent, and could not wipe it
   set_masks(c, id, e.free, e.unborn | blocks);
 }
 
-// Page tables and guards that two extents share go only with both.
+// Wipes a whole chunk once all its extents are clean: page tables that two extents share go only with both.
 void wipe_chunk(SizeClass& c, uint32_t index) {
   Chunk& k = chunks[index];
   uint32_t first = index * kMaxExtents, n;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The reaper's thread gives back the memory of free blocks by these.
+// How the reaper takes free blocks and gives their memory back. Only the reaper's thread calls these functions.
 #pragma once
 #include <cstdint>
 
@@ -7,19 +7,19 @@
 
 namespace fiberthread {
 
-// Up to 64 free blocks that stand side by side, by bits.
+// Free blocks of one extent, taken by the reaper. Bit i stands for block i.
 struct Idle {
   uint32_t extent;
   uint64_t blocks;
 };
-// Takes free blocks beyond what shall stay, at most `room` such groups of them; with `tick`, also of those that nobody wanted
-// since the last one.
+// Takes free blocks beyond the number that keeps its memory, in at most `room` groups. With `tick`, it also takes blocks that no fiber has
+// wanted since the last tick. Returns the number of groups.
 unsigned block_take_idle(Idle* to, unsigned room, bool tick);
 FiberRecord* block_of(const Idle& idle, unsigned i);
-void block_keep(Idle& idle, unsigned i);  // free as before
-// Of the others the TCB is gone; this gives their memory back.
+void block_keep(Idle& idle, unsigned i);  // takes block i out of the group; it is free as before
+// Gives back the memory of all blocks in these groups. Their TCBs are gone.
 void block_empty(const Idle* idle, unsigned count);
-// True if there are more free blocks than what stays for ever.
+// Returns true if some class has more free blocks than the number that keeps its memory for ever.
 bool block_any_idle();
 
 }  // namespace fiberthread

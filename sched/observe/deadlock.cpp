@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Deadlocks: finding out that nobody can ever wake anybody, and saying who waits for whom.
+// Deadlocks: the proof that no fiber can ever run again, and the report of which fiber waits for which.
 //
-// A program may wait on purpose, for what only it knows of. So the check reports nothing unless it can prove that no fiber
-// will run again: every fiber is parked, for something that only a fiber of this process can give; there is no kernel
-// thread but ours, and all of those are idle; no timer runs, and no handler of the program is installed that a signal
-// could call. Each of these may be read at another moment: if no worker has started a fiber between the first look and the
-// last, nothing of it can have changed.
+// A program may wait on purpose, for something that the library does not know. So the check reports nothing unless it can prove that no
+// fiber will run again. All of this must hold:
+// - Every fiber is parked, and waits for something that only a fiber of this process can give.
+// - There is no kernel thread but ours, and all workers are idle.
+// - No timer and no alarm runs, and a signal could call no handler of the program.
+// The check reads these at different moments. If no worker has started a fiber between the first look and the last, none of them can have
+// changed in between.
 //
-// It runs on sysmon: no libc lock, no memory allocation. A deadlock is final, so one report per process is all that there
-// can be; if something ran afterwards all the same, a second one would be as wrong as the first.
+// The check runs on sysmon: no libc lock, no memory allocation. A deadlock is final, so there is one report per process. If a fiber ran
+// afterwards all the same, the first report was wrong, and a second one would be wrong too.
 #include "sched/observe/deadlock.h"
 
 #include <errno.h>
@@ -32,9 +34,9 @@ namespace {
 constexpr uint32_t kMostFibers = 100;  // lines of the report
 constexpr uint32_t kMostCycles = 10;
 constexpr uint32_t kMostInCycle = 20;
-constexpr uint32_t kMostSteps = 1 << 20;  // of the search for cycles, in all
+constexpr uint32_t kMostSteps = 1 << 20;  // steps of the search for cycles, in all
 
-// What only a fiber of this process can end. Whatever is not listed may have other ways to end.
+// Reasons to wait that only a fiber of this process can end. A wait for another reason may end in other ways.
 constexpr const char* kByFibers[] = {"mutex",
                                      "cond",
                                      "semaphore",
@@ -71,7 +73,7 @@ constexpr const char* kByFibers[] = {"mutex",
 
 WaitLook* looks = nullptr;
 DeadlockPart* parts = nullptr;
-int reported_in = 0;  // the process: the child of a fork may report its own
+int reported_in = 0;  // the process that has reported; the child of a fork may report its own deadlock
 
 // ---- the check ----
 
@@ -86,7 +88,7 @@ Workers look_at_workers(uint32_t& count, uint64_t& beats) {
   for (Worker* w = all_workers(); w; w = w->thread.all_next) {
     if (!w->thread.initial && !w->thread.kernel_tid.load(std::memory_order_acquire)) continue;  // it has ended
     if (w->run.running.load(std::memory_order_seq_cst)) return Workers::InUse;
-    // Set under the idle lock, once all that its last fiber left to do is done.
+    // A worker of the pool sets it under the idle lock, after the post-switch action of its last fiber.
     if (!__atomic_load_n(&w->idle.listed, __ATOMIC_ACQUIRE)) all = Workers::OnTheWay;
     count++;
     beats += w->run.heartbeat.load(std::memory_order_seq_cst);
@@ -94,15 +96,16 @@ Workers look_at_workers(uint32_t& count, uint64_t& beats) {
   return all;
 }
 
-// No kernel thread but the workers, sysmon, the reaper and the helper that listens for signals. The directory has a link for each thread, and two of its own.
+// Returns true if there is no kernel thread but the workers, sysmon, the reaper and the helper that listens for signals. The directory has
+// a link for each thread, and two of its own.
 bool no_other_thread(uint32_t workers) {
   struct statx s;
   if (raw_syscall(SYS_statx, AT_FDCWD, arg("/proc/self/task"), 0, STATX_NLINK, arg(&s)) != 0) return false;
   return s.stx_nlink == workers + 1 + reaper_running() + helpers.load(std::memory_order_relaxed) + 2;
 }
 
-// Handlers of faults are called by the code that faults, so they wake nobody; languages' runtimes and crash reporters
-// install them. (And ours for SIGSEGV is always there.)
+// Returns true if the program has a handler that another process could call by a signal. Handlers of faults do not count: only code that
+// runs can fault, so they wake no fiber. Languages' runtimes and crash reporters install them, and ours for SIGSEGV is always there.
 bool handlers_installed() {
   constexpr uint64_t kOthers = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS) | bit(SIGABRT) |
                                bit(kPreemptSignal) | bit(kPreemptSignal + 1) /* libc's */;
@@ -115,13 +118,13 @@ bool handlers_installed() {
   return false;
 }
 
-// Who has set one without a handler means to be ended by it.
+// A program that has set an alarm without a handler wants the alarm to end it.
 bool alarm_set() {
   itimerval alarm{};
   return raw_syscall(SYS_getitimer, ITIMER_REAL, arg(&alarm)) != 0 || alarm.it_value.tv_sec || alarm.it_value.tv_usec;
 }
 
-// visit(f) for every fiber that there may be, until it returns false; then false.
+// Calls visit(f) for every record that may have a fiber, until visit() returns false. Returns false in that case.
 template <class Visit>
 bool each_fiber(Visit visit) {
   if (!main_fiber->memory.block && !visit(main_fiber)) return false;
@@ -140,7 +143,7 @@ bool each_fiber(Visit visit) {
 
 bool is_parked(const FiberRecord* f) { return f->run.state.load(std::memory_order_acquire) == State::Parked; }
 
-// Owners are read from the program's memory, which may hold anything.
+// Returns true if `f` is a fiber's record. Owners are read from the program's memory, which may hold anything.
 bool is_fiber(const FiberRecord* f) {
   if (f == main_fiber) return true;
   return f && readable(&f->memory.tcb) && f->memory.tcb && block_find(f->memory.tcb) == f;
@@ -154,7 +157,7 @@ ParkReason reason_of(const FiberRecord* f) {
     size_t word = strcspn(what, " ");
     for (WaitLook* l = looks; l && r.what == what; l = l->next)
       if (!strncmp(l->what, what, word) && !l->what[word]) l->look(r);
-  } while (r.what != what);  // it waits for something else by now
+  } while (r.what != what);  // a look has replaced the reason by another, which has a look of its own
   if (!is_fiber(r.owner)) r.owner = nullptr;
   return r;
 }
@@ -172,7 +175,7 @@ bool waits_for_fibers(const FiberRecord* f) {
 
 // ---- the report ----
 
-// What a write to stderr may raise is none of the program's business.
+// Keeps signals that a write to stderr may raise from the program: takes them away before it restores the mask.
 class NoSignals {
  public:
   NoSignals() {
@@ -227,9 +230,9 @@ const FiberRecord* waits_for(const FiberRecord* f) {
   return owner && is_parked(owner) ? owner : nullptr;
 }
 
-// The number of fibers in the cycle that f is in, 0 if it is in none.
+// Returns the number of fibers in the cycle that f is in, or 0 if it is in none.
 uint32_t cycle_of(const FiberRecord* f, uint32_t& steps) {
-  const FiberRecord* mark = f;  // moved at growing distances, so that a cycle of others is noticed too
+  const FiberRecord* mark = f;  // moved at growing distances, so that a cycle without f is noticed too
   uint32_t n = 0, move_at = 1;
   for (const FiberRecord* g = waits_for(f); g && steps < kMostSteps; g = waits_for(g)) {
     n++;
@@ -244,7 +247,7 @@ uint32_t cycle_of(const FiberRecord* f, uint32_t& steps) {
   return 0;
 }
 
-// Each cycle is named once, from its member with the lowest id on.
+// Returns true if f has the lowest id of its cycle. Each cycle is reported once, and begins with that member.
 bool is_first_in_cycle(const FiberRecord* f, uint32_t members) {
   for (const FiberRecord* g = f; members--; g = waits_for(g))
     if (g->identity.id < f->identity.id) return false;
@@ -302,7 +305,7 @@ void report(uint32_t workers, uint64_t parked) {
   if (!cycles_found) out.begin() << "no cycle: somebody was not woken, or ended without waking\n";
 }
 
-// Whatever the program does with this signal.
+// Ends the process by SIGABRT, even if the program handles, blocks or ignores that signal.
 void end_process() {
   uintptr_t by_default[8] = {};
   uint64_t set = bit(SIGABRT);

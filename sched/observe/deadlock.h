@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
-// Says so when all fibers wait for each other for ever.
+// Reports when all fibers wait for each other for ever.
 #pragma once
 #include "sched/fiber.h"
 
 namespace fiberthread {
 
-// Sysmon calls it when it has nothing more to look at: no work is queued and no timer runs. Reports a deadlock on stderr,
-// once in a process, and ends the process if it was told to. True: somebody is just on the way to sleep, so ask again.
+// Looks for a deadlock. Reports it on stderr, once in a process, and ends the process if FIBERTHREAD_DEADLOCK says so. Sysmon calls it when
+// no work is queued and no timer runs. Returns true if sysmon must ask again, because a worker is on its way to sleep or has run meanwhile.
 bool deadlock_check();
 
-// How the layers above bring a reason up to date for the report, by the first word of ParkReason::what: who holds the
-// object by now, and the address under which the program knows it. Called on sysmon while no fiber runs; the object may
-// be gone. Registered when the library is loaded.
+// How a layer above brings a ParkReason up to date for the report. `what` is the first word of the ParkReason::what that it is for. look()
+// sets the present owner of the object, and the address under which the program knows it. It is called on sysmon while no fiber runs, and
+// the object may be gone. Registered when the library is loaded.
 struct WaitLook {
   const char* what;
   void (*look)(ParkReason& reason);
@@ -19,7 +19,7 @@ struct WaitLook {
 };
 void deadlock_look_by(WaitLook& look);
 
-// What else the report tells, of objects of a layer above. Called and registered as above.
+// A part of the report about objects of a layer above. Called and registered as WaitLook is.
 class Output;
 struct DeadlockPart {
   void (*tell)(Output& out);

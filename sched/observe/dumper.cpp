@@ -29,19 +29,20 @@ constexpr size_t kMostPath = 1024;
 constexpr rlim_t kMostClosed = 1 << 20;
 
 const char* library = nullptr;   // its path, as the loader keeps it
-std::atomic<bool> taken{false};  // by who started it
+std::atomic<bool> taken{false};  // a thread has started a dumper, or is about to
 std::atomic<int> child{0};
 std::atomic<bool> requested{false};
-bool by_request = false;  // sysmon's
+bool by_request = false;  // the dumper is one that dump_attend() started; sysmon's own
 
-// A dumper has two processes. The first shares our memory, waits for the second, and gives no signal at its end, so the program's own
-// waits do not see it; that would be lost had it become another program. The second does.
+// A dumper has two processes. The first shares our memory, and waits for the second. It gives no signal at its end, so the program's own
+// waits do not see it. If it became another program, the kernel would give SIGCHLD at its end again. So the second becomes the program
+// `fiberthread`.
 constinit struct Start {
   char path[kMostPath];
   char pid[24], fiber[24], most[24];
   const char* argv[12];
   volatile int dumper;
-  std::atomic<uint32_t> go;  // futex: who starts it is ready to be looked at
+  std::atomic<uint32_t> go;  // futex: the starting thread lets the dumper look at this process now
 } start{};
 alignas(16) char stack[16 * 1024];
 
@@ -74,7 +75,7 @@ void close_others() {
 }
 
 [[noreturn]] void become_dumper() {
-  close_others();  // a pipe's other end must not stay open because of us
+  close_others();  // the dumper must not keep the other end of a program's pipe open
   uintptr_t by_default[8] = {};
   for (int sig = 1; sig <= 64; sig++) raw_syscall(SYS_rt_sigaction, sig, arg(by_default), 0, 8);
   uint64_t none = 0;
@@ -85,11 +86,12 @@ void close_others() {
   __builtin_unreachable();
 }
 
-// The first process, on a stack of its own but with the thread pointer of who made it: system calls only, all signals blocked.
+// The first process. It has a stack of its own, but the thread pointer of the thread that made it. So it makes system calls only, with all
+// signals blocked.
 int first(void*) {
   close_others();
   while (!start.go.load(std::memory_order_acquire)) futex_wait(&start.go, 0);
-  // As vfork: on the same stack, while we wait.
+  // As vfork does: the child runs on this stack while this process waits.
   long pid = raw_syscall(SYS_clone, CLONE_VM | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);
   if (pid == 0) become_dumper();
   start.dumper = static_cast<int>(pid);
@@ -134,7 +136,7 @@ bool dumper_start(uint64_t fiber, uint64_t most) {
     return false;
   }
   child.store(pid, std::memory_order_release);
-  raw_syscall(SYS_prctl, PR_SET_PTRACER, pid);  // where only ancestors may look inside
+  raw_syscall(SYS_prctl, PR_SET_PTRACER, pid);  // for systems where only ancestors may look inside a process
   start.go.store(1, std::memory_order_release);
   futex_wake(&start.go, 1);
   return true;
@@ -178,7 +180,7 @@ void dump_request() {
     sysmon_call();
     return;
   }
-  // The only thread: nobody else could do it.
+  // Without a scheduler there is no sysmon, so the caller makes the dump itself.
   requested.store(false, std::memory_order_relaxed);
   if (!library) dumper_find();
   if (!dumper_start(0, 0) || !dumper_wait()) report_fibers(0, 0);
@@ -191,7 +193,7 @@ bool dump_attend() {
     by_request = false;
     if (d == Dumper::Failed) report_fibers(0, 0);
   }
-  // If one is under way for a report, that comes first.
+  // If a dumper is running for a report, dumper_start() fails, and this request gets lines without stacks.
   if (!requested.load(std::memory_order_relaxed)) return false;
   requested.exchange(false, std::memory_order_acq_rel);
   by_request = dumper_start(0, 0);

@@ -1,33 +1,35 @@
 // SPDX-License-Identifier: MIT
-// Stacks for our own reports: `fiberthread dump` is run on this process by itself. What names stacks needs malloc and the loader, and
-// their locks may be held for ever by those who are to be reported; a process of its own needs nothing of ours.
+// Stacks for our own reports: the process runs `fiberthread dump` on itself. Code that names stacks needs malloc and the loader, and the
+// fibers to be reported may hold their locks for ever. A process of its own needs no lock of ours.
 #pragma once
 #include <atomic>
 #include <cstdint>
 
 namespace fiberthread {
 
-// Where the library was loaded from, kept at the scheduler's start; the launcher stands beside it, or in bin/.
+// Notes where the library was loaded from, at the scheduler's start. The launcher is beside it, or in bin/.
 void dumper_find();
 
-// Starts it: all fibers or, if `fiber` is not 0, that one; at most `most` (0: all). Its lines go to stderr. False: it cannot be
-// had, or one is running. Any thread, in handlers too: no libc lock, no memory allocation.
+// Starts a dumper, whose lines go to stderr. It reports the fiber with the id `fiber`, or all if that is 0, but no more than `most` fibers
+// (0: no limit). Returns false if it cannot be started, or one is running. Any thread, handlers included: no libc lock, no memory
+// allocation.
 bool dumper_start(uint64_t fiber, uint64_t most);
 enum class Dumper { None, Runs, Said, Failed };
-// How it is. After Said or Failed it is no more.
+// Returns the state of the dumper: Said if it has ended and reported all. After Said or Failed there is no dumper any more.
 Dumper dumper_look();
-// Until it has ended, or for as long as one may wait. True: it has said all.
+// Waits in the kernel until the dumper has ended. Kills one that takes more than 30 seconds. Returns true if it has reported all.
 bool dumper_wait();
 void dumper_reset();  // in the child of a fork
 
-// FIBERTHREAD_DUMP_SIGNAL has come: sysmon starts it soon. From any handler.
+// Asks for a dump, because FIBERTHREAD_DUMP_SIGNAL has come: sysmon starts one soon. Before the scheduler's start, the caller does it.
+// Called in any handler.
 void dump_request();
-// Sysmon: true as long as there is something to look after.
+// Starts a dump that was asked for, and looks after it. Called by sysmon. Returns true while one runs.
 bool dump_attend();
-// Of the kernel's handler for that signal, nothing but dump_request() comes.
+// True while the program has no handler for that signal, so that the signal does nothing but ask for a dump.
 extern std::atomic<bool> dump_signal_is_ours;
 
-// For reports without it: one line for each fiber.
+// Writes one line for each fiber, for reports without a dumper. The arguments are those of dumper_start().
 void report_fibers(uint64_t only, uint64_t most);
 
 }  // namespace fiberthread

@@ -36,7 +36,7 @@ void count_reason(ObservedWorker& of, const char* what) {
   __atomic_store_n(&r->count, r->count + 1, __ATOMIC_RELAXED);
 }
 
-// put(buffer) with the caller's; or, if it is no worker, that of all others.
+// Calls put() with the caller's buffer, or with the shared buffer if the caller is no worker.
 template <class Put>
 void with_buffer(Put put) {
   if (Worker* w = this_worker()) {
@@ -52,8 +52,8 @@ void put_event(const FiberRecord* f, uint64_t at, uint64_t rest) {
   });
 }
 
-// A look at the clock is most of what a birth costs here. So of many only some have a time of their own: each eighth, and the first
-// after a tick of sysmon's. The others have that of what the worker did last.
+// Records a birth, and returns its time. A look at the clock is most of the cost. So only each eighth birth has a time of its own, and the
+// first after a tick of sysmon. The others have the time of the buffer's last record.
 uint64_t put_birth(TraceBuffer& b, const FiberRecord* f) {
   uint64_t recent = recent_ns.load(std::memory_order_relaxed), now = b.last;
   if (recent != b.births_recent || ++b.births == 8) {
@@ -71,7 +71,7 @@ uint64_t put_birth(TraceBuffer& b, const FiberRecord* f) {
   return now;
 }
 
-// f, which w runs, was in the kernel and w without a slot. There is room.
+// Records that f, which w runs, was in the kernel while w had no slot. The buffer has room.
 void came_back(Worker* w, const FiberRecord* f, ObservedWorker& of, uint64_t now) {
   uint64_t taken = w->observed.taken_at.exchange(0, std::memory_order_relaxed), from = ran_since(of, f, now);
   trace_put(of.trace, f, false, now, trace_rest(TraceKind::Blocked), taken > from ? taken : from);
@@ -187,7 +187,7 @@ struct Counts {
   } reasons[kMost] = {};
   uint32_t n = 0;
 
-  // The same words may be at several addresses.
+  // The same words may be at several addresses, so the text is compared.
   void add(const char* what, uint64_t count) {
     uint32_t i = 0;
     while (i < n && strcmp(reasons[i].what, what)) i++;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// What somebody wants to see: statistics by reason, a trace, lines about single events, CPU times of fibers.
+// Observing: statistics by reason, a trace, lines about single events, CPU times of fibers.
 //
-// All of it hangs on one word. Where nobody looks, an event costs the test of a word that nobody writes, and at the hottest places
-// one such test stands for all; where somebody does, the calls below do the rest. The counts that are always kept (worker.h) are
-// plain additions to what the worker has in its cache anyway.
+// One word, `observing`, says what is observed. If nothing is, an event costs a test of that word, and at the hottest places one test
+// stands for all. If something is, the calls below do the rest. The counts that are always kept (worker.h) are plain additions to memory
+// that the worker has in its cache anyway.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -26,33 +26,35 @@ enum Observe : uint32_t {
   kObserveSysmon = 512,
   kObserveSignal = 1024,
 };
-alignas(64) extern std::atomic<uint32_t> observing;  // bits are only ever added
+// Bits are only added. As an exception, trace_start() clears kObserveTrace if it cannot write, before any worker runs.
+alignas(64) extern std::atomic<uint32_t> observing;
 inline bool observed(uint32_t bits) { return __builtin_expect(observing.load(std::memory_order_relaxed) & bits, 0); }
 
-// Why a fiber leaves its worker. The first of TraceKind are the same.
+// Why a fiber leaves its worker. The first values of TraceKind are the same.
 enum class Leave : uint8_t { Park, Yield, Preempt, Done };
 
-// Each under observed(). By worker w, in scheduler code: `f` leaves it; it begins to look for work, or to run a fiber, after a sleep.
+// All of these are called only if observed() says so. Worker w calls the first two, in scheduler code: when `f` leaves it, and before it
+// runs a fiber from worker context.
 void observe_leaves(Worker* w, FiberRecord* f, Leave why);
 void observe_begins(Worker* w);
-// By whom it may concern, who may be no worker.
+// Called by the thread that makes `f` runnable first. It need not be a worker.
 void observe_spawned(FiberRecord* f);
 [[gnu::cold]] void observe_stolen(FiberRecord* f, uint32_t from_slot);
-[[gnu::cold]] void observe_handed_over(Worker* w);  // w's slot went to another, as it sleeps in the kernel
-[[gnu::cold]] void observe_came_back(Worker* w);
+[[gnu::cold]] void observe_handed_over(Worker* w);  // w's slot goes to another worker, because w sleeps in the kernel
+[[gnu::cold]] void observe_came_back(Worker* w);    // w runs again
 
-// "fiberthread: join: fiber 4194305 NAME what more" on stderr, under observed(). In any context.
+// Writes "fiberthread: join: fiber 4194305 NAME what more object" on stderr. Called only if observed() says so, in any context.
 [[gnu::cold]] void debug_line(const char* word, const FiberRecord* f, const char* what, const char* more = "",
                               const void* object = nullptr);
 [[gnu::cold]] void debug_line(const char* word, const FiberRecord* f, const char* what, uint64_t number);
-// The queues, for FIBERTHREAD_DEBUG=inbox at a deadlock.
+// Writes a line for each slot's queues, for FIBERTHREAD_DEBUG=inbox at a deadlock.
 void debug_queues();
 
 void report_statistics(int fd);
 
-// The trace (trace.cpp). `name` as FIBERTHREAD_TRACE has it.
+// The trace (trace.cpp). `name` is the value of FIBERTHREAD_TRACE.
 void trace_to(const char* name);
-void trace_start();  // with the scheduler
-void trace_end();    // writes what there is, and ends it
+void trace_start();  // called at the scheduler's start
+void trace_end();    // ends the trace, and makes its file of the records
 
 }  // namespace fiberthread

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Probes in the form of SystemTap's USDT, which perf, bpftrace, SystemTap and gdb know: a no-op instruction, and a note in the file
-// that says where it is and where its arguments are. Written out here, as a dozen lines are less than a header that is missing on
-// most machines. `readelf -n libfiberthread.so` lists them; fiberthread(7) says what their arguments are.
+// Probes in the form of SystemTap's USDT, which perf, bpftrace, SystemTap and gdb know. A probe is a no-op instruction, and a note in the
+// file that says where the instruction is and where its arguments are. The form is written out here, because SystemTap's header is missing
+// on most machines. `readelf -n libfiberthread.so` lists the probes, and fiberthread(7) explains their arguments.
 #pragma once
 #include <cstdint>
 
-// The note: sizes, "stapsdt", the address of the no-op, of .stapsdt.base (so that a file that was prelinked is understood) and of a
-// semaphore (none), then provider, name, and each argument as size@operand. All arguments are words.
+// The note has sizes, "stapsdt", and the addresses of the no-op, of .stapsdt.base (for files that were prelinked) and of a semaphore
+// (none). Then come the provider, the name, and each argument as size@operand. All arguments are words.
 #define FIBERTHREAD_PROBE_(name, arguments, ...) \
   asm inline volatile( \
       "990: nop\n" \
@@ -31,7 +31,7 @@
       ".size _.stapsdt.base, 1\n" \
       ".popsection\n" \
       ".endif\n" ::__VA_ARGS__)
-// The value where it is, in a register, in memory or a constant: nothing is computed or loaded for a probe that would not be there without it.
+// An argument stays where it is: in a register, in memory, or as a constant. So a probe computes and loads nothing.
 #define FIBERTHREAD_WORD_(x) "nor"((uint64_t)(x))
 #define FIBERTHREAD_PROBE1(name, a) FIBERTHREAD_PROBE_(name, "8@%0", FIBERTHREAD_WORD_(a))
 #define FIBERTHREAD_PROBE2(name, a, b) FIBERTHREAD_PROBE_(name, "8@%0 8@%1", FIBERTHREAD_WORD_(a), FIBERTHREAD_WORD_(b))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The lines that tell of a fiber, and where they go: one form for the deadlock report, the report of a stack overflow, and
-// `fiberthread dump`, in the process or from outside. No libc lock, no memory allocation.
+// The lines that describe a fiber, and where they go. The deadlock report, the report of a stack overflow, and `fiberthread dump` have one
+// form, in the process and outside. No libc lock, no memory allocation.
 #pragma once
 #include <errno.h>
 #include <poll.h>
@@ -12,10 +12,10 @@
 
 namespace fiberthread {
 
-// Text that is written whenever its memory is full.
+// Text that is written to a descriptor whenever its memory is full, and at its end.
 class Output : Text {
  public:
-  // `prefix` begins each line that begin() begins. `patience_ms`: so long it waits for who reads; negative: for ever.
+  // begin() puts `prefix` before a line. If the reader takes nothing for `patience_ms` milliseconds, the rest is lost. Negative: no limit.
   explicit Output(int fd = 2, const char* prefix = "fiberthread: ", int patience_ms = 100)
       : Text(text_, sizeof text_), prefix_(prefix), fd_(fd), patience_ms_(patience_ms) {}
   ~Output() { flush(); }
@@ -58,12 +58,12 @@ class Output : Text {
   const char* prefix_;
   int fd_, patience_ms_;
   bool broken_ = false;
-  char text_[2048];  // less than PIPE_BUF: a pipe that is ready for it takes it at once
+  char text_[2048];  // less than PIPE_BUF, so a pipe that is ready takes all of it at once
 };
 
 struct Who {
   uint64_t id = 0;
-  const char* name = "";  // of 16 bytes, zero-terminated if shorter
+  const char* name = "";  // up to 16 bytes, zero-terminated if shorter
   bool is_main = false;
 };
 
@@ -71,7 +71,7 @@ struct WaitView {
   const char* what = "";
   const void* object = nullptr;
   enum { NoOwner, Itself, Other, Ended } owned = NoOwner;
-  bool for_its_end = false;  // the object is the owner
+  bool for_its_end = false;  // the object waited for is the owner itself
   Who owner;
 };
 
@@ -80,11 +80,11 @@ struct FiberView {
   const void* start = nullptr;
   State state = State::Created;
   bool bound = false;
-  uint64_t tid = 0;  // of the kernel thread that runs it, if known
+  uint64_t tid = 0;  // the kernel thread that runs it, if known
   bool preempted = false;
-  WaitView wait;  // of a parked one
+  WaitView wait;  // if it is parked
   uint64_t waited_ns = 0;
-  bool at_least = false;  // it may have been longer
+  bool at_least = false;  // it may have waited longer
   const char* file = "";
   uint64_t line = 0;
 };
@@ -99,7 +99,7 @@ inline void put_name(Output& out, const Who& who) {
 }
 
 inline void put_wait(Output& out, const WaitView& w) {
-  if (w.for_its_end) {  // of a fiber, there is only the end to wait for
+  if (w.for_its_end) {  // a wait for a fiber is a wait for its end
     out << " waits for the end of ";
   } else {
     out << " waits for " << w.what;

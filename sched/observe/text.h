@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Lines of text made without libc, for messages, statistics and traces: they are written where no libc lock may be taken.
+// Lines of text made without libc, for messages, statistics and traces. They are written where no libc lock may be taken.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace fiberthread {
 
-// Fills memory of the caller's; what does not fit is left out.
+// Text in memory of the caller. Text that does not fit is left out.
 class Text {
  public:
   Text(char* memory, size_t size) : begin_(memory), at_(memory), end_(memory + size) {}
@@ -16,7 +16,7 @@ class Text {
     if (at_ != end_) *at_++ = c;
     return *this;
   }
-  // Traces are long: of a literal, all is known when this is compiled.
+  // Inlined, so that the compiler knows the length of a literal: traces are long.
   [[gnu::always_inline]] Text& operator<<(const char* s) { return put(s, __builtin_strlen(s)); }
   [[gnu::always_inline]] Text& put(const char* s, size_t n) {
     if (__builtin_expect(n > room(), 0)) {
@@ -39,7 +39,7 @@ class Text {
     else digits[--i] = static_cast<char>('0' + n);
     return put(digits + i, sizeof digits - i);
   }
-  // The same, of N bytes of which `n` count; all are copied where there is room.
+  // Puts the first `n` bytes of `s`. It copies all N if there is room, because a copy of constant size is fast.
   template <size_t N>
   Text& put_padded(const char (&s)[N], size_t n) {
     if (__builtin_expect(N > room(), 0)) return put(s, n);
@@ -57,13 +57,13 @@ class Text {
     digits[--i] = '0';
     return put(digits + i, sizeof digits - i);
   }
-  // n / 1000 with its three decimals: ns as µs.
+  // Puts n / 1000 with three decimals: ns as µs.
   Text& thousandths(uint64_t n) {
     char rest[4] = {'.', static_cast<char>('0' + n / 100 % 10)};
     two(rest + 2, n % 100);
     return (*this << n / 1000).put(rest, sizeof rest);
   }
-  // What may stand between the quotes of a JSON string; at most `n` bytes, up to the first zero.
+  // Puts `s` up to the first zero, at most `n` bytes. Bytes that may not stand in a JSON string become "?".
   Text& quoted(const char* s, size_t n) {
     for (; n-- && *s; s++) put(*s >= ' ' && *s < 127 && *s != '"' && *s != '\\' ? *s : '?');
     return *this;
@@ -86,7 +86,7 @@ class Text {
   char* end_;
 };
 
-// One line for stderr, written when it ends.
+// One line for `fd`, written by the destructor.
 class Line : public Text {
  public:
   explicit Line(int fd = 2) : Text(memory_, sizeof memory_ - 1), fd_(fd) { *this << "fiberthread: "; }

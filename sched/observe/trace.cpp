@@ -21,9 +21,9 @@ namespace fiberthread {
 
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{96} << 20;  // of records: what viewers take as text
+constexpr uint64_t kMostBytes = uint64_t{96} << 20;  // of records; viewers do not take the text of more
 
-char path[4096], raw_path[2 * sizeof path + 64];  // as given; and of FILE.raw from the root, or empty
+char path[4096], raw_path[2 * sizeof path + 64];  // FILE as given; the path of FILE.raw from the root, or empty
 bool of_child = false;
 std::atomic<int> file{-1}, raw{-1};
 enum Over : uint32_t { kOn, kEnded, kGaveUp };
@@ -35,10 +35,10 @@ SpinLock words_lock;
 TraceBuffer others;
 SpinLock others_lock;
 
-// Else SIGXFSZ would end the program.
+// A write beyond the limit would end the program by SIGXFSZ.
 using trace_text::within_file_limit;
 
-// Unless that name is another file's by now.
+// Removes FILE.raw, unless another file has that name by now.
 void remove_raw() {
   struct stat mine, there;
   if (*raw_path && raw_syscall(SYS_fstat, raw, arg(&mine)) == 0 &&
@@ -51,7 +51,7 @@ long open_it(const char* name, int flags) { return raw_syscall(SYS_openat, AT_FD
 
 void measure_scale() {
   uint64_t c = cycles() - head->zero_cycles, ns = now_ns() - head->zero_ns;
-  // Of less than a tenth of a second it would be less exact than what is known.
+  // A measurement of less than a tenth of a second would be less exact than the known scale.
   if (ns > 100'000'000) head->scale.store(static_cast<uint64_t>((static_cast<unsigned __int128>(ns) << 32) / c), std::memory_order_relaxed);
 }
 
@@ -62,10 +62,10 @@ void give_up(const char* why, long error) {
   if (error) line << " (error " << static_cast<uint64_t>(-error) << ")";
 }
 
-// A piece of the file, in memory; null: there is none.
+// Makes and maps a chunk of FILE.raw. Returns null if the disk or the file's limit has no room.
 void* map_chunk(uint64_t at) {
   if (!within_file_limit(at + kTraceChunk)) return nullptr;
-  // Memory mapped from a hole cannot be written to when the disk is full.
+  // The chunk is allocated, because a write to mapped memory of a hole fails when the disk is full.
   long r;
   do r = raw_syscall(SYS_fallocate, raw, 0, static_cast<long>(at), kTraceChunk);
   while (r == -EINTR);
@@ -99,7 +99,7 @@ bool make_buffer(TraceBuffer& b, uint32_t track, uint32_t tid, bool bound) {
   return true;
 }
 
-// By who may use it.
+// Copies a full chunk to the end of the file. Called by the chunk's writer.
 void copy_chunk(TraceChunk* c) {
   uint64_t at = raw_size.fetch_add(kTraceChunk, std::memory_order_relaxed);
   if (at > kMostBytes) return give_up("it has become too large", 0);
@@ -112,7 +112,8 @@ void copy_chunk(TraceChunk* c) {
   if (r != kTraceChunk) give_up("it cannot be written", r < 0 ? r : -ENOSPC);
 }
 
-// Whose trace is in FILE.raw? Zero: nobody's, it is empty; -1: it is something else, which is not ours to cut.
+// Returns the pid of the process whose trace is in FILE.raw, 0 if the file is empty, or -1 if it is no trace. A file that is no trace must
+// not be cut.
 int64_t trace_of(int fd) {
   struct stat s;
   TraceHead h;
@@ -121,8 +122,8 @@ int64_t trace_of(int fd) {
   return raw_syscall(SYS_pread64, fd, arg(&h), sizeof h, 0) == sizeof h && h.magic == TraceHead::kMagic ? int64_t{h.pid} : -1;
 }
 
-// FILE, or FILE.PID for the child of a fork, and while another process writes FILE. And FILE.raw; where that cannot be, as FILE is no
-// file or its directory is closed, memory that has no name.
+// Opens FILE, or FILE.PID for the child of a fork and while another process writes FILE. Opens FILE.raw too. If FILE is no regular file, or
+// its directory takes no new file, memory without a name stands for FILE.raw. Returns 0 or a negative errno value.
 long open_files(uint32_t pid) {
   constexpr int kMostTries = 100;
   for (int i = 0; i < kMostTries; i++) {
@@ -141,7 +142,7 @@ long open_files(uint32_t pid) {
     if (!named && (i || of_child)) t << "." << uint64_t{pid};
     if (i > 1 || (i && (named || of_child))) t << "." << static_cast<uint64_t>(i);
     name[t.size()] = 0;
-    long n = *name != '/' ? raw_syscall(SYS_getcwd, arg(raw_path), sizeof path) : 0;  // the program may go elsewhere
+    long n = *name != '/' ? raw_syscall(SYS_getcwd, arg(raw_path), sizeof path) : 0;  // the program may change its directory
     if (n > 0 && *raw_path == '/') raw_path[n - 1] = '/';
     else n = 0;
     Text r(raw_path + n, sizeof raw_path - 1 - static_cast<size_t>(n));
@@ -158,8 +159,8 @@ long open_files(uint32_t pid) {
         raw_syscall(SYS_close, raw_fd);
         raw_fd = -1;
       }
-      // Somebody's whose FILE has been renamed or removed; cut, it would kill him. Or of this process as another program: exec() ended
-      // that, and nobody has made FILE of it.
+      // FILE.raw may belong to a running process, whose FILE has been renamed or removed. If it were cut, that process would be killed. It
+      // may also belong to this process before an exec(). Then no process has made FILE of it.
       taken = raw_fd >= 0 && (raw_syscall(SYS_flock, raw_fd, LOCK_EX | LOCK_NB) == -EWOULDBLOCK || of == pid);
     }
     if (taken) {
@@ -194,7 +195,7 @@ bool trace_make_buffer(TraceBuffer& b, uint32_t tid, bool bound) {
 
 bool trace_make_room(TraceBuffer& b, uint64_t now) {
   if (b.chunk->n.load(std::memory_order_relaxed) > TraceChunk::kSlots - TraceChunk::kMost) {
-    // Store, then look: either trace_end() sees this, or this sees that there is nothing more to be copied.
+    // Store, then look: either trace_end() sees `in_use`, or this thread sees that the trace is over.
     b.in_use.exchange(1, std::memory_order_seq_cst);
     if (over.load(std::memory_order_seq_cst) == kOn) copy_chunk(b.chunk);
     bool on = over.load(std::memory_order_relaxed) == kOn;
@@ -205,7 +206,7 @@ bool trace_make_room(TraceBuffer& b, uint64_t now) {
     b.in_use.store(0, std::memory_order_release);
     if (!on) return false;
   }
-  // One that tells the whole time, as the others' bits do not reach so far.
+  // A record with the whole time comes first, because 32 bits do not reach from the last record to `now`, or the chunk is new.
   trace_put(b, nullptr, false, now, trace_rest(TraceKind::Time), now);
   return true;
 }
@@ -239,11 +240,11 @@ void trace_start() {
   long r = open_files(pid);
   if (r == 0 && !make_buffer(others, TraceText::kOthers, 0, false)) r = -ENOMEM;
   if (r < 0) {
-    observing.fetch_and(~uint32_t{kObserveTrace}, std::memory_order_relaxed);  // nobody has seen it yet
+    observing.fetch_and(~uint32_t{kObserveTrace}, std::memory_order_relaxed);  // no worker has seen the bit yet
     Line() << "no trace: " << path << " cannot be written (error " << static_cast<uint64_t>(-r) << ")";
     return;
   }
-  main_fiber->traced.wait = 0;  // of the parent's trace
+  main_fiber->traced.wait = 0;  // it is the parent's trace that lacks the end of that wait
   head->pid = pid;
   head->main = main_fiber->identity.id;
   head->zero_cycles = cycles();
@@ -252,7 +253,7 @@ void trace_start() {
   raw_syscall(SYS_prctl, PR_GET_NAME, arg(head->program));
   std::atomic_signal_fence(std::memory_order_seq_cst);
   head->magic = TraceHead::kMagic;
-  if (*raw_path && within_file_limit(512)) {  // until there is more
+  if (*raw_path && within_file_limit(512)) {  // FILE's text until the trace ends
     char memory[512];
     Text out(memory, sizeof memory);
     out << "[\n{\"ph\":\"i\",\"s\":\"g\",\"ts\":0,\"pid\":" << uint64_t{pid}
@@ -264,7 +265,7 @@ void trace_start() {
 
 namespace {
 
-// What goes on at the end, as more chunks of the file.
+// Records of what goes on at the trace's end. They are written as more chunks of the file.
 class Rest {
  public:
   explicit Rest(uint64_t now) : now_(now) {
@@ -332,7 +333,7 @@ void trace_end() {
   uint32_t before = over.exchange(kEnded, std::memory_order_seq_cst);
   if (before == kEnded) return;
   Busy busy;
-  constexpr uint64_t kPatience = 5'000'000'000;  // for one that waits for the disk
+  constexpr uint64_t kPatience = 5'000'000'000;  // for a thread that copies its chunk and waits for the disk
   uint64_t from = now_ns();
   auto wait_for = [&](TraceBuffer& b) {
     while (b.in_use.load(std::memory_order_seq_cst) && now_ns() - from < kPatience) raw_syscall(SYS_sched_yield);
@@ -357,7 +358,7 @@ FIBERTHREAD_IN_FORK_CHILD(Trace, [](FiberRecord*) {
   own_fd_close(raw);
   over.store(kEnded, std::memory_order_relaxed);
   tracks.store(0, std::memory_order_relaxed);
-  // What is mapped there is the parent's.
+  // The chunks that are mapped are the parent's.
   others.chunk = nullptr;
   for (auto& w : others.words) w = {};
   others.in_use.store(0, std::memory_order_relaxed);

@@ -1,49 +1,50 @@
 // SPDX-License-Identifier: MIT
-// The trace's records, and the file in which they lie while the program runs: FILE.raw, of chunks.
+// The trace's records, and the file of chunks that has them while the program runs: FILE.raw.
 //
-// A worker has one chunk, mapped from the file, and writes fixed records into it without a lock, text or system call; what it has
-// written stays in the file however the process ends. A full chunk is copied to the file's end and begun anew. At the end of the
-// process, or by `fiberthread trace` after it, trace_text.h makes FILE of all that. Sysmon and threads that are no workers share one
-// chunk under a lock, which is nested in no other and has none inside.
+// A worker has one chunk, mapped from the file. It writes records of fixed form into the chunk without a lock, text or system call. The
+// records stay in the file however the process ends. A full chunk is copied to the file's end and begun anew. trace_text.h makes FILE of
+// all chunks, at the end of the process or in `fiberthread trace` afterwards. Sysmon and threads that are no workers share one chunk under
+// a lock, which is nested in no other lock and has none inside.
 #pragma once
 #include "sched/spinlock.h"
 #include "sched/observe/observe.h"
 
 namespace fiberthread {
 
-// What a slot holds. The first few are runs of a fiber, which began when the run before on that track ended, or at what a Began before
-// it says; they tell how it left, what it then waits for, and what it had waited for before. Those that are Born were made by whom the
-// Makes before them in the chunk names; one that has the time of the record before it came somewhat later.
+// The kind of a record. Park to GoesOn are runs of a fiber. A run began when the run before it on that track ended, or at the time in a
+// Began record before it. It tells how the run ended, what the fiber waits for then, and what it had waited for before. The fiber in a Born
+// record was made by the fiber in the last Makes record of the chunk. A birth with the time of the record before it came somewhat later.
 enum class TraceKind : uint8_t { Park, Yield, Preempt, Done, GoesOn, Began, Time, Born, Makes, Stolen, HandedOver, Blocked, Lives };
 
-constexpr uint32_t kTraceNamed = uint32_t{1} << 31;  // ids are less
+constexpr uint32_t kTraceNamed = uint32_t{1} << 31;  // ids are smaller
 constexpr uint32_t kTraceWords = 64, kTraceWord = 32;
 
 struct TraceSlot {
-  uint32_t time;   // of the end of what it tells, in cycles: the lowest bits
-  uint32_t fiber;  // and kTraceNamed: a slot follows that is its name
+  uint32_t time;   // when the event ended: the lowest bits of cycles()
+  uint32_t fiber;  // its id; with kTraceNamed, a slot with its name follows
   uint64_t rest;   // object or number (48 bits), word waited for (6), word waited for before (6), kind (4)
 };
-// Behind these kinds, before a name, a slot with one number more: cycles(), of the beginning.
+// Returns true for kinds with one more slot, before that of a name. Its `rest` has all bits of cycles(): when the event began, or (Time)
+// now.
 constexpr bool trace_has_more(TraceKind k) { return k == TraceKind::Began || k == TraceKind::Time || k == TraceKind::Blocked; }
 
-constexpr size_t kTraceChunk = 64 * 1024;  // what is copied costs less in large pieces
+constexpr size_t kTraceChunk = 64 * 1024;  // large, because copies in large pieces cost less
 
 struct TraceChunk {
   static constexpr uint32_t kMagic = 0x46545243;
   static constexpr uint32_t kSlots = kTraceChunk / sizeof(TraceSlot) - 4;
-  static constexpr uint32_t kMost = 8;  // slots of what is written with one look for room
+  static constexpr uint32_t kMost = 8;  // most slots that are written after one trace_room()
   uint32_t magic;
   uint32_t track;
   uint32_t tid;
   uint32_t bound;
   std::atomic<uint32_t> n;
   uint64_t base;               // cycles() that the first record's time follows
-  uint64_t left;               // when the run before ended
-  uint64_t home;               // where in the file it was mapped from; copies are elsewhere
-  std::atomic<uint64_t> copy;  // where it is being copied to. If that is complete, what is here is there too
+  uint64_t left;               // when the run before the first record ended
+  uint64_t home;               // its own place in the file; a copy has the same `home` and stands elsewhere
+  std::atomic<uint64_t> copy;  // the place of its copy. A complete copy has all that the chunk has
   TraceSlot slots[kSlots];
-  std::atomic<uint64_t> end;  // = base, when all before is written
+  std::atomic<uint64_t> end;  // equal to `base` in a complete copy
 };
 static_assert(sizeof(TraceChunk) == kTraceChunk);
 
@@ -53,35 +54,36 @@ struct TraceHead {
   uint32_t magic;
   uint32_t pid;
   uint32_t main;
-  std::atomic<uint64_t> scale;    // ns for 2^32 cycles, the best known
+  std::atomic<uint64_t> scale;    // ns for 2^32 cycles, as exact as is known
   uint64_t zero_cycles, zero_ns;  // the start, on both clocks
-  std::atomic<uint64_t> ended;    // 0, or cycles(): what comes later is not shown
+  std::atomic<uint64_t> ended;    // 0, or cycles() at the end; later records are not shown
   char program[16];
-  char words[kTraceWords][kTraceWord];  // what fibers wait for; 0 is nothing
+  char words[kTraceWords][kTraceWord];  // what fibers wait for; number 0 means nothing
 };
 static_assert(sizeof(TraceHead) <= kTraceChunk);
 
-// Who writes into a chunk.
+// A writer of a chunk: one worker, or all other threads together.
 struct TraceBuffer {
   TraceChunk* chunk = nullptr;
   uint64_t last = 0;                // the time of its last record
   uint64_t left = 0;                // when its last run ended
   std::atomic<uint32_t> in_use{0};  // the chunk is being copied
-  uint32_t maker = 0;               // of the last Makes
-  uint32_t births = 0;              // since one had its own time, which was at
-  uint64_t births_recent = 0;       // that recent_ns
+  uint32_t maker = 0;               // the fiber of the last Makes record
+  uint32_t births = 0;              // births since one had a time of its own
+  uint64_t births_recent = 0;       // recent_ns at that birth
   struct {
     const char* what;
     uint32_t word;
   } words[32] = {};
 };
-bool trace_make_buffer(TraceBuffer& b, uint32_t tid, bool bound);  // of a worker; false without memory
-// True: there is room for kMost slots, of which the first may have the time `now`.
+// Gives a worker's buffer its chunk. Returns false without memory or room in the file, or if there is no trace.
+bool trace_make_buffer(TraceBuffer& b, uint32_t tid, bool bound);
+// Makes room for kMost slots, of which the first may have the time `now`. Returns false if the trace has ended.
 [[gnu::cold]] bool trace_make_room(TraceBuffer& b, uint64_t now);
 [[gnu::cold]] uint32_t trace_new_word(TraceBuffer& b, const char* what);
 
 inline bool trace_room(TraceBuffer& b, uint64_t now) {
-  constexpr uint64_t kHalf = uint64_t{1} << 31;  // times of others' records may come a little late
+  constexpr uint64_t kHalf = uint64_t{1} << 31;  // in the shared chunk, a time may be a little before the last one
   return __builtin_expect(
              b.chunk->n.load(std::memory_order_relaxed) <= TraceChunk::kSlots - TraceChunk::kMost && now - b.last + kHalf < 2 * kHalf, 1) ||
          trace_make_room(b, now);
@@ -97,7 +99,7 @@ constexpr uint64_t trace_rest(TraceKind kind, uint64_t number = 0, uint32_t word
   return number << 16 | word << 10 | before << 4 | static_cast<uint32_t>(kind);
 }
 
-// One record. trace_room() was true. With `named`, the fiber's name goes with it.
+// Writes one record, after trace_room() has returned true. With `named`, a slot with the fiber's name follows, if it has one.
 inline void trace_put(TraceBuffer& b, const FiberRecord* f, bool named, uint64_t at, uint64_t rest, uint64_t more = 0) {
   TraceChunk* c = b.chunk;
   uint32_t n = c->n.load(std::memory_order_relaxed);
@@ -113,10 +115,10 @@ inline void trace_put(TraceBuffer& b, const FiberRecord* f, bool named, uint64_t
     n++;
   }
   b.last = at;
-  c->n.store(n, std::memory_order_release);  // who reads the file later sees whole records
+  c->n.store(n, std::memory_order_release);  // a reader of the file sees whole records only
 }
 
-// Of all who have no buffer. Busy, or in worker context.
+// The buffer of all threads that have none, with its lock. Busy, or in worker context.
 struct TraceOthers {
   TraceOthers();
   ~TraceOthers();
@@ -124,10 +126,10 @@ struct TraceOthers {
   TraceBuffer& buffer;
 };
 
-// What is known of one worker.
+// What observing keeps for one worker.
 struct ObservedWorker {
-  // cycles() when its present fiber began to run; or a little before, when the fiber before it left: one look at the clock is for
-  // both. The fiber's traced_at may be later, if it was still running elsewhere then.
+  // cycles() when its present fiber began to run, or a little before, when the fiber before it left: one look at the clock serves for both.
+  // FiberRecord::traced.left_at may be later, if the fiber was still running elsewhere then.
   uint64_t began = 0;
   TraceBuffer trace;
   static constexpr uint32_t kReasons = 32;
@@ -138,7 +140,8 @@ struct ObservedWorker {
 };
 
 extern uint64_t cycles_per_us;
-// When f, which runs there now, began. Later than when it left another worker, by a ns or two: else its wait would end as it begins.
+// Returns when f, which runs on that worker now, began. That is at least a nanosecond or two after it left another worker. Otherwise its
+// wait would end at the moment when it begins.
 inline uint64_t ran_since(const ObservedWorker& of, const FiberRecord* f, uint64_t now) {
   uint64_t began = __builtin_expect(of.began > f->traced.left_at, 1) ? of.began : f->traced.left_at + cycles_per_us / 1000 + 1;
   return began && began < now ? began : now;

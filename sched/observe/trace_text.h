@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// From the records of a trace to what viewers read (the JSON of chrome://tracing). In the library for processes that end, and in
-// `fiberthread trace` for those that did not come to that.
+// Turns the records of a trace into text for viewers (the JSON of chrome://tracing). The library does so at the end of a process.
+// `fiberthread trace` does so for a process that was killed.
 #pragma once
 #include <fcntl.h>
 #include <string.h>
@@ -22,7 +22,8 @@ inline bool within_file_limit(uint64_t size) {
 
 class TraceText {
  public:
-  // 0, or a negative errno value: -EFBIG when it has become too large for viewers, and ends early. `file` has O_APPEND and is empty.
+  // Writes the text of the trace in `raw` to `file`, which has O_APPEND and is empty. Returns 0, or a negative errno value. -EFBIG means
+  // that the text ends early, because viewers take no more.
   static long convert(int raw, int file) {
     long size = raw_syscall(SYS_lseek, raw, 0, SEEK_END);
     if (size < static_cast<long>(kTraceChunk)) return size < 0 ? size : -ENODATA;
@@ -38,11 +39,11 @@ class TraceText {
     raw_syscall(SYS_munmap, in, size);
     return r;
   }
-  static constexpr uint32_t kOthers = 100'000;  // the track of sysmon, and of threads which are no workers
+  static constexpr uint32_t kOthers = 100'000;  // the track of sysmon, and of threads that are no workers
 
  private:
   static constexpr size_t kMemory = 64 * 1024, kLongestRecord = 1024;
-  static constexpr uint64_t kMostBytes = uint64_t{2} << 30;  // viewers take less
+  static constexpr uint64_t kMostBytes = uint64_t{2} << 30;  // more than viewers take
   static bool failed(long r) { return r < 0 && r > -4096; }
 
   TraceText(const char* in, uint64_t size, char* memory, int file)
@@ -55,7 +56,7 @@ class TraceText {
   const TraceChunk* chunk(uint64_t at) const {
     return at && at % kTraceChunk == 0 && at + kTraceChunk <= size_ ? reinterpret_cast<const TraceChunk*>(in_ + at) : nullptr;
   }
-  // A process may have been killed in the middle of copying.
+  // Returns true if the chunk at `at` counts: a complete copy, or an original without one. A process may have been killed while it copied.
   bool counts(const TraceChunk* c, uint64_t at) const {
     auto complete = [](const TraceChunk* copy) {
       return copy->magic == TraceChunk::kMagic && copy->end.load(std::memory_order_relaxed) == copy->base;
@@ -84,7 +85,7 @@ class TraceText {
     size_t left = out_.size();
     out_.clear();
     bytes_ += left;
-    // -EFBIG is for what ends early by itself.
+    // -ENOSPC, because -EFBIG means that the text ends early for viewers.
     if (!error_ && is_file_ && !trace_text::within_file_limit(bytes_)) error_ = -ENOSPC;
     while (left && !error_) {
       long r = raw_syscall(SYS_write, file_, arg(at), static_cast<long>(left));
@@ -104,7 +105,7 @@ class TraceText {
     return head_.zero_ns + static_cast<uint64_t>(static_cast<unsigned __int128>(at - head_.zero_cycles) * scale_ >> 32);
   }
 
-  // Each byte counts: what it costs is to make this text, and to write it.
+  // The text of a track's events, made once: to make and to write text is what a trace costs at its end.
   void set_place(uint32_t track) {
     Text place(place_, sizeof place_);
     place << ",\"pid\":" << uint64_t{head_.pid} << ",\"tid\":" << uint64_t{track};
@@ -115,8 +116,8 @@ class TraceText {
   [[gnu::always_inline]] Text& mark(const char* kind, uint64_t at) {
     return event("i", at) << ",\"s\":\"t\",\"cat\":\"" << kind << "\",\"name\":\"" << kind << "\",\"args\":{\"fiber\":";
   }
-  // A fiber's life, and its waits within, are asynchronous events with its id: a track of its own. Viewers want the same name in an
-  // event's beginning and its end; those of fibers change.
+  // A fiber's life and its waits are asynchronous events with its id, so viewers give them a track of their own. Viewers want the same name
+  // at an event's beginning and end, and a fiber's name may change. So a life is called "fiber" or "main".
   [[gnu::always_inline]] Text& life(const char* kind, uint64_t at, uint32_t fiber) {
     return event(kind, at) << ",\"cat\":\"fiber\",\"id\":" << uint64_t{fiber} << ",\"name\":\"";
   }
@@ -129,7 +130,7 @@ class TraceText {
 
   void one(const TraceChunk* c, bool home) {
     set_place(c->track);
-    if (home) {  // each track has one, which names it
+    if (home) {  // each track has one chunk at its own place, which names the track
       begin("M") << ",\"name\":\"thread_name\",\"args\":{\"name\":\"";
       if (c->track == kOthers) out_ << "others (sysmon)";
       else (c->bound ? out_ << "bound worker " : out_ << "worker ") << uint64_t{c->track} << " (thread " << uint64_t{c->tid} << ")";

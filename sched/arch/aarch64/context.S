@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The context switch on AArch64.
 //
-// A context that is off its CPU is this frame on its own stack; Context::sp points at its low end. saved_frame.h has it
-// as struct SavedFrame, and asserts every offset. Only the low halves of v8-v15 survive a call, so only those are kept.
+// A context that is off its CPU is this frame on its own stack, and Context::sp points at its low end. context.h has it as struct
+// SavedFrame, and asserts the offsets. Only the low halves of v8-v15 survive a call, so only those are kept.
 //
 //      sp + 176  end of the frame: sp of the caller once it goes on
 //      sp + 168  (unused)
@@ -25,8 +25,8 @@
 //      sp +  32  x23
 //      sp +  24  x22
 //      sp +  16  x21
-//      sp +   8  x20   of a new fiber: the argument
-//      sp +   0  x19   of a new fiber: its entry function
+//      sp +   8  x20   in a new fiber: the argument
+//      sp +   0  x19   in a new fiber: its entry function
 //
 // Old and new frame have the same form, so the CFI stays right across the instruction that changes sp.
 
@@ -86,7 +86,7 @@ fiberthread_switch:
         stp     d14, d15, [sp, #FRAME_D14]
         .cfi_rel_offset d14, FRAME_D14
         .cfi_rel_offset d15, FRAME_D14 + 8
-        mrs     x2, fpcr                        // all of it is control; the flags are in fpsr
+        mrs     x2, fpcr                        // all of its bits are control; the flags are in fpsr
         str     x2, [sp, #FRAME_FPCR]
         mrs     x3, tpidr_el0
         mov     x4, sp
@@ -99,7 +99,7 @@ fiberthread_switch:
         msr     tpidr_el0, x3
         ldr     x5, [sp, #FRAME_FPCR]
         cmp     x5, x2
-        b.ne    .Lload_fpcr                     // serialises on many cores, so only when it must be
+        b.ne    .Lload_fpcr                     // the load serialises on many cores, so only if they differ
 .Lhave_fpcr:
         ldp     d14, d15, [sp, #FRAME_D14]
         .cfi_restore d14
@@ -133,7 +133,8 @@ fiberthread_switch:
         .cfi_restore x30
         add     sp, sp, #FRAME_SIZE
         .cfi_adjust_cfa_offset -FRAME_SIZE
-        // Not br x30, though a ret may be predicted to go back to who called *us*: the place after a call is no landing pad.
+        // The processor may predict that a ret goes back to our own caller. br x30 would avoid that, but the place after a call is no
+        // landing pad.
         ret
 
         // The unlikely path, with the whole frame on the stack.
@@ -164,7 +165,7 @@ fiberthread_switch:
         .cfi_endproc
         .size   fiberthread_switch, . - fiberthread_switch
 
-// First code of a fiber: entered by the switch with the stack empty, x19 and x20 as in the map. Nobody called it, so
+// The first code of a fiber. The switch returns here with an empty stack, and with x19 and x20 as in the drawing. It has no caller, so
 // unwinding ends here. Unwinders look up the instruction before a return address: hence the nop.
         .globl  fiberthread_entry
         .hidden fiberthread_entry
@@ -179,7 +180,7 @@ fiberthread_entry:
         mov     x29, xzr
         mov     x0, x20
         blr     x19
-        mov     x30, xzr                        // as if called by nobody
+        mov     x30, xzr                        // a return address of 0
         b       fiberthread_end
         .cfi_endproc
         .size   fiberthread_entry, . - fiberthread_entry

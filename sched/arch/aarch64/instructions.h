@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// What is a few instructions.
+// Functions that are a few instructions.
 #pragma once
 #include <cstdint>
 
 namespace fiberthread {
 
 inline void cpu_relax() {
-  asm volatile("isb" ::: "memory");  // longer than yield, which most cores ignore
+  asm volatile("isb" ::: "memory");  // takes longer than yield, which most cores ignore
 }
 
 inline uint64_t cycles() {

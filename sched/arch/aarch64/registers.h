@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How programs that look from outside see the registers: `fiberthread dump` and debuggers.
+// The registers as programs outside see them: `fiberthread dump` and debuggers.
 #pragma once
 #include <elf.h>
 #include <sys/user.h>
@@ -10,12 +10,12 @@ namespace fiberthread {
 
 constexpr unsigned kMachine = EM_AARCH64;
 
-// What SavedFrame has of general registers, and where it goes on. X(name, DWARF's number)
+// The general registers in SavedFrame, as X(name, DWARF's number), and the one that has the address where the context goes on.
 #define FIBERTHREAD_SAVED_REGISTERS(X) \
   X(x19, 19) X(x20, 20) X(x21, 21) X(x22, 22) X(x23, 23) X(x24, 24) X(x25, 25) X(x26, 26) X(x27, 27) X(x28, 28) X(x29, 29) X(x30, 30)
 #define FIBERTHREAD_SAVED_PC x30
 
-// DWARF's numbers. The pc's is what unwinders want it under, too; 0: they want no such thing.
+// DWARF's numbers of the stack pointer and of the pc. 0: DWARF has no number for the pc.
 constexpr unsigned kStackPointerNumber = 31, kPcNumber = 0;
 
 template <class Registers>
@@ -25,7 +25,7 @@ void set_registers(Registers& to, const user_regs_struct& r) {
   to.pc = r.pc;
 }
 
-// The thread pointer is one of these, or (if this is not 0) a note of its own.
+// The thread pointer is one of these registers. If kThreadPointerNote is not 0, it is in an ELF note of that type instead.
 inline uint64_t thread_pointer_in(const user_regs_struct&) { return 0; }
 constexpr unsigned kThreadPointerNote = NT_ARM_TLS;
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 // The context switch on x86-64.
 //
-// A context that is off its CPU is this frame on its own stack; Context::sp points at its low end. saved_frame.h has it
-// as struct SavedFrame, and asserts every offset.
+// A context that is off its CPU is this frame on its own stack, and Context::sp points at its low end. context.h has it as struct
+// SavedFrame, and asserts the offsets.
 //
 //      sp + 64   end of the frame: rsp of the caller once it goes on
 //      sp + 56   rip   return address of fiberthread_switch
 //      sp + 48   rbp
-//      sp + 40   rbx   of a new fiber: its entry function
-//      sp + 32   r12   of a new fiber: the argument
+//      sp + 40   rbx   in a new fiber: its entry function
+//      sp + 32   r12   in a new fiber: the argument
 //      sp + 24   r13
 //      sp + 16   r14
 //      sp +  8   r15
@@ -72,7 +72,7 @@ fiberthread_switch:
 .Lhave_tp:
         xor     FRAME_MXCSR(%rsp), %eax
         test    $MXCSR_CONTROL, %eax
-        jne     .Lload_mxcsr                    // dear, so only when it must be
+        jne     .Lload_mxcsr                    // a load is slow, so only if the control bits differ
 .Lhave_mxcsr:
         cmp     %cx, FRAME_X87(%rsp)
         jne     .Lload_x87
@@ -97,7 +97,7 @@ fiberthread_switch:
         pop     %rbp
         .cfi_adjust_cfa_offset -8
         .cfi_restore rbp
-        // A ret would be predicted to go back to who called *us*, and nearly always wrongly.
+        // The processor would predict that a ret goes back to our own caller, which is nearly always wrong.
         pop     %rcx
         .cfi_adjust_cfa_offset -8
         .cfi_register rip, rcx
@@ -116,7 +116,7 @@ fiberthread_switch:
         ldmxcsr FRAME_MXCSR(%rsp)
         jmp     .Lhave_mxcsr
 .Lload_x87:
-        fnclex                                  // else a flag left by the other fiber faults if ours unmasks it
+        fnclex                                  // a flag left by the other fiber would fault if ours unmasks it
         fldcw   FRAME_X87(%rsp)
         jmp     .Lhave_x87
 .Lask_kernel:
@@ -133,14 +133,14 @@ fiberthread_switch:
         mov     %r8d, %ecx
         jmp     .Lhave_tp
 .Lrefused:
-        and     $-16, %rsp                      // as a call wants it
+        and     $-16, %rsp                      // the ABI's alignment for a call
         call    fiberthread_no_switch
         ud2
         .cfi_endproc
         .size   fiberthread_switch, . - fiberthread_switch
 
-// First code of a fiber: entered by the switch's jmp with the stack empty, rbx and r12 as in the map. Nobody called it,
-// so unwinding ends here. Unwinders look up the byte before a return address: hence the nop.
+// The first code of a fiber. The switch jumps here with an empty stack, and with rbx and r12 as in the drawing. It has no caller, so
+// unwinding ends here. Unwinders look up the byte before a return address: hence the nop.
         .globl  fiberthread_entry
         .hidden fiberthread_entry
         .type   fiberthread_entry, @function
@@ -154,8 +154,8 @@ fiberthread_entry:
         xor     %ebp, %ebp
         mov     %r12, %rdi
         call    *%rbx
-        // As if called by nobody. Jumped to, and after a return, so that no return address of this fiber is left in the
-        // processor's prediction when the next one goes on.
+        // fiberthread_end finds a return address of 0. It is jumped to, after entry has returned, so that the processor predicts no return
+        // to this fiber when the next one goes on.
         push    $0
         jmp     fiberthread_end
         .cfi_endproc

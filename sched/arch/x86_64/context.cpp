@@ -7,7 +7,7 @@
 
 extern "C" {
 int fiberthread_fsgsbase = 0;
-// The kernel has refused a switch the thread pointer: nothing of the program can go on. Called by context.S, too.
+// Ends the process with a message, because the kernel has refused to set the thread pointer in a switch. Called by context.S, too.
 [[noreturn]] void fiberthread_no_switch() __attribute__((visibility("hidden"), used));
 }
 

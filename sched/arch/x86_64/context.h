@@ -16,8 +16,8 @@ static_assert(offsetof(SavedFrame, mxcsr) == 0 && offsetof(SavedFrame, x87) == 4
                   sizeof(SavedFrame) == 64,
               "context.S has these typed in");
 
-// It goes back by a jump; had it been called, the processor would keep a return address too many, and predict every return below
-// wrongly (33 ns of a semaphore's round trip of 190).
+// The switch comes back by a jump. If it were entered by a call, the processor would keep a return address too many, and predict every
+// later return wrongly (33 ns of a semaphore's round trip of 190).
 inline __attribute__((always_inline)) void switch_context(Context* from, Context* to) {
   asm volatile(
       "lea 1f(%%rip), %%rax\n\t"
@@ -25,7 +25,7 @@ inline __attribute__((always_inline)) void switch_context(Context* from, Context
       ".cfi_adjust_cfa_offset 8\n\t"
       "jmp fiberthread_switch\n\t"
       ".cfi_adjust_cfa_offset -8\n\t"
-      "nop\n"  // where unwinders look, one byte before the return address
+      "nop\n"  // unwinders look up the byte before the return address
       "1:"
       : "+D"(from), "+S"(to)
       :
@@ -38,6 +38,6 @@ inline __attribute__((always_inline)) void switch_context(Context* from, Context
         "st", "memory", "cc");
 }
 
-constexpr long kArchSetFs = 0x1002;  // Linux' ARCH_SET_FS, of asm/prctl.h: what a switch asks for without FSGSBASE
+constexpr long kArchSetFs = 0x1002;  // Linux' ARCH_SET_FS, of asm/prctl.h: a switch without FSGSBASE asks the kernel for it
 
 }  // namespace fiberthread

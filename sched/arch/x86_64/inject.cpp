@@ -12,8 +12,8 @@ extern "C" {
 void __restore_rt() __attribute__((visibility("hidden")));
 void fiberthread_trampoline() __attribute__((visibility("hidden")));
 extern const char fiberthread_trampoline_end[] __attribute__((visibility("hidden")));
-// Read by the trampoline: the components that it saves, and the size of their area when nothing beyond AVX is in use,
-// nothing beyond AVX-512, anything.
+// The trampoline reads these: the components that it saves, and three sizes of their area. The first is for nothing beyond AVX in use, the
+// second for no AMX, the third for all.
 extern uint32_t fiberthread_xsave_mask __attribute__((visibility("hidden")));
 extern uint32_t fiberthread_xsave_sizes[3] __attribute__((visibility("hidden")));
 uint32_t fiberthread_xsave_mask = 0;
@@ -29,7 +29,7 @@ namespace {
 // ---- register state ----
 
 constexpr uint32_t kX87Sse = 0x3, kAvx = 0x4, kPkru = 0x200, kAmx = 0x60000;
-constexpr uint64_t kKnown = 0xe02e7;    // x87 SSE AVX, AVX-512, PKRU, AMX, APX: all that a program can have
+constexpr uint64_t kKnown = 0xe02e7;    // x87, SSE, AVX, AVX-512, PKRU, AMX, APX: all that a program can use
 constexpr uint64_t kMpx = 0x18;         // no longer used by any kernel
 constexpr uint32_t kXsaveLegacy = 576;  // fixed part and header
 
@@ -46,7 +46,7 @@ uint32_t area_size(uint32_t components) {
   return (size + 63) & ~63u;
 }
 
-// Bytes that the trampoline's area will take, from what the kernel saved of the interrupted code.
+// Returns how many bytes the trampoline's area will take. It looks at what the kernel saved of the interrupted code.
 uint32_t area_needed(const ucontext_t* uc) {
   constexpr size_t kMagicAt = 464, kXstateBvAt = 512;
   constexpr uint32_t kMagic = 0x46505853;  // Linux' FP_XSTATE_MAGIC1
@@ -65,14 +65,14 @@ uint32_t area_needed(const ucontext_t* uc) {
 
 constexpr uintptr_t kRedZone = 128;
 constexpr uintptr_t kWords = 2 * 8;            // rip and the function
-constexpr uintptr_t kRegisters = 16 * 8 + 64;  // and the gap
+constexpr uintptr_t kRegisters = 16 * 8 + 64;  // registers that the trampoline pushes, and the gap
 
 }  // namespace
 
 bool inject_init() {
   unsigned a, b, c, d;
   constexpr unsigned kOsxsave = 1u << 27, kXsavec = 2, kXgetbv1 = 4, kAligned = 2;
-  if (__get_cpuid_max(0, nullptr) < 13) return false;  // asked once: under a hypervisor each of these takes microseconds
+  if (__get_cpuid_max(0, nullptr) < 13) return false;  // few questions: each cpuid takes microseconds under a hypervisor
   __cpuid(1, a, b, c, d);
   if (!(c & kOsxsave)) return false;
   __cpuid_count(13, 1, a, b, c, d);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What is a few instructions.
+// Functions that are a few instructions.
 #pragma once
 #include <cstdint>
 

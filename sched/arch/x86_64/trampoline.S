@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Where an interrupted fiber goes on when the signal handler has injected a call (inject.cpp). The handler left two
-// words below the red zone; all registers are still those of the interrupted code. What is on the stack then:
+// Where an interrupted fiber goes on when the signal handler has injected a call (inject.cpp). The handler has left two words below the red
+// zone. All registers are still those of the interrupted code. The stack is then:
 //
 //      cfa          rsp of the interrupted code
 //      cfa - 128    its red zone
@@ -11,7 +11,7 @@
 //      cfa - 168    rax, then rcx, rdx, rbx, rsi, rdi, r8 ... r15
 //      cfa - 272    r15
 //                   (gap to a multiple of 64)
-//      rsp          area of xsavec, compacted; as large as what is in use needs
+//      rsp          area of xsavec, compacted; as large as the components in use need
 //
 // Written as a signal frame, so that unwinders take the interrupted rip as it is and not as a return address.
 
@@ -97,12 +97,12 @@ fiberthread_trampoline:
         vzeroupper
 3:      test    $AMX, %ebx
         je      4f
-        .byte   0xc4, 0xe2, 0x78, 0x49, 0xc0    // tilerelease: else whoever runs next carries 8 kB about
+        .byte   0xc4, 0xe2, 0x78, 0x49, 0xc0    // tilerelease: the next fiber must not carry 8 kB about
 4:      call    *FUNCTION(%rbp)
 
         mov     fiberthread_xsave_mask(%rip), %eax
         xor     %edx, %edx
-        xrstor64 (%rsp)                         // what was not saved becomes initial again
+        xrstor64 (%rsp)                         // components that were not saved become initial again
         lea     -GPRS(%rbp), %rsp
         LOAD    r15
         LOAD    r14
@@ -122,15 +122,15 @@ fiberthread_trampoline:
         .cfi_def_cfa rsp, 152
         popfq
         .cfi_def_cfa_offset 144
-        lea     8(%rsp), %rsp                   // the function's word; no flag changes
+        lea     8(%rsp), %rsp                   // passes over the function's word, and changes no flag
         .cfi_def_cfa_offset 136
         ret     $128                            // pops rip and the red zone
         .cfi_endproc
 fiberthread_trampoline_end:
         .size   fiberthread_trampoline, . - fiberthread_trampoline
 
-// What the kernel returns to from our handler. Debuggers know it by exactly this name and these bytes, libgcc by the bytes;
-// others want to be told that all registers stand in the ucontext at rsp. The numbers are the kernel's and DWARF's.
+// Our handlers of the kernel's signals return to this code. Debuggers know it by exactly this name and these bytes, and libgcc by the
+// bytes. Other unwinders have to be told that all registers are in the ucontext at rsp. The numbers are the kernel's and DWARF's.
         .macro  IN_UCONTEXT reg, offset         // at rsp + offset, which has two bytes in LEB128
         .cfi_escape 0x10, \reg, 3, 0x77, (\offset & 0x7f) | 0x80, \offset >> 7
         .endm

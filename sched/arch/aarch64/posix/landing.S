@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Two landings for pthread_exit of main, as in x86_64/landing.S. They differ in nothing but their address.
+// Two landings for pthread_exit of main, as in x86_64/posix/landing.S. They differ only in their address.
         .macro  landing name
         .globl  \name
         .hidden \name
@@ -18,7 +18,7 @@
         ldp     x29, x30, [sp], #16
         .cfi_adjust_cfa_offset -16
         ret
-        .cfi_undefined x30                      // nobody to unwind to
+        .cfi_undefined x30                      // unwinding ends here
 1:      bl      fiberthread_main_landed
         brk     #1
         .cfi_endproc

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// How a handler of the program ends, on AArch64, and a call that the scheduler has injected; and calls on another stack.
+// The end of a handler of the program, and of a call that the scheduler has injected, on AArch64; and calls on another stack.
 //
-// frame_enter() or frame_inject() (signal_frame.cpp) has laid out this on the stack that the handler runs on, as the kernel would, and
-// sp is there when the handler returns. It stays so to the end: wherever a signal finds the fiber in here, the interrupted code's
-// registers are all in the frame, and the return can be begun anew.
+// frame_enter() or frame_inject() (signal_frame.cpp) has laid out this frame on the stack that the handler runs on, as the kernel would. sp
+// points to it when the handler returns, and stays there to the end. So wherever a signal finds the fiber in here, all registers of the
+// interrupted code are in the frame, and the return can be begun anew.
 //
 //      sp +    0   siginfo, 128 bytes
 //      sp +  128   ucontext; its flags hold tls_busy as it was
-//      above       further state, where the kernel saved any; a frame record
+//      above       further state, if the kernel has saved any; a frame record
 
 #define UC_FLAGS 128
 #define REGS 312
@@ -16,7 +16,7 @@
 #define INTERRUPT_SAFE_POINT 2
 #define SYS_rt_sigreturn 139
 
-        // Register `number` of DWARF is at sp + `offset`; offsets are written in two bytes.
+        // Says that register `number` of DWARF is at sp + `offset`. The offset is written in two bytes.
         .macro  AT number, offset
         .cfi_escape 0x10, \number, 3, 0x8f, ((\offset) & 0x7f) | 0x80, (\offset) >> 7
         .endm
@@ -48,7 +48,7 @@ fiberthread_sigreturn:
         str     w3, [x2, x1]
         cbz     x0, 1f
         ldr     w1, [x0]
-        tbnz    w1, #1, fiberthread_sigreturn   // recorded meanwhile
+        tbnz    w1, #1, fiberthread_sigreturn   // a signal was recorded meanwhile
 1:      mov     x8, SYS_rt_sigreturn
         svc     0
         .cfi_endproc

@@ -10,7 +10,7 @@
 namespace fiberthread::signals {
 
 static_assert(kInterruptSafePoint == 2, "signal_frame.S has it typed in");
-// The kernel's own frame, with our words where it has none to say.
+// The frame is the kernel's own. Our words are where the kernel has nothing to say.
 static_assert(offsetof(ucontext_t, uc_mcontext.regs) == 184 && offsetof(ucontext_t, uc_mcontext.sp) == 432 &&
               offsetof(ucontext_t, uc_mcontext.pc) == 440 && offsetof(Frame, context) == 128);
 
@@ -19,7 +19,7 @@ namespace {
 struct Words {
   uint32_t busy;
   bool left, restarts;
-  bool injected;  // by frame_inject(): nothing is to be as it was but the registers and the mask
+  bool injected;  // by frame_inject(): only the registers and the mask are restored
 };
 static_assert(offsetof(Words, busy) == 0 && sizeof(Words) <= 16 && offsetof(ucontext_t, uc_stack) == 16);
 Words& words_of(Frame* f) { return *reinterpret_cast<Words*>(f->uc()); }
@@ -28,8 +28,8 @@ struct FrameRecord {
   uint64_t fp, lr;
 };
 
-// Copies what the kernel has saved to below `top`, and lets it return to `code` there, as if it had called that. Null, and nothing
-// done, if that would be below `low`.
+// Copies what the kernel has saved to below `top`, and makes the kernel return into `code` with that stack, as if the interrupted code had
+// called it. Returns null, and has changed nothing, if the copy would be below `low`.
 Frame* call_in_copy(ucontext_t* uc, uintptr_t top, uintptr_t low, uint64_t code) {
   auto& m = uc->uc_mcontext;
   uintptr_t record = (top - sizeof(FrameRecord)) & ~uintptr_t{15};
@@ -51,11 +51,11 @@ Frame* call_in_copy(ucontext_t* uc, uintptr_t top, uintptr_t low, uint64_t code)
 
 }  // namespace
 
-// The scheduler has looked for room.
+// The scheduler has made sure that there is room.
 void frame_inject(void* context, void (*fn)()) {
   auto* uc = static_cast<ucontext_t*>(context);
   Frame* f = call_in_copy(uc, uc->uc_mcontext.sp, 0, reinterpret_cast<uint64_t>(fn));
-  // Not what the kernel has: libc's own changes of the mask, as in posix_spawn(), do not move with the fiber.
+  // The mask is the fiber's, not the one that the kernel has: libc's own changes, as in posix_spawn(), do not move with the fiber.
   set_words(f->uc()->uc_sigmask, mask_of(tls_current));
   words_of(f) = {0, false, false, true};
 }
@@ -89,7 +89,7 @@ void frame_leaving(FiberRecord* me, Frame* f, uint32_t* busy) {
   state_of(me).restarts = w.restarts;
 }
 
-// The kernel takes the rest from here: what is the worker's must be that of the present one.
+// The kernel restores the alternate stack from the frame, so the frame must have that of the worker that the fiber is on now.
 void frame_left(FiberRecord* me, Frame* f) {
   if (!me->run.kernel) f->uc()->uc_stack = {me->run.worker->thread.signal_stack, 0, kSignalStack};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The stack of a handler while it runs; drawn in signal_frame.S. Part of shim/signal_frame.h.
+// The frame on the stack of a handler of the program. signal_frame.S has a drawing of it. Part of shim/signal_frame.h.
 #pragma once
 #include <signal.h>
 #include <ucontext.h>
@@ -16,7 +16,7 @@ struct Frame {
   ucontext_t* uc() { return &context; }
 };
 
-// Embedder::inject(). The injected call returns as handlers do.
+// The function for Embedder::inject. The injected call returns as handlers do.
 void frame_inject(void* ucontext, void (*fn)());
 
 }  // namespace fiberthread::signals

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Accesses that may fault; see shim/user_memory.h. Leaves without a frame, so a fault can leave them anywhere.
+// Accesses that may fault; see shim/user_memory.h. The functions have no frame, so the handler of a fault can leave them at any
+// instruction.
         .text
         .globl fiberthread_user_load, fiberthread_user_exchange, fiberthread_user_copy, fiberthread_user_end, fiberthread_user_fault
         .hidden fiberthread_user_load, fiberthread_user_exchange, fiberthread_user_copy, fiberthread_user_end, fiberthread_user_fault

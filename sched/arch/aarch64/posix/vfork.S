@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// pid_t vfork(void). As in x86_64/vfork.S. The return address is in a register in any case, and must be there across the call.
+// pid_t vfork(void), as in x86_64/posix/vfork.S. Here the return address is in a register anyway, and must be there across the system call.
 #define SYS_clone 220
 #define VFORK_FLAGS 0x4111                      // CLONE_VFORK | CLONE_VM | SIGCHLD
 
-        .section fiberthread_program, "ax", @progbits  // program_syscall()'s: the call is the program's
+        .section fiberthread_program, "ax", @progbits  // as program_syscall(): the call counts as the program's
         .globl  vfork, __vfork
         .type   vfork, %function
         .type   __vfork, %function
@@ -21,7 +21,7 @@ __vfork:
         .cfi_restore x29
         .cfi_restore x30
         mov     x0, #VFORK_FLAGS
-        mov     x1, #0                          // on this stack
+        mov     x1, #0                          // the child runs on this stack
         mov     x2, #0
         mov     x3, #0
         mov     x4, #0

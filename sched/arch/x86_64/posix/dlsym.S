@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// dlsym(handle, name) and dlvsym(handle, name, version): the answer of fiberthread_dl_ours() if there is one, else a jump to what stands
-// behind, which then sees the caller's own return address.
+// dlsym(handle, name) and dlvsym(handle, name, version). They return the answer of fiberthread_dl_ours(), if it has one. Otherwise they
+// jump to the next definition of the function, which then sees the caller's own return address.
         .text
 
         .macro ours_or_next name, next, version=%rdx

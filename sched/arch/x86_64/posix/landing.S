@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Two landings for pthread_exit of main (shim/thread.cpp): they differ in nothing but their address, by which the slot of the
-// program counter in a jmp_buf is found. Both return after __sigsetjmp; a jump to them goes on with the jumper's stack
-// pointer, which belongs to libc's start code and has no frame of ours.
+// Two landings for pthread_exit of main (shim/thread.cpp). They differ only in their address, which shows where a jmp_buf has the program
+// counter. When called, each returns after __sigsetjmp. A longjmp to it goes on with the stack pointer of libc's start code, which has no
+// frame of ours.
         .macro  landing name
         .globl  \name
         .hidden \name
@@ -19,7 +19,7 @@
         add     $8, %rsp
         .cfi_adjust_cfa_offset -8
         ret
-        .cfi_undefined rip                      // nobody to unwind to
+        .cfi_undefined rip                      // unwinding ends here
 1:      and     $-16, %rsp
         call    fiberthread_main_landed
         ud2

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// What the patched instructions of libgomp call; see libgomp.cpp. As a system call instruction it changes rax, rcx and r11 only.
-// libgomp uses none of the vector registers but xmm, and its callers expect it to change all of them.
+// The stubs in place of libgomp's system call instructions call this; see libgomp.cpp. Like such an instruction it changes rax, rcx and r11
+// only. libgomp uses only the xmm parts of the vector registers, and its callers expect it to change all of them.
 //
-// To an unwinder the stub is no frame: it goes on in libgomp, as if that had called here with its red zone in between. Where, the stub's
-// last jump says: 17 bytes after the return address, and the distance 13 bytes after it.
+// To an unwinder the stub is no frame. It goes on in libgomp, as if libgomp had called this with its red zone in between. The stub's last
+// jump says where: the distance is 13 bytes after the return address, and counts from 17 bytes after it.
         .macro cfi_return_address
         .cfi_escape 0x16, 16, 24                            // rip is the value of, with the CFA pushed:
         .cfi_escape 0x08, 136, 0x1c, 0x06                   // const1u 136, minus, deref: the return address

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// libgomp waits on futexes by inline system call instructions, which nothing can interpose: a waiting thread would cost its worker and a
-// hand-over. So they are replaced. GCC's builds for x86-64 have two for each place that waits or wakes: `syscall; cmp $-38,%rax`, and
-// another that is only reached on kernels without private futexes. The six bytes of the first hold a jump to a stub: it leaves the
-// red zone alone, makes the call here, compares, and jumps back.
+// libgomp waits on futexes by inline system call instructions, which nothing can interpose. A waiting thread would cost its worker, and a
+// hand-over of the slot. So they are replaced. GCC's builds for x86-64 have two instructions at each place that waits or wakes. One is
+// `syscall; cmp $-38,%rax`. The other runs only on kernels without private futexes. A jump to a stub replaces the six bytes of the first.
+// The stub leaves the red zone alone, calls this library for the system call, compares, and jumps back.
 //
-// Either all places are replaced or none, since a wake-up by the kernel wakes no fiber: a library that does not look exactly like that is
+// Either all places are replaced or none, because a wake-up by the kernel wakes no fiber. A library that does not look exactly like that is
 // left alone.
 #include "shim/libgomp.h"
 #include "shim/syscall.h"
@@ -34,16 +34,16 @@ constexpr size_t kStub = 32, kPage = 4096, kMostSites = 64;
 struct Library {
   unsigned char* text;
   size_t size;
-  uintptr_t first, last;  // of all its segments
+  uintptr_t first, last;  // bounds of all its segments
 };
 
-// Those that have been looked at: there may be another in a wheel of Python's.
+// Libraries that have been looked at, under `busy`. There may be several: a Python wheel may bring one of its own.
 std::atomic_flag busy;
 constexpr size_t kMost = 8;
 Library known[kMost];
 size_t known_count = 0;
 
-// A page that jumps from and to the library can reach.
+// Maps a page that jumps from and to the library can reach. Returns null if there is no room.
 unsigned char* page_near(const Library& l) {
   for (uintptr_t distance = kPage; distance < uintptr_t{1} << 30; distance *= 2)
     for (uintptr_t at : {(l.last + distance) & ~(kPage - 1), (l.first - distance) & ~(kPage - 1)}) {
@@ -60,13 +60,13 @@ void put_distance(unsigned char* at, const unsigned char* to) {
   memcpy(at, &d, 4);
 }
 
-// Text is written through /proc, which needs no other protection of it meanwhile, or is refused.
+// Writes code through /proc/self/mem, so the protection of the code's pages stays as it is. Returns false if the kernel refuses.
 bool write_text(long memory, unsigned char* at, const unsigned char (&bytes)[sizeof kSite]) {
   return raw_syscall(SYS_pwrite64, memory, arg(bytes), sizeof bytes, arg(at)) == sizeof bytes;
 }
 
-// Is what looks like a system call part of a distance to something in the library, in a call, a jump or an operand? A true one would make a
-// distance of many megabytes, with what stands around it.
+// Returns true if the bytes at `p` are no system call, but part of a distance in a call, a jump or an operand. The distance must lead into
+// the library. If `p` is a system call, it makes a distance of many megabytes together with the bytes around it.
 bool in_distance(const Library& l, const unsigned char* p) {
   for (const unsigned char* d = p - 3; d <= p; d++) {
     if (d < l.text + 2 || d + 4 > l.text + l.size) continue;
@@ -145,7 +145,7 @@ int look_at_library(dl_phdr_info* info, size_t, void*) {
 }  // namespace
 
 void libgomp_look() {
-  // Another's dlopen may have brought it at the same time: neither returns before it is done.
+  // Two threads may look after their dlopen at the same time. Neither returns before the library is patched.
   while (busy.test_and_set(std::memory_order_acquire)) sched_yield();
   dl_iterate_phdr(look_at_library, nullptr);
   busy.clear(std::memory_order_release);

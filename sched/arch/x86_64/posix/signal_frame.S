@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// How a handler of the program ends, on x86-64; and calls on another stack.
+// The end of a handler of the program, on x86-64; and calls on another stack.
 //
-// frame_enter() (signal_frame.cpp) has laid out this on the stack that the handler runs on, and let the kernel jump into
-// the handler with rsp = frame. signal_frame.h has it as struct Frame, and signal_frame.cpp asserts every offset. From the
-// handler's ret on, rsp is frame + 8, and stays that until iretq: so wherever a signal finds the fiber in here, the interrupted
-// code's registers are all in the frame, and the return can be begun anew.
+// frame_enter() (signal_frame.cpp) has laid out this frame on the stack that the handler runs on, and has let the kernel jump into the
+// handler with rsp = frame. signal_frame.h has it as struct Frame, and signal_frame.cpp asserts the offsets. From the handler's ret until
+// iretq, rsp is frame + 8. So wherever a signal finds the fiber in here, all registers of the interrupted code are in the frame, and the
+// return can be begun anew.
 //
 //      frame +   0   fiberthread_sigreturn, where the handler returns to
-//      frame +   8   the kernel's ucontext, 304 bytes; at the very end, its first 40 (flags, link, stack) become what
-//                    iretq takes: rip, cs, rflags, rsp, ss
+//      frame +   8   the kernel's ucontext, 304 bytes; at the very end, its first 40 bytes (flags, link, stack) are
+//                    overwritten by the words for iretq: rip, cs, rflags, rsp, ss
 //      frame + 312   siginfo, 128 bytes
 //      frame + 440   tls_busy as it was
 //      above         extended state as the kernel saved it, on a multiple of 64
@@ -27,7 +27,7 @@
 #define MAGIC 0x46505853
 #define INTERRUPT_SAFE_POINT 2
 
-        // Register `number` of DWARF is at rsp + `offset`; offsets are written in two bytes.
+        // Says that register `number` of DWARF is at rsp + `offset`. The offset is written in two bytes.
         .macro  AT number, offset
         .cfi_escape 0x10, \number, 3, 0x77, ((\offset) & 0x7f) | 0x80, (\offset) >> 7
         .endm
@@ -67,7 +67,7 @@ fiberthread_sigreturn:
         mov     %edx, %fs:(%rcx)
         test    %rax, %rax
         je      1f
-        testl   $INTERRUPT_SAFE_POINT, (%rax)   // recorded meanwhile
+        testl   $INTERRUPT_SAFE_POINT, (%rax)   // was a signal recorded meanwhile?
         jne     fiberthread_sigreturn
 1:      mov     UC_FPREGS(%rsp), %rdi
         cmpl    $MAGIC, XSTATE_MAGIC(%rdi)

@@ -16,8 +16,8 @@ namespace {
 
 constexpr uintptr_t kRedZone = 128;
 
-// What the kernel saves where fpregs points to: the processor's format of XSAVE, and in a part of it that the processor leaves
-// to software what there is.
+// The state that fpregs points to: the processor's format of XSAVE. The kernel says how much there is in a part that the processor leaves
+// to software.
 constexpr size_t kLegacySize = 512, kMagicAt = 464, kSizeAt = 468, kInUseAt = 512, kControlAt = 0, kMxcsrAt = 24;
 constexpr uint32_t kMagic = 0x46505853, kInitialMxcsr = 0x1f80;
 constexpr uint16_t kInitialControl = 0x37f;
@@ -35,7 +35,7 @@ size_t size_of(const char* state) {
   return extended(state) ? size : kLegacySize;
 }
 
-// A handler starts with everything initial, as in the kernel's own frames; but for protection keys, which it keeps.
+// Makes the state that a handler starts with. All is initial, as for the kernel's own frames, but the protection keys stay.
 void make_initial(char* state) {
   memset(state + kControlAt, 0, 8);
   memcpy(state + kControlAt, &kInitialControl, sizeof kInitialControl);
@@ -92,7 +92,7 @@ void frame_leaving(FiberRecord* me, Frame* f, uint32_t* busy) {
   *busy = f->busy;
   if (!f->left && me->run.kernel) raw_syscall(SYS_sigaltstack, arg(&f->uc()->uc_stack), 0);  // as the kernel's sigreturn does
   else if (!f->left) set_alternate(f->uc()->uc_stack, interrupted_sp(f->uc()));
-  f->left = true;  // what iretq takes comes over it
+  f->left = true;  // from here on, the words for iretq may overwrite uc_stack
   f->uc()->uc_flags = f->flags;
   f->uc()->uc_link = nullptr;
   state_of(me).restarts = f->restarts;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The stack of a handler while it runs; drawn in signal_frame.S. Part of shim/signal_frame.h.
+// The frame on the stack of a handler of the program. signal_frame.S has a drawing of it. Part of shim/signal_frame.h.
 #pragma once
 #include <signal.h>
 #include <ucontext.h>
@@ -23,7 +23,7 @@ struct Frame {
   ucontext_t* uc() { return reinterpret_cast<ucontext_t*>(&context); }
 };
 
-// Embedder::inject(). The scheduler has a trampoline of its own for that (trampoline.S).
+// The function for Embedder::inject: none, because the scheduler has a trampoline of its own (trampoline.S).
 inline constexpr void (*frame_inject)(void* ucontext, void (*fn)()) = nullptr;
 
 }  // namespace fiberthread::signals

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// pid_t vfork(void). Parent and child return from one and the same frame, the child first: whatever it calls then lies over the
-// return address, so that is kept in a register, of which each has its own.
+// pid_t vfork(void). Parent and child return from the same frame, the child first. What the child calls then overwrites the return address.
+// So the return address is kept in a register, of which each has its own.
 #define SYS_vfork 58
 
-        .section fiberthread_program, "ax", @progbits  // program_syscall()'s: the call is the program's
+        .section fiberthread_program, "ax", @progbits  // as program_syscall(): the call counts as the program's
         .globl  vfork, __vfork
         .type   vfork, @function
         .type   __vfork, @function
@@ -16,7 +16,7 @@ __vfork:
         call    fiberthread_vfork_begin
         add     $8, %rsp
         .cfi_adjust_cfa_offset -8
-        pop     %rdi                            // the kernel leaves it alone
+        pop     %rdi                            // the kernel does not change rdi
         .cfi_adjust_cfa_offset -8
         .cfi_register rip, rdi
         mov     $SYS_vfork, %eax

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// void NAME(void (*function)(void*): rdi, void* argument: rsi): calls that in a frame whose personality is asked when the stack is
-// unwound through it, and does no more.
+// void NAME(void (*function)(void*): rdi, void* argument: rsi)
+// Calls function(argument), and does no more. Unwinders ask the personality of this frame when they unwind the stack through it.
         .macro watched_call name, personality
         .globl  \name
         .hidden \name
