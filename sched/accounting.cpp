@@ -11,7 +11,7 @@
 namespace fiberthread {
 
 namespace {
-std::atomic<bool> no_clocks_of_others{false};  // a filter
+std::atomic<bool> no_clocks_of_others{false};  // a filter refuses them
 }
 
 uint64_t cpu_time_of_thread(int tid) {
@@ -24,12 +24,12 @@ uint64_t cpu_time_of_thread(int tid) {
 }
 
 namespace {
-constexpr uint64_t kChanging = ~uint64_t{0};  // a mark while what is before it is being given
+constexpr uint64_t kChanging = ~uint64_t{0};  // value of a mark while the time before it is being given
 }
 
-// A stint as short as this is taken by the cycle counter: the kernel's clock takes a microsecond to read, a tenth of what a server does
-// for a request. A worker that lost the CPU in between was away for longer, so a longer stint is looked up. What is wrong all the
-// same is known at the next look, and the fibers after it get less.
+// A stint shorter than kShortUs is measured by the cycle counter. Reading the kernel's clock takes a microsecond, a tenth of what a server
+// does for a request. A longer stint is looked up, because the worker may have lost the CPU meanwhile. The next look finds what was given
+// too much, and the fibers after it get less.
 constexpr uint64_t kShortUs = 20, kLookEachUs = 500;
 
 void account(Worker* w, FiberRecord* f, bool exactly) {
@@ -43,7 +43,7 @@ void account(Worker* w, FiberRecord* f, bool exactly) {
     if (now < mark) now = mark;  // so much has been given already
   }
   if (f) {
-    // Released by the store that follows: who sees that sees this.
+    // The release store that follows publishes this one too.
     w->cpu.mark.store(kChanging, std::memory_order_relaxed);
     f->cpu.given.store(f->cpu.given.load(std::memory_order_relaxed) + now - mark, std::memory_order_release);
   }
@@ -65,11 +65,11 @@ uint64_t as_seen_by_another(FiberRecord* f) {
     if (!w || w->run.running.load(std::memory_order_acquire) != f) break;
     uint64_t mark = w->cpu.mark.load(std::memory_order_acquire), now = cpu_time_of_thread(w->thread.tid);
     if (mark == kChanging) continue;
-    // It has run there all the time: what it will be given when it leaves is not less.
+    // The fiber has run there all the time. So what it will be given when it leaves is not less than this.
     bool same = w->run.running.load(std::memory_order_acquire) == f && w->cpu.mark.load(std::memory_order_acquire) == mark;
     if (same && f->cpu.given.load(std::memory_order_acquire) == given) return given + (now > mark ? now - mark : 0);
   }
-  // It has just left a worker, and what it used there was given to it before.
+  // The fiber has just left a worker, and was given before what it used there.
   return f->cpu.given.load(std::memory_order_acquire);
 }
 }  // namespace
@@ -77,12 +77,12 @@ uint64_t as_seen_by_another(FiberRecord* f) {
 uint64_t cpu_time_of(FiberRecord* f) {
   if (!observed(kObserveCpu)) observing.fetch_or(kObserveCpu, std::memory_order_relaxed);
   Busy busy;
-  // One's own is given at once: the cycles of the same stint might come to less.
+  // The caller's own time is given at once, because the cycles of the same stint might come to less.
   bool mine = f == tls_current;
   if (mine) account(f->run.worker, f, true);
   uint64_t now = mine ? f->cpu.given.load(std::memory_order_relaxed) : as_seen_by_another(f),
            seen = f->cpu.told.load(std::memory_order_relaxed);
-  // A switch that had begun when accounting went on has given it nothing.
+  // A switch that had begun before accounting was switched on has given the fiber nothing.
   while (now > seen)
     if (f->cpu.told.compare_exchange_weak(seen, now, std::memory_order_relaxed)) return now;
   return seen;

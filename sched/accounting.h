@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// CPU time of single fibers, which the kernel knows of its threads only.
+// CPU time of single fibers. The kernel counts it for kernel threads only.
 //
-// A worker's clock up to Worker::cpu.mark has been given to fibers. From the first use on, each switch gives the rest to the fiber
-// that leaves (kObserveCpu, observe.h), by the cycle counter if that is little: so the mark may be ahead of the clock for a moment. Until
-// then nobody pays for that, and the timer's tick does it, for whoever runs then.
+// A worker's CPU clock up to Worker::cpu.mark has been given to fibers. From the first use on, each switch gives the rest to the fiber that
+// leaves (kObserveCpu, observe/observe.h). A short rest is taken from the cycle counter, so the mark may be ahead of the clock for a
+// moment. Before the first use a switch pays nothing, and the timer's tick gives the rest to the fiber that runs then.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -12,15 +12,16 @@
 
 namespace fiberthread {
 
-// In scheduler code of w, or with w's signals masked, or once the tick leaves it alone: what it has used belongs to f; null: to nobody.
+// Gives the CPU time that w has used since the mark to f; null: to no fiber. Called in scheduler code of w, or with w's signals masked, or
+// once kObserveCpu keeps the tick from it.
 void account(Worker* w, FiberRecord* f, bool exactly = false);
-// In the tick's handler.
+// Does so for the running fiber. Called in the tick's handler.
 void account_tick();
 
-// The fiber's CPU time so far, in nanoseconds. Never less than before, whoever asks. Switches accounting on.
+// Returns the fiber's CPU time so far, in nanoseconds. Never less than any thread got before. Switches accounting on.
 uint64_t cpu_time_of(FiberRecord* f);
 
-// CPU time of one kernel thread, 0: the caller's.
+// Returns the CPU time of one kernel thread, in nanoseconds. 0: the caller's.
 uint64_t cpu_time_of_thread(int tid);
 
 }  // namespace fiberthread

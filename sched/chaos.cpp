@@ -11,7 +11,7 @@ namespace fiberthread {
 uint64_t chaos_seed = 0;
 
 namespace {
-// Relaxed: only different numbers matter. Counted, not per worker: any context may ask.
+// Relaxed, because the numbers only have to differ. One counter and not one per worker, because any context may ask.
 std::atomic<uint64_t> asked{0};
 }  // namespace
 
@@ -30,7 +30,7 @@ void chaos_wait() {
   if (n % 8) return;
   n /= 8;
   if (n % 16 == 0) {
-    raw_syscall(SYS_sched_yield);  // with more workers than CPUs, somebody else now runs for a slice
+    raw_syscall(SYS_sched_yield);  // with more workers than CPUs, another worker now runs for a slice
     return;
   }
   for (uint32_t i = n / 16 % 256; i; i--) cpu_relax();

@@ -15,8 +15,8 @@ int cord_begin(CordRecord* c) {
   if (int e = sched_bind(me)) return e;
   Busy busy;
   Worker* w = me->run.worker;
-  w->thread.tainted = false;  // it is as the process's threads are, until somebody asks for more
-  w->run.cord = c;            // we are on it: nobody runs or wakes anybody there yet
+  w->thread.tainted = false;  // it is like the process's threads, until sched_bind() is asked for more
+  w->run.cord = c;            // we are on it, so no other fiber runs or is woken there yet
   c->worker.store(w, std::memory_order_release);
   return 0;
 }
@@ -48,7 +48,7 @@ void cord_left(CordRecord* c, FiberRecord* f) {
   while (*p != f) p = &(*p)->run.list_next;
   *p = f->run.list_next;
   bool last = --c->fibers == 0;
-  c->lock.unlock();  // the last touch, unless the scheduler fiber is still there: it takes the lock before it ends
+  c->lock.unlock();  // we do not touch `c` after this; the scheduler fiber takes the lock before it ends
   chaos_delay();
   if (last) unpark(scheduler);
 }
@@ -74,7 +74,7 @@ void cord_each(CordRecord* c, bool (*visit)(FiberRecord*, void*), void* data) {
 
 FIBERTHREAD_IN_FORK_CHILD(Cords, [](FiberRecord*) {
   for (Worker* w = all_workers(); w; w = w->thread.all_next)
-    // That of one whose scheduler has ended may be freed already.
+    // The record of a cord whose scheduler fiber has ended may be freed already.
     if (FiberRecord* f = w->bond.fiber; w->run.cord && f && f->run.state.load() != State::Done) w->run.cord->lock.reset();
 })
 

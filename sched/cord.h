@@ -12,14 +12,15 @@
 
 namespace fiberthread {
 
-// Readable as long as it has fibers: whoever puts one into `ready` touches only the worker afterwards, and that is never freed.
+// Must stay readable as long as the cord has fibers. A thread that puts a fiber into `ready` touches only the worker afterwards, which is
+// never freed.
 struct CordRecord {
   Inbox ready;
   std::atomic<Worker*> worker{nullptr};
-  // Set by the scheduler fiber around a callback: if that waits, nobody else runs here meanwhile.
+  // Set by the scheduler fiber around a callback. If the callback waits, no other fiber runs here meanwhile.
   std::atomic<bool> alone{false};
 
-  // The registry: all but the scheduler fiber. Under its lock nothing is called.
+  // The registry: all fibers except the scheduler fiber. Under its lock nothing is called but the visit() of cord_each().
   static constexpr uint32_t kBuckets = 64;
   SpinLock lock;
   uint32_t fibers = 0;
@@ -27,23 +28,23 @@ struct CordRecord {
   FiberRecord* by_id[kBuckets] = {};  // linked by FiberRecord::run.list_next
 };
 
-// The calling fiber becomes the scheduler fiber of `c`, on a kernel thread of its own from the return on. 0, EAGAIN (no memory,
-// no threads), or ENOTSUP (threads are NPTL's). Parks.
+// Makes the calling fiber the scheduler fiber of `c`. On return it is on a kernel thread of its own. Returns 0, EAGAIN (no memory, no
+// threads) or ENOTSUP (threads are NPTL's). Parks.
 int cord_begin(CordRecord* c);
-// By the scheduler fiber, which shall end if this is true: no other fiber is there, and no other will be. When the last one has ended
-// it is unparked.
+// Ends the cord if it has no other fiber. Returns true if it has ended: then no fiber will come any more, and the caller, which is the
+// scheduler fiber, must end. Otherwise the last fiber to end unparks the caller.
 bool cord_end(CordRecord* c);
-// A fiber that was prepared, and is not spawned yet, shall live in `c`; or the caller, which is there after its next yield(). False if
-// it has a kernel thread of its own already, or the cord has ended.
+// Binds f to the cord: a fiber that was prepared and is not spawned yet, or the caller, which is there after its next yield(). Returns
+// false if f has a kernel thread of its own already, or the cord has ended.
 bool cord_admit(CordRecord* c, FiberRecord* f);
-// That of a fiber; null: none. Signal-safe.
+// Returns the cord of a fiber; null: none. Signal-safe.
 CordRecord* cord_of(const FiberRecord* f);
-// Is the caller in a callback of its cord's scheduler fiber? It must not give way then.
+// Returns true if the caller is in a callback of its cord's scheduler fiber. It must not give way then.
 bool in_cord_callback();
-// Calls visit(f) under the cord's lock for each of its fibers but the scheduler fiber, until it returns false.
+// Calls visit(f) under the cord's lock for each of its fibers except the scheduler fiber, until visit() returns false.
 void cord_each(CordRecord* c, bool (*visit)(FiberRecord*, void*), void* data);
 
 // ---- for the scheduler ----
-void cord_left(CordRecord* c, FiberRecord* f);  // it has ended, and is off its stack
+void cord_left(CordRecord* c, FiberRecord* f);  // removes f, which has ended and is off its stack, or will not be spawned
 
 }  // namespace fiberthread

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // How many fibers can run at once: the CPUs that the process may use, by its affinity mask and its cgroup's quota.
 //
-// Raw system calls only: the birth of the first fiber comes here, and sysmon may.
+// Raw system calls only, because the scheduler's start counts the CPUs, during the birth of the first fiber.
 #include <fcntl.h>
 #include <sched.h>
 #include <string.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kUnlimited = ~0u;
 
-// The start of a file, as a string; false if there is none.
+// Reads the start of a file, as a string. Returns false if there is none.
 bool read_text(const char* path, char* text, size_t size) {
   long fd = raw_syscall(SYS_openat, AT_FDCWD, arg(path), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
@@ -24,7 +24,7 @@ bool read_text(const char* path, char* text, size_t size) {
   return true;
 }
 
-// Reads a number and moves `p` behind it; -1 if there is none ("max", "-1").
+// Reads a number and moves `p` behind it. Returns -1 if there is none ("max", "-1").
 long read_number(const char*& p) {
   while (*p == ' ') p++;
   if (*p < '0' || *p > '9') return -1;
@@ -50,7 +50,7 @@ uint32_t cpus_of(long quota, long period) {
   return static_cast<uint32_t>((quota + period - 1) / period);
 }
 
-// The quota that one directory sets, in whole CPUs.
+// Returns the quota that one directory sets, in whole CPUs.
 uint32_t quota_of(Path dir, bool v2) {
   char text[64];
   const char* p = text;
@@ -68,7 +68,7 @@ uint32_t quota_of(Path dir, bool v2) {
   return cpus_of(quota, read_number(p));
 }
 
-// The tightest quota from the cgroup up to the root of its hierarchy (cgroups(7)).
+// Returns the tightest quota from the cgroup up to the root of its hierarchy (cgroups(7)).
 uint32_t quota_upwards(const char* mount, const char* group, size_t length, bool v2) {
   uint32_t least = kUnlimited;
   size_t root = strlen(mount);
@@ -84,7 +84,7 @@ uint32_t quota_upwards(const char* mount, const char* group, size_t length, bool
   }
 }
 
-// True if the controllers of a line of /proc/self/cgroup, "a,b,c", have "cpu" among them.
+// Returns true if the controllers of a line of /proc/self/cgroup, "a,b,c", have "cpu" among them.
 bool names_cpu(const char* list, const char* end) {
   while (list < end) {
     const char* comma = static_cast<const char*>(memchr(list, ',', static_cast<size_t>(end - list)));

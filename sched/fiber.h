@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT
-// What a fiber is, and how one waits and is woken. Everything above `sched` builds on the calls of this file.
+// A fiber's record, and how a fiber waits and is woken. Everything above `sched` builds on the calls of this file.
 //
-// A FiberRecord stands for anything that may wait: a scheduled fiber, or a kernel thread that is none (`kernel` is
-// true then: main before the scheduler starts, foreign threads). The calls below work for both; where a fiber parks,
-// a kernel thread sleeps in the kernel.
+// A FiberRecord stands for anything that may wait: a scheduled fiber, or a kernel thread that is not a worker. For such a thread (main
+// before the scheduler starts, foreign threads) `run.kernel` is true. The calls below work for both. Where a fiber parks, a kernel thread
+// sleeps in the kernel.
 //
-// States. Only PARKED → QUEUED is contended, and so a CAS; each other change is that of the one who has the fiber:
+// States. Several threads may try Parked → Queued at once, so that change is a CAS. Each other change is made by the thread that has the
+// fiber:
 //
-//     CREATED → QUEUED → RUNNING → PARKED → QUEUED …        RUNNING → QUEUED (yield, preemption)        RUNNING → DONE
+//     Created → Queued → Running → Parked → Queued …        Running → Queued (yield, preemption)        Running → Done
 //
-// Invariants. A fiber is QUEUED with a queue entry, PARKED or DONE only when it is off its stack: those states are
-// entered by the post-switch action, on the stack of whatever runs next. So whoever finds it in a queue may run it
-// at once. It has exactly one queue entry while it is QUEUED and off its stack, else none. Records are type-stable:
-// a pointer stays readable for ever, and an unpark that comes too late is only a spurious one for the next user;
-// therefore every wait is a loop on a condition of its own.
+// Invariants. A fiber is in a queue, Parked or Done only when it is off its stack. The post-switch action, which runs on the stack of the
+// next fiber, sets these states. So a worker that takes a fiber out of a queue may run it at once. While a fiber is Queued, it has one
+// queue entry, or one thread has it that will queue or run it. Otherwise it has no queue entry. Records are type-stable: a pointer to one
+// can be read for ever. An unpark that comes too late is a spurious wake-up of the record's next fiber. Therefore every wait is a loop on a
+// condition of its own.
 #pragma once
 #include <atomic>
 #include <csignal>
@@ -35,56 +36,57 @@ enum class State : uint32_t { Created, Queued, Running, Parked, Done };
 struct ParkReason {
   const char* what;                    // "mutex", "cond", "join", "sleep", …
   const void* object = nullptr;        // address of the thing waited on
-  const FiberRecord* owner = nullptr;  // who holds it, where known
+  const FiberRecord* owner = nullptr;  // the fiber that holds it, where known
   const char* file = __builtin_FILE();
   int line = __builtin_LINE();
 };
 
-// ParkReason::what of who waits for another fiber's end, which the scheduler looks at.
+// ParkReason::what of a fiber that waits for another fiber's end. The scheduler compares the pointer.
 inline constexpr char kJoin[] = "join";
 
-// Bits of FiberRecord::run.interrupts. Whoever sets one calls interrupt(), which also unparks; a wait that may be ended by it
-// looks after each park.
+// Bits of FiberRecord::run.interrupts. A thread that sets one for another fiber also unparks that fiber, as interrupt() does. A wait that
+// an interrupt may end looks for it after each park.
 enum Interrupt : uint32_t {
-  kInterruptUnwind = 1,     // the embedder wants the fiber to end by unwinding; whether it may now, Embedder::end_requested() says
+  kInterruptUnwind = 1,     // the embedder wants the fiber to end by unwinding; Embedder::end_requested() says whether it may now
   kInterruptSafePoint = 2,  // the embedder wants the fiber to call Embedder::at_safe_point()
   kInterruptEnd = 4,        // stays set: each wait that can be ended returns ECANCELED; see add_end_reason()
-  kInterruptLeave = 8,      // what the embedder ran on top of a wait has ended the fiber, and was left: the wait ends, whatever it is for
+  kInterruptLeave = 8,      // the code that the embedder ran on top of a wait has ended the fiber, and was left: every wait ends
 };
 
-// FiberRecord::handle.fresh. kFresh: made, and neither started nor discarded; its handle may be used though it is not valid yet. kClaimed: one
-// or the other is about to happen.
+// FiberRecord::handle.fresh. kFresh: the fiber was made, and is neither started nor discarded; its handle may be used although it is not
+// valid yet. kClaimed: a thread is about to start or discard it.
 constexpr uint32_t kFresh = 1, kClaimed = 2, kDiscarded = 3;
 
 constexpr uint64_t kNever = ~uint64_t{0};  // a deadline that does not come
-// Bit of a deadline that was computed from CLOCK_REALTIME: when that clock is set, it counts as passed, and whoever waits asks
-// his clock again. All others have it clear.
+// Bit of a deadline that was computed from CLOCK_REALTIME. When that clock is set, the deadline counts as passed, and the waiting caller
+// asks its clock again. All other deadlines have this bit clear.
 constexpr uint64_t kFollowsRealtime = 1;
 
-// Made of parts. Each has what its reset() forgets when the record gets its next fiber, or kernel thread, and what in_child() forgets of the
-// fiber that has forked: a new member has no other place to think of.
+// Consists of parts. The reset() of a part forgets what the record's next fiber, or kernel thread, must not inherit. Its in_child() does so
+// for the fiber that has forked. A new member needs no other code for that.
 struct alignas(64) FiberRecord {
-  Context context;  // valid while off its stack
+  Context context;  // valid while the fiber is off its stack
 
   // Touched by every switch.
   struct Run {
     std::atomic<State> state{State::Created};
-    std::atomic<uint32_t> pending_unpark{0};  // latch: an unpark came while RUNNING or QUEUED
-    Worker* worker = nullptr;                 // that runs it; meaningful while RUNNING, stable under Busy
-    // A bound fiber's own worker. Set once in its life, by itself or under join.lock; it moves there when it is next queued.
+    std::atomic<uint32_t> pending_unpark{0};  // latch: an unpark came while the fiber was Running or Queued
+    Worker* worker = nullptr;                 // the worker that runs it; meaningful while Running, stable under Busy
+    // A bound fiber's own worker. Set once in the fiber's life: by the fiber itself, under join.lock, or by its creator before the spawn.
+    // The fiber moves there when it is next queued.
     std::atomic<Worker*> bound{nullptr};
     FiberRecord* queue_next = nullptr;  // link of inbox, global queue and free lists
     FiberRecord* list_next = nullptr;   // link of its cord's registry, or of the list of all foreign threads' records
-    uint64_t sigmask = 0;               // kernel's format; what the worker's kernel mask must be while it runs
+    uint64_t sigmask = 0;               // in the kernel's format; the worker has this mask while the fiber runs
     std::atomic<uint32_t> interrupts{0};
-    bool kernel = false;  // a kernel thread, not scheduled by us
+    bool kernel = false;  // a kernel thread, which the library does not schedule
 
     void reset() {
       pending_unpark.store(0, std::memory_order_relaxed);
       interrupts.store(0, std::memory_order_relaxed);
       kernel = false;
     }
-    void in_child() {  // on the only kernel thread that there is
+    void in_child() {  // the caller is the child's only kernel thread
       kernel = true;
       worker = nullptr;
       bound.store(nullptr);
@@ -93,18 +95,18 @@ struct alignas(64) FiberRecord {
     }
   } run;
 
-  // How it uses its turns: preemption's share, and that of its wake-ups. Written by the worker that it is on.
+  // How the fiber uses its turns on a worker: for preemption, and for the timing of wake-ups. Written by the worker that runs it.
   struct Turns {
-    std::atomic<uint32_t> preempted{0};  // times in a row, without parking in between
-    std::atomic<uint32_t> in_place{0};   // times in a row, where it was stopped the time before
+    std::atomic<uint32_t> preempted{0};  // preemptions in a row, without a park in between
+    std::atomic<uint32_t> in_place{0};   // preemptions in a row at the same place as the one before
     uintptr_t stopped_pc = 0, stopped_sp = 0;
-    // Does it go on for long after it woke another? When the wake-up that is being timed was, or 0; how many until the next one that is;
-    // how many times in a row it did, 2 at most.
+    // Does the fiber go on for long after it has woken another? `woke_at` is the time (cycles()) of the wake-up that is being timed, or 0.
+    // `until_timed` counts the wake-ups until the next timed one. `went_on` counts how often in a row the fiber went on, up to 2.
     uint64_t woke_at = 0;
     uint32_t calls = 0;  // of take_turns()
     uint8_t until_timed = 0, went_on = 0;
-    bool in_libc = false;  // preempted with its pc inside libc: goes in front
-    uint8_t blocked = 0;   // times that its worker lost the slot to a blocking call
+    bool in_libc = false;  // preempted with its pc inside libc: goes to the front of the global queue
+    uint8_t blocked = 0;   // blocking calls that cost its worker the slot
 
     void reset() {
       preempted.store(0, std::memory_order_relaxed);
@@ -117,42 +119,42 @@ struct alignas(64) FiberRecord {
   struct Identity {
     bool is_main = false;  // fiber 0
     uint32_t id = 0;       // the virtual tid of a fiber
-    uint32_t serial = 0;   // tells the fibers apart that have had this record, one after the other
+    uint32_t serial = 0;   // tells apart the fibers that have had this record in turn
     char name[16] = {};
     void* (*start)(void*) = nullptr;
     void* arg = nullptr;
     void* result = nullptr;
-    void* entry = nullptr;  // sched_prepare()
+    void* entry = nullptr;  // the function that sched_prepare() got
   } identity;
 
-  // See memory/block.h. A block is kept with its record as long as both live, so there is no reset.
+  // See memory/block.h. A record keeps its block as long as both live, so there is no reset.
   struct Memory {
-    char* block = nullptr;  // lowest address, of the guard
+    char* block = nullptr;  // lowest address, which is the guard's
     size_t block_size = 0;
-    void* tcb = nullptr;        // the thread control block: libc's handle of the thread
-    char* stack_low = nullptr;  // usable bounds of the stack in use (the user's own, if one was given)
+    void* tcb = nullptr;        // the TCB, whose address is libc's handle of the thread
+    char* stack_low = nullptr;  // usable bounds of the stack in use (the program's own, if it gave one)
     char* stack_high = nullptr;
-    stack_t alternate{};  // for signal handlers, as the program set it; no size: none
+    stack_t alternate{};  // for signal handlers, as the program set it; size 0: none
     size_t guard_size = 0;
-    uint16_t chunk = 0;  // that the block is in
+    uint16_t chunk = 0;  // the chunk that the block is in
     bool user_stack = false;
   } memory;
 
   struct Wait {
     ParkReason reason{};
     uint64_t since = 0;                         // recent_ns() when it last parked
-    std::atomic<CallWait*> called_by{nullptr};  // the caller, which runs on when this one first waits, yields or ends; see sched_call()
+    std::atomic<CallWait*> called_by{nullptr};  // the caller, which goes on when this fiber first waits, yields or ends; see sched_call()
     std::atomic<uint32_t> kernel_word{0};       // futex of a kernel thread's park
-    uint32_t pins = 0;                          // waits by which others may find its stack: it must not be unwound out of them
-    uint32_t pins_below = 0;                    // those that the program's innermost handler has interrupted
+    uint32_t pins = 0;                          // number of waits by which others may find its stack: nothing unwinds it out of them
+    uint32_t pins_below = 0;                    // how many of these the program's innermost handler has interrupted
     uint32_t clock_seen = 0;                    // clock_settings when its last deadline with kFollowsRealtime was computed; 0: never
-    bool calling = false;                       // it is in sched_call(): its waits there do not end a call of itself
+    bool calling = false;                       // it is in sched_call(): its waits there do not let its own caller go on
 
     void reset() {
       pins = pins_below = clock_seen = 0;
       calling = false;
     }
-    void in_child() {  // its caller is the parent's
+    void in_child() {  // its caller stayed in the parent
       called_by.store(nullptr);
       calling = false;
     }
@@ -161,7 +163,7 @@ struct alignas(64) FiberRecord {
   // CPU time, see accounting.h.
   struct Cpu {
     std::atomic<uint64_t> given{0};
-    std::atomic<uint64_t> told{0};  // the most that another was told of it
+    std::atomic<uint64_t> told{0};  // the most that cpu_time_of() has returned
 
     void reset() {
       given.store(0, std::memory_order_relaxed);
@@ -170,14 +172,14 @@ struct alignas(64) FiberRecord {
     void in_child() { told.store(0); }
   } cpu;
 
-  // See life/join.h, whose protocol this is.
+  // For the protocol of life/join.h.
   struct Join {
     SpinLock lock;
     std::atomic<uint32_t> done{0};
-    std::atomic<bool> valid{false};  // its handle may be used: born, and neither joined nor ended detached
+    std::atomic<bool> valid{false};  // its handle may be used: the fiber is born, and neither joined nor ended detached
     bool detached = false;
-    FiberRecord* joiner = nullptr;  // set under its own lock and that of the joiner, which has just looked at its own
-    // If its kernel thread has something to give up that only its end gives up: that one and its tid. Join waits for it.
+    FiberRecord* joiner = nullptr;  // set under this lock and the joiner's, so that two fibers that join each other notice
+    // Set if only the end of the fiber's kernel thread gives up something that it holds: its worker, and the tid. Join waits for that end.
     Worker* leaves_with = nullptr;
     uint32_t leaves_tid = 0;
 
@@ -186,17 +188,17 @@ struct alignas(64) FiberRecord {
       __atomic_store_n(&joiner, nullptr, __ATOMIC_RELEASE);
       leaves_with = nullptr;
     }
-    void in_child() {  // a joiner waits in the parent
+    void in_child() {  // a joiner stayed in the parent
       lock.reset();
       joiner = nullptr;
     }
   } join;
 
-  // Why its waits shall end. Under join.lock.
+  // Reasons for its waits to end. Under join.lock.
   struct Ends {
-    bool asked = false;    // by end_waits_of()
+    bool asked = false;    // end_waits_of() has added its reason
     bool held = false;     // kInterruptEnd stays clear for now
-    uint32_t reasons = 0;  // how many reasons there are to set it
+    uint32_t reasons = 0;  // number of reasons to set it
 
     void reset() {
       asked = held = false;
@@ -204,30 +206,30 @@ struct alignas(64) FiberRecord {
     }
   } ends;
 
-  // The share of the trace: sched/observe looks inside while there is one.
+  // For the trace: sched/observe uses it while it writes one.
   struct Traced {
     uint64_t left_at = 0;  // cycles() when it last left a worker
-    uint32_t wait = 0;     // the word for what it waits for, if the trace lacks the end of that
+    uint32_t wait = 0;     // the trace's word for what it waits for, while the trace lacks the end of that wait
   } traced;
 
-  // The share of the layer that gives out handles of fibers: shim/fibers.
+  // For the layer that gives out handles of fibers: shim/fibers.
   struct Handle {
-    std::atomic<uint32_t> woken{0};  // serial + 1: it has a wake-up that no yield has taken yet
+    std::atomic<uint32_t> woken{0};  // serial + 1: the fiber has a wake-up that no yield has taken yet
     std::atomic<uint32_t> fresh{0};  // 0, kFresh, kClaimed or kDiscarded
 
     void reset() { fresh.store(0, std::memory_order_relaxed); }
   } handle;
 
-  // The share of the embedder, zero at first. `sched` does not look inside.
+  // For the embedder, zero at first. `sched` does not look inside.
   struct Share {
     alignas(16) unsigned char room[192] = {};
 
     void reset() { __builtin_memset(room, 0, sizeof room); }
   } embedder;
 
-  // For the next fiber or kernel thread, which `serial` tells from those before. The caller alone has the record.
+  // Prepares the record for its next fiber or kernel thread, which `serial` tells from those before. Only the caller has the record.
   void reset(uint32_t serial) {
-    identity.serial = serial;  // first: who holds an old handle looks at this last
+    identity.serial = serial;  // first, because the holder of an old handle reads it last
     join.reset();
     run.reset();
     turns.reset();
@@ -237,7 +239,7 @@ struct alignas(64) FiberRecord {
     handle.reset();
     embedder.reset();
   }
-  // Of the fiber that has forked, which is the child's main.
+  // Called on the fiber that has forked: makes it the child's main.
   void in_child() {
     identity.is_main = true;
     run.in_child();
@@ -247,18 +249,18 @@ struct alignas(64) FiberRecord {
   }
 };
 
-// The fiber whose thread-local storage this is. Null in worker context and in foreign threads not yet seen. A plain
-// initial-exec variable is right under migration, as TLS belongs to the fiber.
+// The fiber whose thread-local storage this is. Null in worker context, and in a foreign thread that has no record yet. A plain
+// initial-exec variable stays right when the fiber changes its worker, because TLS belongs to the fiber.
 extern thread_local constinit FiberRecord* tls_current __attribute__((tls_model("initial-exec")));
-// > 0: neither preemption nor a program's asynchronous signal handler may come in here (see Busy).
+// While > 0, neither preemption nor an asynchronous signal handler of the program begins here (see Busy).
 extern thread_local constinit uint32_t tls_busy __attribute__((tls_model("initial-exec")));
-// > 0 from a fiber's vfork() until the child has gone: what runs on its stack and TLS is the child then, another process, which waits
-// in the kernel only and leaves the scheduler alone. How deep, as the child may vfork too.
+// > 0 from a fiber's vfork() until the child has gone. Meanwhile the child, which is another process, runs on the fiber's stack and TLS. It
+// waits in the kernel only, and leaves the scheduler alone. The value is the depth, because the child may call vfork() too.
 extern thread_local constinit uint32_t tls_vforked __attribute__((tls_model("initial-exec")));
 
-FiberRecord* adopt_kernel_thread();  // makes the record of a foreign thread
+FiberRecord* adopt_kernel_thread();  // makes the record of the calling foreign thread
 
-// The caller's record, made on demand for a foreign thread. Not in worker context. Never parks.
+// Returns the caller's record, which is made on demand for a foreign thread. Not in worker context. Never parks.
 inline FiberRecord* self() {
   FiberRecord* f = tls_current;
   return __builtin_expect(f != nullptr, 1) ? f : adopt_kernel_thread();
@@ -267,9 +269,10 @@ inline FiberRecord* self() {
 void leave_busy_slow();  // calls Embedder::at_safe_point()
 void wait_over_slow(FiberRecord* me);
 
-// A stretch in which the fiber stays on its worker and no handler of the program runs on it: needed around every use
-// of FiberRecord::run.worker, of a SpinLock and of scheduler state. Nests. Parking inside is fine (the count is the fiber's
-// own). A signal or a preemption that comes meanwhile is recorded and acted upon when the outermost one ends.
+// A stretch in which the fiber stays on its worker and no handler of the program begins on it. Needed around every use of
+// FiberRecord::run.worker, of a SpinLock and of scheduler state. Nests. The fiber may park inside, because the count is the fiber's own. A
+// signal that comes meanwhile is recorded, and handled when the outermost Busy ends. A tick of preemption that comes meanwhile does
+// nothing.
 class Busy {
  public:
   Busy() {
@@ -286,14 +289,15 @@ class Busy {
   Busy(const Busy&) = delete;
 };
 
-// Is the caller in a wait by which others may find its stack, and not in a handler on top of it? As under Busy, no handler of the program
-// may begin here, since it might never return. One that is recorded runs in park_if(), which can be left, or when the wait is over.
+// Returns true if the caller is in a wait by which others may find its stack, and not in a handler on top of it. As under Busy, no handler
+// of the program may begin here, because it might never return. The handler of a recorded signal runs in park_if(), which can be left, or
+// when the wait is over.
 inline bool in_wait(const FiberRecord* me) { return me->wait.pins > me->wait.pins_below; }
 
-// No other wait of the caller's lies below the one that it is in, unless in between is a handler that can be left.
+// Returns true if no other wait of the caller lies below the one that it is in, unless a handler that can be left is in between.
 inline bool is_only_wait(const FiberRecord* me) { return me->wait.pins == me->wait.pins_below + 1; }
 
-// The end of what began with queued++. By the fiber itself. What was put off meanwhile follows: handlers, and its end.
+// Ends a wait that began with wait.pins++. Called by the fiber itself. Then does what was put off meanwhile: handlers, and the fiber's end.
 inline void wait_over(FiberRecord* me) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   me->wait.pins--;
@@ -305,65 +309,70 @@ inline void wait_over(FiberRecord* me) {
 // CLOCK_MONOTONIC in nanoseconds, the clock of all deadlines here.
 uint64_t now_ns();
 
-// Times that CLOCK_REALTIME was set, plus one.
+// Number of times that CLOCK_REALTIME was set, plus one.
 extern std::atomic<uint32_t> clock_settings;
 
 inline bool passed(const FiberRecord* me, uint64_t deadline) {
   if (deadline == kNever) return false;
-  // Acquire: who sees the new count sees the new time.
+  // Acquire: a thread that sees the new count sees the new time.
   if (deadline & kFollowsRealtime && me->wait.clock_seen && me->wait.clock_seen != clock_settings.load(std::memory_order_acquire))
     return true;
   return now_ns() >= deadline;
 }
 
-// Waits until *flag != expected, an unpark, an interrupt, or `deadline_ns` (absolute, now_ns()'s clock; kNever: none).
-// May return for no reason: call it in a loop. Returns false if the deadline has passed. The caller must not hold a
-// SpinLock. `flag` is read before the fiber leaves its stack; who changes it must unpark afterwards: an unpark that comes
-// before the fiber is PARKED sets the latch, which is looked at once it is.
+// Waits until *flag != expected, an unpark, an interrupt, or `deadline_ns` (absolute, on now_ns()'s clock; kNever: none). May return for no
+// reason, so call it in a loop. Returns false if the deadline has passed. The caller must not hold a SpinLock. `flag` is read before the
+// fiber leaves its stack, so a thread that changes it must unpark the fiber afterwards. An unpark that comes before the fiber is Parked
+// sets the latch, which is read again once the fiber is Parked.
 bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkReason& reason, uint64_t deadline_ns = kNever);
 
-// Makes `f` runnable, or latches that for its next park. Never blocks, never runs `f`. Any thread, any context.
+// Makes `f` runnable, or sets its latch, so that its next park returns at once. Never blocks, never runs `f`. From any thread, in any
+// context.
 void unpark(FiberRecord* f);
 
-// Forgets an unpark that came for an earlier wait. Only by the fiber itself, before it publishes a new wait and before it
-// looks at its interrupts.
+// Forgets an unpark that came for an earlier wait. Called only by the fiber itself, before it publishes a new wait and before it looks at
+// its interrupts.
 inline void clear_pending_unpark(FiberRecord* self) {
   if (self->run.pending_unpark.load(std::memory_order_relaxed)) self->run.pending_unpark.exchange(0, std::memory_order_seq_cst);
 }
 
-// Sets interrupt bits and makes sure that `f` sees them: unparks it.
+// Sets interrupt bits, and unparks `f` so that it sees them.
 void interrupt(FiberRecord* f, uint32_t bits);
 
-// kInterruptEnd is set as long as there is a reason for it and it is not held back. f lives.
+// Add and drop a reason for the fiber's waits to end. kInterruptEnd is set while there is a reason and it is not held back. The fiber
+// lives.
 void add_end_reason(FiberRecord* f);
 void drop_end_reason(FiberRecord* me);
-// Adds one, once in the fiber's life. False, and nothing happens, unless f lives: lives(f, data) is asked under join.lock, so that the
-// answer holds.
+// Adds a reason, once in the fiber's life. Returns false, and does nothing, if `f` does not live. Calls lives(f, data) under join.lock, so
+// that the answer holds.
 bool end_waits_of(FiberRecord* f, bool (*lives)(FiberRecord* f, const void* data), const void* data);
-bool hold_end(FiberRecord* me, bool hold);  // returns what it was
+bool hold_end(FiberRecord* me, bool hold);  // holds kInterruptEnd back or no longer; returns what was so before
 
-// True if the caller parks where it waits: a fiber on its own stack, with no kernel thread of its own. False for kernel threads,
-// bound fibers, children of a vfork, and handlers on the signal stack, which may as well wait in the kernel.
+// Returns true if the caller is to park, and not to wait in the kernel: a fiber without a kernel thread of its own, or a fiber of a cord
+// outside of a callback of the cord's scheduler fiber. False for kernel threads, other bound fibers and children of a vfork, which may as
+// well wait in the kernel.
 bool may_park();
 
-// A hint: others wait for the caller's worker, so that to spin is to keep them from what one spins for.
+// Returns true if others probably wait for the caller's worker. A caller that spins then may keep off the worker the fiber that it spins
+// for.
 bool keeps_others_waiting();
 
-// Lets others run. A fiber goes to the end of the queue, and learns whether others were there to run instead; a kernel thread calls
-// the kernel's sched_yield.
+// Lets others run. A fiber goes to the end of the queue; the result is true if others were there to run instead. A kernel thread calls the
+// kernel's sched_yield.
 bool yield();
 
-// At the beginning of each call that waits for data. Who finds some every time never waits, is stopped at the kernel's ticks only, and
-// nobody looks at the poller meanwhile but sysmon: so once it has run for a while it looks for the others, and gives way to them.
+// take_turns() is called at the beginning of each call that waits for data. A fiber that finds data every time never waits. Only the
+// kernel's ticks stop it, and meanwhile only sysmon looks at the poller. So a fiber that has run for a while looks at the poller itself,
+// and gives way to the fibers that can run.
 void end_turn();
 inline void take_turns() {
   FiberRecord* me = tls_current;
   if (__builtin_expect(me && !(++me->turns.calls % 8), 0)) end_turn();
 }
 
-// Around a call that is `likely` to sleep in the kernel. If others wait, they have the slot at once, and not when sysmon has
-// found out. May be left by unwinding, without its end. Not under Busy. Such calls again and again bind the fiber to its kernel
-// thread, unless they are `short_ones`.
+// Stands around a call that is `likely` to sleep in the kernel. If other fibers wait for a slot, they get this one at once, and not only
+// when sysmon finds the caller asleep. Unwinding may leave the call without end(). Not under Busy. A fiber that makes such calls again and
+// again is bound to its kernel thread, unless they are `short_ones`.
 class Blocking {
  public:
   explicit Blocking(bool likely = true, bool short_ones = false) {
@@ -372,7 +381,7 @@ class Blocking {
   ~Blocking() { end(); }
   Blocking(const Blocking&) = delete;
 
-  // For calls that return in another function than they are made in.
+  // For a call that begins in one function and returns in another.
   static void begin(bool short_ones = false);
   static void end();
 };

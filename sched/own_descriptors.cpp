@@ -10,8 +10,8 @@ namespace fiberthread {
 
 namespace {
 std::atomic<int> process{0};
-std::atomic<std::atomic<int>*> own[32];   // where their numbers are
-std::atomic<int> lowest_own{0x7fffffff};  // none of them has ever been below
+std::atomic<std::atomic<int>*> own[32];   // the variables that have their numbers
+std::atomic<int> lowest_own{0x7fffffff};  // no own descriptor has ever been below this number
 
 void keep(std::atomic<int>& in, int fd) {
   int lowest = lowest_own.load(std::memory_order_relaxed);

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: MIT
-// The library's own descriptors: one registry, and each part that opens one enters it there. A program that closes descriptors which
-// it does not know must not close these: close() refuses, and dup2() onto one makes it move.
+// The library's own descriptors, in one registry. Each part that opens a descriptor enters it there. Some programs close descriptors that
+// they do not know. They must not close these, so close() refuses, and dup2() onto one makes it move.
 #pragma once
 #include <atomic>
 
 namespace fiberthread {
 
-constexpr int kOwnFdsFrom = 512;  // they stand from here on, where the limit allows it
+constexpr int kOwnFdsFrom = 512;  // their numbers begin here, where the limit allows it
 bool is_own_fd(int fd);
-int own_fd_next(int fd);  // the first of them from fd on; -1: none
-// Makes `fd` one of them, if it is one at all, and moves it out of the way of the numbers that programs expect. `*to` is its
-// number from then on: a program that wants just this one makes it move.
+int own_fd_next(int fd);  // returns the first of them from fd on; -1: none
+// Makes `fd` one of them, unless it is an error (negative), and moves it out of the way of the numbers that programs expect. `to` has its
+// number from then on. The number changes if a program wants just this one.
 void own_fd_take(long fd, std::atomic<int>& to);
-void own_fd_close(std::atomic<int>& own);  // closes it; -1 then
-void own_fd_make_way(int fd);
+void own_fd_close(std::atomic<int>& own);  // closes it, and sets it to -1
+void own_fd_make_way(int fd);              // moves an own descriptor away from this number
 
-// Remembers whose descriptors these are: this process's, unless it has been told before.
+// Notes that these descriptors are this process's, unless a process was noted before.
 void know_process();
-// The child of a vfork has descriptors of its own, and our memory. One whose fork we did not see has memory of its own, and our epoll.
+// Returns true if the caller is not in that process. The child of a vfork has descriptors of its own, and our memory. A child whose fork we
+// did not see has memory of its own, and our epoll.
 bool another_process();
 
 }  // namespace fiberthread

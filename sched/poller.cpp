@@ -26,16 +26,16 @@ namespace fiberthread {
 struct PollGroup {
   FiberRecord* fiber;
   std::atomic<uint32_t> fired{0};
-  std::atomic<bool> event{false};  // else all that fired was a close
+  std::atomic<bool> event{false};  // false: only closes have fired
 };
 
 namespace {
 
-// All that is known of a number. Under the lock, which is held across epoll_ctl: so what is registered, for which life, and
-// what we believe of it are one. To believe wrongly that a number is not registered does no harm (EEXIST).
+// What the poller knows of a number. Under the lock, which is held across epoll_ctl(). So this always agrees with what epoll has
+// registered, and for which life. Only a registration may be unknown here, which does no harm (EEXIST).
 struct alignas(64) Descriptor {
   SpinLock lock;
-  uint8_t again = 0;              // events that epoll must be asked for anew at each wait: edges may be missing
+  uint8_t again = 0;              // events that each wait must register anew, because edges may be missing
   std::atomic<bool> odd{false};   // an event of this life was for more than data or room
   uint16_t registered = 0;        // what epoll reports; 0: not registered
   std::atomic<uint64_t> seen{0};  // life << 32 | events; changed under the lock
@@ -48,7 +48,7 @@ constexpr uint8_t kAll = 0xff;  // Descriptor::again
 
 constexpr uint32_t kChunk = 1024, kChunks = 16384;
 std::atomic<Descriptor*> table[kChunks];
-std::atomic<uint32_t> chunks{0};  // none from this one on
+std::atomic<uint32_t> chunks{0};  // there are no chunks from this index on
 
 std::atomic<int> epoll_fd{-1}, wake_fd{-1};
 SpinLock open_lock;
@@ -68,11 +68,11 @@ Descriptor* find_or_make(int fd) {
   know_process();
   long mem = raw_syscall(SYS_mmap, 0, kChunk * sizeof(Descriptor), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mem < 0 && mem > -4096) return nullptr;
-  // First, or the child of a fork that comes between the two would not know of it.
+  // Count the chunk first. Otherwise the child of a fork that comes between the two would not know of it.
   uint32_t known = chunks.load(std::memory_order_relaxed);
   while (known <= n / kChunk && !chunks.compare_exchange_weak(known, n / kChunk + 1, std::memory_order_acq_rel)) {
   }
-  // A new mapping is zero, as all of a Descriptor is at first.
+  // A new mapping is zero, and so is a new Descriptor.
   Descriptor* none = nullptr;
   if (!table[n / kChunk].compare_exchange_strong(none, reinterpret_cast<Descriptor*>(mem), std::memory_order_acq_rel))
     raw_syscall(SYS_munmap, mem, kChunk * sizeof(Descriptor));
@@ -99,8 +99,8 @@ int open_epoll() {
   return epoll_fd.load(std::memory_order_relaxed);
 }
 
-// Where an edge may be missing, since a file looks for its readiness only when it is asked: sendto() on a datagram socket of
-// the Unix domain, terminals, devices.
+// Returns the events for which edges may be missing, because the file looks for its readiness only when it is asked. Such are sendto() on a
+// datagram socket of the Unix domain, terminals and devices.
 uint8_t asked_again(int fd) {
   int type = 0;
   uint32_t size = sizeof type;
@@ -110,7 +110,7 @@ uint8_t asked_again(int fd) {
   return raw_syscall(SYS_fstat, fd, arg(&s)) == 0 && S_ISFIFO(s.st_mode) ? 0 : kAll;
 }
 
-// What of poll()'s words epoll is asked for.
+// Returns the events of epoll for those of poll().
 uint32_t epoll_events(uint32_t events) {
   uint32_t w = 0;
   if (events & (EPOLLIN | EPOLLRDNORM | EPOLLRDHUP)) w |= EPOLLIN | EPOLLRDHUP;
@@ -119,24 +119,25 @@ uint32_t epoll_events(uint32_t events) {
   return w ? w : EPOLLRDHUP;  // errors and hang-ups only
 }
 
-// Under the lock: from now on epoll reports `events`, besides what it did.
+// Makes epoll report `events` from now on, besides those that it has reported. Returns false if epoll refuses. Under the lock.
 bool register_for(Descriptor* d, int fd, uint32_t events) {
   if (!(events & (~uint32_t{d->registered} | (d->again == kAll ? ~0u : d->again)))) return true;
   int ep = open_epoll();
   if (ep < 0) return false;
   if (!d->registered) d->again = asked_again(fd);
   if (d->again == kAll) {
-    // Only what somebody waits for now: what is ready all the time would be told of again and again.
+    // Only the events of present waits. Epoll would report again and again what is ready all the time.
     for (PollItem* i = d->first.load(std::memory_order_relaxed); i; i = i->next) events |= epoll_events(i->events);
   } else {
     events |= d->registered;
   }
-  // What is asked for at each wait need not be told of in between: a program's own epoll would wake us for all that comes to it.
+  // What each wait registers anew is reported once. Otherwise a program's own epoll, as a descriptor here, would wake us for all its
+  // events.
   uint32_t how = d->again == kAll ? uint32_t{EPOLLONESHOT} : uint32_t{EPOLLET};
   epoll_event e{events | how, {.u64 = (d->seen.load(std::memory_order_relaxed) & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(fd)}};
   long op = d->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
   long r = raw_syscall(SYS_epoll_ctl, ep, op, fd, arg(&e));
-  // Somebody closed a number behind our back, or left it registered.
+  // The number was closed without our knowledge, or is still registered.
   if (r == -ENOENT) r = raw_syscall(SYS_epoll_ctl, ep, EPOLL_CTL_ADD, fd, arg(&e));
   else if (r == -EEXIST) r = raw_syscall(SYS_epoll_ctl, ep, EPOLL_CTL_MOD, fd, arg(&e));
   d->registered = static_cast<uint16_t>(r == 0 ? events : 0);
@@ -175,7 +176,7 @@ void end_all(Descriptor* d, bool closed) {
   while (PollItem* i = d->first.load(std::memory_order_relaxed)) end_wait(d, i, closed);
 }
 
-// True if it has ended a wait.
+// Ends the waits for these events. Returns true if it has ended one.
 bool happened(Descriptor* d, uint32_t events, bool also_shared) {
   bool all = events & (EPOLLERR | EPOLLHUP), any = false;
   uint32_t taken = 0;
@@ -192,8 +193,8 @@ bool happened(Descriptor* d, uint32_t events, bool also_shared) {
   return any;
 }
 
-// One that is told of once is silent now, though some still wait: for other events, since those that wait for the same are
-// passed on to.
+// Registers a descriptor anew that epoll reports once, and that is silent now, if fibers still wait for other events. Those that wait for
+// the same event get it by poll_pass().
 void arm_again(Descriptor* d, int fd, uint32_t events) {
   if (d->again != kAll) return;
   for (PollItem* i = d->first.load(std::memory_order_relaxed); i; i = i->next)
@@ -255,15 +256,15 @@ PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t int
     chaos_delay();
     if (!poll_watched()) sysmon_poke();
     auto over = [&] { return group.fired.load(std::memory_order_acquire) != 0; };
-    auto withdraw = [] { return true; };  // below
+    auto withdraw = [] { return true; };  // the items are unlinked below
     ParkReason reason{"descriptor", reinterpret_cast<void*>(static_cast<intptr_t>(n ? items[0].fd : -1))};
     switch (wait_until(me, group.fired, 0, over, withdraw, reason, deadline, interrupt_mask)) {
       case WaitEnd::Interrupted: end = PollEnd::Interrupted; break;
       case WaitEnd::TimedOut: end = PollEnd::TimedOut; break;
-      default: break;  // it does not end here, as it is Busy
+      default: break;  // WaitEnd::Ends does not come under Busy
     }
   }
-  // Who ended our only wait does not touch it any more.
+  // A thread that has ended our only wait does not touch the item any more.
   if (n != 1 || !group.fired.load(std::memory_order_acquire)) {
     for (size_t k = 0; k < queued; k++) {
       if (items[k].fd < 0) continue;
@@ -272,7 +273,7 @@ PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t int
       if (items[k].queued) unlink(d, &items[k]);
     }
   }
-  // An exclusive wait that was ended has something to take, whatever came at the same time.
+  // An exclusive wait that was ended must take what there is, even if the deadline or an interrupt came at the same time.
   if (group.fired.load(std::memory_order_acquire)) return group.event.load(std::memory_order_relaxed) ? PollEnd::Ready : PollEnd::Closed;
   return end;
 }
@@ -304,12 +305,12 @@ void poll_nudge(int fd) {
 }
 
 void poll_was_empty(int fd, PollSeen seen) {
-  // Never 0, which is none: there are not so many lives.
+  // Never 0, which means none, because a number does not have so many lives.
   if (Descriptor* d = find(fd)) d->notes.empty.store(~join(seen), std::memory_order_relaxed);
 }
 
-// Acquire: who sees the count sees what kind of event it was. What comes after that is not counted in `seen`. Of streams only: a packet
-// socket looks elsewhere for poll() than for a read.
+// Acquire: a thread that sees the count of an event also sees `odd` of that event. An event after that load is not counted in `seen`. Only
+// for streams: for poll(), a packet socket looks elsewhere than for a read.
 bool poll_is_empty(int fd, PollSeen seen) {
   Descriptor* d = find(fd);
   return d && d->notes.empty.load(std::memory_order_relaxed) == ~join(seen) && d->seen.load(std::memory_order_acquire) == join(seen) &&
@@ -330,7 +331,7 @@ void poll_closing(int fd) {
   d->notes.kind.store(0, std::memory_order_relaxed);
   d->notes.version.store(0, std::memory_order_relaxed);
   if (d->registered) {
-    // While others have the file too, it would stay registered.
+    // While other descriptors have the file too, it would stay registered.
     epoll_event e{};
     raw_syscall(SYS_epoll_ctl, epoll_fd.load(std::memory_order_relaxed), EPOLL_CTL_DEL, fd, arg(&e));
     d->registered = 0;
@@ -340,8 +341,8 @@ void poll_closing(int fd) {
 
 void poll_memory_shared() { memory_shared.store(true, std::memory_order_relaxed); }
 
-// Waits that began between poll_closing() and the call that closed it are for nobody knows which file: they try again, and
-// whatever is registered is so no more, as far as we are concerned.
+// A wait that began between poll_closing() and the call that closed the number may be for the old file or a new one. So these waits try
+// again, and we take the number as not registered.
 void poll_closed(int fd) {
   Descriptor* d = find(fd);
   if (!d) return;
@@ -396,11 +397,11 @@ namespace {
 #define SYS_epoll_pwait2 441
 #endif
 
-std::atomic<bool> no_pwait2{false};  // an old kernel, or a filter
+std::atomic<bool> no_pwait2{false};  // an old kernel, or a filter, refuses it
 
 bool refused(long r) { return r == -ENOSYS || r == -EPERM; }
 
-// Filters know the call that libc makes of epoll_wait(), and may not know the other one.
+// Tries two system calls: a filter allows the one that libc makes for epoll_wait(), and may refuse the other.
 long look_at_epoll(int ep, PollEvents& events, int ms) {
   long n = raw_syscall(SYS_epoll_pwait, ep, arg(events.all), kPollEvents, ms, 0, 8);
 #ifdef SYS_epoll_wait
@@ -431,7 +432,7 @@ void poll_sleep(PollEvents& events, uint64_t deadline) {
     timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
     n = no_pwait2.load(std::memory_order_relaxed) ? -ENOSYS
                                                   : raw_syscall(SYS_epoll_pwait2, ep, arg(events.all), kPollEvents, arg(&t), 0, 8);
-    if (refused(n)) {  // as exact by two calls
+    if (refused(n)) {  // two calls are as exact
       no_pwait2.store(true, std::memory_order_relaxed);
       pollfd p{ep, POLLIN, 0};
       n = raw_syscall(SYS_ppoll, arg(&p), 1, arg(&t), 0, 8);
@@ -450,7 +451,7 @@ FIBERTHREAD_IN_FORK_CHILD(Poller, [](FiberRecord*) {
   own_fd_close(epoll_fd);
   own_fd_close(wake_fd);
   open_lock.reset();
-  // Emptied, and not unmapped: a handler that forked may go back into a call that knows of its notes.
+  // The chunks are emptied but not unmapped: a handler that has forked may return into a call that has a pointer to notes.
   for (uint32_t n = chunks.load(); n--;)
     if (Descriptor* c = table[n].load()) raw_syscall(SYS_madvise, arg(c), kChunk * sizeof(Descriptor), 4 /* MADV_DONTNEED */);
 })

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: MIT
-// The poller: fibers that wait for descriptors park here, and whoever has nothing else to run looks at epoll for them.
+// The poller. Fibers that wait for descriptors park here, and workers that have nothing else to run look at epoll for them.
 //
-// A wait is always the last part of the same loop, in which the kernel decides and the poller only says when to ask again:
+// A wait is always the last part of the following loop. The kernel decides, and the poller only says when to ask again:
 //
 //     PollSeen seen = poll_seen(fd);              // before the try
 //     r = a call that cannot block;               // recv(…, MSG_DONTWAIT), poll(…, 0)
 //     if (r is EAGAIN) poll_wait(fd, EPOLLIN, seen, …), and try again
 //
-// What becomes ready after the try ends the wait: it is an event that `seen` does not count. Events are edges, or told of once, so
-// a wait without a try before it may last for ever, and the end of a wait promises nothing.
+// A descriptor that becomes ready after the try ends the wait, because that is an event that `seen` does not count. Epoll reports edges, or
+// each event once. So a wait without a try before it may last for ever, and the end of a wait promises nothing.
 //
-// Waits are exclusive or shared. Of the exclusive ones for the same thing an event ends one, the oldest, whose caller shall
-// take what there is: if its next try is not EAGAIN (it got something, or an error, or gave up), it calls poll_pass(), as
-// there may be more. An event ends all shared ones. Errors, hang-ups and close end all of both kinds.
+// Waits are exclusive or shared. An event ends the oldest of the exclusive waits for the same thing. Its caller takes what there is. If its
+// next try is not EAGAIN (it got something, or an error, or gave up), it calls poll_pass(), because there may be more. An event ends all
+// shared waits. Errors, hang-ups and close end all waits of both kinds.
 //
-// Who may call: fibers that may park (may_park()), but poll_closing() and poll_closed() anybody, even in a handler of the
-// program. Waiting under Busy is allowed, and needed to learn of a signal before its handler runs.
+// Fibers that may park (may_park()) may call these functions. Any thread may call poll_closing() and poll_closed(), even in a handler of
+// the program. Waiting under Busy is allowed, and needed to learn of a signal before its handler runs.
 //
-// Who looks. A worker that has nothing in its queues, before it looks further, and every now and then one that has. Of those
-// that sleep one, the *watcher*, does so in epoll_wait: at the latest the last to fall asleep, but not while another worker
-// harvests events all the time, since what comes would then run on two CPUs in turn, and not while all slots are in use. Where
-// there is no watcher, sysmon is awake and looks at each of its ticks, or sleeps on epoll itself: who begins a wait without a
-// watcher pokes it, and so does a watcher that gets up.
+// A worker that has nothing in its queues looks at epoll before it looks further. A worker that has something does so now and then. One of
+// the workers that sleep, the *watcher*, sleeps in epoll_wait. The last worker to fall asleep becomes the watcher if there is none. No
+// worker becomes it earlier while another worker gets events all the time, because the woken fibers would then run on two CPUs in turn.
+// There is no watcher while all slots are in use. Where there is no watcher, sysmon is awake and looks at each of its ticks, or it sleeps
+// on epoll itself. A caller that begins a wait without a watcher pokes sysmon, and so does a watcher that gets up.
 #pragma once
 #include <sys/epoll.h>
 
@@ -33,7 +33,7 @@
 
 namespace fiberthread {
 
-// What was known of a descriptor at some moment: which life of its number, and how many events it has had.
+// The state of a descriptor at some moment: which life of its number it is, and how many events it has had.
 struct PollSeen {
   uint32_t life = 0;
   uint32_t events = 0;
@@ -42,65 +42,65 @@ struct PollSeen {
 
 enum class PollEnd {
   Ready,        // try again
-  Closed,       // the number was closed or given to another file since `seen`: do not try again, it may be anybody's
+  Closed,       // the number was closed or given to another file since `seen`: do not try again, it may be another file's
   TimedOut,     // the deadline has passed
   Interrupted,  // an interrupt of the mask is set, and still pending if the caller is Busy
   Refused,      // epoll does not take it (EPERM: a regular file; EBADF; no memory): wait in the kernel
 };
 
-// A number that the poller has no room for gives always the same, and its waits are refused.
+// Returns the state of fd now. Where the poller has no room for a number, the result is always the same, and waits for it are refused.
 PollSeen poll_seen(int fd);
 
-// `events`: EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP and their kin as of poll(); errors and hang-ups always count.
-// `deadline_ns` on now_ns()'s clock; `interrupt_mask` of FiberRecord::run.interrupts. Exclusive.
+// Waits for fd, exclusively. `events`: EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP and their kin as in poll(); errors and hang-ups always
+// count. `deadline_ns` is on now_ns()'s clock, `interrupt_mask` has bits of FiberRecord::run.interrupts.
 PollEnd poll_wait(int fd, uint32_t events, PollSeen seen, uint64_t deadline_ns = kNever, uint32_t interrupt_mask = 0);
-// See above. Cheap when nobody waits.
+// Passes an event on to the next exclusive wait, see above. Cheap when no fiber waits.
 void poll_pass(int fd, uint32_t events);
 
-// Something has happened to it that poll() may not show: all its waits try again.
+// Makes all waits for fd try again, after a change that poll() may not show.
 void poll_nudge(int fd);
 
-// Several at once. On the stack of who waits, or wherever it stays until the call returns.
+// One of several descriptors to wait for. It stands on the waiting fiber's stack, or elsewhere, until the call returns.
 struct PollItem {
-  int fd = -1;  // negative ones are passed over
+  int fd = -1;  // negative: this item is skipped
   uint32_t events = 0;
   PollSeen seen{};  // by poll_seen(), before the try
   bool exclusive = false;
 
-  // The poller's.
+  // For the poller.
   bool queued = false;  // under the descriptor's lock
   struct PollGroup* group = nullptr;
   PollItem* next = nullptr;
   PollItem* prev = nullptr;
 };
-// Returns when any of them has had an event, or was closed (Closed, if there was no other reason). With Refused, none of
-// them is waited for: what epoll refuses is always ready to poll(), so a try before would not have come to a wait.
-// No descriptors at all: a wait for the deadline or an interrupt.
+// Waits until any of the descriptors has had an event, or was closed (Closed, if there was no other reason). Refused: it has waited for
+// none of them. (poll() always shows as ready what epoll refuses, so the try before would have succeeded.) Without descriptors, waits for
+// the deadline or an interrupt.
 PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline_ns = kNever, uint32_t interrupt_mask = 0);
 
-// A call that cannot block found nothing to read there: EAGAIN. `seen` is of before it.
+// Notes that a call that cannot block found nothing to read: EAGAIN. `seen` is from before that call.
 void poll_was_empty(int fd, PollSeen seen);
-// True if that holds: so at `seen`, poll() would not show EPOLLIN, nor an error, and an event will tell of what comes. (Each
-// event of this life has been counted, and was for data or room only. What stays readable otherwise, as queued errors do, has
-// been told of with EPOLLERR.)
+// Returns true if that still holds. Then, at `seen`, poll() would show neither EPOLLIN nor an error, and an event will come with the next
+// data. (Each event of this life was counted, and was for data or room only. Epoll would have reported with EPOLLERR what stays readable
+// otherwise, such as queued errors.)
 bool poll_is_empty(int fd, PollSeen seen);
 
-// Room for the layer above; the first two are zero at the beginning of each life of the number. Null without room.
+// Room for the layer above. The first two members are zero at the beginning of each life of the number.
 struct PollNotes {
   std::atomic<uint32_t> kind{0};
   std::atomic<uint32_t> version{0};
   std::atomic<uint32_t> receive{0}, send{0}, low_water{0};
-  std::atomic<uint64_t> empty{0};  // the poller's: see poll_was_empty()
+  std::atomic<uint64_t> empty{0};  // for the poller: see poll_was_empty()
 };
-PollNotes* poll_notes(int fd);
+PollNotes* poll_notes(int fd);  // null if the poller has no room for fd
 
-// The number is about to be closed or replaced, by whomever: waits end as Closed, and its registration goes. Afterwards, the
-// other is called: somebody may have begun a wait between the two.
+// poll_closing() is called when the number is about to be closed or replaced. It ends waits as Closed, and removes the registration.
+// poll_closed() is called afterwards, because a fiber may have begun a wait between the two.
 void poll_closing(int fd);
 void poll_closed(int fd);
-// From now on there may be a process with our memory, and descriptors of its own.
+// Called before there may be a process with our memory and descriptors of its own.
 void poll_memory_shared();
-// The same for all numbers from first to last.
+// These do the same for all numbers from first to last.
 void poll_closing_range(unsigned first, unsigned last);
 void poll_closed_range(unsigned first, unsigned last);
 
@@ -110,13 +110,13 @@ struct PollEvents {
   int n = 0;
   epoll_event all[kPollEvents];
 };
-bool poll_active();  // there is something to look at
-// Busy, or worker context. True if it has made a fiber runnable.
+bool poll_active();  // epoll is open, so there is something to look at
+// Looks at epoll once, without sleeping. Returns true if it has made a fiber runnable. Under Busy, or in worker context.
 bool poll_look();
 // Sleeps until there are events, poll_wake(), or the deadline.
 void poll_sleep(PollEvents& events, uint64_t deadline_ns);
-bool poll_dispatch(const PollEvents& events);
-void poll_wake();       // ends the watcher's sleep
-int poll_descriptor();  // epoll's own, which is readable when there are events; -1 without
+bool poll_dispatch(const PollEvents& events);  // ends the waits for these events; true if it has made a fiber runnable
+void poll_wake();                              // ends the watcher's sleep
+int poll_descriptor();                         // epoll's descriptor, which is readable when there are events; -1: none
 
 }  // namespace fiberthread

@@ -24,15 +24,15 @@ namespace fiberthread {
 
 namespace {
 
-// ---- the kernel's types, which libc's headers change ----
+// ---- kernel values that libc's headers hide ----
 
 constexpr unsigned long kSaRestorer = 0x04000000;
 
-char timer_mark;  // its address in sigev_value tells our timers from others'
+char timer_mark;  // its address in sigev_value tells our timers from others
 
-// ---- whose code is it ----
+// ---- the owner of the interrupted code ----
 
-// Code in which a fiber is not stopped at all, or only reluctantly: it may hold a lock that many need.
+// Code in which a fiber is never stopped, or only reluctantly because it may hold a lock that many need.
 struct Range {
   uintptr_t low, high;
   bool never;
@@ -44,16 +44,16 @@ struct Ranges {
 };
 enum class Code { Free, Reluctant, Never };
 
-// Read in the handler, rewritten after dlopen: odd while being written.
+// The handler reads these. They are rewritten after dlopen(). The version is odd while they are being written.
 std::atomic<uint32_t> ranges_version{0};
 constinit Ranges ranges{};
 SpinLock ranges_lock;
-unsigned long long ranges_generation;  // the loader's count of changes they were made from
+unsigned long long ranges_generation;  // the loader's count of changes when they were made
 
-// How many ticks in a row found this fiber where it is not stopped, or only reluctantly.
+// Ticks in a row that found this fiber where it is not stopped, or only reluctantly.
 thread_local constinit uint32_t tls_refused __attribute__((tls_model("initial-exec"))) = 0;
 constexpr uint32_t kMaxRefused = 3;
-constexpr uint32_t kMaxForeignMask = 64;  // of kTickNs: the program may have made the system call itself, and mean it
+constexpr uint32_t kMaxForeignMask = 64;  // in ticks of kTickNs; after that, the program probably set the mask itself, on purpose
 uint32_t max_foreign_mask = kMaxForeignMask;
 constexpr uint64_t kLibcSignals = uint64_t{3} << 31;
 
@@ -74,7 +74,7 @@ bool is_library(const dl_phdr_info& info, const char* prefix) {
 struct Search {
   Ranges found;
   unsigned long long generation = 0;
-  const void* loader;  // addresses inside of these objects
+  const void* loader;  // addresses in these objects
   const void* libc;
   const void* malloc;
   bool first = true;
@@ -88,7 +88,7 @@ int look_at_object(dl_phdr_info* info, size_t, void* data) {
   s.first = false;
   bool never = false;
   if (contains(*info, reinterpret_cast<const void*>(&look_at_object))) {
-    // Tests are linked with our objects: there Busy alone has to do, or nothing would ever be preempted.
+    // Tests are linked with our objects. There Busy alone must suffice, or no fiber would ever be preempted.
     if (program) return 0;
     never = true;
   } else if (contains(*info, s.loader)) {
@@ -116,7 +116,7 @@ int look_at_object(dl_phdr_info* info, size_t, void* data) {
 std::atomic<uintptr_t> asleep_low{0}, asleep_high{0};
 
 Code code_at(uintptr_t pc) {
-  // Not even in tests that are linked with them.
+  // These hold in tests too, which are linked with our objects.
   if (embedder().must_not_stop_at(pc) || injecting(pc)) return Code::Never;
   uint32_t version = ranges_version.load(std::memory_order_acquire);
   unsigned low = 0, high = ranges.count < Ranges::kMax ? ranges.count : Ranges::kMax;
@@ -129,17 +129,17 @@ Code code_at(uintptr_t pc) {
   if (low < ranges.count && low < Ranges::kMax && ranges.range[low].low <= pc)
     code = ranges.range[low].never ? Code::Never : Code::Reluctant;
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (version & 1 || ranges_version.load(std::memory_order_relaxed) != version) return Code::Never;  // next tick, then
+  if (version & 1 || ranges_version.load(std::memory_order_relaxed) != version) return Code::Never;  // the next tick tries again
   return code;
 }
 
 bool enabled = false;
 
-constexpr uintptr_t kCalled = 4096;  // for the code that is called
+constexpr uintptr_t kCalled = 4096;  // stack for the function that is called
 
 bool has_room(const FiberRecord* f, ucontext_t* uc) {
   auto low = reinterpret_cast<uintptr_t>(f->memory.stack_low), high = reinterpret_cast<uintptr_t>(f->memory.stack_high);
-  // Without an alternate stack our own signal frame would be where the trampoline's goes.
+  // If the handler does not run on an alternate stack, its signal frame lies where the trampoline's frame would go.
   if (reinterpret_cast<uintptr_t>(uc) - low < high - low) return false;
   uintptr_t sp = interrupted_sp(uc);
   if (auto other = reinterpret_cast<uintptr_t>(f->memory.alternate.ss_sp); sp - other <= f->memory.alternate.ss_size) {
@@ -149,22 +149,22 @@ bool has_room(const FiberRecord* f, ucontext_t* uc) {
   return sp <= high && sp >= low + inject_room(uc) + kCalled;
 }
 
-// Injected, on the fiber's stack; Busy since the handler.
+// Called by injection, on the fiber's stack. Busy was entered by the handler.
 void give_way() {
   int error = errno;
   preempt_switch_out(tls_current);
   {
     Busy leave;
-    tls_busy = tls_busy - 1;  // the handler's; so what `leave` does at its end is done for that
+    tls_busy = tls_busy - 1;  // the handler's Busy; the end of `leave` then does what was put off under both
   }
   errno = error;
-  // A thread that asked for the end of this fiber while it was queued saw it not running, and sent no signal. This fence comes after the worker has
-  // marked the fiber as running: either that thread sees the mark, or we see its request.
+  // A thread that asked for the end of this fiber while it was queued saw it not running, and sent no signal. This fence comes after the
+  // worker has marked the fiber as running. So either that thread sees the mark, or we see its request.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (embedder().end_requested_at(tls_current, tls_current->turns.stopped_pc)) embedder().end_now();
 }
 
-// Who waits in a loop is stopped in the same few instructions each time.
+// Notes where the fiber was stopped. A fiber that waits in a loop is stopped in the same few instructions each time.
 void note_place(FiberRecord* f, uintptr_t pc, uintptr_t sp) {
   constexpr uintptr_t kFewInstructions = 64;
   uintptr_t distance = pc > f->turns.stopped_pc ? pc - f->turns.stopped_pc : f->turns.stopped_pc - pc;
@@ -174,12 +174,12 @@ void note_place(FiberRecord* f, uintptr_t pc, uintptr_t sp) {
   f->turns.stopped_sp = sp;
 }
 
-// `sleeper`: it has no use for its worker where it is.
+// Decides in the handler whether the interrupted fiber gives way. `sleeper`: it sleeps in a system call, and so has no use for its worker.
 void tick(ucontext_t* uc, bool sleeper = false) {
   FiberRecord* f = tls_current;
   if (!enabled || !f || f->run.kernel || tls_busy > 0) return;
   uintptr_t pc = interrupted_pc(uc);
-  // The thread that asked for its end has found it where it could not be stopped.
+  // When a thread asked for the fiber's end, the fiber was where it could not be stopped. It may be stopped here.
   if (embedder().end_requested_at(f, pc) && inject_call(uc, embedder().end_now)) return;
   uintptr_t high = asleep_high.load(std::memory_order_acquire), low = asleep_low.load(std::memory_order_relaxed);
   if (!sleeper && pc - low < high - low) return;
@@ -197,10 +197,10 @@ void tick(ucontext_t* uc, bool sleeper = false) {
   if (sleeper) {
     f->turns.in_libc = false;
     f->turns.preempted.store(f->turns.preempted.load(std::memory_order_relaxed) | 4,
-                             std::memory_order_relaxed);  // as a hog: in one line with all others
+                             std::memory_order_relaxed);  // it counts as a hog, and goes in one line with all hogs
   } else if (code == Code::Reluctant) {
-    // In front of the queue once, so that a lock it may hold is soon free; the next tick takes it to the tail. Always in
-    // front, a few fibers that live in malloc would keep all others from running.
+    // The fiber goes to the front of the queue once, so that a lock that it may hold is soon free. The next tick takes it to the tail. If
+    // they always went to the front, a few fibers that are mostly in malloc() would keep all others from running.
     f->turns.in_libc = !f->turns.in_libc;
   } else {
     f->turns.in_libc = false;
@@ -211,17 +211,16 @@ void tick(ucontext_t* uc, bool sleeper = false) {
   inject(uc, give_way);
 }
 
-// ---- more often than every tick ----
+// ---- preemption more often than every tick of the kernel ----
 
 constexpr long kPage = 4096;
 std::atomic<uint32_t> sampled{0};  // workers with a perf event
 std::atomic<bool> refusal_told{false};
 
-// A perf event that signals the calling kernel thread after every `us` of its own time in user mode; so this one does not
-// interrupt system calls either. False if the kernel refuses (perf_event_paranoid, seccomp).
+// Makes a perf event that signals the calling kernel thread after every `us` of its own time in user mode. So it does not interrupt system
+// calls either. Returns false if the kernel refuses (perf_event_paranoid, seccomp).
 //
-// The page that is mapped holds the event for ever: no descriptor stays in the program's way, and a fork child gets
-// nothing of it.
+// The mapped page keeps the event alive. So no descriptor stays in the program's way, and the child of a fork inherits nothing of it.
 bool start_sampling(Worker* w, uint32_t us) {
   perf_event_attr attr = {};
   attr.size = sizeof attr;
@@ -264,7 +263,7 @@ void on_signal(int, siginfo_t* info, void* context) {
     tick(static_cast<ucontext_t*>(context), true);
     return;
   }
-  // How the kernel reports a perf event; no other descriptor is set to send this signal.
+  // The kernel reports a perf event in this way. No other descriptor is set to send this signal.
   if (info->si_code == POLL_IN || info->si_code == POLL_HUP) {
     account_tick();
     tick(static_cast<ucontext_t*>(context));
@@ -299,7 +298,7 @@ void restore_kernel_handler(int sig, const kernel_handler& old) { raw_syscall(SY
 bool preempt_init() {
   install_kernel_handler(kPreemptSignal, on_signal);
   if (!inject_init()) return false;
-  // In a fork child, another thread may have been writing.
+  // In the child of a fork: another thread of the parent may have been writing.
   ranges_lock.reset();
   ranges_version.store((ranges_version.load(std::memory_order_relaxed) + 1) & ~1u, std::memory_order_relaxed);
   ranges_generation = 0;
@@ -310,7 +309,7 @@ bool preempt_init() {
 }
 
 void preempt_look_at_objects() {
-  // Once: dlsym() would forget the error that the program's next dlerror() shall tell.
+  // Only once, because dlsym() clears the error that the program's next dlerror() must return.
   static const void* const loader = dlsym(RTLD_DEFAULT, "__tls_get_addr");
   static const void* const libc = dlsym(RTLD_NEXT, "gnu_get_libc_version");
   static const void* const malloc = dlsym(RTLD_DEFAULT, "malloc");
@@ -345,14 +344,14 @@ void preempt_start_worker(Worker* w) {
   event.sigev_notify = SIGEV_THREAD_ID;
   event._sigev_un._tid = static_cast<int>(raw_syscall(SYS_gettid));
   int timer;  // the kernel's timer_t
-  // Without a timer (RLIMIT_SIGPENDING) this worker does not preempt; sysmon's further slots are what is left.
+  // Without a timer (RLIMIT_SIGPENDING) no fiber of this worker is preempted. Sysmon gives its slot to another worker instead.
   if (raw_syscall(SYS_timer_create, CLOCK_THREAD_CPUTIME_ID, arg(&event), arg(&timer)) != 0) return;
   itimerspec every = {{0, kTickNs}, {0, kTickNs}};
   raw_syscall(SYS_timer_settime, timer, 0, arg(&every), 0);
   w->ticks.timer = timer;
 }
 
-// The kernel keeps both beyond the end of the thread.
+// The kernel keeps the timer and the event beyond the end of the thread.
 void preempt_end_worker(Worker* w) {
   if (w->ticks.timer >= 0) raw_syscall(SYS_timer_delete, w->ticks.timer);
   if (w->ticks.sampling_page) {

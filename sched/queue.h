@@ -8,12 +8,12 @@
 
 namespace fiberthread {
 
-// One producer (the worker that holds the slot), many consumers (it and thieves). A ring of 65,536; the positions of head
+// One producer (the worker that holds the slot), many consumers (that worker and thieves). A ring of 65,536 entries. The positions of head
 // and tail run free and wrap.
 //
-// Consumers take at the head, by a CAS. The producer may also take back what it pushed last: it lowers the tail, and then changes
-// the version beside the head's position, so that the CAS of a thief who has seen the old tail fails. Who sees the new
-// version sees the new tail.
+// Consumers take at the head, by a CAS. The producer may also take back what it pushed last. It lowers the tail, and then changes the
+// version beside the head's position, so that the CAS of a thief that has seen the old tail fails. A thread that sees the new version also
+// sees the new tail.
 class LocalQueue {
  public:
 #ifdef FIBERTHREAD_QUEUE_SIZE  // see Makefile
@@ -23,7 +23,7 @@ class LocalQueue {
   static constexpr uint32_t kSize = 65536;
 #endif
 
-  // Producer only. False when full.
+  // Adds f at the tail. Producer only. Returns false when full.
   bool push(FiberRecord* f) {
     uint32_t t = tail_.load(std::memory_order_relaxed);
     if (t - position(head_.load(std::memory_order_acquire)) >= kSize) return false;
@@ -32,7 +32,7 @@ class LocalQueue {
     return true;
   }
 
-  // The oldest. Any consumer.
+  // Takes the oldest. Any consumer.
   FiberRecord* pop() {
     uint64_t h = head_.load(std::memory_order_acquire);
     for (;;) {
@@ -43,16 +43,16 @@ class LocalQueue {
     }
   }
 
-  // What is in it now leaves it oldest first, also by pop_newest(). Producer only.
+  // Makes what is in the queue now leave it oldest first, also by pop_newest(). Producer only.
   void keep_order() { in_order_.store(tail_.load(std::memory_order_relaxed), std::memory_order_relaxed); }
-  // Some of that is left. For others a hint.
+  // Returns true if some of that is left. Only a hint, unless the producer calls.
   bool keeps_order() const {
     // An old mark may be ahead again, once positions have wrapped.
     uint32_t left = in_order_.load(std::memory_order_relaxed) - position(head_.load(std::memory_order_relaxed));
     return left != 0 && left <= size();
   }
 
-  // The newest. Producer only.
+  // Takes the newest. Producer only.
   FiberRecord* pop_newest() {
     uint64_t h = head_.load(std::memory_order_acquire);
     uint32_t t = tail_.load(std::memory_order_relaxed);
@@ -61,12 +61,12 @@ class LocalQueue {
       FiberRecord* f = entry(t - 1).load(std::memory_order_relaxed);
       tail_.store(t - 1, std::memory_order_relaxed);  // published by the CAS
       if (head_.compare_exchange_strong(h, h + kVersion, std::memory_order_acq_rel, std::memory_order_acquire)) return f;
-      tail_.store(t, std::memory_order_release);  // a thief came; it may have that one
+      tail_.store(t, std::memory_order_release);  // a thief came, and may have taken that entry
     }
     return nullptr;
   }
 
-  // Moves half of this queue to `to`, whose producer the caller is, and returns one of them to run.
+  // Moves half of this queue to `to`, whose producer is the caller, and returns one of these fibers to run. Null: none.
   FiberRecord* steal_into(LocalQueue& to) {
     for (;;) {
       uint64_t h = head_.load(std::memory_order_acquire);
@@ -106,12 +106,12 @@ class LocalQueue {
   alignas(64) std::atomic<uint64_t> head_{0};  // version << 32 | position
   alignas(64) std::atomic<uint32_t> tail_{0};
   std::atomic<uint32_t> in_order_{0};  // the tail is not lowered below it; written by the producer
-  // Left as the memory is: to write it all took 128 page faults for each slot.
+  // Not initialized, because writing it all took 128 page faults for each slot.
   alignas(64) FiberRecord* ring_[kSize];
   std::atomic_ref<FiberRecord*> entry(uint32_t position) { return std::atomic_ref(ring_[position % kSize]); }
 };
 
-// Many producers, one consumer at a time: whoever gets the try-lock, so that a thief can empty it behind a CPU hog.
+// Many producers, one consumer at a time: the worker that gets the try-lock. So a thief can empty it while its holder runs a hog.
 class Inbox {
  public:
   void push(FiberRecord* f) {
@@ -120,14 +120,14 @@ class Inbox {
     while (!head_.compare_exchange_weak(h, f, std::memory_order_release, std::memory_order_relaxed));
   }
 
-  // The oldest fiber, or null if there is none or another drains.
+  // Takes the oldest fiber. Null if there is none, or if another worker is taking one.
   FiberRecord* pop() {
     if (empty() || !consumer_.try_lock()) return nullptr;
     if (!front_) {
-      // At no time may the rest of a list that we take be seen nowhere: who looks before it sleeps would miss it.
+      // The rest of a list that we take must always be visible somewhere. Otherwise a worker that looks before it sleeps would miss it.
       has_front_.store(true, std::memory_order_relaxed);  // published by the exchange
       FiberRecord* list = head_.exchange(nullptr, std::memory_order_acq_rel);
-      while (list) {  // newest first: turn it round
+      while (list) {  // the list has the newest first, so reverse it
         FiberRecord* next = list->run.queue_next;
         list->run.queue_next = front_;
         front_ = list;

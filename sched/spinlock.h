@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A lock for a few instructions of scheduler work. Whoever holds one must not be preempted by the scheduler: the caller
-// is in worker context or holds a Busy. The kernel may still take the CPU away, so a long wait gives ours up.
+// A lock for a few instructions of scheduler work. The scheduler must not preempt a thread that holds one, so the caller is in worker
+// context or under Busy. The kernel may still take the CPU away from the holder, so a thread that waits for long gives up its own.
 #pragma once
 #include <atomic>
 
@@ -19,18 +19,18 @@ class SpinLock {
       }
     }
   }
-  // Until whoever has it now has left it. Acquires what he wrote.
+  // Waits until the present holder has released the lock. Acquires what the holder wrote.
   void wait_until_free() {
     for (int i = 0; locked_.load(std::memory_order_acquire); i++) pause(i);
   }
   void unlock() { locked_.store(false, std::memory_order_release); }
-  // For the child of a fork, where no other thread exists that could hold it. Writes to no page in vain.
+  // Frees the lock in the child of a fork, where no other thread exists that could hold it. Does not write to the page if the lock is free.
   void reset() {
     if (locked_.load(std::memory_order_relaxed)) locked_.store(false, std::memory_order_relaxed);
   }
 
-  // The i-th look in vain at what another does in a few instructions.
-  // Who has it may lack the CPU, and a real-time thread that waits for it on that CPU gives it up only by sleeping.
+  // Backs off after the i-th failed attempt. The holder may lack the CPU. If a real-time thread waits on that CPU, only its sleep lets the
+  // holder run.
   static void pause(int i) {
     constexpr long kNap[2] = {0, 50'000};
     if (i < 200) cpu_relax();
@@ -52,7 +52,7 @@ class SpinGuard {
   SpinLock& l_;
 };
 
-// Two of a kind, in the order of their addresses.
+// Holds two locks of a kind, taken in the order of their addresses.
 class SpinPairGuard {
  public:
   SpinPairGuard(SpinLock& a, SpinLock& b) : first_(&a < &b ? a : b), second_(&a < &b ? b : a) {}

@@ -4,7 +4,7 @@
 #include <linux/futex.h>
 #include <time.h>
 
-// Of the linker: where the library's code is, and its part for program_syscall().
+// From the linker: the bounds of the library's code, and of the section that has program_syscall().
 extern "C" {
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 extern const char etext[] __attribute__((visibility("hidden")));

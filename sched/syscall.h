@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Raw system calls: no libc function, no errno, no cancellation point, usable in worker context and signal handlers.
-// Each returns what the kernel returned, so an error is a negative errno value. raw_syscall() itself is the processor's, of arch.h.
+// Each returns what the kernel returned, so an error is a negative errno value. arch.h declares raw_syscall() itself.
 #pragma once
 #include <errno.h>
 #include <atomic>
@@ -16,12 +16,14 @@ inline long arg(T* p) {
   return reinterpret_cast<long>(p);
 }
 
-// The program's call, made in its place. A filter that traps it (SECCOMP_RET_TRAP) means the program's handler. To a call of our own
-// that is trapped, the embedder's handler of that signal answers -ENOSYS. It tells one from the other by is_own_syscall().
+// Makes a system call in the program's place. If a filter traps such a call (SECCOMP_RET_TRAP), the program's handler must see it. If a
+// filter traps a call of the library's own, the embedder's handler of that signal answers -ENOSYS. The embedder tells one from the other by
+// is_own_syscall().
 long program_syscall(long nr, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0);
-bool is_own_syscall(const void* at);  // made by the instruction before `at`
+bool is_own_syscall(const void* at);  // true if the instruction before `at` makes a call of the library's own
 
-// While there is one, what libc does is on our behalf too. Of the kernel thread: Busy, or before it has fibers.
+// While an OwnCalls exists, the system calls of libc on this kernel thread count as the library's own. Under Busy, or before the kernel
+// thread has fibers.
 class OwnCalls {
  public:
   OwnCalls() : outer_(now) { now = true; }
@@ -34,20 +36,20 @@ class OwnCalls {
   bool outer_;
 };
 
-// The process has a filter of system calls that it has made itself, as far as we know. Set when it asks for one, or has trapped a call of ours.
+// Set once the process probably has a filter of system calls that it has made itself: when it asks for one, or a call of ours was trapped.
 extern std::atomic<bool> filtered;
-// SIGSYS, which may come at any call then: no kernel thread of ours blocks it, and as from a fault nobody is safe from it.
+// SIGSYS. With a filter it may come at any system call, as a fault may at any instruction. So no kernel thread of ours blocks it then.
 constexpr uint64_t kTrapSignal = uint64_t{1} << (31 - 1);
-// What the kernel gets for a fiber's mask.
+// Returns the mask that the kernel gets for a fiber's mask.
 inline uint64_t without_trap(uint64_t mask) { return filtered.load(std::memory_order_relaxed) ? mask & ~kTrapSignal : mask; }
 
 // Sleeps while *word == expected, at most until the absolute CLOCK_MONOTONIC time `deadline_ns` (0: no limit).
-// Returns 0, -EAGAIN, -EINTR or -ETIMEDOUT. `realtime`: the time is waited for as what CLOCK_REALTIME shows then, so that a
-// clock that is set moves it.
+// Returns 0, -EAGAIN, -EINTR or -ETIMEDOUT. With `realtime`, waits until CLOCK_REALTIME shows that same time, so setting this clock moves
+// the end of the wait.
 long futex_wait(const void* word, uint32_t expected, uint64_t deadline_ns = 0, bool realtime = false);
 long futex_wake(const void* word, int count);
 
-// A word of 8 bytes, aligned. The kernel reads the set before it finds that there is no such way to change a mask.
+// Returns true if the aligned 8 bytes at `p` can be read. The kernel reads the mask before it finds that -1 is no way to change one.
 inline bool readable(const void* p) { return raw_syscall(SYS_rt_sigprocmask, -1, arg(p), 0, 8) == -EINVAL; }
 
 }  // namespace fiberthread

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Sysmon: a kernel thread that watches the workers. It runs timers that nobody else looks at, gets idle workers up for
-// work that its slot does not come to, and takes the slot of a worker that sleeps in the kernel.
+// Sysmon: a kernel thread that watches the workers. It runs timers that no worker looks at, wakes idle workers for queued work that no
+// worker comes to, and takes the slot of a worker that sleeps in the kernel.
 //
 // It takes no libc lock, ever: a preempted fiber may hold any of them.
 //
@@ -9,7 +9,7 @@
 //     revoked?  1 → 0 by CAS: keep the slot               membarrier
 //               2: the slot is gone, revoked = 0          in_sched == 0 and heartbeat as seen?  1 → 2 by CAS: taken
 //     leaving: in_sched = 0                               else 1 → 0 by CAS
-// The CAS decides. The membarrier proves that a worker that entered before and read revoked == 0 is seen in in_sched.
+// The CAS decides. If a worker has entered before and read revoked == 0, the membarrier makes sysmon see its in_sched.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -41,17 +41,17 @@ namespace {
 // if it is still asleep a little later.
 constexpr uint64_t kTick = 900'000;  // ns between looks while there is work
 constexpr uint64_t kSecondLook = 100'000;
-constexpr uint64_t kOffCpu = 50'000;       // of a tick: so long a worker may lack the CPU unsuspected
-constexpr uint64_t kHotTick = 50'000;      // while something waits that an idle worker could run
-constexpr uint32_t kLinger = 40;           // ticks without news before it sleeps
-constexpr uint64_t kRotation = 2'000'000;  // while the kernel refuses workers: so long one may sleep in it
-constexpr uint32_t kStuckLooks = 20;       // looks without a switch: the fiber cannot be stopped where it is
-constexpr uint32_t kUnstoppableLooks = 5;  // as many where the kernel gives no timers
+constexpr uint64_t kOffCpu = 50'000;       // a worker that lacked the CPU for less of a tick is not suspected
+constexpr uint64_t kHotTick = 50'000;      // tick while something waits that an idle worker could run
+constexpr uint32_t kLinger = 40;           // ticks without news before sysmon sleeps
+constexpr uint64_t kRotation = 2'000'000;  // how long one worker may sleep in the kernel while the kernel refuses more workers
+constexpr uint32_t kStuckLooks = 20;       // after so many looks without a switch, the fiber cannot be stopped where it is
+constexpr uint32_t kUnstoppableLooks = 5;  // the same where the kernel gives no timers
 constexpr uint32_t kGrowLooks = 2;         // looks with nothing but spinners on all slots, before there are more
 constexpr uint32_t kShrinkLooks = 100;     // looks with fewer spinners than slots, before there is one less
 constexpr uint32_t kMostGrowth = 4;        // times the base
 
-// Futex word: how it sleeps, until wake_at. In ppoll it is ended by a signal that is blocked elsewhere.
+// A futex word that tells how sysmon sleeps until wake_at. A signal that sysmon blocks elsewhere ends its sleep in ppoll().
 constexpr uint32_t kAwake = 0, kDeep = 1, kShort = 2, kInPoll = 4;
 std::atomic<uint32_t> asleep{kAwake};
 std::atomic<uint64_t> wake_at{kNever};
@@ -63,15 +63,15 @@ std::atomic<int> proc_task{-1};    // /proc/self/task, opened before a chroot ca
 std::atomic<int> clock_timer{-1};  // a timerfd that is readable once CLOCK_REALTIME was set
 std::atomic<bool> follows_clock{false};
 
-// /proc/self/task/THREAD/syscall of those asked about last, kept open: to open a file takes the lowest free number for an instant, and
-// the program may be about to get that number from an open of its own.
+// /proc/self/task/THREAD/syscall of the threads looked at last. These files are kept open: opening one takes the lowest free number for an
+// instant, and the program may expect that number from an open() of its own.
 struct ThreadFile {
   std::atomic<int> fd{-1};
   int thread = 0;
 } thread_files[16];
 uint32_t oldest_file = 0;
 
-// Bytes read; 0 if that file cannot be.
+// Opens the thread's file and reads it. Returns the bytes read; 0 if that file cannot be read.
 long read_anew(ThreadFile& f, const char* file, char* text, size_t size) {
   char path[32], digits[12];
   int n = 0;
@@ -82,11 +82,12 @@ long read_anew(ThreadFile& f, const char* file, char* text, size_t size) {
   own_fd_close(f.fd);
   own_fd_take(raw_syscall(SYS_openat, proc_task, arg(path), O_RDONLY | O_CLOEXEC), f.fd);
   long got = raw_syscall(SYS_pread64, f.fd, arg(text), static_cast<long>(size), 0);
-  if (f.fd < kOwnFdsFrom) own_fd_close(f.fd);  // a low limit: that number is rather the program's
+  if (f.fd < kOwnFdsFrom) own_fd_close(f.fd);  // the limit is low, so the number is left to the program
   return got > 0 ? got : 0;
 }
 
-// Asleep in the kernel, as /proc tells; true also when /proc says nothing (two equal CPU clocks must do then).
+// Returns true if the thread is asleep in the kernel by /proc, or if /proc says nothing. (Two equal readings of its CPU clock must do
+// then.)
 bool asleep_by_proc(int thread) {
   if (proc_task < 0) return true;
   ThreadFile* f = nullptr;
@@ -96,12 +97,12 @@ bool asleep_by_proc(int thread) {
   char text[128];
   long n = f->thread == thread && f->fd >= 0 ? raw_syscall(SYS_pread64, f->fd, arg(text), sizeof text - 1, 0) : 0;
   f->thread = thread;
-  // The number may have been another thread's before. A process that has changed its ids may no longer read the first.
+  // An older thread may have had this tid, so that its file gives nothing. A process that has changed its ids may no longer read /syscall.
   if (n <= 0) n = read_anew(*f, "/syscall", text, sizeof text - 1);
   if (n <= 0) n = read_anew(*f, "/stat", text, sizeof text - 1);
   if (n <= 0) return true;
   text[n] = 0;
-  // "running", also when it only lacks a CPU; or "tid (name) R …", where names may hold brackets.
+  // /syscall begins with "running", also if the thread only lacks a CPU. /stat is "tid (name) R …", and the name may contain brackets.
   const char* end = strrchr(text, ')');
   return end ? end[1] != ' ' || end[2] != 'R' : text[0] != 'r';
 }
@@ -114,7 +115,7 @@ void try_take(Worker* w, uint32_t heartbeat) {
   uint32_t asked = kAsked;
   chaos_delay();
   if (w->run.in_sched.load(std::memory_order_seq_cst) == 0 && w->run.heartbeat.load(std::memory_order_relaxed) == heartbeat && s) {
-    // Before it can come back.
+    // Before the worker can come back.
     if (observed(kObserveTrace)) w->observed.taken_at.store(cycles(), std::memory_order_relaxed);
     if (w->run.revoked.compare_exchange_strong(asked, kTaken, std::memory_order_acq_rel)) {
       statistics.handovers.fetch_add(1, std::memory_order_relaxed);
@@ -129,10 +130,10 @@ void try_take(Worker* w, uint32_t heartbeat) {
   w->run.revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel);
 }
 
-// Spinners that wait for one in the queue do nothing else, and that one waits a slice for each of them. So while spinners have
-// all slots and others wait, and as many slots can be had as there are fibers to run, slots grow to that number, and the
-// kernel slices them as it does NPTL's threads. A greater crowd is served better by few slots: all take their turns in one
-// line; and so are those that compute, for whom more kernel threads are only more switches. When there are fewer spinners,
+// The number of slots grows for spinners. A spinner that waits for a queued fiber does nothing else, and that fiber waits a slice for each
+// spinner. So while spinners have all slots and other fibers wait, slots grow to the number of fibers to run, if that is not too many. The
+// kernel then slices their workers as it does NPTL's threads. Few slots serve a greater crowd better, because all hogs take turns in one
+// line. They also serve fibers that compute better, for which more kernel threads are only more switches. When there are fewer spinners,
 // the slots go one by one.
 struct Growth {
   uint32_t spinners = 0, last_spinners = 0;  // with a slot, in this look and the one before
@@ -166,7 +167,7 @@ struct Growth {
     spinners = 0;
   }
 
-  // Before a long sleep: what is left of spinners keeps its slots.
+  // Before a long sleep: lowers the number of slots to that of the spinners that are left, or to the base.
   void settle() {
     uint32_t base = base_slots(), n = last_spinners > base ? last_spinners : base;
     if (n < slots_wanted()) want_slots(n);
@@ -174,7 +175,7 @@ struct Growth {
 } growth;
 
 struct Look {
-  bool queued;            // somebody waits for a slot
+  bool queued;            // a fiber waits for a slot
   bool progress = false;  // a worker has switched since the last look
   bool suspects = false;  // a worker sleeps, perhaps for long
 };
@@ -188,7 +189,7 @@ void look_at(Worker* w, uint64_t now, Look& look) {
   growth.count(w, progress);
   bool suspected = w->notes.suspected;
   w->notes.suspected = false;
-  // Without a worker for its slot, others would wait for ever for what this one waits for.
+  // The kernel refuses a worker for this one's slot. If this one sleeps for ever, the others would too. So its fiber gives way.
   if (workers_refused.load(std::memory_order_relaxed) && look.queued && idle_slots() && now - w->notes.rotated_at > kRotation &&
       w->run.running.load(std::memory_order_relaxed) && !w->bond.fiber &&
       (w->run.revoked.load(std::memory_order_relaxed) == kTaken || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED)) &&
@@ -196,13 +197,13 @@ void look_at(Worker* w, uint64_t now, Look& look) {
     w->notes.rotated_at = now;
     preempt_sleeper(w);
   }
-  // Those that have no slot to lose may sleep as they like.
+  // A worker without a slot to lose may sleep as it likes.
   if (!look.queued || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) || !w->run.running.load(std::memory_order_relaxed) ||
       w->run.revoked.load(std::memory_order_relaxed) == kTaken) {
     w->notes.at = 0;
     return;
   }
-  // A fiber that cannot be stopped is left with its worker, which goes on as a thread of NPTL's would.
+  // A fiber that cannot be stopped keeps its worker, which goes on without the slot, as a thread of NPTL would.
   bool unstoppable = options.preempt && w->ticks.timer < 0 && !w->ticks.sampling_page && w->notes.stuck_looks >= kUnstoppableLooks;
   if (unstoppable && !w->run.in_sched.load(std::memory_order_relaxed)) {
     try_take(w, beat);
@@ -232,7 +233,8 @@ void get_up(uint32_t slept) {
   else if (slept) futex_wake(&asleep, 1);
 }
 
-// Without a timer that the kernel cancels when the clock is set (a filter): how far it is ahead of the monotonic clock, between two bounds.
+// For processes whose filter refuses a timer that is cancelled when CLOCK_REALTIME is set. Two bounds of how far that clock is ahead of the
+// monotonic one.
 constexpr uint64_t kClockLook = 100'000'000;
 std::atomic<bool> no_clock_timer{false};
 SpinLock ahead_lock;
@@ -250,8 +252,8 @@ bool is_ahead_otherwise() {
   return otherwise;
 }
 
-// Arms it anew; true if the clock was set since the last time. Never read: a program that closed it by number may have a file
-// of its own there.
+// Arms the clock timer anew. Returns true if the clock was set since the last time. Does not read the timer: a program that closed its
+// number may have a file of its own there.
 bool clock_was_set() {
   itimerspec never{};
   never.it_value.tv_sec = 0x7fffffff00;  // only so that it is armed
@@ -263,7 +265,7 @@ bool clock_was_set() {
   return is_ahead_otherwise();
 }
 
-// Sleeps until somebody stores kAwake, the time has come, the clock was set, or the poller has events.
+// Sleeps until a thread stores kAwake, the time `until` has come, the clock was set, or the poller has events.
 void sleep_in_poll(uint64_t until, bool on_poller) {
   bool has_timer = follows_clock.load(std::memory_order_relaxed) && !no_clock_timer.load(std::memory_order_relaxed);
   pollfd p[] = {{has_timer ? clock_timer.load() : -1, POLLIN, 0}, {on_poller ? poll_descriptor() : -1, POLLIN, 0}};
@@ -301,7 +303,7 @@ void sysmon_poke() {
 void sysmon_follow_clock() {
   if (__builtin_expect(follows_clock.load(std::memory_order_relaxed), 1) || !sched_started()) return;
   Busy busy;
-  clock_was_set();  // from now on
+  clock_was_set();  // arms the timer: changes of the clock count from now on
   if (follows_clock.exchange(true, std::memory_order_acq_rel)) return;
   get_up(asleep.exchange(kAwake, std::memory_order_seq_cst));
 }
@@ -317,11 +319,11 @@ void sysmon_clock_was_set() {
 }
 
 void sysmon_poke_for_timers() {
-  if (next_timer() < wake_at.load(std::memory_order_relaxed)) sysmon_poke();  // a short sleep is over soon anyway
+  if (next_timer() < wake_at.load(std::memory_order_relaxed)) sysmon_poke();  // does nothing to a short sleep, which is over soon anyway
 }
 
-// Process-directed signals find a kernel thread that takes them as the main fiber would, even with everything parked.
-// Returns when it is so: a signal that main has just blocked cannot end the process any more.
+// Gives sysmon the main fiber's mask. So even if all fibers are parked, a kernel thread takes process-directed signals as the main fiber
+// would. Returns once sysmon has the mask: a signal that main has just blocked cannot end the process any more.
 void sysmon_set_mask(uint64_t mask) {
   if (!sched_started()) return;
   wanted_mask.store(mask, std::memory_order_relaxed);
@@ -342,7 +344,7 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, [](FiberRecord*) {
   mask_done.store(0);
   called.store(0);
   dumper_reset();
-  own_fd_close(proc_task);  // it is the parent's, as its threads are
+  own_fd_close(proc_task);  // it shows the parent's threads
   for (auto& f : thread_files) {
     own_fd_close(f.fd);
     f.thread = 0;
@@ -350,7 +352,7 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, [](FiberRecord*) {
 })
 
 void sysmon_prepare() {
-  wanted_mask.store(kIdleMask, std::memory_order_relaxed);  // until the main fiber says more
+  wanted_mask.store(kIdleMask, std::memory_order_relaxed);  // until the main fiber sets its mask
   own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC), proc_task);
   own_fd_take(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK), clock_timer);
 }
@@ -399,8 +401,8 @@ void sysmon_main() {
       if (on_poller) in_poll = kInPoll;
       wake_at.store(until, std::memory_order_relaxed);
       asleep.exchange(kDeep | in_poll, std::memory_order_seq_cst);
-      // Work that was queued before the store has not poked us. Its queuer pays for no fence between the two: the
-      // membarrier makes it see the store, or us the work.
+      // A thread that queued work before the store has not poked us. That thread has no fence between queueing and its look at `asleep`. By
+      // the membarrier, either it sees the store, or we see the work.
       barrier_everywhere();
       std::atomic_thread_fence(std::memory_order_seq_cst);
       chaos_delay();
@@ -413,7 +415,7 @@ void sysmon_main() {
     } else {
       if (timer < until) until = timer;
       wake_at.store(until, std::memory_order_relaxed);
-      asleep.exchange(kShort | in_poll, std::memory_order_seq_cst);  // a short sleep that nobody needs to end, but for the mask
+      asleep.exchange(kShort | in_poll, std::memory_order_seq_cst);  // a short sleep, which only a new mask or a call need end
     }
     uint32_t s = asleep.load(std::memory_order_acquire);
     if (s && !called.load(std::memory_order_seq_cst) &&

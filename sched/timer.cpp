@@ -56,7 +56,7 @@ void TimerWheel::cancel(Timer& t) {
   if (!t.link) return;
   *t.link = t.next;
   if (t.next) t.next->link = t.link;
-  // A bucket that became empty loses its bit, so that nobody wakes up for it.
+  // A bucket that became empty loses its bit, so that no worker wakes up for it.
   if (!t.next && t.link >= &buckets_[0][0] && t.link < &buckets_[0][0] + kLevels * kWidth) {
     auto n = t.link - &buckets_[0][0];
     occupied_[n / kWidth] &= ~(uint64_t{1} << (n % kWidth));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A memory barrier in every thread, by membarrier(): who enters the scheduler often pays for none (sched/sysmon.cpp).
+// A memory barrier in every thread, by membarrier(). So a worker that enters the scheduler often needs none (sched/sysmon.cpp).
 #include <time.h>
 
 #include "sched/life/parts.h"
@@ -23,8 +23,8 @@ void barrier_init() {
 
 void barrier_everywhere() {
   if (all_have_barriers.load(std::memory_order_acquire) || raw_syscall(SYS_membarrier, 1 << 3 /* PRIVATE_EXPEDITED */, 0, 0) == 0) return;
-  // The program has a filter since. From now on all pay for their own; and what was stored by those who did not know it yet has come out
-  // of their processors when some time has passed.
+  // The program has installed a filter meanwhile. From now on each thread executes barriers of its own. A thread that did not know this yet
+  // may have stores in its processor, which other processors see after some time.
   no_membarrier.store(true, std::memory_order_seq_cst);
   constexpr timespec kWhile{0, 1'000'000};
   raw_syscall(SYS_nanosleep, arg(&kWhile), 0);

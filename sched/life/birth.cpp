@@ -13,7 +13,7 @@
 #include "sched/memory/block.h"
 #include "sched/worker.h"
 
-// The sanitizers', in programs that have them. To AddressSanitizer, a recycled stack is as its last user left it.
+// Functions of the sanitizers, in programs that have them. To AddressSanitizer, a recycled stack is as its last fiber left it.
 extern "C" void __asan_unpoison_memory_region(const volatile void*, size_t) __attribute__((weak));
 extern "C" int __asan_option_detect_stack_use_after_return __attribute__((weak));
 extern "C" void __lsan_register_root_region(const void*, size_t) __attribute__((weak));
@@ -23,16 +23,17 @@ namespace fiberthread {
 
 namespace {
 
-// Newer compilers let functions keep their variables elsewhere than on the stack. LeakSanitizer finds those of kernel threads only, and
-// would call a leak what a fiber that waits holds by them. So the default is that of older compilers.
+// Makes functions keep their variables on the stack. With newer compilers, AddressSanitizer keeps them elsewhere by default. There
+// LeakSanitizer finds those of kernel threads only, and would report as a leak what a parked fiber holds by such a variable. So the default
+// becomes that of older compilers.
 void variables_on_stacks() {
   const char* asked = getenv("ASAN_OPTIONS");
   if (&__asan_option_detect_stack_use_after_return && !(asked && strstr(asked, "detect_stack_use_after_return=")))
     __asan_option_detect_stack_use_after_return = 0;
 }
 
-// LeakSanitizer looks for pointers on the stacks of kernel threads; of fibers it has to be told. Busy: whoever ends waits for its lock in
-// worker context.
+// Tells LeakSanitizer of a fiber's stack, as it knows those of kernel threads only. Under Busy, because a thread that ends waits for
+// LeakSanitizer's lock in worker context.
 void tell_leak_sanitizer(FiberRecord* f, void (*tell)(const void*, size_t)) {
   if (__builtin_expect(!tell, 1)) return;
   Busy busy;
@@ -51,11 +52,11 @@ void post_exit(Worker* w, FiberRecord* f) {
     bool leaves = own->thread.tainted || own->run.cord;
     own->run.cord = nullptr;
     if (leaves) dismiss(own);
-    else own->bond.fiber = nullptr;  // by habit only: this very worker, which now is as any other
+    else own->bond.fiber = nullptr;  // bound by habit only: `own` is this worker, which now is like any other
   }
   chaos_delay();
   if (ending.joiner) {
-    // Else it is what comes next here, and will see that f has ended.
+    // Otherwise the joiner runs next here, and will see that f has ended.
     if (w->run.running.load(std::memory_order_relaxed) != ending.joiner) unpark(ending.joiner);
   } else if (ending.detached && f->memory.block) {
     block_put(f);
@@ -70,7 +71,7 @@ void fiber_entry(void* p) {
 
 }  // namespace
 
-// Does not return, but must be seen to: then the call at its end is a jump.
+// Ends the calling fiber. Does not return, but the compiler must not know that: then the call at its end is a jump.
 extern "C" void fiberthread_end() {
   tls_busy = 1;
   if (tls_current->memory.block) tell_leak_sanitizer(tls_current, __lsan_unregister_root_region);

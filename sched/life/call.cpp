@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Running a fiber in place of the caller.
+// A call: a fiber runs in place of its caller.
 #include <errno.h>
 
 #include "sched/life/parts.h"
@@ -32,7 +32,7 @@ int sched_call(FiberRecord* f, uint32_t mask) {
     park_for(me, f);
   }
   auto over = [&] { return wait.over.load(std::memory_order_acquire) != 0; };
-  // If not, it is just being ended.
+  // Fails if another thread is just ending the call.
   auto withdraw = [&] {
     CallWait* mine = &wait;
     return f->wait.called_by.compare_exchange_strong(mine, nullptr, std::memory_order_acq_rel);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// How many fibers were made, and how many live.
+// The number of fibers that were made, and of those that live.
 //
-// Each worker counts for itself, since one counter for all would be fought over at each birth and each end.
+// Each worker counts for itself, because workers would contend for a common counter at each birth and each end.
 #include "sched/life/fork.h"
 #include "sched/life/parts.h"
 #include "sched/worker.h"
@@ -28,7 +28,8 @@ uint64_t fibers_recycled() {
 }
 
 uint64_t live_fibers() {
-  // Ends first: each of them was counted as made before, so what comes out is never less than there were in between.
+  // Ends first: each fiber was counted as made before it was counted as ended. So the result is never less than the number that lived
+  // meanwhile.
   uint64_t ended = statistics.ended.load(std::memory_order_acquire);
   for (Worker* w = all_workers(); w; w = w->thread.all_next) ended += w->counts.ended.load(std::memory_order_acquire);
   return 1 + fibers_spawned() - ended;
@@ -39,8 +40,8 @@ bool sched_count_end() {
   FiberRecord* me = self();
   if (me->run.kernel) statistics.ended.fetch_add(1, std::memory_order_release);
   else count(me->run.worker->counts.ended);
-  // As long as main lives, nobody is the last. Whoever ends pays for no fence to know it: main's membarrier makes it see the flag,
-  // or main the end that was counted.
+  // As long as main lives, no other fiber is the last. A fiber that ends needs no fence to know this: by main's membarrier, either the
+  // fiber sees the flag, or main sees the end that was counted.
   if (me->identity.is_main) {
     main_ended.store(true, std::memory_order_seq_cst);
     barrier_everywhere();
@@ -49,7 +50,7 @@ bool sched_count_end() {
     if (__builtin_expect(no_membarrier.load(std::memory_order_relaxed), 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!main_ended.load(std::memory_order_relaxed)) return false;
   }
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // of two that end at once, one sees both
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // if two fibers end at once, one of them sees both ends
   return live_fibers() == 0 && !last_ended.exchange(true, std::memory_order_relaxed);
 }
 

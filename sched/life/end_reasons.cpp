@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Why waits of a fiber shall end: kInterruptEnd is set as long as there is a reason, and it is not held back.
+// Reasons for a fiber's waits to end: kInterruptEnd is set while there is a reason, and it is not held back.
 #include "sched/chaos.h"
 #include "sched/worker.h"
 
@@ -7,7 +7,7 @@ namespace fiberthread {
 
 namespace {
 
-// join.lock is held. True: unpark it, once that is released.
+// Sets or clears kInterruptEnd by the reasons. Called with join.lock held. True: the caller must unpark f once the lock is released.
 bool follow_end_reasons(FiberRecord* f) {
   bool set = f->ends.reasons && !f->ends.held;
   if (set) f->run.interrupts.fetch_or(kInterruptEnd, std::memory_order_seq_cst);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Records of kernel threads that are none of ours.
+// Records of foreign threads.
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -112,7 +112,7 @@ FiberRecord* adopt_kernel_thread() {
 
 FIBERTHREAD_IN_FORK_CHILD(Foreign, [](FiberRecord* me) {
   foreign_lock.reset();
-  foreign_free = nullptr;  // may be half changed
+  foreign_free = nullptr;  // the fork may have come in the middle of a change
   for (FiberRecord* f = foreign_all.load(); f; f = f->run.list_next) {
     if (f == me) continue;
     f->join.valid.store(false);

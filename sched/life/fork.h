@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// What each part of the library forgets in the child of a fork, and in which order.
+// The state that each part of the library resets in the child of a fork, and the order of these resets.
 //
-// A part says so beside what it resets:
+// A part has its reset beside the state:
 //
 //     FIBERTHREAD_IN_FORK_CHILD(Poller, [](FiberRecord*) { … })
 //
-// The caller, `me`, is the child's only thread, and Busy. All locks are made anew: their owners stayed in the parent.
+// The caller, `me`, is the child's only thread, and under Busy. All locks are made anew, because their owners stayed in the parent.
 #pragma once
 #include <cstdint>
 
@@ -13,8 +13,8 @@
 
 namespace fiberthread {
 
-// In this order. First what fibers wait for, while the scheduler's records are still the parent's; then the embedder's parts; then the
-// scheduler's own, those that others look up last.
+// The resets run in this order. First come the things that fibers wait for, while the scheduler's records are still the parent's. Then come
+// the embedder's parts, and then the scheduler's own. Of these, the parts that others look up come last.
 enum class ForkStep : uint32_t {
   ParkingLot,
   JobQueues,
@@ -36,8 +36,8 @@ enum class ForkStep : uint32_t {
   Poller,
   Descriptors,
   Libc,
-  Start,   // the scheduler has not been started
-  Caller,  // is the new process's main, on the one kernel thread that there is
+  Start,   // the scheduler becomes one that has not been started
+  Caller,  // the caller becomes the child's main, on the only kernel thread
   Blocks,
 };
 
@@ -46,11 +46,11 @@ struct ForkReset {
   void (*reset)(FiberRecord* me);
 };
 
-// The table is what the linker collects in this section: a constructor could not be there before the first fork.
+// The linker collects the table in this section. With constructors, a fork could come before one has run.
 #define FIBERTHREAD_IN_FORK_CHILD(name, ...) \
   [[gnu::section("fiberthread_fork"), gnu::used]] constinit const ForkReset fork_reset_##name{ForkStep::name, __VA_ARGS__};
 
-// In the child: all of them. Async-signal-safe, as fork is.
+// Runs all resets, in the child. Async-signal-safe, as fork is.
 void sched_reset_after_fork(FiberRecord* me);
 
 }  // namespace fiberthread

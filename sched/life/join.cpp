@@ -15,7 +15,7 @@ namespace fiberthread {
 int join_register(FiberRecord* me, FiberRecord* f, StillNamed named) {
   if (f == me) return EDEADLK;
   Busy busy;
-  // Both: two that join each other at the same time look one after the other.
+  // Both locks: if two fibers join each other at the same time, one of them looks after the other has registered.
   SpinPairGuard guard(me->join.lock, f->join.lock);
   FiberRecord* joiner = __atomic_load_n(&f->join.joiner, __ATOMIC_ACQUIRE);
   bool detached = __atomic_load_n(&f->join.detached, __ATOMIC_ACQUIRE);
@@ -23,7 +23,7 @@ int join_register(FiberRecord* me, FiberRecord* f, StillNamed named) {
   if (joiner || detached) return EINVAL;
   if (me->join.joiner == f) return EDEADLK;
   f->join.joiner = me;
-  me->wait.pins++;  // while we are that
+  me->wait.pins++;  // while we are the joiner
   return 0;
 }
 
@@ -38,7 +38,7 @@ bool join_withdraw(FiberRecord* f) {
 
 bool join_wait(FiberRecord* f, void** result, uint64_t deadline, uint32_t interrupt_mask) {
   FiberRecord* me = self();
-  // The latch stays as it is: the caller is registered, and an interrupt may have come since it looked for one.
+  // The latch stays as it is. The caller is registered, and an interrupt may have come since it looked for one.
   auto over = [f] { return f->join.done.load(std::memory_order_acquire) != 0; };
   WaitEnd end = wait_until(me, f->join.done, 0, over, [f] { return join_withdraw(f); }, {kJoin, f, f}, deadline, interrupt_mask);
   if (end != WaitEnd::Over) {
@@ -48,8 +48,8 @@ bool join_wait(FiberRecord* f, void** result, uint64_t deadline, uint32_t interr
     embedder().end_now();
   }
   Busy busy;
-  f->join.lock.wait_until_free();  // then the ending side is out of it
-  // Soon: no code of the program runs there any more. The kernel's own wake-up is one for a shared futex.
+  f->join.lock.wait_until_free();  // then join_end() does not touch the record any more
+  // The kernel thread ends soon, as no code of the program runs there any more. The kernel wakes this word as a shared futex.
   if (Worker* w = f->join.leaves_with)
     while (w->thread.kernel_tid.load(std::memory_order_acquire) == f->join.leaves_tid)
       raw_syscall(SYS_futex, arg(&w->thread.kernel_tid), 0 /* FUTEX_WAIT */, f->join.leaves_tid, 0);
@@ -79,7 +79,7 @@ Ending join_end(FiberRecord* f) {
   if (!f->run.kernel) f->run.state.store(State::Done, std::memory_order_release);
   f->join.done.store(1, std::memory_order_release);
   if (!f->run.kernel) FIBERTHREAD_PROBE1("done", f);
-  Ending e{f->join.joiner, f->join.detached, f->run.bound.load(std::memory_order_relaxed)};  // another may just have bound it
+  Ending e{f->join.joiner, f->join.detached, f->run.bound.load(std::memory_order_relaxed)};  // another thread may have bound it just now
   if (e.detached) f->join.valid.store(false, std::memory_order_release);
   f->run.bound.store(nullptr, std::memory_order_relaxed);
   f->join.lock.unlock();

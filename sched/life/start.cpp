@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The start of the scheduler, or why threads stay libc's.
+// The start of the scheduler, or the reason why threads stay libc's.
 #include <pthread.h>
 
 #include <initializer_list>
@@ -36,7 +36,7 @@ uint32_t cpus = 1;
 
 std::atomic<bool> asked{false};
 
-// From a look at both clocks at the beginning of the start, which takes long enough to tell.
+// Computes cycles_per_us from both clocks now and at the beginning of the start. The start takes long enough for that.
 void measure_cycles(uint64_t from_cycles, uint64_t from_ns) {
   uint64_t c = cycles(), t = now_ns();
   cycles_per_us = t > from_ns ? (c - from_cycles) * 1000 / (t - from_ns) : 0;
@@ -49,7 +49,7 @@ void sched_init() {
   main_fiber->run.kernel = true;
   main_fiber->identity.is_main = true;
   main_fiber->run.state.store(State::Running, std::memory_order_relaxed);
-  main_fiber->memory.tcb = reinterpret_cast<void*>(pthread_self());  // libc's: so it has its TCB
+  main_fiber->memory.tcb = reinterpret_cast<void*>(pthread_self());  // main has libc's TCB
   main_fiber->identity.id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
   main_fiber->join.valid.store(true, std::memory_order_relaxed);
   tls_current = main_fiber;

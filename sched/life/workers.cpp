@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Workers' kernel threads: made, bound to one fiber, used again, ended.
+// The kernel threads of workers: how they are made, bound to one fiber, used again and ended.
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -43,20 +43,21 @@ void publish_worker(Worker* w) {
 int worker_main(void* p) {
   auto* w = static_cast<Worker*>(p);
   w->thread.tid = static_cast<int>(raw_syscall(SYS_gettid));
-  if (!w->thread.published) publish_worker(w);  // before it runs anything: its counts are everybody's
+  if (!w->thread.published) publish_worker(w);  // before it runs a fiber, because others add up its counts
   stack_t ss = {};
   ss.ss_sp = w->thread.signal_stack;
   ss.ss_size = kSignalStack;
   raw_syscall(SYS_sigaltstack, arg(&ss), 0);
-  if (!w->bond.fiber) preempt_start_worker(w);  // nobody waits for its fiber to give way
+  if (!w->bond.fiber) preempt_start_worker(w);  // on a bound worker, no other fiber waits for its own to give way
   worker_loop(w);
 }
 
-// Those whose threads have ended, or will in a moment.
+// Workers whose kernel threads have ended, or will in a moment.
 SpinLock left_lock;
 Worker* left_workers = nullptr;
 
-// One that has ended, to be used again: published for ever, with a stack and a TCB.
+// Returns a worker whose kernel thread has ended, to be used again; null: none. It has a stack and a TCB, and stays in the list of all
+// workers if it was published.
 Worker* reuse_worker() {
   SpinGuard guard(left_lock);
   for (Worker** p = &left_workers; *p; p = &(*p)->thread.left_next) {
@@ -102,13 +103,14 @@ void find_main_stack(FiberRecord* me) {
   me->memory.stack_low = me->memory.stack_high - size;
 }
 
-// With all signals blocked but libc's two. Not by libc's call for it: this may run while a preempted fiber holds any of libc's locks.
+// Starts a kernel thread with kIdleMask blocked. Returns its tid, or a negative value. Does not call pthread_create(), because this may run
+// while a preempted fiber holds any of libc's locks.
 int clone_thread(int (*main)(void*), Worker* w) {
   uint64_t old;
   sched_block_signals(&old);
   OwnCalls calls;
   int saved_errno = errno;
-  // Exactly libc's flags: what sandboxes allow (Firefox, Chromium).
+  // Exactly libc's flags, because sandboxes allow these (Firefox, Chromium).
   int tid = __clone(main, w->thread.stack + w->thread.stack_size,
                     CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS | CLONE_PARENT_SETTID |
                         CLONE_CHILD_CLEARTID,
@@ -120,7 +122,7 @@ int clone_thread(int (*main)(void*), Worker* w) {
 
 void (*helper_main)();
 
-// A clone has what its maker's kernel thread has; sysmon has what the process had.
+// Gives w the process's scheduling properties. A clone inherits those of its maker's kernel thread, but sysmon has those of the process.
 void give_properties_of_process(Worker* w) {
   alignas(8) char attr[56];
   cpu_set_t cpus;
@@ -137,7 +139,7 @@ void dismiss(Worker* w) {
   get_up(w);
 }
 
-// The kernel thread of a native fiber becomes a worker, and the fiber goes on as one of many. Busy, signals blocked.
+// See life/parts.h.
 bool become_worker(FiberRecord* me) {
   if (!tcb_adopt_main()) return false;
   Worker* w = make_worker();
@@ -154,7 +156,7 @@ bool become_worker(FiberRecord* me) {
   make_context(w->context, w->thread.stack + w->thread.stack_size, w->context.tp, [](void* p) { worker_loop(static_cast<Worker*>(p)); }, w);
   w->run.kernel_mask = kIdleMask;
   account(w, nullptr);
-  me->cpu.given.store(w->cpu.mark.load(std::memory_order_relaxed), std::memory_order_relaxed);  // so far its clock was the kernel's
+  me->cpu.given.store(w->cpu.mark.load(std::memory_order_relaxed), std::memory_order_relaxed);  // until now the kernel kept its CPU time
   me->context.tp = thread_pointer();
   me->run.worker = w;
   me->run.kernel = false;
@@ -171,7 +173,7 @@ bool become_worker(FiberRecord* me) {
 int start_helper(void (*main)()) {
   Worker* here = this_worker();
   if (here && (here->thread.tainted || here->run.cord)) return -1;
-  Worker* w = fresh_worker();  // for its stack and TCB; not one that others know as a worker
+  Worker* w = fresh_worker();  // for its stack and TCB only, and so not one that is in the list of workers
   if (!w) return -1;
   helper_main = main;
   helpers.fetch_add(1, std::memory_order_relaxed);
@@ -193,7 +195,7 @@ int start_helper(void (*main)()) {
 Worker* all_workers() { return worker_list.load(std::memory_order_acquire); }
 
 Worker* start_worker(Slot* s, FiberRecord* bound) {
-  // What clone() gives to the new thread must be the process's, not one thread's.
+  // The new thread inherits properties of this one by clone(). They must be the process's, and not those of one thread.
   Worker* here = this_worker();
   if (!bound && here && (here->thread.tainted || here->run.cord)) return nullptr;
   Worker* w = make_worker();
@@ -219,7 +221,7 @@ Worker* start_worker(Slot* s, FiberRecord* bound) {
 }
 
 void leave_worker(Worker* w) {
-  // Of the process's first thread, the kernel and others expect that it lasts.
+  // The kernel and other processes expect the process's first thread to last, so it sleeps for good.
   if (w->thread.initial && !w->thread.owes_its_end) __atomic_store_n(&w->idle.listed, true, __ATOMIC_RELEASE);
   while (w->thread.initial && !w->thread.owes_its_end) futex_wait(&w->idle.wake, w->idle.wake.load(std::memory_order_relaxed));
   uint64_t all = ~kTrapSignal;
@@ -241,20 +243,20 @@ int sched_bind(FiberRecord* f) {
     Busy busy;
     Worker* w = nullptr;
     if (!f->run.bound.load(std::memory_order_acquire) && !(w = start_worker(nullptr, f))) return EAGAIN;
-    // A new fiber is to have its maker's, another is so far as all are.
+    // A new fiber inherits its maker's properties. A fiber that has run already has those of the process.
     if (w && !me->run.kernel && me->run.worker->thread.tainted && f->run.state.load(std::memory_order_relaxed) != State::Created)
       give_properties_of_process(w);
     f->join.lock.lock();
     bool ended = f->join.done.load(std::memory_order_relaxed);
     Worker* own = nullptr;
     bool taken = !ended && w && f->run.bound.compare_exchange_strong(own, w, std::memory_order_acq_rel);
-    // It had one before, or has got one by habit just now. Under the lock, so that its end sees it.
+    // f had a worker of its own before, or has got one by habit just now. Under the lock, so that its end sees the mark.
     if (!ended && !taken) f->run.bound.load(std::memory_order_relaxed)->thread.tainted = true;
     if (w && !taken) dismiss(w);
     f->join.lock.unlock();
     if (ended) return ESRCH;
   }
-  if (f == me) yield();  // there
+  if (f == me) yield();  // moves it there
   return 0;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A fiber that sleeps in the kernel, and its slot.
+// What becomes of the slot of a fiber that sleeps in the kernel.
 #include "sched/observe/probe.h"
 #include "sched/run/parts.h"
 
@@ -9,11 +9,12 @@ namespace {
 
 constexpr uint32_t kHabit = 8;  // blocking calls that cost a slot before the fiber becomes bound
 
-// The running fiber goes on without a slot. Inside an Entry.
+// Hands the worker's slot to a spare. The running fiber goes on without a slot. Inside an Entry.
 void hand_own_slot(Worker* w) {
   Slot* s = w->run.slot;
   w->run.slot = nullptr;
-  // Sysmon may have read the slot just before, and waits for us to leave: it must not think that nothing has happened.
+  // Sysmon may have read the slot just before this, and may read in_sched after we have left. The new heartbeat then keeps it from taking
+  // the slot.
   w->run.heartbeat.store(w->run.heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   hand_slot_to_spare(s);
 }
@@ -23,18 +24,18 @@ void hand_own_slot(Worker* w) {
 void Entry::settle(Worker* w) {
   uint32_t asked = kAsked;
   if (w->run.revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel) || asked == kKept) return;
-  w->run.slot = nullptr;  // taken: somebody else has it
+  w->run.slot = nullptr;  // taken: another worker has it
   w->run.revoked.store(kKept, std::memory_order_release);
   if (observed(kObserveTrace)) observe_came_back(w);
   count_loss(w);
 }
 
-// Who blocks again and again keeps this kernel thread, and never again a slot that others wait for.
+// Counts a lost slot. A fiber that blocks again and again is bound to this kernel thread, and no longer holds a slot that others wait for.
 void Entry::count_loss(Worker* w) {
   FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
   if (!f || f->run.bound.load(std::memory_order_relaxed) || ++f->turns.blocked < kHabit || (w->thread.initial && !f->identity.is_main))
     return;
-  // Another may be binding it just now.
+  // Another thread may be binding it just now.
   Worker* none = nullptr;
   if (f->run.bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) w->bond.fiber = f;
 }
@@ -61,8 +62,8 @@ void Blocking::end() {
   Worker* w = me->run.worker;
   Entry entry(w);
   if (observed(kObserveTrace)) observe_came_back(w);
-  // Without one it goes on all the same, until it next waits or is preempted: it may hold what others wait for. The entry may
-  // just have bound it, for its habit.
+  // Without a slot the fiber goes on all the same, until it next waits or is preempted, because it may hold what others wait for. The entry
+  // may just have bound it for its habit.
   if (!w->run.slot && !me->run.bound.load(std::memory_order_relaxed)) take_free_slot(w);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a worker runs next: a quick look at the queues, and the search.
+// The search for a worker's next fiber.
 #include "sched/cord.h"
 #include "sched/observe/probe.h"
 #include "sched/poller.h"
@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint32_t kStealAgeUs = 5;  // how long `next` belongs to its slot alone
 
-// True if the slot's `next` has been there for kStealAgeUs, during which its holder went on to no other fiber. The thief keeps the
-// time, so that who sets `next` need not look at a clock, which costs as much as two locked instructions.
+// Returns true if the slot's `next` has been there for kStealAgeUs, during which the slot's holder went on to no other fiber. The thief
+// keeps the time. So a thread that sets `next` need not read a clock, which costs as much as two locked instructions.
 bool is_old(Worker* w, Slot* s) {
   FiberRecord* next = s->next.load(std::memory_order_relaxed);
   if (!next) return false;
@@ -23,7 +23,7 @@ bool is_old(Worker* w, Slot* s) {
   uint64_t age = cycles() - w->look.candidate.since;
   if (w->look.candidate.slot == s && w->look.candidate.next == next && w->look.candidate.heartbeat == heartbeat)
     return age > kStealAgeUs * cycles_per_us;
-  // One at a time: another's turn comes when this one is of no use any more.
+  // One candidate at a time: another slot becomes it when the present one is of no use any more.
   if (w->look.candidate.slot && w->look.candidate.slot != s && age <= 2 * kStealAgeUs * cycles_per_us) return false;
   w->look.candidate.slot = s;
   w->look.candidate.next = next;
@@ -59,13 +59,13 @@ void stop_searching(Worker* w) {
   if (searching.fetch_sub(1, std::memory_order_seq_cst) == 1 && work_queued()) wake_if_needed();
 }
 
-// In worker context: the next fiber to run, after however much sleep.
+// Returns the next fiber to run, after as much sleep as it takes. In worker context.
 FiberRecord* find(Worker* w) {
   for (;;) {
     FiberRecord* f;
     if (__builtin_expect(too_many_slots(), 0) && w->run.slot) give_up_slot(w);
     if (!w->run.slot && !take_free_slot(w)) {
-      // A timer that is due is nobody's if all who hold slots are asleep in the kernel, and sysmon may not know of it.
+      // If all workers with slots are asleep in the kernel, no worker runs a timer that is due, and sysmon may not know of it.
       run_timers(now_ns());
       if (next_timer() != kNever) sysmon_poke_for_timers();
       block_put_kept(w);  // there may be many spares
@@ -93,13 +93,13 @@ FiberRecord* find(Worker* w) {
     } while (made || cycles() - start < w->look.spin_us * cycles_per_us);
     if (look_at_poller(w) && (f = pick(w))) return f;
     go_idle(w);
-    // Would a full search have found it? Where the next work is always further away, each search takes its time from others: from the
-    // program's other end, if that is on the same machine.
+    // Would a full search have found the work? Where the next work is always further away, each search takes CPU time from others, such as
+    // the program's peer on the same machine.
     w->look.spin_us = cycles() - start < 2 * kSpinUs * cycles_per_us ? kSpinUs : w->look.spin_us / 2;
   }
 }
 
-// What find() is to a bound worker. Null: there is no fiber any more.
+// Returns the next fiber for a bound worker, as find() does for others. Null: there is no fiber any more.
 FiberRecord* await_handed(Worker* w) {
   apply_mask(w, kIdleMask);
   if (next_timer() != kNever) sysmon_poke_for_timers();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Workers that have nothing to run: who sleeps, who of them watches timers and descriptors, and who is woken for new work.
+// Workers that have nothing to run: which of them sleep, which of these watch timers and descriptors, and which is woken for new work.
 #include <errno.h>
 
 #include "sched/poller.h"
@@ -12,17 +12,18 @@ std::atomic<uint32_t> searching{0};
 
 namespace {
 
-Worker* idle_workers = nullptr;  // idle lock; so are the next two
+// Under the idle lock: the list of idle workers, the one that sleeps until the next timer, and when that is due.
+Worker* idle_workers = nullptr;
 Worker* timer_sleeper = nullptr;
 uint64_t timer_deadline = kNever;
-// Of the poller: who sleeps there; who got events last, and when.
+// The worker that sleeps in epoll; the worker that got events last, and cycles() then.
 std::atomic<Worker*> poll_watcher{nullptr};
 std::atomic<Worker*> harvester{nullptr};
 std::atomic<uint64_t> harvested_at{0};
 
-constexpr uint32_t kAttendedUs = 100;  // so long after it got events, a worker is expected to look for more
+constexpr uint32_t kAttendedUs = 100;  // for this long after it got events, a worker is expected to look for more
 
-// Does another than `w` look at the poller all the time?
+// Returns true if another worker than `w` looks at the poller all the time.
 bool attended_without(Worker* w) {
   return harvester.load(std::memory_order_relaxed) != w &&
          static_cast<int64_t>(cycles() - harvested_at.load(std::memory_order_relaxed)) < static_cast<int64_t>(kAttendedUs * cycles_per_us);
@@ -69,7 +70,7 @@ void get_up(Worker* w) {
   else futex_wake(&w->idle.wake, 1);
 }
 
-// Gives the slot back and sleeps until there may be work. Returns with or without a slot.
+// Gives the worker's slot back, and sleeps until there may be work. Returns with or without a slot.
 void go_idle(Worker* w) {
   apply_mask(w, kIdleMask);  // a sleeping worker stands for no fiber, so it takes no signal
   uint64_t deadline;
@@ -77,7 +78,7 @@ void go_idle(Worker* w) {
   PollEvents events;
   {
     SpinGuard guard(idle_lock);
-    // Before it is in the list: whoever finds it there may give it a slot and count it as searching anew.
+    // Before it is in the list: a thread that finds it there may give it a slot, and count it as searching anew.
     w->look.searching = false;
     if (w->run.slot) {
       chaos_delay();
@@ -95,8 +96,8 @@ void go_idle(Worker* w) {
     } else {
       deadline = kNever;
     }
-    // The last to fall asleep watches in any case. While all slots are in use nobody does: it could run nothing, and those who have them
-    // look for themselves.
+    // The last worker to fall asleep watches in any case. While all slots are in use no worker watches: it could run nothing, and the
+    // workers with slots look for themselves.
     bool all_idle = free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed);
     if (free_slots && poll_active() && !poll_watcher.load(std::memory_order_relaxed) && (all_idle || !attended_without(w))) {
       poll_watcher.store(w, std::memory_order_relaxed);
@@ -105,17 +106,17 @@ void go_idle(Worker* w) {
   }
   if (counted) searching.fetch_sub(1, std::memory_order_seq_cst);
   chaos_delay();
-  // The slot is free and nobody counts on us as searching, before we look at the queues once more; pairs with the fence
-  // between queueing and wake_if_needed() elsewhere: one of the two sees the other.
+  // The slot is free, and we no longer count as searching, before we look at the queues once more. The fence pairs with the one between
+  // queueing and wake_if_needed() elsewhere: either that thread sees our stores, or we see its entry.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   bool queued = work_queued();
-  // Without a free slot there is nothing that we can do for it; sysmon may.
+  // Without a free slot we can do nothing for the queued fiber. Sysmon may.
   if (queued && free_slot_count.load(std::memory_order_seq_cst) == 0) {
     sysmon_poke();
     queued = false;
   }
   chaos_delay();
-  // The last to go: if nobody is left who could wake anybody, sysmon says so. It may sleep since long before.
+  // This is the last worker to fall asleep. Sysmon, which may have slept for long, then looks for a deadlock.
   if (!queued && free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed)) sysmon_poke();
   if (watches) {
     w->idle.in_poller.exchange(1, std::memory_order_seq_cst);
@@ -137,8 +138,8 @@ void go_idle(Worker* w) {
     searching.fetch_add(1, std::memory_order_seq_cst);
   }
   if (!watches) return;
-  entry_fence();  // sysmon's membarrier is the other half: it sees that, or we that it sleeps
-  sysmon_poke();  // nobody watches now
+  entry_fence();  // pairs with sysmon's membarrier: sysmon sees that there is no watcher, or we see that it sleeps
+  sysmon_poke();  // no worker watches now
   if (events.n && poll_dispatch(events)) {
     harvester.store(w, std::memory_order_relaxed);
     harvested_at.store(cycles(), std::memory_order_relaxed);
@@ -158,10 +159,10 @@ void poll_wake_again() {
   if (w && w != tls_worker && w->idle.wake.load(std::memory_order_acquire)) poll_wake();
 }
 
-// After work was queued (and a full fence): gets somebody to look, unless somebody does.
+// Wakes or starts a worker to search, unless one searches. Called after work was queued, and after a full fence.
 void wake_if_needed() {
   if (free_slot_count.load(std::memory_order_relaxed) == 0) {
-    sysmon_poke();  // all run; but some may be asleep in the kernel
+    sysmon_poke();  // all slots are held, but some holders may be asleep in the kernel
     return;
   }
   uint32_t zero = 0;
@@ -193,7 +194,7 @@ void wake_if_needed() {
 
 bool hand_slot_to_spare(Slot* s) {
   Worker* w;
-  // Before the worker can know that it is counted, and stop.
+  // Before the worker can see that it is counted, and count itself out.
   searching.fetch_add(1, std::memory_order_seq_cst);
   {
     SpinGuard guard(idle_lock);

@@ -36,13 +36,13 @@ void sched_apply_mask() {
 namespace {
 
 constexpr uint32_t kTurnUs = 200;       // how long a fiber that finds data every time runs before it gives way
-constexpr uint32_t kLongTurnUs = 1000;  // the same while so many wait that none finds its data in the cache when its turn comes
+constexpr uint32_t kLongTurnUs = 1000;  // the same in a crowd, where no fiber finds its data in the cache when its turn comes
 constexpr uint32_t kCrowd = 32;
 
 bool park_in_kernel(FiberRecord* me, uint64_t deadline) {
   if (me->wait.called_by.load(std::memory_order_relaxed)) release_caller(me);
   me->wait.kernel_word.store(0, std::memory_order_relaxed);
-  // As in post_park(); there is no stack to leave.
+  // As in post_park(), but there is no stack to leave.
   me->run.state.exchange(State::Parked, std::memory_order_seq_cst);
   bool give_up = me->run.pending_unpark.load(std::memory_order_seq_cst), in_time = true;
   while (me->wait.kernel_word.load(std::memory_order_acquire) == 0) {
@@ -68,19 +68,20 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   if (chaos(8)) yield();
   Busy busy;
   if (me->run.pending_unpark.load(std::memory_order_relaxed)) {
-    // Exchanged: what its setter wrote before is seen by the look at the condition that follows.
+    // An exchange, so that the caller's next look at its condition sees what the unparking thread wrote before.
     me->run.pending_unpark.exchange(0, std::memory_order_seq_cst);
     if (observed(kObservePark)) debug_line("park", me, "does not park, as an unpark was latched: ", reason.what, reason.object);
     return true;
   }
-  // Only to save a switch: an unpark that follows the change of the flag is not lost.
+  // This only saves a switch: an unpark that follows the change of the flag is not lost.
   if (flag->load(std::memory_order_acquire) != expected) {
     if (observed(kObservePark)) debug_line("park", me, "does not park, as what it waits for has changed: ", reason.what, reason.object);
     return true;
   }
   chaos_delay();
   if (__builtin_expect(tls_vforked, 0)) {
-    // What wakes us wakes the parent. Such a child is to wait for nothing; those that do shall get on somehow.
+    // This is the child of a vfork, where an unpark would wake the parent's fiber. Such a child should not wait for anything. One that does
+    // sleeps and looks again.
     constexpr long kNap[2] = {0, 200'000};
     raw_syscall(SYS_nanosleep, arg(kNap), 0);
     return !passed(me, deadline);
@@ -131,7 +132,7 @@ void unpark(FiberRecord* f) {
         if (observed(kObserveWake)) debug_line("wake", f, "is not parked: latched");
         chaos_delay();
         s = f->run.state.load(std::memory_order_seq_cst);
-        if (s == State::Parked) continue;  // it may have parked between, without a look at the latch
+        if (s == State::Parked) continue;  // it may have parked meanwhile, without a look at the latch
         return;
       default: return;
     }
@@ -143,7 +144,7 @@ void unpark_in_order(FiberRecord* f) {
   Worker* w = this_worker();
   if (!w) return unpark(f);
   Entry entry(w);
-  // It will stand in the queue behind the one in `next`, which must not be passed over for having had its turns.
+  // f will stand in the queue behind the fiber in `next`. So pick() must not pass over `next`, as it does after a long streak.
   if (w->run.slot && w->run.slot->next.load(std::memory_order_relaxed)) w->look.next_streak = 0;
   unpark(f);
   if (w->run.slot) w->run.slot->local.keep_order();
@@ -188,7 +189,7 @@ bool yield() {
     Busy busy;
     Worker* w = me->run.worker;
     Worker* own = me->run.bound.load(std::memory_order_relaxed);
-    bool others = own != w && (own || me->wait.called_by.load(std::memory_order_relaxed));  // it moves there; its caller runs on
+    bool others = own != w && (own || me->wait.called_by.load(std::memory_order_relaxed));  // it moves to `own`, or its caller goes on
     if (own == w) {
       others = w->run.cord && !in_cord_callback() && !w->run.cord->ready.empty();
     } else if (!others) {
@@ -201,7 +202,7 @@ bool yield() {
       return true;
     }
   }
-  if (me->wait.called_by.load(std::memory_order_relaxed)) release_caller(me);  // of a kernel thread, or a bound fiber
+  if (me->wait.called_by.load(std::memory_order_relaxed)) release_caller(me);  // `me` is a kernel thread or a bound fiber
   raw_syscall(SYS_sched_yield);
   return false;
 }
@@ -228,7 +229,7 @@ void end_turn() {
     look_at_poller(w);
     if (!slot_has_work(w->run.slot) && global_queue.empty()) return;
   }
-  me->turns.preempted.store(0, std::memory_order_relaxed);  // no hog
+  me->turns.preempted.store(0, std::memory_order_relaxed);  // it is not a hog
   w->look.depth_first = false;
   suspend(me, post_turn);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What the files of this room share: whoever runs fibers, and whoever looks for them. Nobody else includes this.
+// Shared by the files of this folder, which run fibers and look for them. No other file includes this.
 //
-// `idle_lock` protects what slots.cpp and idle.cpp say of it. Functions marked "idle lock" are called with it held.
+// slots.cpp and idle.cpp say what `idle_lock` protects. Functions marked "idle lock" are called with it held.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "sched/spinlock.h"
 #include "sched/worker.h"
 
-// Else the compiler takes the variables for those of another library, and looks for them in a table.
+// Otherwise the compiler would take the variables for those of another library, and look for them in a table.
 #pragma GCC visibility push(hidden)
 namespace fiberthread {
 
@@ -23,7 +23,7 @@ extern GlobalQueue global_queue;
 extern SpinLock idle_lock;
 extern Slot* free_slots;
 extern std::atomic<uint32_t> free_slot_count;
-// Slots held or free, and how many there shall be.
+// Number of slots held or free, and number of slots wanted.
 extern std::atomic<uint32_t> circulating, wanted;
 
 inline bool slot_has_work(const Slot* s) { return s->next.load(std::memory_order_relaxed) || !s->local.empty() || !s->inbox.empty(); }
@@ -34,18 +34,19 @@ inline FiberRecord* take_next(Slot* s) {
   return s->next.load(std::memory_order_relaxed) ? s->next.exchange(nullptr, std::memory_order_acq_rel) : nullptr;
 }
 
-Slot* slot_in_use(uint32_t number);  // one of those in use, numbered as one likes
+Slot* slot_in_use(uint32_t number);  // returns a slot in use, chosen by any `number`
 void add_free_slot(Slot* s);         // idle lock
 Slot* pop_free_slot();               // idle lock
-void empty_slot(Slot* s);            // by who holds it, or, if nobody does, under the idle lock: what waits in it is the others' then
-void give_up_slot(Worker* w);        // for which there is no use any more
+void empty_slot(Slot* s);            // moves its fibers to the global queue; from its holder, or under the idle lock if it has none
+void give_up_slot(Worker* w);        // gives up the worker's slot, as there are too many
 
 // ---- idle.cpp ----
 
-// Workers that look for work to steal. While there is one, nobody needs to be woken; the last to find work wakes the next.
+// Number of workers that search for work to steal. While there is one, no other needs to be woken. The last one to find work wakes the
+// next.
 extern std::atomic<uint32_t> searching;
 void idle_reset();
-void go_idle(Worker* w);  // gives the slot back and sleeps until there may be work; returns with or without a slot
+void go_idle(Worker* w);  // gives the slot back, and sleeps until there may be work; returns with or without a slot
 bool look_at_poller(Worker* w);
 
 // ---- run.cpp ----
@@ -55,20 +56,20 @@ inline void entry_fence() {
   if (__builtin_expect(no_membarrier.load(std::memory_order_relaxed), 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-// Entry into scheduler code that may use the worker's slot; the other side is try_take() in sysmon.cpp.
+// A stretch of scheduler code that may use the worker's slot. The other side of the protocol is try_take() in sysmon.cpp.
 class Entry {
  public:
   explicit Entry(Worker* w) : w_(w), before_(w->run.in_sched.load(std::memory_order_relaxed)) {
     w->run.in_sched.store(1, std::memory_order_relaxed);
     chaos_delay();
-    // Sysmon's membarrier makes this store visible before the load below, or makes the load see its request.
+    // Either sysmon sees this store after its membarrier, or the load below sees sysmon's request.
     entry_fence();
     if (__builtin_expect(w->run.revoked.load(std::memory_order_relaxed) != kKept, 0)) settle(w);
   }
   ~Entry() { w_->run.in_sched.store(before_, std::memory_order_release); }
 
-  [[gnu::cold]] static void settle(Worker* w);      // the slot was asked for, or taken, meanwhile
-  [[gnu::cold]] static void count_loss(Worker* w);  // the running fiber has cost it the slot
+  [[gnu::cold]] static void settle(Worker* w);      // called if sysmon has asked for the slot, or taken it, meanwhile
+  [[gnu::cold]] static void count_loss(Worker* w);  // called when the running fiber has cost the worker its slot
 
  private:
   Worker* w_;
@@ -77,7 +78,7 @@ class Entry {
 
 void apply_mask(Worker* w, uint64_t mask);
 
-// Actions that suspend() takes: what becomes of the fiber once it is off its stack.
+// Post-switch actions for suspend(): each sets the state of the fiber once it is off its stack.
 void post_park(Worker* w, FiberRecord* f);
 void post_yield(Worker* w, FiberRecord* f);
 void post_turn(Worker* w, FiberRecord* f);
@@ -88,7 +89,7 @@ FiberRecord* pick_of_cord(Worker* w);
 
 // ---- find.cpp ----
 
-FiberRecord* find(Worker* w);          // in worker context: the next fiber to run, after however much sleep
+FiberRecord* find(Worker* w);          // returns the next fiber to run, after as much sleep as it takes; in worker context
 FiberRecord* await_handed(Worker* w);  // the same for a bound worker; null: there is no fiber any more
 void stop_searching(Worker* w);
 

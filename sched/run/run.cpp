@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Who runs what: where a runnable fiber is put, and how one fiber gives way to the next.
+// Which worker runs which fiber: the queue that a runnable fiber goes to, and the switch from one fiber to the next.
 #include "sched/accounting.h"
 #include "sched/cord.h"
 #include "sched/observe/probe.h"
@@ -16,14 +16,14 @@ std::atomic<uint64_t> recent_ns{0};
 namespace {
 
 constexpr uint32_t kNextStreak = 32;  // fibers from `next` in a row before the queue gets its turn
-constexpr uint32_t kFairTick = 61;    // every so many looks the global queue comes first
+constexpr uint32_t kFairTick = 61;    // at every 61st look the global queue comes first
 
 std::atomic<uint32_t> round_robin{0};
 
-constexpr uint32_t kGoesOnUs = 15;  // who runs so long after it woke another had better wake a worker for it, if one is idle
-constexpr uint8_t kTimed = 32;      // after so many wake-ups one is timed
+constexpr uint32_t kGoesOnUs = 15;  // a fiber that runs for longer after it woke another should wake an idle worker for that one
+constexpr uint8_t kTimed = 32;      // one wake-up in about so many is timed
 
-// Any place in any queue is right.
+// With chaos: queues f in a random place, since any place in any queue is right. Returns false if it has not.
 bool enqueue_anywhere(Slot* own, FiberRecord* f) {
   uint32_t n = slot_count.load(std::memory_order_acquire);
   chaos_delay();
@@ -41,8 +41,9 @@ void enqueue_local(Worker* w, FiberRecord* f) {
   if (!w || !w->run.slot || !w->run.slot->local.push(f)) global_queue.push(f);
 }
 
-// A waker that is about to wait hands over its worker at no cost; one that goes on would keep the other from running elsewhere until sysmon
-// looks. Its own past tells which it is: now and then, the time from a wake-up to its next switch is taken.
+// Returns true if the waker probably goes on for long. A waker that is about to wait hands over its worker at no cost. One that goes on
+// would keep the woken fiber from running elsewhere until sysmon looks. The waker's past tells which it is: now and then, the time from a
+// wake-up to its next switch is taken.
 bool goes_on_after(FiberRecord* waker) {
   if (__builtin_expect(waker->turns.until_timed-- == 0, 0)) {
     waker->turns.woke_at = cycles();
@@ -57,7 +58,7 @@ void time_wake_up(FiberRecord* waker) {
   if (!on) {
     waker->turns.went_on = 0;
   } else if (waker->turns.went_on < 2 && ++waker->turns.went_on == 1) {
-    waker->turns.until_timed = 0;  // this one may have been the kernel's doing: the next tells
+    waker->turns.until_timed = 0;  // the kernel may have taken the CPU away this time, so the next wake-up is timed too
   }
 }
 
@@ -69,7 +70,7 @@ bool handed_to_bound(FiberRecord* f, Worker* here) {
   if (CordRecord* c = w->run.cord) {
     if (c->alone.load(std::memory_order_relaxed) && f == w->bond.fiber) w->bond.handed.store(f, std::memory_order_release);
     else c->ready.push(f);
-    // It looks before it sleeps, and sequentially consistent: it sees the fiber then, or we that it sleeps.
+    // Sequentially consistent, as the worker's look before it sleeps: it sees the fiber, or we see that it sleeps.
     if (this_worker() != w && w->idle.wake.exchange(1, std::memory_order_seq_cst) == 0) futex_wake(&w->idle.wake, 1);
     return true;
   }
@@ -96,18 +97,18 @@ void enqueue_woken(FiberRecord* f) {
   Entry entry(w);
   Slot* s = w->run.slot;
   if (chaos(2) && enqueue_anywhere(s, f)) return;
-  // Whoever woke it will often wait soon, and then it runs here at once.
+  // The waker will often wait soon, and then f runs here at once.
   if (s && !s->next.load(std::memory_order_relaxed) && !(waker && goes_on_after(waker) && idle_slots()) &&
       options.spawn != SpawnPolicy::RoundRobin) {
     s->next.store(f, std::memory_order_release);
-    // If not, sysmon finds it.
-    entry_fence();  // sysmon's membarrier is the other half
+    // If the waker does not wait, sysmon finds f.
+    entry_fence();  // pairs with sysmon's membarrier
     sysmon_poke();
     return;
   }
   enqueue_local(w, f);
   if (__builtin_expect(options.spawn == SpawnPolicy::Local, 0)) {
-    // Whoever searches anyway may steal it; nobody else is woken but by sysmon.
+    // A worker that searches anyway may steal f. Only sysmon wakes one for it.
     entry_fence();
     sysmon_poke();
     return;
@@ -133,7 +134,7 @@ void apply_mask(Worker* w, uint64_t mask) {
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
 }
 
-// What pick() is to a cord's worker, which looks after timers and descriptors as the others do.
+// Returns the next fiber of a cord's worker, which looks after timers and descriptors as other workers do.
 FiberRecord* pick_of_cord(Worker* w) {
   CordRecord* c = w->run.cord;
   if (c->alone.load(std::memory_order_relaxed)) return w->bond.handed.exchange(nullptr, std::memory_order_acq_rel);
@@ -145,16 +146,17 @@ FiberRecord* pick_of_cord(Worker* w) {
   return c->ready.pop();
 }
 
-// A quick look, on the fiber's stack or the worker's. After a preemption, or a turn, those that others have woken come first, then the
-// global queue and the slot's own in turn: either may be all hogs, each of which takes a tick.
+// Returns the next fiber after a quick look at the queues, or null. Called on the fiber's stack or the worker's. After a preemption, or a
+// turn, the fibers in the inbox come first. The global queue and the slot's own queue then come first in turn, because either may be all
+// hogs, each of which takes a tick.
 //
-// Who waits in a join waits for what it has made, and that for what it makes in turn: the newest first is the order of nested
-// calls, and keeps few of them begun. The oldest has its turn about every millisecond, when sysmon looks.
+// A fiber in a join waits for a fiber that it has made, which may wait for one that it has made in turn. To run the newest first is the
+// order of nested calls, and keeps few fibers begun. The oldest has its turn about every millisecond, when sysmon looks.
 FiberRecord* pick(Worker* w, bool preempting) {
   Slot* s = w->run.slot;
   if (!s) return w->run.cord ? pick_of_cord(w) : nullptr;
   FiberRecord* f;
-  if (preempting && too_many_slots()) return nullptr;  // find() gives it up
+  if (preempting && too_many_slots()) return nullptr;  // find() gives the slot up
   if (chaos(16)) return nullptr;
   if (chaos(16)) preempting = true;
   w->look.tick++;
@@ -169,7 +171,7 @@ FiberRecord* pick(Worker* w, bool preempting) {
   if (newest && w->look.oldest_due.load(std::memory_order_relaxed)) {
     w->look.oldest_due.store(false, std::memory_order_relaxed);
     newest = false;
-    if (!s->local.keeps_order()) w->look.next_streak = kNextStreak;  // else `next` is the oldest of those
+    if (!s->local.keeps_order()) w->look.next_streak = kNextStreak;  // else `next` is the first of those in order
   }
   if (w->look.next_streak < kNextStreak && (f = take_next(s))) {
     w->look.next_streak++;
@@ -185,7 +187,7 @@ FiberRecord* pick(Worker* w, bool preempting) {
 namespace {
 
 void prepare_run(Worker* w, FiberRecord* f) {
-  f->run.state.store(State::Running, std::memory_order_relaxed);  // we own the queue entry, so nobody else changes it
+  f->run.state.store(State::Running, std::memory_order_relaxed);  // we have taken its queue entry, so no other thread changes it
   f->run.worker = w;
   w->run.running.store(f, std::memory_order_relaxed);
   w->run.heartbeat.store(w->run.heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -194,7 +196,7 @@ void prepare_run(Worker* w, FiberRecord* f) {
   apply_mask(w, f->run.sigmask);
 }
 
-// What every stack does first after a switch brought it back.
+// Calls the post-switch action. Every stack does this first after a switch to it.
 void run_post(Worker* w) {
   auto* post = w->run.post;
   if (!post) return;
@@ -203,7 +205,7 @@ void run_post(Worker* w) {
   post(w, w->run.previous);
 }
 
-// It would have gone on, if there were nobody else.
+// Returns true if the fiber would have gone on, had there been no other fiber.
 bool gives_way(void (*post)(Worker*, FiberRecord*)) { return post == post_preempt || post == post_turn; }
 
 Leave why_leaves(void (*post)(Worker*, FiberRecord*)) {
@@ -213,19 +215,19 @@ Leave why_leaves(void (*post)(Worker*, FiberRecord*)) {
                                                    : Leave::Done;
 }
 
-// What it returns, if anything, is QUEUED, and to run next.
+// Ends the call that `me` runs in, if any. Returns the caller, made Queued, if it can run next. Otherwise unparks it and returns null.
 FiberRecord* take_caller(FiberRecord* me) {
   CallWait* wait = me->wait.called_by.exchange(nullptr, std::memory_order_acq_rel);
   if (!wait) return nullptr;
   FiberRecord* caller = wait->caller;
-  wait->over.store(1, std::memory_order_release);  // from here on it may be gone
+  wait->over.store(1, std::memory_order_release);  // from here on `wait` may be gone
   State parked = State::Parked;
   if (!caller->run.kernel && caller->run.state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel)) return caller;
   unpark(caller);
   return nullptr;
 }
 
-// Puts itself back into the queue, if nobody else does: for who has published PARKED, and then saw the latch.
+// Queues f unless another thread does. Called after f was made Parked, and its latch was found set.
 void unpark_parked(FiberRecord* f) {
   State parked = State::Parked;
   if (f->run.state.compare_exchange_strong(parked, State::Queued, std::memory_order_acq_rel)) enqueue_woken(f);
@@ -280,8 +282,8 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
 void post_park(Worker* w, FiberRecord* f) {
   w->counts.parks++;
   chaos_delay();
-  // Sequentially consistent against unpark(), which sets the latch and then looks at the state: one of us sees the other.
-  // From the store on, f may run elsewhere, and be anybody's; to wake it is harmless even then.
+  // Sequentially consistent against unpark(), which sets the latch and then looks at the state: one of us sees the other. From the store
+  // on, f may run elsewhere, or its record may have another fiber. Waking it is harmless even then.
   f->run.state.exchange(State::Parked, std::memory_order_seq_cst);
   chaos_delay();
   if (__builtin_expect(f->run.pending_unpark.load(std::memory_order_seq_cst), 0)) unpark_parked(f);
@@ -292,7 +294,7 @@ void post_yield(Worker* w, FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
   if (chaos(2) && enqueue_anywhere(w->run.slot, f)) return;
   enqueue_local(w, f);
-  // What it made room for is in no queue any more: sysmon may have looked just then, and gone to sleep.
+  // The fiber that runs next is in no queue any more. Sysmon may have looked just before this push, and gone to sleep.
   entry_fence();
   sysmon_poke();
 }
@@ -304,8 +306,8 @@ void post_preempt(Worker* w, FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
   if (chaos(2) && enqueue_anywhere(w->run.slot, f)) return;
   if (f->turns.in_libc) global_queue.push_front(f);  // it may hold one of libc's locks
-  else if (is_hog(f)) global_queue.push(f);          // all hogs in one line: slots with few of them would give more to each
-  else enqueue_local(w, f);                          // where its data are in the cache
+  else if (is_hog(f)) global_queue.push(f);          // all hogs in one line: each would get more on a slot with few of them
+  else enqueue_local(w, f);                          // its data are in this CPU's cache
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
 }

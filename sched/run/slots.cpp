@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Slots: the right to schedule. Which there are, which are free, what waits in them.
+// Slots: which there are, which are free, and the fibers that wait in them.
 #include <sys/mman.h>
 
 #include <new>
@@ -14,23 +14,23 @@ Slot* slots[kMaxSlots];
 std::atomic<uint32_t> slot_count{0};
 GlobalQueue global_queue;
 
-// Under it: free slots, workers without a slot that sleep (idle.cpp), and who of them sleeps until the next timer.
+// Protects the free slots, the list of workers without a slot that sleep (idle.cpp), and which of these sleeps until the next timer.
 SpinLock idle_lock;
 Slot* free_slots = nullptr;
 std::atomic<uint32_t> free_slot_count{0};
-// Slots held or free, how many there shall be, and those beyond. Retired ones are empty, but for what somebody puts into the
-// inbox who saw the slot in use a moment ago: thieves find it, and balance_queues().
+// Number of slots held or free, and number of slots wanted. The slots beyond are retired. A retired slot is empty, unless a thread that saw
+// it in use a moment ago puts a fiber into its inbox. Thieves and balance_queues() find that fiber.
 std::atomic<uint32_t> circulating{0}, wanted{0};
 
 namespace {
 
 Slot* retired_slots = nullptr;
 
-constexpr uint32_t kMostMoved = 32;  // from a local queue that is too long, at once
+constexpr uint32_t kMostMoved = 32;  // fibers moved at once from a local queue that is too long
 
 }  // namespace
 
-// One of those in use, numbered as one likes.
+// Returns a slot in use, chosen by any `number`; null if there is none.
 Slot* slot_in_use(uint32_t number) {
   uint32_t n = slot_count.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < n; i++) {
@@ -76,14 +76,14 @@ bool take_free_slot(Worker* w) {
   return true;
 }
 
-// By who holds the slot, or, if nobody does, under the idle lock: what waits in it is the others' then.
+// Moves the slot's fibers to the global queue. Called by the slot's holder, or under the idle lock if it has none.
 void empty_slot(Slot* s) {
   while (FiberRecord* f = s->local.pop()) global_queue.push(f);
   if (FiberRecord* f = take_next(s)) global_queue.push(f);
   while (FiberRecord* f = s->inbox.pop()) global_queue.push(f);
 }
 
-// Gives up a slot for which there is no use any more.
+// Gives up the worker's slot, as there are more slots than wanted.
 void give_up_slot(Worker* w) {
   Slot* s = w->run.slot;
   empty_slot(s);
@@ -109,7 +109,7 @@ bool want_slots(uint32_t n) {
       s->retired.store(false, std::memory_order_relaxed);
     } else {
       uint32_t made = slot_count.load(std::memory_order_relaxed);
-      void* mem = made == kMaxSlots ? MAP_FAILED : slots[made];  // of before a fork
+      void* mem = made == kMaxSlots ? MAP_FAILED : slots[made];  // from before a fork
       if (!mem)
         mem = reinterpret_cast<void*>(
             raw_syscall(SYS_mmap, 0, sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
@@ -156,7 +156,7 @@ uint32_t queued_count() {
 void balance_queues() {
   uint32_t n = slot_count.load(std::memory_order_acquire), total = 0;
   for (uint32_t i = 0; i < n; i++) total += slots[i]->local.size();
-  // Everybody is busy with what he has.
+  // Without this, thieves alone would empty the inboxes of retired slots, and no worker steals while all slots are busy.
   for (uint32_t i = 0; i < n; i++)
     if (slots[i]->retired.load(std::memory_order_relaxed))
       while (FiberRecord* f = slots[i]->inbox.pop()) global_queue.push(f);
