@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// pthread_barrier_*. A private barrier counts in glibc's object; who comes last releases the others. Shared ones are libc's.
+// pthread_barrier_*. A private barrier counts in glibc's object, and the last thread to come releases the others. Shared barriers are
+// libc's.
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
@@ -16,7 +17,7 @@ struct Barrier {
   uint32_t arrived;  // under the bucket lock
   uint32_t unused;
   uint32_t count;
-  int shared;  // glibc's: 0 is private
+  int shared;  // as glibc has it: 0 is private
 };
 static_assert(sizeof(Barrier) <= sizeof(pthread_barrier_t));
 
@@ -37,7 +38,7 @@ FIBERTHREAD_EXPORT int pthread_barrier_init(pthread_barrier_t* b, const pthread_
   return 0;
 }
 
-// At once: nobody touches the object after it has been released.
+// Returns at once, since no thread touches the object after it was released.
 FIBERTHREAD_EXPORT int pthread_barrier_destroy(pthread_barrier_t* b) noexcept {
   return of(b).shared ? REAL(pthread_barrier_destroy)(b) : 0;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Calls that wait in the kernel for what epoll cannot tell: other processes, locks, disks, names, lines. Those that can ask do so
-// first without waiting; then their slot goes to others at once (Blocking). What is not here loses it within a millisecond.
+// Calls that wait in the kernel for what epoll cannot report: other processes, locks, disks, names, lines. Calls that can ask without
+// waiting do so first. Then their slot goes to other fibers at once (Blocking). A call that is not here loses its slot within a
+// millisecond.
 #include "shim/blocking.h"
 
 #include <arpa/inet.h>
@@ -44,8 +45,8 @@ constexpr int kMostAtDisk = 64;
 constexpr uint64_t kTurn = 100'000'000;  // ns
 std::atomic<int> at_disk{0};
 std::atomic<uint32_t> waiting{0};
-// The caller's. Who is unwound out of his call (a handler that jumps, asynchronous cancellation) keeps it for the next one, or until
-// he ends.
+// The caller's turn. A thread that is unwound out of its call (by a handler that jumps, or by asynchronous cancellation) keeps the turn for
+// its next call, or until it ends.
 thread_local constinit bool has_turn __attribute__((tls_model("initial-exec"))) = false;
 
 bool try_disk() {
@@ -55,7 +56,7 @@ bool try_disk() {
   return false;
 }
 
-// Reads that have taken their time, and how many fast ones it takes to forget that.
+// Counts the reads that were slow. So many fast reads make the library forget that they were.
 constexpr uint32_t kMemory = 16;
 constexpr uint64_t kSlowUs = 1000;
 std::atomic<uint32_t> slow_calls{0};
@@ -64,10 +65,10 @@ std::atomic<uint32_t> slow_calls{0};
 
 bool take_disk_turn() {
   if (!has_slot_to_give()) return false;
-  if (has_turn) return true;  // of a call that a handler has left, or has interrupted
+  if (has_turn) return true;  // a handler has left, or has interrupted, the call that took it
   uint64_t deadline = 0;
   for (;;) {
-    Busy busy;  // handlers run when it is in no queue, and nothing is counted that is not noted
+    Busy busy;  // handlers run while it is in no queue, and each turn that is counted is noted
     if (try_disk()) {
       has_turn = true;
       break;
@@ -78,7 +79,7 @@ bool take_disk_turn() {
       has_turn = true;
       break;
     }
-    // Sequentially consistent, and so is the look at the number: who leaves counts himself out, and then looks here.
+    // Sequentially consistent, as is the look at the number. A thread that leaves lowers the number, and then looks here.
     waiting.fetch_add(1, std::memory_order_seq_cst);
     Waiter w;
     park(&at_disk, w, [] { return at_disk.load(std::memory_order_seq_cst) >= kMostAtDisk; }, {"disk"}, deadline, kInterruptSafePoint);
@@ -110,12 +111,12 @@ FIBERTHREAD_IN_FORK_CHILD(Blocking, [](FiberRecord*) {
 
 namespace {
 
-// A call that is `likely` to wait. Results and errors are libc's.
+// Makes a call that is `likely` to wait. Results and errors are libc's.
 template <class Call>
 auto blocked_if(bool likely, Call call) {
   if (!likely || !has_slot_to_give()) return call();
   Blocking blocking;
-  cancel_if_asynchronous();  // a libc that is so already does not look
+  cancel_if_asynchronous();  // a libc that is asynchronous already does not look
   return call();
 }
 
@@ -124,7 +125,7 @@ auto blocked(Call call) {
   return blocked_if(true, call);
 }
 
-// For calls that the kernel never begins anew after a signal: our own ones do not end them.
+// For calls that the kernel never begins anew after a signal. A signal of our own does not end such a call.
 template <class Call>
 auto despite_ours(Call call) {
   for (;;) {
@@ -134,13 +135,13 @@ auto despite_ours(Call call) {
   }
 }
 
-// A call that is made for a disk's sake. A cancellation point at its beginning only.
+// Makes a call that waits for a disk. It is a cancellation point at its beginning only.
 long at_the_disk(long nr, long a, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
   test_cancel();
   return with_errno(wait_for_disk([&] { return program_syscall(nr, a, b, c, d, e, f); }));
 }
 
-// There is something for the other end still to take.
+// Returns true if the other end still has to take something.
 bool line_is_busy(int fd) {
   int n = 0;
   return raw_syscall(SYS_ioctl, fd, TIOCOUTQ, arg(&n)) == 0 && n > 0;

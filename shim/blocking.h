@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Calls that no poller can end: they wait in the kernel, and the slot goes to others meanwhile.
+// Calls whose end no poller can report. They wait in the kernel, and their slot goes to other fibers meanwhile.
 #pragma once
 #include "sched/arch/arch.h"
 #include "sched/fiber.h"
@@ -8,14 +8,14 @@
 
 namespace fiberthread {
 
-// Is the caller a fiber whose slot others may want? Not in the child of a vfork, whose memory is its parent's.
+// Returns true if the caller is a fiber whose slot other fibers may want. False in the child of a vfork, whose memory is its parent's.
 bool has_slot_to_give();
 
-// Makes a call that waits for a disk. No fiber's progress can be needed to end that (files that the process serves to itself aside,
-// for which the wait for a turn is a short one), so there are not more kernel threads in such calls than serve a disk. The call is
-// one that may unwind: the turn then stays for the next one.
-bool take_disk_turn();  // false: without
-void leave_disk();      // a thread that ends, or jumps out of the call, does it too
+// Makes a call that waits for a disk. At most as many kernel threads are in such calls as serve a disk well. No other fiber has to run for
+// such a call to end, so waiting for a turn cannot deadlock. (The exception is a file that the process serves to itself, and for its sake
+// the wait for a turn is short.) The call may unwind its caller. The turn then stays with the thread for its next call.
+bool take_disk_turn();  // false: no turn is needed
+void leave_disk();      // also called by a thread that ends, or that jumps out of the call
 template <class Call>
 long wait_for_disk(Call call) {
   if (!take_disk_turn()) return call();
@@ -28,12 +28,12 @@ long wait_for_disk(Call call) {
   return r;
 }
 
-// Reads and unbuffered writes of files wait for a disk, or not: mostly they find all in memory, and then pay for two looks at the
-// cycle counter. Once one has taken its time, the next ones are expected to do so too.
+// A read or an unbuffered write of a file waits for a disk only sometimes. Mostly it finds everything in memory, and then pays for two
+// looks at the cycle counter. Once such a call has been slow, the next ones are expected to be slow too.
 bool files_are_slow();
-void note_file_time(uint64_t begun);  // cycles()
+void note_file_time(uint64_t begun);  // `begun`: cycles() at the begin of the call
 
-// `plain` is libc's call, `raw` the kernel's. nowait() makes it without waiting, and answers -EAGAIN if it has not got all.
+// `plain` is libc's call, `raw` is the kernel's. nowait() makes the call without waiting, and returns -EAGAIN if it did not get everything.
 template <class Plain, class Raw, class Nowait>
 long file_call(Plain plain, Raw raw, Nowait nowait) {
   uint64_t begun = cycles();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// C11's threads.h. libc's own would call its pthread functions from within. tss_* are libc's: each fiber has keys of its own.
+// C11's threads.h. libc's own functions would call its pthread functions from within. tss_* are libc's, as each fiber has values of its
+// own.
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -32,7 +33,7 @@ static_assert(sizeof(once_flag) == sizeof(pthread_once_t) && sizeof(thrd_t) == s
 using namespace fiberthread;
 
 FIBERTHREAD_EXPORT int thrd_create(thrd_t* t, thrd_start_t fn, void* arg) {
-  // Both architectures return an int in the register of a pointer; what is above it is cut off again by thrd_join.
+  // Both architectures return an int in the register of a pointer. thrd_join cuts off what is above it.
   return c11(pthread_create(t, nullptr, reinterpret_cast<void* (*)(void*)>(reinterpret_cast<uintptr_t>(fn)), arg));
 }
 FIBERTHREAD_EXPORT int thrd_join(thrd_t t, int* result) {

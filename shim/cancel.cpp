@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 // pthread_cancel and its settings.
 //
-// A request is noted here and in libc's own word (CANCELED), which makes libc's own cancellation points act: its
-// read() and the like look at that before they wait. A fiber that is parked is woken, and its wait ends. One that may be asleep in
-// the kernel, in a call of libc's own, is sent the scheduler's signal. What that does depends on the libc:
-// - Up to glibc 2.40, libc makes cancellation asynchronous around each of its waiting system calls. The fiber is made to call
-//   cancel_self() as if it had done so itself at that point.
-// - From 2.41 on, all of them are made in one small function (LibcWait). If the signal finds the fiber there, and the system call not
-//   made, the call ends with EINTR. libc then looks for a request, and acts. A call that has ended by itself is left alone, so that
-//   nothing it has done is lost.
+// A request is noted here and in libc's own word (CANCELED), which makes libc's own cancellation points act: its read() and the like look
+// at that word before they wait. A parked fiber is woken, and its wait ends. A fiber that may be asleep in the kernel, in a call of libc's
+// own, is sent the scheduler's signal. What that does depends on the libc:
+// - Up to glibc 2.40, libc makes cancellation asynchronous around each of its waiting system calls. The fiber is made to call cancel_self()
+//   as if it had called it at that point.
+// - From 2.41 on, libc makes all of them in one small function (LibcWait). If the signal finds the fiber there, and the system call not
+//   made, the call ends with EINTR. libc then looks for a request, and acts. A call that has ended by itself is left alone, so that nothing
+//   it has done is lost.
 #include "shim/cancel.h"
 
 #include <errno.h>
@@ -32,17 +32,17 @@ namespace {
 
 struct Cancellation {
   std::atomic<bool> requested;
-  // The fiber's own settings; others read them as a hint.
+  // The fiber's own settings. Other threads read them as a hint.
   std::atomic<bool> disabled;
   std::atomic<bool> asynchronous;
   std::atomic<bool> exiting;
   bool ended_one;  // own; see end_may_end_wait()
   bool leaves;     // own; see cancel_leave()
-  void* result;    // what it leaves with
+  void* result;    // the result of the thread that leaves
 };
 Cancellation& state_of(FiberRecord* f) { return shim_share<Cancellation, 96, 112>(f); }
 
-// libc's own functions. Theirs are called under a lock, and by handlers, so cancel_init() looks them up.
+// libc's own functions. These are called under a lock, and by handlers, so cancel_init() looks them up.
 LibcCancelCalls libc_calls() {
   constexpr static timespec kSecond = {1, 0};
   return {REAL(pthread_setcancelstate), REAL(pthread_setcanceltype), [](const sigset_t* mask) { REAL(ppoll)(nullptr, 0, &kSecond, mask); },
@@ -53,12 +53,12 @@ bool libc_unwinds(FiberRecord* me) { return __atomic_load_n(tcb_cancelhandling(m
 
 }  // namespace
 
-// A kernel thread has got its record: what was asked before is in libc's place.
+// A kernel thread has got its record. What was requested before stands in libc's word.
 void cancel_adopt(FiberRecord* f) {
   Cancellation& s = state_of(f);
   if (libc_cancel_disabled.is_set(f->memory.tcb)) s.disabled.store(true, std::memory_order_relaxed);
   if (libc_cancel_asynchronous.is_set(f->memory.tcb)) s.asynchronous.store(true, std::memory_order_relaxed);
-  // With that in cancel_foreign(): it finds the record, or we its bit.
+  // Pairs with the fence in cancel_foreign(): that finds the record, or we find its bit.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!(__atomic_load_n(tcb_cancelhandling(f->memory.tcb), __ATOMIC_RELAXED) & kLibcCanceled)) return;
   s.requested.store(true, std::memory_order_relaxed);
@@ -66,7 +66,7 @@ void cancel_adopt(FiberRecord* f) {
 }
 
 namespace {
-// Its type, or that of the wait of libc's which its handler has interrupted.
+// Returns true if the fiber's type is asynchronous, or that of a wait of libc's which its handler has interrupted.
 bool is_asynchronous(FiberRecord* f) {
   return state_of(f).asynchronous.load(std::memory_order_seq_cst) || libc_cancel_asynchronous.is_set(f->memory.tcb);
 }
@@ -79,7 +79,7 @@ bool cancel_due_at(FiberRecord* me, uintptr_t pc) { return !in_wait(me) && cance
 void cancel_init() {
   libc_find_cancel_bits(libc_calls());
   (void)REAL(syscall);  // handlers may call it
-  (void)REAL(ppoll);    // and this is called under a lock
+  (void)REAL(ppoll);    // libc_calls() uses these under a lock
   (void)REAL(pselect);
 }
 
@@ -97,7 +97,7 @@ void cancel_self() {
   FiberRecord* me = self();
   Cancellation& s = state_of(me);
   void* result = s.leaves ? s.result : PTHREAD_CANCELED;
-  // As a libc with such a function does: cleanup handlers find cancellation disabled.
+  // A libc that has LibcWait does the same: cleanup handlers find cancellation disabled.
   if (!s.leaves && libc_wait.known()) REAL(pthread_setcancelstate)(PTHREAD_CANCEL_DISABLE, nullptr);
   cancel_leave(me, result);
   thread_exit(result);
@@ -107,13 +107,13 @@ void cancel_leave(FiberRecord* me, void* result) {
   if (!me->wait.pins) return;
   void** back = signal_handler_to_leave(me);
   if (!back) return;
-  tls_busy = 1;  // as where it goes on
+  tls_busy = 1;  // as the code expects where it goes on
   std::atomic_signal_fence(std::memory_order_seq_cst);
   Cancellation& s = state_of(me);
   s.leaves = true;
   s.result = result;
   s.requested.store(true, std::memory_order_relaxed);
-  s.exiting.store(false, std::memory_order_relaxed);  // it begins to exit where it is left to
+  s.exiting.store(false, std::memory_order_relaxed);  // it begins to exit at the place that it is left to
   __atomic_fetch_and(tcb_cancelhandling(me->memory.tcb), ~kLibcExiting, __ATOMIC_RELAXED);
   interrupt(me, kInterruptUnwind | kInterruptLeave);
   __builtin_longjmp(back, 1);
@@ -148,14 +148,14 @@ void end_has_ended_wait(FiberRecord* me) { state_of(me).ended_one = true; }
 
 void cancel_begin_exit(FiberRecord* me) {
   state_of(me).exiting.store(true, std::memory_order_relaxed);
-  // One that is set from now on ends no wait: it is not acted upon any more.
+  // A bit that is set from now on ends no wait, since the fiber no longer acts on it.
   constexpr uint32_t kBoth = kInterruptUnwind | kInterruptLeave;
   if (me->run.interrupts.load(std::memory_order_relaxed) & kBoth) me->run.interrupts.fetch_and(~kBoth, std::memory_order_relaxed);
 }
 
 namespace {
 
-// One of libc's own threads is cancelled as libc does it, but that the signal is ours: it is noted in the TCB, and the signal is sent
+// Cancels a thread of libc's own as libc does it, except that the signal is ours. The request is noted in the TCB, and the signal is sent
 // if the thread may be in a waiting call of libc's. Waits of ours end by the interrupt.
 int cancel_foreign(pthread_t t) {
   void* tcb = reinterpret_cast<void*>(t);
@@ -166,7 +166,7 @@ int cancel_foreign(pthread_t t) {
   if (FiberRecord* f = tcb_fiber(tcb)) {
     Cancellation& s = state_of(f);
     s.requested.store(true, std::memory_order_seq_cst);
-    // As for a fiber: should it be Busy when the signal comes, it looks afterwards.
+    // As for a fiber: if it is Busy when the signal comes, it looks afterwards.
     interrupt(f, kInterruptUnwind | (s.asynchronous.load(std::memory_order_seq_cst) ? uint32_t{kInterruptSafePoint} : 0));
   }
   bool may_wait = libc_cancel_asynchronous.is_set(tcb) || libc_wait.known();
@@ -174,14 +174,14 @@ int cancel_foreign(pthread_t t) {
   return 0;
 }
 
-// In the handler, on such a thread: unwinds from here, through the kernel's frame, or lets libc do it.
+// Called in the handler, on such a thread. Unwinds from here, through the kernel's frame, or lets libc do it.
 void foreign_poked(void* context) {
   void* tcb = reinterpret_cast<void*>(pthread_self());
   if (libc_end_wait(tcb, static_cast<ucontext_t*>(context))) return;
   uint32_t handling = __atomic_load_n(tcb_cancelhandling(tcb), __ATOMIC_SEQ_CST);
   if (!(handling & kLibcCanceled) || handling & kLibcExiting) return;
   if (!libc_cancel_asynchronous.is_set(tcb) || libc_cancel_disabled.is_set(tcb) || tls_busy) return;
-  if (tls_current && tls_current->wait.pins) return;  // others may find its stack
+  if (tls_current && tls_current->wait.pins) return;  // other threads may find its stack
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&static_cast<ucontext_t*>(context)->uc_sigmask), 0, 8);
   if (FiberRecord* me = tls_current) cancel_begin_exit(me);
   REAL(pthread_exit)(PTHREAD_CANCELED);
@@ -201,7 +201,7 @@ void cancel_poked(siginfo_t*, void* context) {
   if (libc_end_wait(me->memory.tcb, uc)) return;
   if (cancel_due_at(me, interrupted_pc(uc))) {
     if (inject_call(context, cancel_self)) return;
-    me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);  // it looks when Busy ends
+    me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);  // it looks when it leaves Busy
   }
   signal_look_again(context);
 }
@@ -219,7 +219,7 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   libc_find_cancel_bits(libc_calls());
   libc_find_wait(libc_calls());
   FiberRecord* f = fiber_of(t);
-  // libc's would take our signal for its own.
+  // libc's pthread_cancel would take our signal for its own.
   if (!f && pthread_equal(t, pthread_self())) f = self();
   if (!f) return stale_handle(t) ? ESRCH : cancel_foreign(t);
   if (f->join.done.load(std::memory_order_acquire)) return 0;
@@ -230,10 +230,10 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
     if (!in_wait(f) && cancel_due(f)) test_cancel_as_libc();
     return 0;
   }
-  // The signal bit brings it to where asynchronous cancellation is looked for, should it not be running.
+  // If the fiber does not run, the bit for safe points brings it to where it looks for asynchronous cancellation.
   interrupt(f, kInterruptUnwind | (is_asynchronous(f) ? uint32_t{kInterruptSafePoint} : 0));
-  // With cancellation off, the signal would only end calls that no handler lets go on, like poll(). Who turns it on looks at
-  // the request afterwards.
+  // With cancellation disabled, the signal would only end calls that the kernel never restarts after a handler, such as poll(). A thread
+  // that enables cancellation looks for a request afterwards.
   if (!f->run.kernel && !s.disabled.load(std::memory_order_seq_cst) && f->run.state.load(std::memory_order_seq_cst) == State::Running) {
     if (Worker* w = __atomic_load_n(&f->run.worker, __ATOMIC_RELAXED))
       raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), w->thread.tid, kPreemptSignal);
@@ -253,7 +253,7 @@ FIBERTHREAD_EXPORT int pthread_setcancelstate(int state, int* old) {
 FIBERTHREAD_EXPORT int pthread_setcanceltype(int type, int* old) {
   int e = REAL(pthread_setcanceltype)(type, old);
   if (FiberRecord* me = sched_started() ? self() : tls_current; e == 0 && me) {
-    // Then looked for a request, as who requests looks at it afterwards.
+    // Stored before the look for a request. A thread that requests looks at this afterwards.
     state_of(me).asynchronous.exchange(type == PTHREAD_CANCEL_ASYNCHRONOUS, std::memory_order_seq_cst);
     cancel_if_asynchronous();
   }

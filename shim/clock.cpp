@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Clocks and timers of single threads: CPU time, and timers that signal one.
+// Clocks and timers of single threads: CPU time, and timers that signal one thread.
 #include "shim/clock.h"
 
 #include <errno.h>
@@ -22,19 +22,19 @@
 namespace fiberthread {
 namespace {
 
-// Timers for one fiber. The kernel cannot follow a fiber, so to it they are timers of the process, and the handler looks here
-// whose they are. A child of fork has none of them, which `pid` tells.
+// Timers for one fiber. The kernel cannot follow a fiber, so to it they are timers of the process. The handler finds out here which fiber
+// they belong to. A child of fork has none of them, which `pid` tells.
 struct ThreadTimer {
   std::atomic<int> number{-1};  // the kernel's; -1: free, -2: being filled in
   int pid = 0;
   uint32_t id = 0;
-  // Null: the timer is deleted. Its number stays, because a kernel thread may have taken a signal of it just before, and may come here late.
-  // Without the number that signal would count as the process's.
+  // Null: the timer is deleted. Its number stays, because a kernel thread may have taken a signal of it just before, and may come here
+  // late. Without the number that signal would count as the process's.
   std::atomic<FiberRecord*> fiber{nullptr};
-  std::atomic<uint32_t> handing_over{0};  // how many are about to record a signal of it
+  std::atomic<uint32_t> handing_over{0};  // how many threads are about to record a signal of it
 };
 ThreadTimer timers[1024];
-std::atomic<size_t> timers_used{0};  // the others have never been used
+std::atomic<size_t> timers_used{0};  // the rooms from here on have never been used
 // Where add_timer() looks for room next. Rooms are taken in turn, so a deleted timer keeps its number as long as possible. Relaxed: no
 // other memory depends on it, and the CAS on a room's number decides who gets the room.
 std::atomic<size_t> timers_next{0};
@@ -49,7 +49,7 @@ void add_timer(int number, FiberRecord* f) {
     if (n == -2 || (n >= 0 && t.pid == pid && t.fiber.load(std::memory_order_relaxed)) ||
         !t.number.compare_exchange_strong(n, -2, std::memory_order_acquire))
       continue;
-    if (t.pid != pid) t.handing_over.store(0, std::memory_order_relaxed);  // those of the parent's threads
+    if (t.pid != pid) t.handing_over.store(0, std::memory_order_relaxed);  // of the parent's threads
     t.pid = pid;
     t.id = f->identity.id;
     t.fiber.store(f, std::memory_order_relaxed);
@@ -59,13 +59,13 @@ void add_timer(int number, FiberRecord* f) {
     }
     return;
   }
-  // No room: it signals the process.
+  // There is no room: the timer signals the process.
 }
 
 ThreadTimer* find_timer(int number) {
   size_t used = timers_used.load(std::memory_order_acquire);
   int pid = static_cast<int>(raw_syscall(SYS_getpid));
-  ThreadTimer* deleted = nullptr;  // the kernel may have given its number to another one since
+  ThreadTimer* deleted = nullptr;  // the kernel may have given its number to another timer since
   for (size_t i = 0; i < used; i++) {
     if (timers[i].number.load(std::memory_order_acquire) != number || timers[i].pid != pid) continue;
     if (timers[i].fiber.load(std::memory_order_relaxed)) return &timers[i];  // TimerTarget loads it again, in order
@@ -74,7 +74,7 @@ ThreadTimer* find_timer(int number) {
   return deleted;
 }
 
-// Used everywhere, handlers and worker context included.
+// This is used everywhere, handlers and worker context included.
 [[gnu::constructor]] void resolve_clock() { (void)REAL(clock_gettime); }
 
 bool is_ours(FiberRecord* f) { return f && sched_started() && !f->run.kernel && !in_vfork_child(); }
@@ -84,7 +84,7 @@ bool is_ours(FiberRecord* f) { return f && sched_started() && !f->run.kernel && 
 TimerTarget::TimerTarget(const siginfo_t& info) {
   ThreadTimer* t = info.si_code == SI_TIMER ? find_timer(info.si_timerid) : nullptr;
   if (!t) return;
-  // Said before looked at; timer_delete() does it the other way round.
+  // Counted before `fiber` is read. timer_delete() does the two the other way round.
   handing_over_ = &t->handing_over;
   handing_over_->fetch_add(1, std::memory_order_seq_cst);
   FiberRecord* f = t->fiber.load(std::memory_order_seq_cst);
@@ -96,13 +96,13 @@ TimerTarget::~TimerTarget() {
   if (handing_over_) handing_over_->fetch_sub(1, std::memory_order_release);
 }
 
-// A number has room for 28 bits of an id.
+// A clock's number has room for 28 bits of an id.
 constexpr uint32_t kClockIds = 1u << 28;
 
 clockid_t cpu_clock_of(const FiberRecord* f) { return static_cast<clockid_t>(~(f->identity.id % kClockIds) << 3 | 6); }
 
 FiberRecord* owner_of_clock(clockid_t clock) {
-  constexpr int kThreads = 6;  // of the low three bits: one thread's, by the scheduler
+  constexpr int kThreads = 6;  // in the low three bits: one thread's, as the scheduler counts
   constexpr uint32_t kFirstOfOurs = 1u << 22, kMostIds = 1u << 30;
   FiberRecord* me = tls_current;
   if (!sched_started() || in_vfork_child() || !me) return nullptr;
@@ -127,7 +127,7 @@ FIBERTHREAD_EXPORT __attribute__((weak)) int clock_gettime(clockid_t clock, time
   if (!f) return REAL(clock_gettime)(clock, t);
   uint64_t ns = cpu_time_of(f);
   timespec time{static_cast<time_t>(ns / kNsPerSec), static_cast<long>(ns % kNsPerSec)};
-  if (copy_user(t, &time)) return 0;  // which the kernel would write
+  if (copy_user(t, &time)) return 0;  // the kernel would write it
   errno = EFAULT;
   return -1;
 }
@@ -137,7 +137,7 @@ FIBERTHREAD_EXPORT int clock_getres(clockid_t clock, timespec* t) noexcept {
   return REAL(clock_getres)(clock, t);
 }
 
-// Of a fiber only the CPU time is known, and the kernel counts the rest for its threads: it stays 0, so that it never falls.
+// Only the CPU time of a fiber is known. The kernel counts the rest for its threads, so it stays 0 here, and never falls.
 FIBERTHREAD_EXPORT int getrusage(__rusage_who_t who, struct rusage* usage) noexcept {
   FiberRecord* f = who == RUSAGE_THREAD ? owner_of_clock(CLOCK_THREAD_CPUTIME_ID) : nullptr;
   int r = REAL(getrusage)(who, usage);
@@ -151,7 +151,7 @@ FIBERTHREAD_EXPORT int getrusage(__rusage_who_t who, struct rusage* usage) noexc
 }
 
 FIBERTHREAD_EXPORT int timer_create(clockid_t clock, struct sigevent* event, timer_t* timer) noexcept {
-  // Only the kernel can watch a CPU clock: the fiber gets a kernel thread, which is all that uses that thread's time from now on.
+  // Only the kernel can watch a CPU clock. So the fiber gets a kernel thread, and from now on it alone uses that thread's time.
   if (FiberRecord* owner = owner_of_clock(clock)) {
     if (sched_bind(owner) != 0) {
       errno = EAGAIN;
@@ -171,15 +171,16 @@ FIBERTHREAD_EXPORT int timer_create(clockid_t clock, struct sigevent* event, tim
 }
 
 FIBERTHREAD_EXPORT int timer_delete(timer_t timer) noexcept {
-  // Before the kernel may give the number to another one. libc's own kind of timers have negative handles.
+  // Before the kernel may give the number to another timer. Timers of libc's own kind have negative handles.
   intptr_t number = reinterpret_cast<intptr_t>(timer);
   ThreadTimer* t = number >= 0 && sched_started() && !in_vfork_child() ? find_timer(static_cast<int>(number)) : nullptr;
   if (t) {
     t->fiber.store(nullptr, std::memory_order_seq_cst);
-    while (t->handing_over.load(std::memory_order_seq_cst)) sched_yield();  // instructions, unless the kernel has stopped them there
+    // This takes some instructions, unless the kernel has stopped the other thread there.
+    while (t->handing_over.load(std::memory_order_seq_cst)) sched_yield();
   }
   int r = REAL(timer_delete)(timer);
-  // What has come for the caller has come before this call returns.
+  // Signals that have come for the caller run before this call returns.
   if (FiberRecord* me = t && !tls_busy ? signals::ours() : nullptr) signals::run_unblocked(me);
   return r;
 }

@@ -10,15 +10,16 @@
 
 namespace fiberthread {
 
-// Whom a signal concerns that a timer has sent by SIGEV_THREAD_ID; null: any other signal, or a timer's for the process. While this exists,
-// timer_delete() of that timer waits: afterwards its thread has got no signal of it that it could not see. Signal-safe.
+// The thread that gets a signal which a timer has sent by SIGEV_THREAD_ID. fiber() is null for any other signal, and for that of a timer
+// for the process. While this object exists, timer_delete() of that timer waits. So after timer_delete() its thread gets no more signals of
+// the timer. Signal-safe.
 class TimerTarget {
  public:
   explicit TimerTarget(const siginfo_t& info);
   ~TimerTarget();
   TimerTarget(const TimerTarget&) = delete;
   FiberRecord* fiber() const { return fiber_; }
-  bool gone() const { return gone_; }  // the thread has ended, or the timer is deleted: the signal is nobody's
+  bool gone() const { return gone_; }  // the thread has ended, or the timer is deleted: the signal is dropped
 
  private:
   std::atomic<uint32_t>* handing_over_ = nullptr;
@@ -26,10 +27,10 @@ class TimerTarget {
   bool gone_ = false;
 };
 
-// The fiber whose CPU time this clock shows: the caller's for CLOCK_THREAD_CPUTIME_ID, or one by pthread_getcpuclockid()'s number.
-// Null: the clock is the kernel's.
+// Returns the fiber whose CPU time this clock shows. That is the caller for CLOCK_THREAD_CPUTIME_ID, or the fiber of a number from
+// pthread_getcpuclockid(). Null: the clock is the kernel's.
 FiberRecord* owner_of_clock(clockid_t clock);
-// That number. Made of the fiber's id as the kernel makes it of a tid.
+// Returns that number. It is made of the fiber's id as the kernel makes it of a tid.
 clockid_t cpu_clock_of(const FiberRecord* f);
 
 }  // namespace fiberthread

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// pthread_cond_*. Waiters stand in the parking lot under the object's address; of the object itself only a flag is used, and the
-// word in which libc keeps what the attributes say. Process-shared ones are libc's, but for waits with a private mutex.
+// pthread_cond_*. Waiters stand in the parking lot under the object's address. Of the object itself only a flag is used, and the word in
+// which libc keeps what the attributes say. Process-shared ones are libc's, except for waits with a private mutex.
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
@@ -25,12 +25,12 @@ namespace {
 
 unsigned flags_of(const pthread_cond_t* c) { return __atomic_load_n(libc_cond_flags(c), __ATOMIC_RELAXED); }
 
-// Set by each waiter under the bucket lock, before it gives the mutex up; cleared under it when the queue is empty. So who
-// signals after having held the mutex sees it. It may stay set after a timeout.
+// Each waiter sets it under the bucket lock, before it releases the mutex. It is cleared under that lock when the queue is empty. So a
+// thread that signals after it has held the mutex sees it. It may stay set after a timeout.
 std::atomic<uint32_t>& waiting(pthread_cond_t* c) { return *reinterpret_cast<std::atomic<uint32_t>*>(c); }
 
-// libc would take a private mutex, which is in our format, for one of its own. Only this process can use such a mutex,
-// so who waits with it for a shared object stands here as well; who signals looks only if there is anybody.
+// libc would take a private mutex, which is in our format, for one of its own. Only this process can use such a mutex. So a thread that
+// waits with it for a shared object stands in the parking lot as well. A thread that signals looks there only if there are such waits.
 constinit std::atomic<uint32_t> shared_waits{0};
 
 bool is_libcs(const pthread_cond_t* c, const pthread_mutex_t* mutex) {
@@ -39,7 +39,8 @@ bool is_libcs(const pthread_cond_t* c, const pthread_mutex_t* mutex) {
   return flags_of(c) & kLibcCondShared && kind >= 0 && kind & kSharedMutex;
 }
 
-// Cancellation unwinds it. The thread ends as what it is to libc then: its handlers have such mutexes to unlock.
+// Cancellation unwinds this. The thread then ends with the tid that libc knows it by, since its cleanup handlers have such mutexes to
+// unlock.
 template <class Wait>
 int wait_libcs(pthread_mutex_t* mutex, Wait wait) {
   AsKernelThread as(mutex_use(mutex));
@@ -56,15 +57,16 @@ int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const ti
   Waiter w;
   w.requeue_to = mutex_requeue_address(mutex);
   auto enqueue = [&] {
-    // Relaxed: the mutex orders either before the look of who signals.
+    // Relaxed: the mutex orders either store before the look of a thread that signals.
     if (shared) shared_waits.fetch_add(1, std::memory_order_relaxed);
     else waiting(c).store(1, std::memory_order_relaxed);
     return true;
   };
-  // Only the plain kind can be part of a deadlock: another process may signal, a clock may be set.
+  // Only the plain kind can be part of a deadlock. In the others another process may signal, or the deadline ends the wait.
   const char* what = shared ? "cond (process-shared)" : t ? "cond (timed)" : "cond";
   uint32_t interrupts = wait_interrupts(me);
-  // Until the mutex is ours again nothing but park() is left, whatever a handler does meanwhile. libc's own may take long in one call.
+  // Until the mutex is ours again, a handler can abandon nothing here except park(). Mutexes of libc's are left out, since a call to lock
+  // one may take long.
   const bool whole = !mutex_is_libcs(mutex);
   if (whole) me->wait.pins++;
   if (__builtin_expect(end_pending(me), 0) && !end_may_end_wait(me)) interrupts &= ~uint32_t{kInterruptEnd};
@@ -73,11 +75,11 @@ int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const ti
   if (shared) shared_waits.fetch_sub(1, std::memory_order_relaxed);
   bool cancelled = r == WakeReason::Interrupted && cancel_pending(me);
   if (r == WakeReason::Interrupted && !cancelled) end_has_ended_wait(me);
-  if (cancelled) cancel_begin_exit(me);  // nothing may end the wait for the mutex any more
+  if (cancelled) cancel_begin_exit(me);  // from now on nothing may end the wait for the mutex
   int e = mutex_relock(mutex, me, r == WakeReason::Woken ? w.token : 0);
   if (whole) wait_over(me);
   if (cancelled) cancel_self();
-  // Early only if the clock was set meanwhile: then a wake-up for no reason.
+  // It is early only if the clock was set meanwhile. Then this is a spurious wake-up.
   if (e == 0 && r == WakeReason::TimedOut && reached(clock, t)) return ETIMEDOUT;
   return e;
 }
@@ -136,7 +138,7 @@ FIBERTHREAD_EXPORT int pthread_cond_signal(pthread_cond_t* c) noexcept {
     if (shared_waits.load(std::memory_order_relaxed)) unpark_waiters(c, 1);
     return e;
   }
-  // Relaxed: a waiter that must be seen set it before it unlocked the mutex that the caller has held since.
+  // Relaxed: a waiter that must be seen set it before it unlocked the mutex, which the caller has held since.
   if (!waiting(c).load(std::memory_order_relaxed)) return 0;
   WakeList list;
   {
@@ -158,12 +160,12 @@ FIBERTHREAD_EXPORT int pthread_cond_broadcast(pthread_cond_t* c) noexcept {
   const void* to;
   {
     LockedQueue q(c);
-    waiting(c).store(0, std::memory_order_relaxed);  // our last touch
+    waiting(c).store(0, std::memory_order_relaxed);  // our last access to the object
     Waiter* first = q.first();
     if (!first) return 0;
     to = first->requeue_to;
   }
-  // Who comes in between is woken as well, which is a wake-up for no reason.
+  // A waiter that comes in between is woken as well, which is a spurious wake-up.
   if (to) requeue_waiters(c, to, mutex_expect_waiters, const_cast<void*>(to));
   else unpark_all(c);
   return 0;

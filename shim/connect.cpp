@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// connect(). It is the one call of a socket that waits unless O_NONBLOCK is set, which belongs to the program and to all who share the
-// descriptor. But io_uring asks a socket for just that: it begins the connection with O_NONBLOCK for this one call, and would then wait
-// by poll(). That wait is cancelled at once (which leaves the connection alone) and is the poller's; when that says that something has
-// happened, the plain call, which does not begin anew, tells what.
+// connect(). Of a socket's calls it is the only one that waits unless O_NONBLOCK is set, and that flag belongs to the program and to all
+// processes that share the descriptor. But io_uring asks a socket for just that. It begins the connection with O_NONBLOCK for this one
+// call, and would then wait by poll(). We cancel that wait at once, which leaves the connection alone, and wait in the poller. When the
+// poller reports an event, we make the plain call. It does not begin anew, and returns the result.
 //
-// Where there is no io_uring the call waits in the kernel. So does one to a Unix socket whose backlog is full: nothing tells the
-// one who connects that there is room, neither poll() nor io_uring, which tries 128 times and then takes a kernel thread.
+// Where there is no io_uring, the call waits in the kernel. So does a call to a Unix socket whose backlog is full. Nothing tells the caller
+// that there is room again: neither poll() nor io_uring, which tries 128 times and then takes a kernel thread.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
@@ -27,11 +27,11 @@
 namespace fiberthread {
 namespace {
 
-// Of no worker: whoever connects takes one that is free, for the time of a system call, and is alone with it.
+// A ring belongs to no worker. A thread that connects takes a free one for the time of a system call, and has it alone.
 struct Ring {
   std::atomic<uint32_t> taken{0};
   std::atomic<int> fd{-1};
-  // Shared with the kernel; null until it is made.
+  // Shared with the kernel. Null until the ring is made.
   std::atomic<uint32_t>*sq_head = nullptr, *sq_tail = nullptr, *cq_head = nullptr, *cq_tail = nullptr;
   uint32_t *sq_array = nullptr, sq_mask = 0, cq_mask = 0;
   io_uring_sqe* entries = nullptr;
@@ -55,7 +55,7 @@ bool make_ring(Ring& r) {
     raw_syscall(SYS_madvise, m, static_cast<long>(size), MADV_DONTFORK);
     return reinterpret_cast<char*>(m);
   };
-  // Without the first, results are elsewhere; without the second, the kernel would wait on a thread of its own.
+  // Without the first feature, results are elsewhere. Without the second, the kernel would wait on a thread of its own.
   bool fits = p.features & IORING_FEAT_SINGLE_MMAP && p.features & IORING_FEAT_FAST_POLL;
   if (!fits) refused.store(true, std::memory_order_relaxed);
   size_t sq = p.sq_off.array + p.sq_entries * sizeof(uint32_t), cq = p.cq_off.cqes + p.cq_entries * sizeof(io_uring_cqe),
@@ -95,7 +95,7 @@ void submit(Ring& r, uint8_t operation, uint64_t name, int fd, const void* addre
   r.sq_tail->store(tail + 1, std::memory_order_release);
 }
 
-// Begins it: the call's result, or -ECANCELED if it goes on. kInKernel: there is no ring.
+// Begins the connection. Returns the call's result, or -ECANCELED if the connection goes on. kInKernel: there is no ring.
 long begin_in(Ring& r, int fd, const sockaddr* to, socklen_t size) {
   submit(r, IORING_OP_CONNECT, kConnect, fd, to, size);
   uint32_t left = 1;  // results to come
@@ -118,7 +118,7 @@ long begin_in(Ring& r, int fd, const sockaddr* to, socklen_t size) {
     }
     r.cq_head->store(head, std::memory_order_release);
     if (n >= 0 || n == -EINTR || n == -EAGAIN || n == -EBUSY) continue;
-    // Somebody has closed its number. It is not used again.
+    // The program has closed its number. The ring is not used again.
     bool begun = done || r.sq_head->load(std::memory_order_acquire) != r.sq_tail->load(std::memory_order_relaxed) - unseen;
     r.fd.store(-1, std::memory_order_relaxed);
     r.entries = nullptr;
@@ -129,8 +129,8 @@ long begin_in(Ring& r, int fd, const sockaddr* to, socklen_t size) {
 
 long begin(int fd, const sockaddr* to, socklen_t size) {
   if (refused.load(std::memory_order_relaxed) || filtered.load(std::memory_order_relaxed)) return kInKernel;
-  Busy busy;  // on this kernel thread: a cancelled request ends on that which made it
-  // A filter may kill who makes calls that it does not know; and what a ring does, no filter sees.
+  Busy busy;  // on this kernel thread, since a cancelled request ends on the thread that made it
+  // A filter may kill a process that makes calls which the filter does not know. And a filter does not see what a ring does.
   if (raw_syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 0) return kInKernel;
   for (Ring& r : rings) {
     if (r.taken.load(std::memory_order_relaxed) || r.taken.exchange(1, std::memory_order_acquire)) continue;
@@ -141,7 +141,7 @@ long begin(int fd, const sockaddr* to, socklen_t size) {
   return kInKernel;
 }
 
-// Those whose plain call says how a connection that was begun has ended.
+// Returns true for sockets whose plain call says how a connection that was begun has ended.
 bool is_tcp(int fd) {
   int protocol = 0;
   socklen_t size = sizeof protocol;
@@ -158,7 +158,7 @@ bool is_loopback(const sockaddr_storage& to) {
 
 }  // namespace
 
-// The rings are the parent's, and not mapped here.
+// The rings are the parent's, and are not mapped here.
 FIBERTHREAD_IN_FORK_CHILD(Connect, [](FiberRecord*) {
   for (Ring& r : rings) {
     own_fd_close(r.fd);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// dlopen, dlmopen and dlclose: the scheduler has to know what is loaded (TLS of modules, executable stacks, whose code is whose).
+// dlopen, dlmopen and dlclose. The scheduler has to know what is loaded: TLS of modules, executable stacks, and which object has which
+// code.
 //
-// RTLD_DEEPBIND is dropped, so that plugins see the same threads as the program. And libc looks for a library on behalf of
-// its caller (RUNPATH, $ORIGIN), which would be us: so that part is done here for the true caller.
+// RTLD_DEEPBIND is dropped, so that plugins see the same threads as the program. libc looks for a library on behalf of its caller (RUNPATH,
+// $ORIGIN), and that would be us. So that part is done here for the true caller.
 #include "shim/dl.h"
 
 #include <dlfcn.h>
@@ -29,7 +30,7 @@ namespace {
 
 void look_again() {
   tcb_modules_changed();
-  if (!sched_started()) return;  // who starts it looks
+  if (!sched_started()) return;  // the thread that starts it looks
   int error = errno;
   tcb_look_at_modules();
   stack_look_at_objects();
@@ -37,7 +38,7 @@ void look_again() {
   libgomp_look();
   static std::atomic<bool> all_bound{false};
   if (__builtin_expect(tcb_go_is_loaded(), 0) && !all_bound.exchange(true, std::memory_order_relaxed)) {
-    // Those that there are may call into it too.
+    // The fibers that exist may call into Go too.
     sched_bind(main_fiber);
     block_each(
         [](FiberRecord* f, void*) {
@@ -50,7 +51,7 @@ void look_again() {
   errno = error;
 }
 
-// The caller's object, or null if it is not known or looks nowhere but everybody does.
+// Returns the caller's object. Null if it is not known, or has no search path of its own.
 link_map* object_with_own_path(const void* caller) {
   Dl_info info;
   link_map* map = nullptr;
@@ -60,7 +61,7 @@ link_map* object_with_own_path(const void* caller) {
   return nullptr;
 }
 
-// Puts the caller's directory in place of $ORIGIN at the start of `file`. False if there is none or it is too long.
+// Puts the caller's directory in place of $ORIGIN at the start of `file`. Returns false if `file` has no $ORIGIN, or is too long.
 bool expand_origin(const char* file, const void* caller, char (&out)[PATH_MAX]) {
   const char* rest = nullptr;
   for (const char* name : {"$ORIGIN", "${ORIGIN}"})
@@ -100,13 +101,13 @@ class SearchPath {
   Dl_serinfo* all_ = nullptr;
 };
 
-// Where `map` would find `file` before everybody's directories are searched; false if nowhere.
+// Finds out where `map` would find `file` before the common directories are searched. Returns false if nowhere.
 bool find_in_own_path(link_map* map, const char* file, char (&out)[PATH_MAX]) {
   Dl_info info;
   link_map* us = nullptr;
   if (!dladdr1(reinterpret_cast<void*>(look_again), &info, reinterpret_cast<void**>(&us), RTLD_DL_LINKMAP) || !us) return false;
   SearchPath own(map), common(us);
-  // What both end with is left to libc, whose cache comes before the default directories.
+  // The directories that both paths end with are left to libc, whose cache comes before the default directories.
   while (own.count && common.count && strcmp(own[own.count - 1], common[common.count - 1]) == 0) own.count--, common.count--;
   for (unsigned i = 0; i < own.count; i++) {
     const char* dir = own[i];
@@ -134,7 +135,7 @@ void* open_for(const char* file, int flags, const void* caller, Open open) {
     handle = open(file, flags | RTLD_NOLOAD);
     if (!handle && !(flags & RTLD_NOLOAD) && find_in_own_path(map, file, path)) handle = open(path, flags);
     if (!handle) handle = open(file, flags);
-    else dlerror();  // the first try's
+    else dlerror();  // the error of the first try
   } else {
     handle = open(file, flags);
   }

@@ -4,7 +4,7 @@
 
 namespace fiberthread {
 
-// Somebody is in dlopen: what it has loaded may make threads already, by its constructors.
+// Returns true while a thread is in dlopen. Constructors of the loaded objects may already make threads.
 bool dl_is_opening();
 
 }  // namespace fiberthread

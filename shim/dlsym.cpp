@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// dlsym and dlvsym. Who asks libc's handle for pthread_create, or names a version (ours have none), would get libc's and make threads or
-// lock mutexes behind our back: the loader prefers us in the global scope only. So where libc's function would be found, and it is one
-// that we serve, ours is given. Not to ourselves, who get what stands behind us; and not if a library between us and libc has a function of that
-// name as well: ours may call that one, which asks for the next one here, and must not get us again.
+// dlsym and dlvsym. A program that asks libc's handle for pthread_create, or names a version (ours have none), would get libc's function.
+// It would then make threads or lock mutexes behind our back, since the loader prefers us in the global scope only. So if libc's function
+// would be found, and we serve that name, the caller gets ours. There are two exceptions. We ourselves get the function behind ours. And if
+// a library between us and libc has a function of that name, the caller does not get ours. Ours may call that function, which asks here for
+// the next one and must not get ours again.
 //
-// The loader judges by its caller's return address (RTLD_NEXT, RTLD_DEFAULT). So what we do not answer is jumped to
+// The loader judges by its caller's return address (RTLD_NEXT, RTLD_DEFAULT). So for what we do not answer, we jump to it
 // (sched/arch/<cpu>/posix/dlsym.S), with nothing of ours on the stack.
 #include <dlfcn.h>
 #include <elf.h>
@@ -20,19 +21,20 @@
 using Dlsym = void* (*)(void* handle, const char* name);
 using Dlvsym = void* (*)(void* handle, const char* name, const char* version);
 
-// sched/arch/<cpu>/posix/dlsym.S
+// In sched/arch/<cpu>/posix/dlsym.S.
 extern "C" {
-// What stands behind ours: libc's, or another preloaded library's. Set by fiberthread_dl_ours().
+// The functions behind ours: libc's, or those of another preloaded library. Set by fiberthread_dl_ours().
 __attribute__((visibility("hidden"))) Dlsym fiberthread_next_dlsym = nullptr;
 __attribute__((visibility("hidden"))) Dlvsym fiberthread_next_dlvsym = nullptr;
-// The answer if it is ours, else null. `version` is null in dlsym().
+// Returns the answer if it is ours, else null. `version` is null in dlsym().
 __attribute__((visibility("hidden"))) void* fiberthread_dl_ours(void* handle, const char* name, const char* version, const void* caller);
 }
 
 namespace fiberthread {
 namespace {
 
-// Not libc's, which a sanitizer may have taken over that asks us for them as it starts; the barrier keeps the compiler from calling it.
+// Does what strcmp would. A sanitizer may have taken over libc's, and asks us for functions as it starts. The barrier keeps the compiler
+// from calling strcmp.
 bool same(const char* a, const char* b) {
   for (; *a && *a == *b; a++, b++) asm volatile("" ::: "memory");
   return *a == *b;
@@ -44,8 +46,8 @@ uint32_t gnu_hash(const char* name) {
   return h;
 }
 
-// The function of that name which an object defines, of its default version if there are several. By hand: to ask the loader would be to
-// ask ourselves.
+// Returns the function of that name which an object defines, of its default version if there are several. This is done by hand, since
+// asking the loader would be asking ourselves.
 void* defined_by(uintptr_t base, const ElfW(Dyn) * d, const char* name, uint32_t hash) {
   const ElfW(Sym)* symbols = nullptr;
   const char* strings = nullptr;
@@ -77,7 +79,7 @@ void* defined_by(uintptr_t base, const ElfW(Dyn) * d, const char* name, uint32_t
 }
 
 // The objects from the program to libc, in the order in which the loader looks at those of the global scope. They stay as long as the
-// process, so nobody needs the loader's lock to look at them: in the child of a fork it might be taken for ever.
+// process, so this needs no loader's lock to look at them. In the child of a fork that lock might be taken for ever.
 struct Object {
   uintptr_t base;
   const ElfW(Phdr) * headers;
@@ -91,14 +93,14 @@ struct Object {
     return false;
   }
   void* defines(const char* name, uint32_t hash) const { return defined_by(base, dynamic, name, hash); }
-  // By a table of the old kind, in which we do not look.
+  // Returns true if the object has only a table of the old kind, in which we do not look.
   bool is_secret() const {
     for (const ElfW(Dyn)* d = dynamic; d && d->d_tag != DT_NULL; d++)
       if (d->d_tag == DT_GNU_HASH) return false;
     return dynamic != nullptr;
   }
 };
-constexpr int kMost = 512;  // with more, the loader answers for itself
+constexpr int kMost = 512;  // with more objects, the loader answers for itself
 Object objects[kMost];
 int count = 0;  // the last one is libc
 Object* us = nullptr;
@@ -115,7 +117,7 @@ int add_object(dl_phdr_info* o, size_t, void* p) {
   return a.dynamic == libc->l_ld;
 }
 
-// By its name: each of its functions may be the program's own, or have its address there.
+// Finds libc by its name. Any of its functions may be the program's own, or have its address in the program.
 link_map* find_libc() {
   Dl_info info;
   link_map* m = nullptr;
@@ -132,14 +134,14 @@ link_map* find_libc() {
 
 char* (*next_dlerror)() = nullptr;
 std::atomic<bool> ready{false};
-std::atomic_flag busy;  // no SpinLock: in a sanitizer's build its code is checked too, when the sanitizer is not ready
+std::atomic_flag busy;  // not a SpinLock: a sanitizer's build checks that code too, before the sanitizer is ready
 
 template <class F>
 F of_libc(const char* name) {
   return reinterpret_cast<F>(defined_by(libc->l_addr, libc->l_ld, name, gnu_hash(name)));
 }
 
-// At the start of the process, or when somebody asks before.
+// Called at the start of the process, or at an earlier request.
 void get_ready() {
   while (busy.test_and_set(std::memory_order_acquire)) {
   }
@@ -150,7 +152,7 @@ void get_ready() {
     raw_syscall(SYS_write, 2, arg(kWhy), sizeof kWhy - 1);
     abort();
   }
-  // libc's: a program's own may ask for the next one here.
+  // Takes libc's, since a program's own may ask for the next one here.
   auto each_object = of_libc<decltype(&dl_iterate_phdr)>("dl_iterate_phdr");
   uintptr_t vdso = getauxval(AT_SYSINFO_EHDR);
   each_object(add_object, &vdso);
@@ -162,7 +164,7 @@ void get_ready() {
   busy.clear(std::memory_order_release);
 }
 
-// Not ours to answer.
+// Returns true if the answer is not ours to give.
 bool others_have_it(const char* name, uint32_t hash, const void* caller, bool next) {
   bool asked = false;
   for (const Object* o = objects; o < objects + count - 1; o++) {
@@ -172,8 +174,8 @@ bool others_have_it(const char* name, uint32_t hash, const void* caller, bool ne
   return false;
 }
 
-// What we ask for ourselves, always of the default version: without the loader's lock. A constructor that dlopen() runs has that, and may
-// wait for a thread that comes here; with libc's own threads it could.
+// Answers our own requests, always with the default version, and without the loader's lock. A constructor that dlopen() runs has that lock,
+// and may wait for a thread that comes here. With libc's own threads that works.
 void* behind_us(const char* name, uint32_t hash) {
   for (const Object* o = us + 1; o < objects + count; o++) {
     if (o->is_secret()) return nullptr;
@@ -193,7 +195,7 @@ using namespace fiberthread;
 
 void* fiberthread_dl_ours(void* handle, const char* name, const char* version, const void* caller) {
   look_around();
-  if (handle == RTLD_DEFAULT && !version) return nullptr;  // that finds us by itself
+  if (handle == RTLD_DEFAULT && !version) return nullptr;  // the loader finds us by itself
   uint32_t hash = gnu_hash(name);
   const Object& last = objects[count - 1];
   if (!us || us == &last || last.dynamic != libc->l_ld) return nullptr;
@@ -203,15 +205,16 @@ void* fiberthread_dl_ours(void* handle, const char* name, const char* version, c
   if (!libcs || others_have_it(name, hash, caller, next)) return nullptr;
   void* found = libcs;
   bool by_handle = !next && handle != RTLD_DEFAULT;
-  // The next after us is libc's. Not by the handle of libc: until somebody opens it, that has no objects, and the loader crashes.
+  // The next function after ours is libc's. The handle of libc is no way to ask for it. Until a program opens that handle, it has no
+  // objects, and the loader crashes.
   if (version) found = fiberthread_next_dlvsym(by_handle ? handle : RTLD_NEXT, name, version);
   else if (by_handle) found = fiberthread_next_dlsym(handle, name);
   if (!found || !last.contains(found)) return nullptr;
-  // What an older version means we do not know, but of condition variables: those are as large, and as zero when new.
+  // The meaning of an older version is not known, except for condition variables. Those are as large, and as zero when new.
   if (version && found != libcs) {
     for (const char *cond = "pthread_cond_", *n = name; *cond; cond++, n++)
       if (*n != *cond) return nullptr;
   }
-  if (!version && !by_handle) next_dlerror();  // libc's would have forgotten an earlier error
+  if (!version && !by_handle) next_dlerror();  // libc's dlsym would have forgotten an earlier error
   return ours;
 }

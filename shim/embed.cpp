@@ -12,8 +12,8 @@
 namespace fiberthread {
 namespace {
 
-// The fiber API makes its kernel threads joinable, and takes back a detached one only when that ends. Of libc's own threads, which libc
-// itself detaches, none has a function.
+// Detaches the kernel thread of a fiber of the fiber API, which makes these joinable, and takes back a detached one only when that ends.
+// Threads of libc's own have no function in their record. libc itself detaches them.
 void detach(FiberRecord* f) {
   if (f->identity.start) pthread_detach(pthread_self());
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What the scheduler is told of POSIX: the one table by which it calls this folder.
+// The table by which the scheduler calls this folder.
 #pragma once
 namespace fiberthread {
-// At library start, before all else.
+// Installs the table. Called at the start of the library, before everything else.
 void embed();
 }  // namespace fiberthread

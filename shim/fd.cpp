@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The life of descriptors: the poller has to know when a number is closed or given to another file, and programs that close
-// what they do not know must not close the library's own.
+// The life of descriptors. The poller has to know when a number is closed or given to another file. Programs that close descriptors which
+// they do not know must not close the library's own.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/vt.h>
@@ -22,7 +22,7 @@
 namespace fiberthread {
 namespace {
 
-// Around a call that ends the life of `fd`.
+// Surrounds a call that ends the life of `fd`.
 class Closing {
  public:
   explicit Closing(int fd) : fd_(fd) { poll_closing(fd); }
@@ -34,14 +34,14 @@ class Closing {
 };
 
 long duplicate(long nr, int from, int to, int flags) {
-  // Only what can be duplicated replaces another.
+  // A descriptor is replaced only if `from` can be duplicated.
   if (from == to || raw_syscall(SYS_fcntl, from, F_GETFD) < 0) return program_syscall(nr, from, to, flags);
   if (is_own_fd(to)) own_fd_make_way(to);
   Closing closing(to);
   return program_syscall(nr, from, to, flags);
 }
 
-// All but our own.
+// Closes all descriptors of the range except our own.
 long close_range_here(unsigned first, unsigned last, int flags) {
   long r = 0;
   unsigned from = first;
@@ -57,12 +57,12 @@ long close_range_here(unsigned first, unsigned last, int flags) {
 }
 
 int closing_stream(FILE* f) {
-  int error = errno, fd = fileno(f);  // none of a stream in memory
+  int error = errno, fd = fileno(f);  // -1 for a stream in memory
   errno = error;
   return fd;
 }
 
-// O_NONBLOCK may have changed.
+// Called when O_NONBLOCK may have changed.
 void forget_flags(int fd) {
   if (!sched_started()) return;
   if (PollNotes* notes = poll_notes(fd)) notes->kind.fetch_and(~uint32_t{kNonblocking}, std::memory_order_relaxed);
@@ -107,7 +107,7 @@ FIBERTHREAD_EXPORT int dup3(int from, int to, int flags) noexcept {
 }
 
 FIBERTHREAD_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
-  // With flags: marks them only, as ours are marked; or closes them for this kernel thread alone.
+  // With flags, the call only marks descriptors, as ours are marked, or closes them for this kernel thread alone.
   if (flags || first > last) return REAL(close_range)(first, last, flags);
   poll_closing_range(first, last);
   long r = close_range_here(first, last, flags);
@@ -122,7 +122,7 @@ FIBERTHREAD_EXPORT void closefrom(int first) noexcept {
   long r = close_range_here(from, ~0u, 0);
   if (r < 0 && own_fd_next(first) < 0) {
     REAL(closefrom)(first);
-  } else if (r < 0) {  // an old kernel, or a filter
+  } else if (r < 0) {  // an old kernel or a filter refused
     int most = static_cast<int>(sysconf(_SC_OPEN_MAX));
     for (int fd = first; fd < most; fd++)
       if (!is_own_fd(fd)) raw_syscall(SYS_close, fd);
@@ -175,7 +175,7 @@ FIBERTHREAD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
   va_start(list, request);
   long argument = va_arg(list, long);
   va_end(list);
-  // Those that wait for a line, or for the user.
+  // These wait for a line, or for the user.
   bool waits = request == TCSBRK || request == TCSBRKP || request == TCSETSW || request == TCSETSF || request == TIOCMIWAIT ||
                request == VT_WAITACTIVE;
   if (waits && has_slot_to_give()) {

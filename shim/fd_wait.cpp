@@ -25,13 +25,13 @@ uint32_t kind_of(int fd, PollNotes* notes) {
   if (raw_syscall(SYS_fstat, fd, arg(&s)) != 0) return kPlain;
   char termios[64];
   if (S_ISCHR(s.st_mode) && raw_syscall(SYS_ioctl, fd, TCGETS, arg(termios)) == 0) {
-    // With VMIN 0 or VTIME, read() ends when poll() would not say so, and in the background it stops the process.
+    // With VMIN 0 or VTIME, read() may end when poll() shows nothing. In the background it stops the process.
     kind = kTerminal;
   } else if (S_ISSOCK(s.st_mode)) {
-    int type = SOCK_SEQPACKET;  // if a filter refuses to tell
+    int type = SOCK_SEQPACKET;  // a filter may refuse to tell
     socklen_t size = sizeof type;
     raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, arg(&type), arg(&size));
-    // write() marks the end of a record, send() does not.
+    // write() marks the end of a record, and send() does not.
     kind = kSocket | uint32_t{type == SOCK_SEQPACKET ? kNowait : kMessage} | (type == SOCK_STREAM ? uint32_t{kStream} : 0);
   } else if (S_ISREG(s.st_mode) || S_ISBLK(s.st_mode)) {
     long flags = raw_syscall(SYS_fcntl, fd, F_GETFL);
@@ -56,16 +56,16 @@ bool has_error(int fd) {
 }
 
 long raise_if_broken(const PollNotes* notes, long result) {
-  if (result == -EPIPE && notes->kind.load(std::memory_order_relaxed) & kStream) signal_raise_pipe();  // others say nothing
+  if (result == -EPIPE && notes->kind.load(std::memory_order_relaxed) & kStream) signal_raise_pipe();  // other sockets raise nothing
   return result;
 }
 
 namespace {
 
-// Times that somebody set one of the options below, or O_NONBLOCK, plus one.
+// How often one of the options below, or O_NONBLOCK, was set on any descriptor, plus one.
 std::atomic<uint32_t> options_version{1};
 
-// How the program set the descriptor. True if it is not to wait at all.
+// Reads how the program has set the descriptor. Returns true if calls on it shall not wait at all.
 bool look_at_options(int fd, PollNotes* notes) {
   uint32_t version = options_version.load(std::memory_order_acquire);
   if (notes->version.load(std::memory_order_acquire) == version) return false;
@@ -74,7 +74,7 @@ bool look_at_options(int fd, PollNotes* notes) {
     notes->kind.fetch_or(kNonblocking, std::memory_order_relaxed);
     return true;
   }
-  // Of other files, another process may well change the flags.
+  // The flags of other files may well be changed by another process.
   if (!(kind_of(fd, notes) & kSocket)) return false;
   auto get = [&](int option) -> uint32_t {  // milliseconds: the kernel counts its ticks
     timeval t{};
@@ -93,7 +93,7 @@ bool look_at_options(int fd, PollNotes* notes) {
   return false;
 }
 
-// A socket's pending one, taken.
+// Returns a socket's pending error, and takes it.
 int error_of(int fd) {
   int error = 0;
   socklen_t size = sizeof error;
@@ -118,7 +118,7 @@ size_t low_water(int fd, PollNotes* notes, size_t n) {
 long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again, uint64_t* until) {
   if (look_at_options(fd, notes)) return -EAGAIN;
   FiberRecord* me = self();
-  // Those of what is no socket are of the number's last life that was one.
+  // If this is no socket, the timeouts are those of a former life of the number, when it was one.
   bool socket = kind_of(fd, notes) & kSocket;
   uint64_t timeout = socket ? uint64_t{(events & EPOLLIN ? notes->receive : notes->send).load(std::memory_order_relaxed)} * 1'000'000 : 0;
   uint64_t deadline = until && *until ? *until : timeout ? deadline_in(timeout) : kNever;
@@ -126,7 +126,7 @@ long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsi
   for (;;) {
     PollEnd end;
     {
-      // From here to the result, handlers wait: each that comes ends the call, or would have if it had nothing to give.
+      // From here to the result, handlers wait. Each that comes ends the call, or would have ended it if there was nothing to transfer.
       Busy busy;
       if (!may_park()) return kInKernel;  // a handler has forked since the caller looked, and this is the child
       uint32_t interrupts = kInterruptSafePoint | (how & kCancels ? wait_interrupts(me) : 0);
@@ -139,7 +139,7 @@ long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsi
           break;
         }
         seen = now;
-        // An error that came while it waited goes before what a new call would find.
+        // An error that came during the wait goes before what a new call would find.
         long r = events & EPOLLOUT && how & kRestarts && !(how & kKeepsError) ? -error_of(fd) : 0;
         if (r == 0) r = again.call(again.data);
         if (r == kInKernel) return r;
@@ -147,7 +147,7 @@ long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsi
           poll_pass(fd, events);
           return r;
         }
-        // Ready, and still EAGAIN: only the kernel knows what it waits for, or that it does not mean to.
+        // It is ready, and the call still says EAGAIN. Only the kernel knows what the call waits for, or whether it means to wait.
         if (!(how & kAsks) && is_ready(fd, events)) return kInKernel;
       }
     }

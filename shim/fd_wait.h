@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Calls that wait for descriptors: try without blocking, then wait in the poller (sched/poller.h), and say what the kernel
-// would have said. Results are the kernel's own: a negative errno value is an error.
+// Calls that wait for descriptors. They try without blocking, then wait in the poller (sched/poller.h), and return what the kernel would
+// have returned. Results are the kernel's own: a negative errno value is an error.
 #pragma once
 #include <sys/uio.h>
 
@@ -13,40 +13,40 @@
 
 namespace fiberthread {
 
-// What a try answers when it cannot know more: the plain call shall be made, outside Busy.
+// Returned by an attempt that cannot find out more. The caller then makes the plain call, outside Busy.
 constexpr long kInKernel = -100'000;
 
-// What is known of a descriptor: PollNotes::kind. Only hints: a wrong one, as after a close that we did not see, costs a call more
-// or a wait in the kernel.
+// What is known of a descriptor (PollNotes::kind). These are hints only. A wrong one, as after a close that we did not see, costs one more
+// call or a wait in the kernel.
 enum Kind : uint32_t {
   kUnknown = 0,
-  kNowait,   // RWF_NOWAIT does
-  kMessage,  // a socket: MSG_DONTWAIT does
+  kNowait,   // RWF_NOWAIT works
+  kMessage,  // a socket: MSG_DONTWAIT works
   kAsk,      // only poll() tells
-  kPlain,    // never waits, or not for what poll() knows
-  kFile,     // of a disk
+  kPlain,    // never waits, or not for events that poll() reports
+  kFile,     // on a disk
   kTerminal,
   kKindMask = 7,
   kSocket = 8,
-  kStream = 16,       // a socket of that type
-  kNonblocking = 32,  // as the program set it
+  kStream = 16,       // a socket of type SOCK_STREAM
+  kNonblocking = 32,  // the program has set O_NONBLOCK
   kDirect = 64,       // O_DIRECT
 };
 
 enum WaitFlags : unsigned {
   kCancels = 1,     // a cancellation point
   kRestarts = 2,    // SA_RESTART counts: nothing has been transferred yet
-  kAsks = 4,        // the try asks poll() itself
-  kKeepsError = 8,  // a socket's error is the try's to find
+  kAsks = 4,        // the attempt itself asks poll()
+  kKeepsError = 8,  // the attempt itself finds the socket's error
 };
 
-// The notes of `fd`, if the caller shall wait for it here. Null: by the plain call.
+// Returns the notes of `fd` if the caller shall wait for it here. Null: the caller makes the plain call.
 inline PollNotes* notes_to_wait(int fd) {
   if (!may_park()) return nullptr;
   PollNotes* notes = poll_notes(fd);
   return notes && !(notes->kind.load(std::memory_order_relaxed) & kNonblocking) ? notes : nullptr;
 }
-// A reading call that the program made non-blocking. What it finds empty, the program will often poll() next.
+// Makes a reading call that the program made non-blocking. If it finds nothing, the program will often poll() next, so that is noted.
 template <class Call>
 ssize_t read_at_once(int fd, Call call) {
   if (!may_park()) return call();
@@ -56,30 +56,31 @@ ssize_t read_at_once(int fd, Call call) {
   return r;
 }
 
-// kUnknown no more, unless it is no descriptor.
+// Returns the kind, which is not kUnknown. kPlain if `fd` is no descriptor.
 uint32_t kind_of(int fd, PollNotes* notes);
-// By poll().
+// Asks poll().
 bool is_ready(int fd, uint32_t events);
-// There is an error that the next call would take. Looked at before a call goes on with a part: what has been transferred is its
-// result, and the error is the next call's.
+// Returns true if there is an error that the next call would take. A call asks this before it goes on with a further part. What it has
+// transferred is its result, and the error belongs to the next call.
 bool has_error(int fd);
-// A socket's call without MSG_NOSIGNAL, which was tried with it: raises SIGPIPE where the kernel would have.
+// Raises SIGPIPE where the kernel would have. The socket's call was made without MSG_NOSIGNAL, and was tried with it.
 long raise_if_broken(const PollNotes* notes, long result);
-// When SO_RCVTIMEO, SO_SNDTIMEO, SO_RCVLOWAT or O_NONBLOCK was set, somewhere.
+// Called when SO_RCVTIMEO, SO_SNDTIMEO, SO_RCVLOWAT or O_NONBLOCK was set on any descriptor.
 void socket_options_changed();
-// Somebody has set SO_RCVLOWAT, as nobody ever does. Set before socket_options_changed().
+// The program has set SO_RCVLOWAT, which programs hardly ever do. It is stored before socket_options_changed() is called.
 extern std::atomic<bool> low_water_used;
-// Of a stream, what a receiving call for n bytes waits for besides the first one. 0: nothing.
+// Returns how many bytes a receiving call for n bytes on a stream waits for. 0: for the first one only.
 size_t low_water(int fd, PollNotes* notes, size_t n);
 
 struct Try {
   long (*call)(void*);
   void* data;
 };
-// `until`, if not null, is the deadline of all parts of a call: the first one that waits sets it. 0: not yet.
+// Waits for `events`, and calls `again` until that no longer returns -EAGAIN. Returns its result, kInKernel, or the error that ended the
+// wait. If `until` is not null, it holds the deadline of all parts of a call. The first part that waits sets it. 0: not set yet.
 long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again, uint64_t* until);
 
-// attempt(): -EAGAIN if it would wait, kInKernel, or the result. plain(): libc's call.
+// attempt() returns -EAGAIN if it would wait, kInKernel, or the result. plain() makes libc's call.
 template <class Attempt, class Plain>
 long wait_for(int fd, PollNotes* notes, uint32_t events, unsigned how, Attempt attempt, Plain plain, uint64_t* until = nullptr) {
   if (how & kCancels) test_cancel();
@@ -87,15 +88,15 @@ long wait_for(int fd, PollNotes* notes, uint32_t events, unsigned how, Attempt a
   long r = attempt();
   if (__builtin_expect(r == -EAGAIN, 0))
     r = wait_and_try(fd, notes, events, seen, how, {[](void* p) { return (*static_cast<Attempt*>(p))(); }, &attempt}, until);
-  if (__builtin_expect(r == kInKernel || r == -ENOSYS, 0)) {  // a filter may know the program's call, and not the one that was tried
+  if (__builtin_expect(r == kInKernel || r == -ENOSYS, 0)) {  // a filter may allow the program's call, but not the one that was tried
     r = kernel_result(plain());
     poll_pass(fd, events);
   }
   return r;
 }
 
-// A receiving call that ends when it has `want` bytes, 0: any. attempt(done) receives behind the first `done` of them. ends_here()
-// is asked after each part.
+// Makes a receiving call that ends when it has `want` bytes. 0: any number. attempt(done) receives behind the first `done` bytes.
+// ends_here() is asked after each part.
 enum class Taking { Takes, Peeks };
 template <class Attempt, class Plain, class Ends>
 long receive(int fd, PollNotes* notes, size_t want, Taking taking, Attempt attempt, Plain plain, Ends ends_here) {
@@ -128,8 +129,8 @@ long receive(int fd, PollNotes* notes, size_t want, Taking taking, Attempt attem
   return receive(fd, notes, want, taking, attempt, plain, [] { return false; });
 }
 
-// A sending call: it ends when all has gone; only streams and pipes ever take a part at once. attempt(done) sends behind the first
-// `done` bytes; with MSG_NOSIGNAL where `quiet`, and SIGPIPE is raised here if the call `raises` it. size() is asked once some has gone.
+// Makes a sending call, which ends when everything has gone. Only streams and pipes ever take less at once. attempt(done) sends behind the
+// first `done` bytes, with MSG_NOSIGNAL if `quiet`. This raises SIGPIPE if the call `raises` it. size() is asked once some bytes have gone.
 template <class Attempt, class Plain, class Size>
 long send_parts(int fd, PollNotes* notes, size_t done, bool quiet, bool raises, Attempt attempt, Plain plain, Size size) {
   uint64_t until = 0;
@@ -153,9 +154,9 @@ long send_parts(int fd, PollNotes* notes, size_t done, bool quiet, bool raises, 
   }
 }
 
-// So many pieces at once when the rest of a transfer is moved.
+// When the rest of a transfer is moved, that many pieces go at once.
 constexpr size_t kPieces = 16;
-// What is left of `all` after the first `done` bytes, or the beginning of that. Returns how many pieces.
+// Puts what is left of `all` after its first `done` bytes into `rest`, at most kPieces of it. Returns the number of pieces.
 size_t remaining(const iovec* all, size_t n, size_t done, iovec* rest);
 size_t total_length(const iovec* all, size_t n);
 

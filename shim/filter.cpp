@@ -18,7 +18,7 @@
 namespace fiberthread {
 namespace {
 
-// Before the program's own. It begins with an accumulator of zero.
+// Goes before the program's own instructions, and leaves an accumulator of zero to them.
 constexpr sock_filter kLetSwitchBy[] = {
 #if defined(__x86_64__)
     BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, arch)),
@@ -46,7 +46,7 @@ struct FilterForKernel::Extended {
   sock_fprog program;
   sock_filter code[BPF_MAXINSNS];
 
-  // One is kept for the next time: unmapped, it would be by a call that the new filter may not like.
+  // One is kept for the next time. Unmapping it takes a call that the new filter may not allow.
   static std::atomic<Extended*> spare;
 };
 constinit std::atomic<FilterForKernel::Extended*> FilterForKernel::Extended::spare{nullptr};
@@ -69,7 +69,7 @@ FilterForKernel::FilterForKernel(const void* program) : program_(program) {
   program_ = &e->program;
 }
 
-// Of two at the same time one stays mapped, and unused.
+// If two exist at the same time, one stays mapped, and unused.
 FilterForKernel::~FilterForKernel() {
   if (extended_) Extended::spare.store(extended_, std::memory_order_release);
 }

@@ -4,12 +4,13 @@
 
 namespace fiberthread {
 
-// A filter as the program has it, and while this exists, as the kernel shall get it. Where a switch asks the kernel for the thread pointer
-// (no FSGSBASE), that call goes on to be let by: refused, no fiber could run again. It says nothing that code could not do by
-// itself on other processors. The same as the program's where the switch needs no system call, or if there is no memory.
+// A filter as the program has it and, while this object exists, as the kernel gets it. Where a switch asks the kernel for the thread
+// pointer (no FSGSBASE), the kernel's copy goes on to allow that call. If the filter refused it, no fiber could run again. Allowing it lets
+// code do nothing that it could not do by itself on other processors. Where the switch needs no system call, or memory is missing, the
+// filter is the program's.
 class FilterForKernel {
  public:
-  explicit FilterForKernel(const void* program);  // a sock_fprog; need not be readable
+  explicit FilterForKernel(const void* program);  // a sock_fprog; it need not be readable
   ~FilterForKernel();
   FilterForKernel(const FilterForKernel&) = delete;
   const void* program() const { return program_; }

@@ -21,14 +21,14 @@ namespace fiberthread {
 
 namespace {
 
-// RWF_NOWAIT at the file's own position, or a look by poll() where it is not known.
+// Transfers with RWF_NOWAIT at the file's own position, or asks poll() where that flag is not known.
 long nowait(long nr, int fd, PollNotes* notes, uint32_t events, const iovec* v, size_t n) {
   uint32_t kind = notes->kind.load(std::memory_order_relaxed);
   if ((kind & kKindMask) != kAsk) {
-    Busy busy;  // on this kernel thread, until it is known where SIGPIPE went
+    Busy busy;  // stays on this kernel thread, until it is known where SIGPIPE went
     long r = raw_syscall(nr, fd, arg(v), static_cast<long>(n), -1, -1, RWF_NOWAIT);
     if (r == -EPIPE) signal_take_pipe();
-    if (r != -EOPNOTSUPP && r != -ENOSYS && r != -EPERM) return r;  // the file, the kernel or a filter knows it not
+    if (r != -EOPNOTSUPP && r != -ENOSYS && r != -EPERM) return r;  // the file, the kernel or a filter does not know the call
     notes->kind.store((kind & ~uint32_t{kKindMask}) | kAsk, std::memory_order_relaxed);
   }
   return is_ready(fd, events) ? kInKernel : -EAGAIN;
@@ -36,7 +36,7 @@ long nowait(long nr, int fd, PollNotes* notes, uint32_t events, const iovec* v, 
 
 bool takes_messages(PollNotes* notes) { return (notes->kind.load(std::memory_order_relaxed) & kKindMask) == kMessage; }
 
-// It is none: somebody else's file has the number.
+// The number is no socket: another file has it.
 long forget_kind(PollNotes* notes) {
   notes->kind.store(kUnknown, std::memory_order_relaxed);
   return kInKernel;
@@ -55,7 +55,7 @@ long read_here(int fd, PollNotes* notes, void* buf, size_t n) {
       [&](size_t done) { return REAL(read)(fd, at(done), n - done); });
 }
 
-// Of a call that was made plainly.
+// Passes on the result of a call that was made plainly.
 ssize_t and_take_pipe(ssize_t r) {
   if (r < 0 && errno == EPIPE) {
     signal_take_pipe();
@@ -65,7 +65,7 @@ ssize_t and_take_pipe(ssize_t r) {
 }
 
 long write_here(int fd, PollNotes* notes, const void* buf, size_t n) {
-  constexpr size_t kMost = 0x7ffff000;  // the kernel's
+  constexpr size_t kMost = 0x7ffff000;  // the most that the kernel writes
   if (n > kMost) n = kMost;
   auto at = [&](size_t done) { return static_cast<const char*>(buf) + done; };
   return send_parts(
@@ -132,11 +132,11 @@ long writev_here(int fd, PollNotes* notes, const iovec* all, int count) {
         from(done);
         return and_take_pipe(REAL(writev)(fd, now.v, static_cast<int>(now.n)));
       },
-      // The kernel has read the pieces, so they are there.
+      // The kernel has read the pieces, so they can be read here.
       [&] { return total_length(all, static_cast<size_t>(count)); });
 }
 
-// Null if the plain call will do.
+// Returns the notes of `fd`. Null: the plain call will do.
 PollNotes* notes_for_transfer(int fd) {
   PollNotes* notes = notes_to_wait(fd);
   return notes && (kind_of(fd, notes) & kKindMask) < kPlain ? notes : nullptr;
@@ -144,8 +144,8 @@ PollNotes* notes_for_transfer(int fd) {
 
 long not_now() { return -EAGAIN; }
 
-// read() and readv() of what is no matter of the poller's. Of a file, what one call has read and what the next one reads are apart
-// where others use the same position: so these never try for a part.
+// Does read() and readv() on files that the poller has nothing to do with. These never try to read a part of a file. Other threads may use
+// the same position, and could then read between the parts of one call.
 template <class Plain, class Raw>
 ssize_t read_plainly(int fd, uint32_t kind, Plain plain, Raw raw) {
   if (kind == kFile) return file_call(plain, raw, not_now);
@@ -154,26 +154,26 @@ ssize_t read_plainly(int fd, uint32_t kind, Plain plain, Raw raw) {
   return plain();
 }
 
-// The kind of what is read or written at a position: only files do.
+// Returns the kind of a file that is read or written at a position. 0: it is no file.
 uint32_t file_kind(int fd) {
   PollNotes* notes = notes_to_wait(fd);
   uint32_t kind = notes ? kind_of(fd, notes) : uint32_t{kPlain};
   return (kind & kKindMask) == kFile ? kind : 0;
 }
 
-// What the kernel has in memory of a file, if it is all that was asked for.
+// Reads what the kernel has in memory of a file. -EAGAIN if that is not all of what was asked for.
 long read_from_memory(int fd, uint32_t kind, const iovec* v, size_t n, off64_t at) {
   if (kind & kDirect || at < 0) return -EAGAIN;  // it would wait; -1 would be the file's own position
   long r = raw_syscall(SYS_preadv2, fd, arg(v), static_cast<long>(n), at, 0, RWF_NOWAIT);
-  if (r == -EOPNOTSUPP || r == -ENOSYS || r == -EPERM) return -EAGAIN;  // the file, the kernel or a filter knows it not
+  if (r == -EOPNOTSUPP || r == -ENOSYS || r == -EPERM) return -EAGAIN;  // the file, the kernel or a filter does not know the call
   return r <= 0 || static_cast<size_t>(r) >= total_length(v, n) ? r : -EAGAIN;
 }
 
-// Before a call that can only be made plainly: waits until it has something to begin with. 0, or the error to return.
+// Called before a call that can only be made plainly. Waits until that has something to begin with. Returns 0, or the error to return.
 long until_ready(int fd, uint32_t events, unsigned how) {
   PollNotes* notes = notes_for_transfer(fd);
   if (!notes) return 0;
-  // Once only: what ends the wait may be something that poll() does not show.
+  // It waits once only, as the event that ends the wait may be one that poll() does not show.
   bool waited = false;
   auto look = [&]() -> long {
     if (waited || is_ready(fd, events)) return 0;
@@ -182,7 +182,7 @@ long until_ready(int fd, uint32_t events, unsigned how) {
   };
   long r = wait_for(fd, notes, events, how | kRestarts | kAsks, look, [] { return 0; });
   bool nonblocking = r == -EAGAIN && notes->kind.load(std::memory_order_relaxed) & kNonblocking;
-  return nonblocking ? 0 : r;  // the kernel's to say
+  return nonblocking ? 0 : r;  // the kernel finds out
 }
 
 }  // namespace
@@ -211,7 +211,7 @@ FIBERTHREAD_EXPORT ssize_t read(int fd, void* buf, size_t n) {
 }
 FIBERTHREAD_ALIAS(__read, read);
 
-// A cancellation point, which libc's own is from 2.36 on only.
+// This is a cancellation point. libc's own __read_chk is one only from 2.36 on.
 extern "C" ssize_t __read_chk(int fd, void* buf, size_t n, size_t size);
 FIBERTHREAD_EXPORT ssize_t __read_chk(int fd, void* buf, size_t n, size_t size) {
   return n > size ? REAL(__read_chk)(fd, buf, n, size) : read(fd, buf, n);

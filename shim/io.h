@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The names that read and write descriptors, or end them, as the rest of the shim needs them.
+// What the rest of the shim needs of the names that read and write descriptors, or end their lives.
 #pragma once
 
 namespace fiberthread {
 
-// Look up what handlers of the program may call.
+// Look up libc's functions that handlers of the program may call.
 void io_init();
 void socket_init();
 void fd_init();

@@ -4,8 +4,8 @@
 
 namespace fiberthread {
 
-// Makes its threads wait as fibers, if it is there. Called when nobody can be inside it: before the second thread exists, after a
-// dlopen, and before a thread that is made during one: constructors may run OpenMP.
+// Makes the threads of libgomp wait as fibers, if it is loaded. Called only when no thread can be inside libgomp. That is before the second
+// thread exists, after a dlopen, and before a thread that is made during a dlopen, because constructors may run OpenMP.
 void libgomp_look();
 
 }  // namespace fiberthread

@@ -10,26 +10,29 @@
 
 namespace fiberthread {
 
-// The robust mutexes that the calling thread still holds pass to the next owner with EOWNERDEAD. By `me`, the caller, once no more
-// code of the program runs on it.
+// Hands the robust mutexes that `me`, the caller, still holds to their next owners, which get EOWNERDEAD. Called once no more code of the
+// program runs on it.
 void robust_mutexes_owner_died(FiberRecord* me);
-// Only those that are no other process's too: of a kernel thread that is not ours. It ends by libc, which knows nothing of these.
+// Does the same, but only for mutexes that no other process uses. Called for a kernel thread that is not ours. That thread ends in libc,
+// which knows nothing of these mutexes.
 void private_robust_mutexes_owner_died(FiberRecord* me);
 
-// What its users need, if it is libc's.
+// Returns what its users need if the mutex is libc's.
 Use mutex_use(const pthread_mutex_t* mutex);
 
-// For condition waits.
-// Why `me` may not give the mutex up: 0, EPERM (not the owner, and of a kind that minds) or EINVAL.
+// The functions below are for the waits of condition variables.
+//
+// Returns why `me` may not release the mutex. 0: it may. EPERM: it is not the owner, and the mutex is of a kind that checks. EINVAL:
+// destroyed.
 int mutex_check_release(pthread_mutex_t* mutex, FiberRecord* me);
 bool mutex_is_libcs(const pthread_mutex_t* mutex);
-// Where a waiter may be moved to so that unlocking the mutex wakes it; null if the mutex would still be held after one
-// unlock, or is not ours to manage.
+// Returns where a waiter may be moved to so that unlocking the mutex wakes it. Null if the mutex would still be held after one unlock, or
+// is libc's.
 const void* mutex_requeue_address(pthread_mutex_t* mutex);
-// The may_move of requeue_waiters(); `address` is mutex_requeue_address()'s.
+// The may_move of requeue_waiters(). `address` comes from mutex_requeue_address().
 bool mutex_expect_waiters(void* address);
 int mutex_unlock(pthread_mutex_t* mutex);  // pthread_mutex_unlock
-// Locks after a wait; `token` is Waiter::token if the wait was ended by a wake-up, else 0. Returns as pthread_mutex_lock.
+// Locks the mutex after a wait. `token` is Waiter::token if a wake-up ended the wait, else 0. Returns what pthread_mutex_lock would.
 int mutex_relock(pthread_mutex_t* mutex, FiberRecord* me, uint64_t token);
 
 }  // namespace fiberthread

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// What the kernel keeps for each of its threads by itself.
+// Calls that change what the kernel keeps for each kernel thread separately.
 #pragma once
 
 namespace fiberthread {
 
-// Gives the calling fiber a kernel thread of its own for good. 0 or an errno value. Kernel threads have one.
+// Gives the calling fiber a kernel thread of its own, for good. Does nothing on a kernel thread. Returns 0 or an errno value.
 int own_kernel_thread();
-// Does this system call change the calling kernel thread only? `b` is its second argument.
+// Returns true if this system call changes the calling kernel thread only. `b` is its second argument.
 bool call_is_of_thread(long number, long b);
 
 }  // namespace fiberthread

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// poll, select, epoll_wait and their kin. All are one loop: ask the kernel, which does not wait; wait in the poller for all of
-// the descriptors; ask again. So what they answer, errors included, is the kernel's.
+// poll, select, epoll_wait and their kin. All are one loop. It asks the kernel, which does not wait; it waits in the poller for all of the
+// descriptors; and it asks again. So the answers are the kernel's, errors included.
 //
-// A program's own epoll descriptor is waited for like any other: it is readable when it has something to tell. Of those that
-// wait for the same one, an event ends one wait, and who has found something lets the next one look.
+// A program's own epoll descriptor is waited for like any other: it is readable when it has something to tell. If several fibers wait for
+// the same one, an event ends one wait. A fiber that has found something lets the next one look.
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -28,19 +28,19 @@
 #define SYS_epoll_pwait2 441
 #endif
 
-// Of fortified programs.
+// Fortified programs call these.
 extern "C" int __poll_chk(struct pollfd* fds, nfds_t n, int ms, size_t size);
 extern "C" int __ppoll_chk(struct pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* set, size_t size);
 
 namespace fiberthread {
 namespace {
 
-constexpr long kInKernel = -4096;  // no errno value: the poller does not take it
+constexpr long kInKernel = -4096;  // no errno value, so the poller does not serve the call
 
-// A filter may know the program's call, and not the one that asks without waiting.
+// A filter may allow the program's call, but not the one that asks without waiting.
 long unless_refused(long r) { return r == -ENOSYS || r == -EPERM ? kInKernel : r; }
 
-// Absolute; 0: no time at all. Timespecs are valid.
+// Returns the deadline. 0: no time at all. Timespecs are valid.
 uint64_t after_ms(int ms) {
   if (ms <= 0) return ms < 0 ? kNever : 0;
   return deadline_in(static_cast<uint64_t>(ms) * 1'000'000);
@@ -49,7 +49,7 @@ uint64_t after(const timespec* t) {
   if (!t) return kNever;
   return t->tv_sec || t->tv_nsec ? deadline_in(*t) : 0;
 }
-// What is left until then, for the kernel; null for kNever.
+// Returns for the kernel what is left until the deadline. Null for kNever.
 timespec* left_until(uint64_t deadline, timespec& t) {
   if (deadline == kNever) return nullptr;
   uint64_t now = deadline ? now_ns() : 0, left = deadline > now ? deadline - now : 0;
@@ -62,10 +62,10 @@ int left_ms(uint64_t deadline) {
   return t.tv_sec > 2'000'000 ? 2'000'000'000 : static_cast<int>(t.tv_sec * 1000 + (t.tv_nsec + 999'999) / 1'000'000);
 }
 
-// Room for what poll_wait_any() is given: few on the stack, which may be small.
+// Room for the items of poll_wait_any(). A few are on the stack, which may be small.
 class Items {
  public:
-  // False without memory.
+  // Returns false without memory.
   bool reserve(size_t n) {
     if (n <= kFew) return true;
     size_t size = n * sizeof(PollItem);
@@ -96,22 +96,23 @@ class Items {
   size_t n_ = 0, size_ = 0;
 };
 
-// A number was closed, or given to another file, while we waited: the kernel would go on with the file; we say what it says of
-// numbers that are closed.
+// Returns true if a number was closed, or given to another file, while we waited. The kernel would go on with the file. We return what it
+// says of closed numbers.
 bool gone(const Items& items) {
   for (const PollItem& i : items)
     if (i.fd >= 0 && poll_seen(i.fd).life != i.seen.life) return true;
   return false;
 }
 
-// A read has just said so, as of many servers before they wait for the next request: the kernel need not.
+// Returns true if a read has just found the one descriptor empty, as in many servers that then wait for the next request. The kernel need
+// not be asked then.
 bool known_empty(const Items& items) {
   if (items.size() != 1) return false;
   const PollItem& i = *items.begin();
   return i.fd >= 0 && i.events && !(i.events & ~uint32_t{POLLIN | POLLRDNORM}) && poll_is_empty(i.fd, i.seen);
 }
 
-// Under Busy. `ask` answers as the system call does; 0 is: not yet. `closed` answers when a descriptor is gone.
+// Waits under Busy. `ask` returns what the system call returns; 0 means not yet. `closed` gives the result when a descriptor is gone.
 template <class Ask, class Closed>
 long ask_and_wait(FiberRecord* me, Items& items, uint64_t deadline, Ask ask, Closed closed) {
   for (;;) {
@@ -127,7 +128,7 @@ long ask_and_wait(FiberRecord* me, Items& items, uint64_t deadline, Ask ask, Clo
       if (end_pending(me)) over = -ECANCELED;
       else end = PollEnd::Ready;
     }
-    // What came at the same time counts more.
+    // What came at the same time goes before the end of the wait.
     if (r == 0 && end != PollEnd::Ready) {
       r = ask();
       if (r == 0) return over;
@@ -139,7 +140,7 @@ long ask_and_wait(FiberRecord* me, Items& items, uint64_t deadline, Ask ask, Clo
   }
 }
 
-// With the mask, if there is one. A cancellation point.
+// Waits with the mask, if there is one. A cancellation point.
 template <class Ask, class Closed>
 long wait_parked(Items& items, uint64_t deadline, const uint64_t* mask, Ask ask, Closed closed) {
   test_cancel();
@@ -157,7 +158,8 @@ long wait_parked(Items& items, uint64_t deadline, const uint64_t* mask, Ask ask,
   return r;
 }
 
-// A call that does not wait, and has found nothing: what is pending and the mask lets in ends it all the same. (Not so epoll_pwait.)
+// Serves a call that does not wait and has found nothing. A pending signal that the mask lets in ends it all the same. (epoll_pwait
+// differs.)
 long let_in(const uint64_t* mask) {
   if (!mask) return 0;
   FiberRecord* me = self();
@@ -165,7 +167,7 @@ long let_in(const uint64_t* mask) {
   return signal_end_mask(me, old, signal_is_pending(me)) ? -EINTR : 0;
 }
 
-// Who serves a call with a mask.
+// What serves a call with a mask.
 enum class ServedBy { Parking, Kernel, Libc };
 ServedBy served_by(const sigset_t* set, uint64_t& mask) {
   if (set) memcpy(&mask, set, sizeof mask);
@@ -175,14 +177,14 @@ ServedBy served_by(const sigset_t* set, uint64_t& mask) {
 
 // ---- poll ----
 
-// `n` descriptors at `fds` that the kernel has not looked at.
+// Waits for the `n` descriptors at `fds`, which the kernel has not seen yet.
 long poll_parked(pollfd* fds, nfds_t n, uint64_t deadline, const uint64_t* mask) {
   auto ask = [&]() -> long {
     timespec none{};
     return unless_refused(raw_syscall(SYS_ppoll, arg(fds), static_cast<long>(n), arg(&none), 0, 8));
   };
   Items items;
-  if (deadline == 0 || n > 1024) {  // so many may be more than there can be
+  if (deadline == 0 || n > 1024) {  // more than there may be descriptors: the kernel says so
     test_cancel();
     long r = ask();
     if (r != 0) return r;
@@ -311,7 +313,7 @@ FIBERTHREAD_EXPORT int select(int n, fd_set* r, fd_set* w, fd_set* e, timeval* t
   fd_set* const sets[] = {r, w, e};
   long got = select_parked(n, sets, deadline, nullptr);
   if (got == kInKernel && (got = REAL(pselect)(n, r, w, e, left_until(deadline, t), nullptr)) < 0) got = -errno;
-  if (timeout && deadline != 0 && deadline != kNever) {  // Linux tells what is left
+  if (timeout && deadline != 0 && deadline != kNever) {  // Linux tells what is left of it
     left_until(deadline, t);
     *timeout = {t.tv_sec, t.tv_nsec / 1000};
   }
@@ -358,7 +360,7 @@ FIBERTHREAD_EXPORT int epoll_pwait(int fd, struct epoll_event* events, int n, in
 }
 
 namespace {
-// glibc 2.34 has no such name; there it is asked for by syscall() only.
+// glibc 2.34 has no such name. There, only syscall() makes the call.
 int real_epoll_pwait2(int fd, struct epoll_event* events, int n, const timespec* timeout, const sigset_t* set) {
   static const bool named = find_real("epoll_pwait2");
   if (named) return REAL(epoll_pwait2)(fd, events, n, timeout, set);

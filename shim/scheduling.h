@@ -5,17 +5,17 @@
 
 #include "sched/fiber.h"
 
-// As libc (2.41) declares them.
+// Declared as libc 2.41 declares them.
 struct sched_attr;
 extern "C" int sched_setattr(pid_t tid, sched_attr* a, unsigned flags) noexcept;
 extern "C" int sched_getattr(pid_t tid, sched_attr* a, unsigned size, unsigned flags) noexcept;
 
 namespace fiberthread {
 
-// At birth: as the creator's, or what explicit attributes say. 0 or an errno value.
+// Gives the new fiber the scheduling of its creator, or what explicit attributes say. Returns 0 or an errno value.
 int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr_t* attr);
 
-// What pthread_getattr_np tells of it.
+// Puts into `attr` what pthread_getattr_np says of the fiber's scheduling.
 void scheduling_to_attr(FiberRecord* f, pthread_attr_t* attr);
 
 }  // namespace fiberthread

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Objects in libc's own form: process-shared ones, and mutexes that the kernel knows of (priority inheritance and protection).
-// Their functions are libc's; what is here makes a fiber fit to call them.
+// Objects in libc's own form: process-shared objects, and mutexes that the kernel knows of (priority inheritance and protection). Their
+// functions are libc's. This file makes a fiber fit to call them.
 //
-// Such an object names its owner by a tid that the kernel and other processes can know, so not by a fiber's virtual one: a
-// fiber that is to be an owner gets a kernel thread of its own, and its TCB has that one's tid during the call. What the
-// kernel looks for when a thread dies, the list of robust mutexes in the TCB, is registered for that kernel thread.
+// Such an object names its owner by a tid that the kernel and other processes can know, so not by a fiber's virtual tid. A fiber that
+// becomes an owner gets a kernel thread of its own, and its TCB has that thread's tid during the call. When a thread dies, the kernel looks
+// for the list of robust mutexes in the TCB. That list is registered for the fiber's kernel thread.
 //
-// The main fiber needs no thread for that, as long as the kernel does not act for it: its tid is the process's, and the
-// process's first kernel thread, which lasts as long as the process, has the list. For mutexes of the kernel's it keeps that
-// thread if it is there. If not, two threads have one list, and if the process dies while main holds robust mutexes of both
-// sorts, some may stay locked: the next owner of one changes links under the other's feet.
+// The main fiber needs no kernel thread of its own for that, as long as the kernel does not act for it. Its tid is the process's. The
+// process's first kernel thread lasts as long as the process, and has the list. For mutexes that the kernel owns, the main fiber keeps that
+// thread if the thread is there. If it is not, two threads have one list. If the process then dies while main holds robust mutexes of both
+// sorts, some may stay locked, because the next owner of one changes links that the other list needs.
 #pragma once
 #include <cstdint>
 
@@ -18,13 +18,13 @@
 namespace fiberthread {
 
 enum class Use {
-  Waits,       // nobody asks who it is
-  Owns,        // its tid is stored, and compared
-  KernelOwns,  // its kernel thread itself is the owner
-  Ceiling,     // and gets another priority, which libc keeps account of in the TCB
+  Waits,       // the object does not store the fiber's tid
+  Owns,        // the object stores and compares the fiber's tid
+  KernelOwns,  // the fiber's kernel thread itself is the owner
+  Ceiling,     // as KernelOwns, and the owner gets another priority, of which libc keeps account in the TCB
 };
 
-// Around a call of libc's. Where it cannot have a thread of its own, a fiber has its virtual tid for ever.
+// Surrounds a call of libc's function. A fiber that cannot get a kernel thread of its own keeps its virtual tid for ever.
 class AsKernelThread {
  public:
   explicit AsKernelThread(Use use);
@@ -36,17 +36,16 @@ class AsKernelThread {
   uint32_t mine_ = 0, before_ = 0;
 };
 
-// The tid that `me`, the caller, has in such calls, as far as it is an owner already.
+// Returns the tid that `me`, the caller, has in such calls, as far as it is an owner already.
 uint32_t owner_tid(FiberRecord* me, Use use);
 
-// By who has just become a fiber, on the kernel thread that it has always been.
+// Called by a thread that has just become a fiber, on the kernel thread that it has always had.
 void shared_scheduler_started();
 
-// By `me`, the caller, once no more code of the program runs on it: what it still holds passes to the next owner, with
-// EOWNERDEAD.
+// Hands what `me`, the caller, still holds to the next owners, with EOWNERDEAD. Called once no more code of the program runs on `me`.
 void shared_robust_owner_died(FiberRecord* me);
-// A robust list that the program made itself, in the kernel's form and with the fiber's tid. It counts when the thread ends;
-// of a process that dies, the kernel does not know it.
+// A robust list that the program has made itself, in the kernel's form and with the fiber's tid. The library goes through it when the
+// thread ends. If the process is killed, nothing does, since the kernel does not know the list.
 constexpr long kRobustListSize = 24;
 void*& own_robust_list(FiberRecord* f);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the program wants to be done with signals; the start of all this, and the child of a fork.
+// What the program has asked for with signals, the start of all this, and the child of a fork.
 #include "shim/signal.h"
 
 #include <errno.h>
@@ -39,7 +39,7 @@ Action action_of(int sig) {
     uint32_t v = s.version.load(std::memory_order_acquire);
     Action a = s.action;
     std::atomic_thread_fence(std::memory_order_acquire);
-    // Whoever writes has all signals blocked, so this never waits for the thread that it interrupted.
+    // A writer has all signals blocked, so this never waits for the thread that it has interrupted.
     if (!(v & 1) && s.version.load(std::memory_order_relaxed) == v) return a;
   }
 }
@@ -56,21 +56,21 @@ namespace {
 
 uint64_t main_may_wait_for = 0;  // written by main, under the lock
 
-// The kernel's side of an action.
+// Tells the kernel of an action.
 void install(int sig, const Action& a) {
   struct sigaction k;
   memset(&k, 0, sizeof k);
   bool by_default = a.handler == reinterpret_cast<void*>(SIG_DFL);
   bool dumps = sig == options.dump_signal;
   if (dumps) dump_signal_is_ours.store(!handled(a), std::memory_order_release);
-  // Stack overflows are reported, and calls of ours may be trapped, so the kernel must come to us for SIGSEGV and SIGSYS.
-  // A poke may be on its way for a signal that had a handler, and must not have the default action. The action is stored already.
+  // Stack overflows are reported, and calls of ours may be trapped, so the kernel must call us for SIGSEGV and SIGSYS. A poke may be on its
+  // way by a signal that had a handler, and must not have the default action. The action is stored already.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   bool poked = may_be_poked(sig) && !(bit(sig) & kIgnoredByDefault);
   bool comes_to_us = sig == SIGSEGV || sig == SIGSYS || dumps || poked || main_may_wait_for & bit(sig);
   if (handled(a) || (by_default && comes_to_us)) {
     k.sa_sigaction = on_signal;
-    k.sa_mask = as_set(~kTrapSignal);  // ours is not interrupted; what the program's blocks is set when that runs
+    k.sa_mask = as_set(~kTrapSignal);  // nothing interrupts our handler; the program's own mask is set when its handler runs
     k.sa_flags = (a.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)) | SA_SIGINFO | SA_ONSTACK;
     if (!handled(a)) k.sa_flags |= SA_RESTART;  // a dump ends no call
   } else {
@@ -82,7 +82,7 @@ void install(int sig, const Action& a) {
 
 }  // namespace
 
-// The kernel does not see main in sigwait. It would end the process for the sake of somebody who runs and has them unblocked.
+// The kernel does not see main in sigwait. For a signal that main waits for and another fiber has unblocked, it would end the process.
 void main_waits_for(uint64_t bits) {
   bits &= ~main_may_wait_for & ~kIgnoredByDefault & ~kNeverBlocked;
   if (!bits) return;
@@ -128,7 +128,7 @@ void on_early_dump(int, siginfo_t*, void*) {
   dump_request();
   errno = error;
 }
-// What the program sees of that.
+// Hides our own handler for dumps from the program.
 void hide_dump(int sig, struct sigaction* k) {
   if (sig != options.dump_signal || k->sa_sigaction != on_early_dump) return;
   memset(k, 0, sizeof *k);
@@ -197,7 +197,7 @@ void signal_scheduler_started() {
 FIBERTHREAD_IN_FORK_CHILD(Signals, [](FiberRecord*) {
   process = static_cast<int>(raw_syscall(SYS_getpid));
   signals_lock.reset();
-  // Another thread may have been writing.
+  // Another thread may have been writing when the process forked.
   for (auto& slot : actions) slot.version.store((slot.version.load() + 1) & ~1u);
   // Nothing is pending in a child.
   process_queue.bits.store(0);
@@ -211,7 +211,7 @@ FIBERTHREAD_IN_FORK_CHILD(Signals, [](FiberRecord*) {
   forget_tellings();
   forget_listener();
   if (!taken_over.load()) return;
-  // The one kernel thread has the program's own alternate stack again.
+  // The one kernel thread gets the program's own alternate stack again.
   stack_t ss = alternate_now();
   raw_syscall(SYS_sigaltstack, arg(&ss), 0);
 })
@@ -231,9 +231,10 @@ FIBERTHREAD_EXPORT int sigaction(int sig, const struct sigaction* act, struct si
     }
     return r;
   }
-  // What was recorded for the caller while there was a handler runs it, though nobody may have told him yet.
+  // A signal that was recorded for the caller while there was a handler still runs that handler, even if nothing has told the caller of it
+  // yet.
   if (FiberRecord* me = act && !tls_busy ? ours() : nullptr) run_unblocked(me);
-  // The caller's memory is touched outside of the lock.
+  // The caller's memory is read before and written after the lock is held.
   Action wanted, before;
   if (act) {
     wanted.handler = act->sa_flags & SA_SIGINFO ? reinterpret_cast<void*>(act->sa_sigaction) : reinterpret_cast<void*>(act->sa_handler);
@@ -249,7 +250,7 @@ FIBERTHREAD_EXPORT int sigaction(int sig, const struct sigaction* act, struct si
       install(sig, wanted);
     }
   }
-  // What is ignored is not pending either, blocked or not (POSIX, 2.4.3). The kernel sees to its own.
+  // A signal that is ignored is not pending either, blocked or not (POSIX, 2.4.3). The kernel drops what it keeps itself.
   auto is = [&](sighandler_t h) { return act && wanted.handler == reinterpret_cast<void*>(h); };
   if (is(SIG_IGN) || (is(SIG_DFL) && bit(sig) & kIgnoredByDefault)) drop_pending(sig);
   if (old) {
@@ -272,7 +273,7 @@ sighandler_t set_handler(int sig, sighandler_t handler, int flags) {
     errno = EINVAL;
     return SIG_ERR;
   }
-  // BSD's signal() blocks only the signal itself; System V's nothing.
+  // BSD's signal() blocks only the signal itself, and System V's blocks nothing.
   return sigaction(sig, &act, &old) == 0 ? old.sa_handler : SIG_ERR;
 }
 }  // namespace fiberthread::signals

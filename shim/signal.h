@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 // Signals.
 //
-// One kernel handler of ours stands for every signal that the program handles. It runs on the worker's signal stack and
-// decides whose the signal is: of the running fiber if it was sent to that thread, else of the main fiber if that has
-// it unblocked (programs rely on it), else of any that has. If that one is running here, and not Busy, it goes on in the
-// program's handler, on its own stack, when ours returns (signal_frame.h). Else the signal is recorded, and runs as a call
-// on its fiber's stack when that leaves Busy; a parked fiber is woken, one in a system call is interrupted. Either way
-// handlers are ordinary fiber code.
+// One kernel handler of ours stands for every signal that the program handles. It runs on the worker's signal stack and decides which fiber
+// gets the signal. If the signal was sent to this thread, that is the running fiber. Else it is the main fiber if that has the signal
+// unblocked (programs rely on it), else any fiber that has. If the chosen fiber runs here and is not Busy, it goes on in the program's
+// handler, on its own stack, when our handler returns (signal_frame.h). Else the signal is recorded. It then runs as a call on the fiber's
+// stack when the fiber leaves Busy. A parked fiber is woken for it, and one in a system call is interrupted. Either way handlers are
+// ordinary fiber code.
 //
-// The kernel's mask of a worker is that of the fiber which it runs, sysmon's that of the main fiber, and for what only other
-// parked fibers have unblocked, or wait for, there is a listener (signal_listen.cpp). So default actions,
-// exec'd children and signals that all block are as on NPTL. Until the first thread is made, nothing of this is in place.
+// The kernel's mask of a worker is that of the fiber which it runs. Sysmon has the mask of the main fiber. Signals that only other parked
+// fibers have unblocked, or wait for, go to a listener (signal_listen.cpp). So default actions, exec'ed children, and signals that all
+// fibers block are as on NPTL. Until the first thread is made, nothing of this is in place.
 #pragma once
 #include <signal.h>
 
@@ -20,61 +20,63 @@
 
 namespace fiberthread {
 
-// Takes over the handlers that the program has installed. Before the scheduler starts, by whoever starts it; idempotent.
+// Takes over the handlers that the program has installed. Called before the scheduler starts, by the thread that starts it. Idempotent.
 void signal_init();
-// After the scheduler has started: sysmon takes process-directed signals as the main fiber would.
+// Called after the scheduler has started: sysmon takes process-directed signals as the main fiber would.
 void signal_scheduler_started();
-// FIBERTHREAD_DUMP_SIGNAL: not a fault's, nor one that nobody can handle.
+// Returns true if `sig` may be FIBERTHREAD_DUMP_SIGNAL: not a fault's signal, nor one that a program cannot handle.
 bool signal_may_dump(int sig);
-// At library start: from now on options.dump_signal shows all fibers, unless the program ignores it; whatever handler the program
-// has for it runs too.
+// Called at the start of the library. From now on options.dump_signal shows all fibers, unless the program ignores that signal. If the
+// program has a handler for it, that runs too.
 void signal_dump_init();
-// Before a new fiber is spawned, with its mask.
+// Called before a new fiber is spawned, once it has its mask.
 void signal_thread_begins(FiberRecord* f);
-// The calling thread ends: what is pending for the process goes to another one.
+// Called when the calling thread ends. What is pending for the process goes to another thread.
 void signal_thread_ends(FiberRecord* me);
 
-// Embedder::at_safe_point(): runs the handlers of what was recorded for `me`, the caller.
+// Embedder::at_safe_point(): runs the handlers of the signals that were recorded for `me`, the caller.
 void signal_at_safe_point(FiberRecord* me);
 
-// In the kernel's handler: if that found the fiber at the end of a handler, what is pending is looked for there once more.
+// Called in the kernel's handler. If that has interrupted the end of a handler, the fiber looks once more for what is pending there.
 void signal_look_again(void* ucontext);
-// Of who ends: where to jump so that the handler is left that has interrupted a wait by which others may find this stack
-// (FiberRecord::wait.pins); null: there is none.
+// Returns the jump target for abandoning the handler that has interrupted a wait of `me`, the exiting thread, by which others may find this
+// stack (FiberRecord::wait.pins). Null: there is no such handler.
 void** signal_handler_to_leave(FiberRecord* me);
-// The handlers that ended the caller's last wait, did they all ask for SA_RESTART?
+// Returns true if all handlers that ended the caller's last wait asked for SA_RESTART.
 bool signal_restarts(FiberRecord* me);
-// How many handlers of the program the caller has run: what has ended a call with EINTR meanwhile, if none, was a signal of ours.
+// Returns how many handlers of the program the caller has run. If a call ended with EINTR and this count is the same, a signal of ours
+// ended it.
 uint32_t signal_handlers_begun();
 
-// Around a call that waits with another mask (ppoll and its kin): gives the old one, and is Busy from then on until the end.
-// Signals that come meanwhile and are not blocked run at the end, the first still with that mask, if they `interrupted` the call.
-// One that parks is found by signals for the process, and interrupted by what is pending already.
+// These two surround a call that waits with another mask (ppoll and its kin). signal_begin_mask() returns the old mask, and the caller is
+// Busy from then on until signal_end_mask(). Signals that come meanwhile and are not blocked run at the end if they `interrupted` the call,
+// the first of them still with that mask. A caller that parks can be chosen for signals to the process, and signals that are pending
+// already interrupt it.
 enum class MaskedWait { InKernel, Parks };
 uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask, MaskedWait wait);
-bool signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted);  // a handler has run
-// A system call that waits in the kernel with another mask; a cancellation point. Only where masks are ours: for fibers.
+bool signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted);  // returns true if a handler has run
+// Makes a system call that waits in the kernel with another mask. It is a cancellation point. Only for fibers, whose masks are ours.
 long signal_masked_call(uint64_t mask, long number, long a, long b, long c, long d, long e, long f = 0);
 bool signal_mask_is_ours();
-// Under Busy: is there a signal that will be handled once that ends? If not, forgets that there was said to be.
+// Returns true if there is a signal that will be handled once Busy ends. If there is none, clears kInterruptSafePoint. Called under Busy.
 bool signal_is_pending(FiberRecord* me);
 
-// SIGPIPE as the kernel raises it for a write of the caller's.
+// Raises SIGPIPE as the kernel does for a write of the caller.
 void signal_raise_pipe();
-// A system call of the caller's has just ended with EPIPE: if it blocks SIGPIPE, that is pending on this kernel thread, and becomes
-// the fiber's own.
+// Called when a system call of the caller has just ended with EPIPE. If the caller blocks SIGPIPE, that signal is pending on this kernel
+// thread. This makes it pending for the fiber.
 void signal_take_pipe();
 
-// Sends to one thread. `info` may be null: as by pthread_kill. 0 or an errno value.
+// Sends a signal to one thread. `info` may be null, and the signal is then as from pthread_kill. Returns 0 or an errno value.
 int signal_send(FiberRecord* to, int sig, const siginfo_t* info);
-// The same, by the tid that gettid() gives.
+// Sends a signal to the thread with the tid that gettid() gives.
 int thread_kill_tid(int tgid, int tid, int sig, const siginfo_t* info);
-// rt_sigprocmask for the calling thread, as pthread_sigmask. 0 or an errno value.
+// Does rt_sigprocmask for the calling thread, as pthread_sigmask does. Returns 0 or an errno value.
 int signal_mask_raw(int how, const uint64_t* set, uint64_t* old);
-// As sigpending(), of a fiber.
+// Returns what sigpending() shows for a fiber.
 uint64_t signal_pending_set(FiberRecord* me);
 
-// True in the child of a vfork that has not exec'ed: our memory is the parent's then, and must not be changed.
+// Returns true in the child of a vfork that has not exec'ed. Our memory is then the parent's, and must not be changed.
 bool in_vfork_child();
 
 }  // namespace fiberthread

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Our kernel handler, and how the program's are run.
+// Our kernel handler, and how the program's handlers are run.
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
@@ -21,7 +21,7 @@ namespace signals {
 
 bool sent_to_thread(const siginfo_t& info) {
   if (info.si_code == SI_TKILL) return true;
-  // A write to a closed pipe or beyond the size limit concerns the writer; the kernel does not say so.
+  // A write to a closed pipe or beyond the size limit concerns the writer, but the kernel does not say so.
   return (info.si_signo == SIGPIPE || info.si_signo == SIGXFSZ) && info.si_code <= 0 && info.si_pid == process;
 }
 
@@ -51,7 +51,7 @@ void default_action(int sig) {
 namespace {
 
 void call(const Action& a, int sig, siginfo_t* info, void* context) {
-  FloatingEnvironment environment;  // the kernel sees to it only for the first handler that we run in a frame of its
+  FloatingEnvironment environment;  // the kernel does this only for the first handler that we run in a frame of its own
   if (a.flags & SA_SIGINFO) reinterpret_cast<void (*)(int, siginfo_t*, void*)>(a.handler)(sig, info, context);
   else reinterpret_cast<void (*)(int)>(a.handler)(sig);
 }
@@ -60,10 +60,10 @@ uint64_t mask_during(uint64_t before, const Action& a, int sig) {
   return without_trap(before | a.mask | (a.flags & SA_NODEFER ? 0 : bit(sig))) & ~kNeverBlocked;
 }
 
-// ---- as ordinary calls, of what was recorded ----
+// ---- as ordinary calls, for signals that were recorded ----
 
-// Returns as well when cancel_leave() leaves a handler that interrupts a wait. Nothing of ours is used from then on. A handler on top of that,
-// which has interrupted no wait of its own, is left with it.
+// Calls the handler. This also returns when cancel_leave() leaves a handler that has interrupted a wait. From then on nothing of this frame
+// is used. A handler on top of that one, which has interrupted no wait of its own, is left with it.
 [[gnu::noinline]] void call_on(FiberRecord* me, char* stack, const Action& a, int sig, siginfo_t* info, ucontext_t* context) {
   struct Arguments {
     char* stack;
@@ -89,7 +89,7 @@ uint64_t mask_during(uint64_t before, const Action& a, int sig) {
   fiberthread_call_to_leave(Arguments::call_there, &arguments);
 }
 
-// Runs what is pending for the fiber and not blocked, and leaves Busy, once. True if all handlers asked for SA_RESTART.
+// Runs what is pending for the fiber and not blocked, and leaves Busy, once. Returns true if all handlers asked for SA_RESTART.
 bool run_pending(FiberRecord* me) {
   bool restarts = true;
   for (;;) {
@@ -130,7 +130,7 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
   set_mask_of(me, during);
   sched_apply_mask();
   give_away(me, during & ~before);
-  // What this one does not block comes first, as if it had interrupted it at once.
+  // Signals that this handler does not block run first, as if they had interrupted it at once.
   run_pending(me);
   void** outer = state_of(me).back;
   uint32_t below = me->wait.pins_below;
@@ -153,7 +153,7 @@ namespace {
 
 // ---- in our kernel handler ----
 
-// What was interrupted. While we are at it the fiber is Busy once more than it was.
+// What the signal has interrupted. While our handler runs, the fiber is Busy once more than it was.
 struct Interrupted {
   FiberRecord* fiber;
   ucontext_t* uc;
@@ -168,7 +168,7 @@ void die(int sig) {
   default_action(sig);
 }
 
-// A fault in the guard of the running fiber's stack: says so before the default action.
+// Says so before the default action if the fault is in the guard of the running fiber's stack.
 void report_overflow(const FiberRecord* f, const void* address) {
   if (!f || !f->memory.block || f->memory.user_stack) return;
   auto at = static_cast<const char*>(address);
@@ -183,7 +183,7 @@ void report_overflow(const FiberRecord* f, const void* address) {
   if (!dumper_start(f->identity.id, 0) || !dumper_wait()) report_fibers(f->identity.id, 0);
 }
 
-// The fiber goes on in the handler when we return.
+// Makes the fiber go on in the program's handler when ours returns.
 void enter(Interrupted& in, int sig, const siginfo_t& info) {
   Action a;
   if (!claim(sig, a)) {
@@ -191,10 +191,10 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
     return;
   }
   FiberRecord* me = in.fiber;
-  // What the kernel has is the truth: libc's abort() unblocks its signal without our knowing.
+  // The kernel's mask is the true one. libc's abort() unblocks its signal without our knowing.
   uint64_t before = words(in.uc->uc_sigmask) & ~kNeverBlocked, during = mask_during(before, a, sig);
   if (!frame_enter(me, a, sig, info, in.uc, in.busy, before, during)) {
-    // As the kernel does it: another signal's lack of stack is a fault, which may have a handler on another one.
+    // As the kernel does it: lack of stack for another signal is a fault, and that may have a handler on another stack.
     Action f = action_of(SIGSEGV);
     siginfo_t none;
     memset(&none, 0, sizeof none);
@@ -214,11 +214,11 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
   if (!me->run.kernel) me->run.worker->run.kernel_mask = during;
 }
 
-// The kernel shows the registers of before the call.
+// Makes the kernel make the system call again. It shows the registers of before the call.
 void make_call_again(ucontext_t* uc) { set_interrupted_pc(uc, interrupted_pc(uc) - kSystemCallSize); }
 
-// What is left to do when all about a signal is settled: nothing, or to call the handler in our own, on a kernel thread that stands for
-// itself.
+// What remains to do when everything about a signal is settled. Return: nothing. CallInPlace: to call the program's handler within ours, on
+// a kernel thread that handles its signals itself.
 enum class Then { Return, CallInPlace };
 
 Then fault(Interrupted& in, int sig, siginfo_t* info) {
@@ -234,11 +234,11 @@ Then fault(Interrupted& in, int sig, siginfo_t* info) {
   struct sigaction k;
   memset(&k, 0, sizeof k);
   k.sa_handler = SIG_DFL;
-  REAL(sigaction)(sig, &k, nullptr);  // it faults again when we return, and that ends the process as it should
+  REAL(sigaction)(sig, &k, nullptr);  // the fault comes again when we return, and then ends the process as it should
   return Then::Return;
 }
 
-// Timers of CPU time concern who used it up: the thread that the kernel found running.
+// Timers of CPU time concern the thread that has used the time. That is the thread that the kernel found running.
 bool profiles(const siginfo_t& info) { return (info.si_signo == SIGPROF || info.si_signo == SIGVTALRM) && info.si_code == SI_KERNEL; }
 
 Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
@@ -246,7 +246,7 @@ Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
   if (bit(sig) & kFaults && info->si_code > 0) return fault(in, sig, info);
   bool ending = me && frame_ending(in.uc);
   uint64_t before = words(in.uc->uc_sigmask);  // entering a handler changes it
-  // Nothing of the program may run, no lock may be taken.
+  // If true, no code of the program may run here and no lock may be taken.
   bool idle_context = in.busy > 0 || !me || ending || in_wait(me);
   TellBy by = idle_context ? TellBy::Sysmon : TellBy::Caller;
   if (!sched_started() || (me && me->run.kernel && !idle_context && sent_to_thread(*info))) {
@@ -261,7 +261,7 @@ Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
     TimerTarget target(got);
     if (target.gone()) return Then::Return;
     FiberRecord* timed = target.fiber();
-    // What came to this thread is not blocked, whatever we know.
+    // A signal that the kernel gave to this thread is not blocked, whatever our mask says.
     bool mine = me && !timed && (sent_to_thread(got) || profiles(got));
     FiberRecord* to = timed ? timed : mine ? me : pick_target(me, sig);
     if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
@@ -280,17 +280,17 @@ Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
     }
   }
   if (ending) frame_end_anew(in.uc);
-  if (idle_context) return Then::Return;  // when it leaves Busy it looks
-  // One that is not blocked by the handler before it goes on top, as in the kernel.
+  if (idle_context) return Then::Return;  // it looks when it leaves Busy
+  // A signal that the handler before does not block goes on top of it, as in the kernel.
   while (take_any(me, ~mask_of(me), &got)) {
     if (observed(kObserveSignal)) debug_line("signal", me, "gets one that was kept: ", static_cast<uint64_t>(got.si_signo));
     enter(in, got.si_signo, got);
   }
-  give_away(me, mask_of(me) & ~before);  // of what the handlers block
+  give_away(me, mask_of(me) & ~before);  // what the handlers block goes to other fibers
   return Then::Return;
 }
 
-// In the child of a vfork: TLS, actions and what is pending are its parent's, the signal is its own.
+// Runs a handler in the child of a vfork. TLS, actions and what is pending are its parent's there. The signal is its own.
 void in_vforked_child(int sig, siginfo_t* info, ucontext_t* uc) {
   Action a = action_of(sig);
   if (!handled(a) || a.flags & SA_RESETHAND) {
@@ -303,12 +303,12 @@ void in_vforked_child(int sig, siginfo_t* info, ucontext_t* uc) {
     uint64_t mask = mask_during(words(uc->uc_sigmask), a, sig);
     raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
     call(a, sig, info, uc);
-  } else if (info->si_code <= 0) {                        // else it faults again
-    raw_syscall(SYS_kill, raw_syscall(SYS_getpid), sig);  // and is blocked until we return
+  } else if (info->si_code <= 0) {                        // else the fault comes again
+    raw_syscall(SYS_kill, raw_syscall(SYS_getpid), sig);  // it is blocked until we return
   }
 }
 
-// The kernel has gone to the thread's alternate stack, because we ask for it, and the program has not.
+// Returns true if the kernel has gone to the thread's alternate stack because we ask for that, but the program has not.
 bool on_wrong_stack(int sig, const ucontext_t* uc) {
   if (action_of(sig).flags & SA_ONSTACK) return false;
   auto low = reinterpret_cast<uintptr_t>(uc->uc_stack.ss_sp), here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
@@ -316,7 +316,7 @@ bool on_wrong_stack(int sig, const ucontext_t* uc) {
   return here - low < size && interrupted_sp(uc) - low > size;
 }
 
-// The kernel has blocked all signals, not only what the action says.
+// Calls the handler within ours. The kernel has blocked all signals, and not only those of the action.
 void call_in_place(Interrupted& in, int sig, siginfo_t* info) {
   ucontext_t* uc = in.uc;
   if (in.fiber && handled(action_of(sig)) && on_wrong_stack(sig, uc)) {
@@ -334,8 +334,8 @@ void call_in_place(Interrupted& in, int sig, siginfo_t* info) {
   }
 }
 
-// A call that the library has made of its own accord, and that a filter traps: the answer is that the kernel has no such call. The program's
-// handler, which may end the process for it, or make calls that come here in turn, is not asked.
+// Returns true if a filter has trapped a call that the library has made of its own accord. The answer to the call is then that the kernel
+// has no such call. The program's handler is not asked. It might end the process for that call, or make calls that are trapped in turn.
 bool not_the_programs(const siginfo_t* info, ucontext_t* uc) {
   constexpr int kBySeccomp = 1;  // Linux' SYS_SECCOMP
   if (info->si_code != kBySeccomp || !is_own_syscall(info->si_call_addr)) return false;
@@ -344,13 +344,13 @@ bool not_the_programs(const siginfo_t* info, ucontext_t* uc) {
   return true;
 }
 
-// SIGSYS is open where all else is blocked, for traps only. If another thread or process has sent it, we block it there as well, and send it
-// once more.
+// SIGSYS is open where all else is blocked, but only for traps. If another thread or process has sent it, this blocks it there as well,
+// sends it once more, and returns true.
 bool put_off(const siginfo_t* info, ucontext_t* uc) {
   uint64_t mask = words(uc->uc_sigmask);
   bool in_worker = !(kIdleMask & ~mask) && (tls_busy || !tls_current), locked = !(~kTrapSignal & ~mask & ~(bit(SIGKILL) | bit(SIGSTOP)));
   if (info->si_code > 0 || !(in_worker || locked)) return false;
-  if (is_poke(*info) && !locked) return true;  // the fiber is Busy, and looks at what it was sent when that ends
+  if (is_poke(*info) && !locked) return true;  // the fiber is Busy, and looks at what it was sent when it leaves that
   set_words(uc->uc_sigmask, mask | kTrapSignal);
   Worker* w = in_worker ? this_worker() : nullptr;
   if (w) w->run.kernel_mask |= kTrapSignal;
@@ -364,7 +364,7 @@ bool put_off(const siginfo_t* info, ucontext_t* uc) {
 
 }  // namespace
 
-// With all signals blocked, on the worker's signal stack.
+// Runs with all signals blocked, on the worker's signal stack.
 void on_signal(int sig, siginfo_t* info, void* context) {
   int error = errno;
   if (__builtin_expect(sig == SIGSYS, 0)) {
@@ -391,8 +391,8 @@ void on_signal(int sig, siginfo_t* info, void* context) {
   errno = error;
 }
 
-// At the end of a handler. Runs what its mask has kept back, and says where to look whether more has come meanwhile; null:
-// nowhere, as the interrupted code is Busy. We are Busy, once, on return.
+// Called at the end of a handler. Runs the signals that its mask has kept back. Returns the word in which more signals show, or null if the
+// interrupted code is Busy. The caller is Busy, once, on return.
 extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fiberthread_signal_leave(Frame* f) {
   tls_busy = 1;
   std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -414,7 +414,7 @@ extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fi
       tls_busy = 1;
       std::atomic_signal_fence(std::memory_order_seq_cst);
     }
-    // In the same frame, or signals that come fast would fill the stack.
+    // This uses the same frame. Otherwise signals that come fast would fill the stack.
     while (take_any(me, ~mask_of(me), &f->info)) run_as_call(me, &f->info, mask_of(me), uc);
     cancel_handler_over(me, uc);
   }
@@ -426,7 +426,7 @@ extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fi
 
 using namespace signals;
 
-// Asked by the frame of fiberthread_call_to_leave(). Cleanup handlers of the program's handler have run by now.
+// Called by the unwinder for the frame of fiberthread_call_to_leave(). Cleanup handlers of the program's handler have run by now.
 extern "C" __attribute__((visibility("hidden"), used)) _Unwind_Reason_Code fiberthread_leave_personality(int, _Unwind_Action actions,
                                                                                                          _Unwind_Exception_Class,
                                                                                                          _Unwind_Exception*,
@@ -443,7 +443,7 @@ void signal_look_again(void* context) {
 
 void** signal_handler_to_leave(FiberRecord* me) {
   void** back = state_of(me).back;
-  // Not one that was left by a jump.
+  // A handler that was left by a jump does not count.
   bool above = back > static_cast<void*>(__builtin_frame_address(0)) || on_alternate_now();
   return above ? back : nullptr;
 }
@@ -455,7 +455,7 @@ void signal_at_safe_point(FiberRecord* me) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   bool restarts = run_pending(me);
   state_of(me).restarts = restarts;
-  // A wait that has just begun ends first, and by this bit: the request has come before it looked.
+  // If the fiber has just begun a wait, that ends first, by this bit. The request came before the wait looked.
   if (is_only_wait(me) && cancel_due(me)) me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
   else cancel_if_asynchronous();
 }

@@ -26,7 +26,7 @@ bool within(const stack_t& s, uintptr_t sp) {
   return sp > low && sp - low <= s.ss_size;
 }
 
-// As the kernel sees it: one that disarms itself never counts.
+// Returns true as the kernel sees it. A stack that disarms itself never counts.
 bool on_alternate(uintptr_t sp) { return !(alternate().ss_flags & kAutoDisarm) && within(alternate(), sp); }
 
 }  // namespace
@@ -34,7 +34,7 @@ bool on_alternate(uintptr_t sp) { return !(alternate().ss_flags & kAutoDisarm) &
 uintptr_t lowest_frame(const FiberRecord* me, uintptr_t sp) {
   auto low = reinterpret_cast<uintptr_t>(me->memory.stack_low);
   if (sp > low && sp <= reinterpret_cast<uintptr_t>(me->memory.stack_high)) return low;
-  // It may have run out of its own stack.
+  // The fiber may have run out of its own stack.
   auto block = reinterpret_cast<uintptr_t>(me->memory.block);
   if (block && !me->memory.user_stack && sp > block && sp <= low) return low;
   return within(alternate(), sp) ? reinterpret_cast<uintptr_t>(alternate().ss_sp) : 0;
@@ -49,13 +49,13 @@ char* stack_of_kernel_thread(FiberRecord* me, const Action& a, uintptr_t sp) {
   if (__builtin_expect(!tcb_go_found.load(std::memory_order_relaxed), 1)) return nullptr;
   if (!(a.flags & SA_ONSTACK) || me->memory.alternate.ss_size || !me->run.bound.load(std::memory_order_relaxed)) return nullptr;
   stack_t ss = {};
-  raw_syscall(SYS_sigaltstack, 0, arg(&ss));  // Go may have set its own by itself
+  raw_syscall(SYS_sigaltstack, 0, arg(&ss));  // Go may have set its own by a system call
   return ss.ss_flags & SS_DISABLE || within(ss, sp) ? nullptr : static_cast<char*>(ss.ss_sp) + ss.ss_size;
 }
 
 stack_t alternate_now() {
   stack_t s = alternate();
-  if (!s.ss_size) s.ss_flags |= SS_DISABLE;  // of one that has never set any
+  if (!s.ss_size) s.ss_flags |= SS_DISABLE;  // the fiber has never set one
   return s;
 }
 
@@ -101,7 +101,7 @@ using namespace fiberthread::signals;
 
 FIBERTHREAD_EXPORT int sigaltstack(const stack_t* ss, stack_t* old) noexcept {
   if (!ours()) {
-    if (ss && sched_started() && !in_vfork_child()) self();  // its handlers want to know who it is
+    if (ss && sched_started() && !in_vfork_child()) self();  // its handlers need the record
     return REAL(sigaltstack)(ss, old);
   }
   stack_t wanted, before = alternate();

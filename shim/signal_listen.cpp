@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The listener: a kernel thread that looks for signals sent to the process which none of our other kernel threads would take.
-// Those have the masks of the fibers that they run, or the main fiber's, or block all; so it is for what only parked fibers
-// have unblocked, or wait for by sigwait. It is started when there is such a fiber, and takes nothing out of the kernel that
-// nobody wants: others may look for it there (a signalfd, a program that is exec'ed).
+// The listener. It is a kernel thread that takes signals sent to the process which no other kernel thread of ours would take. The others
+// have the masks of the fibers that they run, or the main fiber's, or block all. So the listener takes what only parked fibers have
+// unblocked, or wait for by sigwait. It is started when there is such a fiber. It takes nothing out of the kernel that no fiber wants,
+// because other code may look for it there (a signalfd, or a program that is exec'ed).
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -19,10 +19,10 @@ namespace {
 constexpr int kPoke = kPreemptSignal;  // blocked here
 
 std::atomic<uint64_t> listened{0};
-std::atomic<int> listener{0};    // its tid; -1: being started
-std::atomic<int> signal_fd{-1};  // its own
+std::atomic<int> listener{0};    // its tid; -1: it is being started
+std::atomic<int> signal_fd{-1};  // the listener's own
 
-// Those in sigwait and its kin; under the lock.
+// Fibers in sigwait and its kin. Under the lock.
 SigWaiter* waiters = nullptr;
 
 FiberRecord* waiter_for(int sig) {  // under SignalsGuard
@@ -52,7 +52,7 @@ void hand_out(const siginfo_t& info) {
 
 namespace {
 
-// Whatever has become of the descriptor meanwhile: a program may close it by a system call of its own.
+// Makes the descriptor show `set`, or opens it anew. The program may have closed it by a system call of its own.
 void listen_to(uint64_t set) {
   int known = signal_fd.load(std::memory_order_relaxed);
   if (known >= 0 && raw_syscall(SYS_signalfd4, known, arg(&set), 8, SFD_NONBLOCK | SFD_CLOEXEC) == known) return;
@@ -67,13 +67,13 @@ void listen() {
     uint64_t set = listened.load(std::memory_order_seq_cst), pending = 0;
     listen_to(set);
     pollfd p{signal_fd.load(std::memory_order_relaxed), POLLIN, 0};
-    timespec while_blind{0, 20'000'000};                                                      // without a descriptor
+    timespec while_blind{0, 20'000'000};                                                      // while there is no descriptor
     raw_syscall(SYS_ppoll, arg(&p), 1, p.fd >= 0 ? 0 : arg(&while_blind), arg(&in_poll), 8);  // a kick ends it
-    if (raw_syscall(SYS_rt_sigpending, arg(&pending), 8) != 0) pending = set;                 // a filter: each is asked for
+    if (raw_syscall(SYS_rt_sigpending, arg(&pending), 8) != 0) pending = set;                 // a filter refused: each signal is tried
     for (pending &= set; pending; pending &= pending - 1) {
       int sig = __builtin_ctzll(pending) + 1;
       uint64_t one = bit(sig);
-      // Who wants it says so before he asks us to listen; so one of us sees the other.
+      // A fiber that wants the signal says so before it asks us to listen. So one of the two sees the other.
       if (!wanted(sig)) {
         listened.fetch_and(~one, std::memory_order_seq_cst);
         if (!wanted(sig)) continue;
@@ -99,7 +99,7 @@ void listen_for(uint64_t bits) {
     Busy busy;
     int tid = start_helper(listen);
     listener.store(tid > 0 ? tid : 0, std::memory_order_release);
-    // Others have come meanwhile, who did not know whom to kick.
+    // Other threads may have come meanwhile, which did not know the tid that they had to kick.
     if (tid > 0) raw_syscall(SYS_tgkill, process, tid, kPoke);
   } else if (none > 0) {
     raw_syscall(SYS_tgkill, process, none, kPoke);
@@ -127,12 +127,12 @@ void wake_waiter(int sig, TellBy by) {
     SignalsGuard guard;
     f = waiter_for(sig);
   }
-  // Should it have ended its wait, to be woken harms nobody.
+  // If the fiber has ended its wait by now, this is a spurious wake-up.
   if (f && by == TellBy::Sysmon) tell(f, sig, by);
   else if (f) unpark(f);
 }
 
-// ---- what others have unblocked while main blocks it ----
+// ---- what other fibers have unblocked while main blocks it ----
 
 void unblocked_beside_main(uint64_t mask) {
   uint64_t bits = __atomic_load_n(&followed, __ATOMIC_SEQ_CST) & ~mask & ~kNeverBlocked;

@@ -9,7 +9,7 @@
 #include "shim/signal_frame.h"
 #include "shim/user_memory.h"
 
-// Of fortified programs; in no header.
+// Fortified programs call it. It is in no header.
 extern "C" void __longjmp_chk(struct __jmp_buf_tag* env, int value) noexcept __attribute__((noreturn));
 
 namespace fiberthread {
@@ -92,7 +92,7 @@ int signal_mask_raw(int how, const uint64_t* set, uint64_t* old) {
 }
 
 uint64_t signal_pending_set(FiberRecord* me) {
-  uint64_t kernel = pending_in_kernel(me);  // first: it may hand some out
+  uint64_t kernel = pending_in_kernel(me);  // first, since it may hand some out
   return kernel | ((state_of(me).queue.bits.load() | process_queue.bits.load()) & mask_of(me));
 }
 
@@ -165,10 +165,10 @@ FIBERTHREAD_EXPORT int sigpending(sigset_t* set) noexcept {
   return -1;
 }
 
-// The jump restores a mask in the kernel; ours must follow.
+// The jump restores a mask in the kernel, and the fiber's mask must follow it.
 namespace {
 void restore_saved_mask(const struct __jmp_buf_tag* env) {
-  leave_disk();  // it may jump out of a call for a disk
+  leave_disk();  // the jump may leave a call that waits for a disk
   if (FiberRecord* me = env->__mask_was_saved ? ours() : nullptr)
     change_mask(me, words(reinterpret_cast<const sigset_t&>(env->__saved_mask)) & ~kNeverBlocked);
 }
@@ -190,7 +190,7 @@ FIBERTHREAD_EXPORT void _longjmp(struct __jmp_buf_tag* env, int value) noexcept 
 }
 FIBERTHREAD_EXPORT void __longjmp_chk(struct __jmp_buf_tag* env, int value) noexcept {
   restore_saved_mask(env);
-  // It refuses to jump to a lower address but from the alternate stack, of which it would ask the kernel.
+  // libc's refuses to jump to a lower address, except from the alternate stack. Whether that is in use it would ask the kernel.
   if (on_alternate_now()) REAL(siglongjmp)(env, value);
   REAL(__longjmp_chk)(env, value);
   __builtin_unreachable();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the rooms of shim/signal*.cpp share: what the program asked for, what is pending for whom, and how a signal gets there.
+// What the rooms of shim/signal*.cpp share: what the program has asked for, what is pending for which fiber, and how a signal gets there.
 #pragma once
 #include <errno.h>
 #include <signal.h>
@@ -14,9 +14,9 @@
 namespace fiberthread::signals {
 
 constexpr int kSignals = 64;
-constexpr int kFirstQueued = 32;  // the kernel's SIGRTMIN: from here on each signal counts
+constexpr int kFirstQueued = 32;  // the kernel's SIGRTMIN: from here on, several of one signal can be pending
 constexpr uint64_t bit(int sig) { return uint64_t{1} << (sig - 1); }
-// What nobody can block: the kernel's two, libc's two.
+// Signals that no thread can block: two for the kernel, two for libc.
 constexpr uint64_t kNeverBlocked = bit(SIGKILL) | bit(SIGSTOP) | bit(kLibcCancelSignal) | bit(kLibcSetxidSignal);
 
 inline uint64_t words(const sigset_t& set) {
@@ -31,7 +31,7 @@ inline sigset_t as_set(uint64_t w) {
   return set;
 }
 
-// ---- all signals blocked, one lock: how everything below is kept consistent ----
+// ---- all signals blocked, one lock: this keeps everything below consistent ----
 
 extern SpinLock signals_lock;
 
@@ -65,14 +65,14 @@ inline bool handled(const Action& a) {
 }
 extern int process;  // pid
 
-// The kernel's handler for all that the program handles (signal_deliver.cpp).
+// The kernel's handler for all signals that the program handles (signal_deliver.cpp).
 void on_signal(int sig, siginfo_t* info, void* context);
-// The action to run, once; false if there is no handler any more.
+// Takes the action to run, for one signal. Returns false if there is no handler any more.
 bool claim(int sig, Action& a);
-// Does to the process what the default action of `sig` is, though this thread may block it.
+// Does to the process what the default action of `sig` does, even if this thread blocks it.
 void default_action(int sig);
 
-// A fiber whose mask we keep; null: the kernel's calls do.
+// Returns the caller if it is a fiber, whose mask we keep. Null: the kernel keeps the mask.
 FiberRecord* ours();
 sighandler_t set_handler(int sig, sighandler_t handler, int flags);
 
@@ -91,75 +91,77 @@ struct PendingQueue {
   Pending* first = nullptr;
 };
 
-// Of each fiber. Under the lock, but for `bits` (a hint then) and what is said to be its own.
+// The state of one fiber. All of it is under the lock, except `bits`, which is a hint without it, and what is the fiber's own.
 struct ThreadSignals {
   PendingQueue queue;
-  std::atomic<uint64_t> waited_for{0};  // by sigwait
+  std::atomic<uint64_t> waited_for{0};  // by sigwait and its kin
   std::atomic<bool> ended{false};
-  std::atomic<uint32_t> arriving{0};  // times that a signal was to be recorded here
+  std::atomic<uint32_t> arriving{0};  // how often a thread was about to record a signal here
   bool restarts = false;              // own: see signal_restarts()
   void** back = nullptr;              // own: see signal_handler_to_leave()
 };
 inline ThreadSignals& state_of(FiberRecord* f) { return shim_share<ThreadSignals, 0, 96>(f); }
 
-void drop_pending(int sig);         // everybody's
-extern PendingQueue process_queue;  // for the process, when no thread takes them
-void forget_pending();              // in the child of a fork
+void drop_pending(int sig);         // for all fibers and the process
+extern PendingQueue process_queue;  // signals to the process that no thread takes now
+void forget_pending();              // called in the child of a fork
 
-// The first signal that is in `wanted`, taken out.
+// Takes out the first pending signal that is in `wanted`. Returns false if there is none.
 bool take_any(FiberRecord* me, uint64_t wanted, siginfo_t* out);
+// Returns true if a signal in `wanted` is pending for `me` or for the process.
 bool pending_for(FiberRecord* me, uint64_t wanted);
 
 inline uint64_t mask_of(const FiberRecord* f) { return __atomic_load_n(&f->run.sigmask, __ATOMIC_SEQ_CST); }
-// Sequentially consistent: who changes a mask looks at what is pending afterwards, who adds a pending signal looks at the
-// mask afterwards.
+// Sequentially consistent. A thread that changes a mask looks at what is pending afterwards, and a thread that adds a pending signal looks
+// at the mask afterwards. So one of them sees the other.
 inline void set_mask_of(FiberRecord* f, uint64_t mask) {
   __atomic_store_n(&f->run.sigmask, without_trap(mask) & ~kNeverBlocked, __ATOMIC_SEQ_CST);
 }
 
-// Who takes a signal sent to the process; null: nobody now.
+// Returns the fiber that takes a signal sent to the process. Null: none does now.
 FiberRecord* pick_target(FiberRecord* me, int sig);
 enum class SentTo { Thread, Process };
-// Who wakes a fiber. A handler that may have interrupted the scheduler itself must leave that to sysmon.
+// Which thread wakes a fiber. A handler that may have interrupted the scheduler itself must leave it to sysmon.
 enum class TellBy { Caller, Sysmon };
-// Records a signal for `f`, or for the process if f is null. False if it was dropped: pending already, or no memory, or sent to a
-// thread that has ended. One that was sent to the process goes to another fiber then, and `f` says to which.
+// Records a signal for `f`, or for the process if `f` is null. Returns false if the signal was dropped, because it is pending already,
+// there is no memory, or it was sent to a thread that has ended. In this last case a signal sent to the process goes to another fiber, and
+// `f` becomes that.
 bool record(FiberRecord*& f, const siginfo_t& info, SentTo to);
-// Records one that was sent to the process, for `to`, or for nobody if that is null, and makes it known.
+// Records a signal sent to the process, for `to`, or for no fiber if `to` is null, and makes it known.
 void give(FiberRecord* to, const siginfo_t& info, TellBy by);
-// After `f` has `blocked` these: what it was to get of what was sent to the process goes to who has it unblocked, or waits for it. As in
-// the kernel, which records such for nobody until somebody takes it.
+// Called after `f` has `blocked` these signals. What `f` was going to get of the signals sent to the process goes to a fiber that has them
+// unblocked, or waits for them. The kernel has the same effect, since it gives such signals to no thread before one takes them.
 void give_away(FiberRecord* f, uint64_t blocked, TellBy by = TellBy::Caller);
-// As in the kernel, which counts its own: what real-time signals of threads need room for.
+// Returns true if RLIMIT_SIGPENDING has room for another real-time signal to a thread. The kernel counts only its own.
 bool room_for_pending();
 
-// ---- waking whom a signal was recorded for (signal_tell.cpp) ----
+// ---- waking the fiber that a signal was recorded for (signal_tell.cpp) ----
 
-// Of a signal that only means "look at what is pending".
+// Returns true if the signal only means "look at what is pending".
 bool is_poke(const siginfo_t& info);
-bool may_be_poked(int sig);  // a poke by this signal was sent ever, or is about to be
-// Wakes `f`, or has sysmon do so, to look at what is pending.
+bool may_be_poked(int sig);  // a poke by this signal was sent once, or is about to be
+// Wakes `f`, or has sysmon wake it, so that it looks at what is pending.
 void tell(FiberRecord* f, int sig, TellBy by);
-// What the kernel keeps for the caller's kernel thread or for the process, as far as it is blocked, without pokes.
+// Returns what the kernel keeps for the caller's kernel thread or for the process, as far as it is blocked. Pokes are left out.
 uint64_t pending_in_kernel(FiberRecord* me);
-void on_sysmon();        // Embedder::on_sysmon(): tells those whom others have left to it
-void forget_tellings();  // in the child of a fork
+void on_sysmon();        // Embedder::on_sysmon(): tells the fibers that other threads have left to it
+void forget_tellings();  // called in the child of a fork
 
 // ---- signals that only parked fibers take (signal_listen.cpp) ----
 
-// Main is in sigwait for these.
+// Called when main begins to wait for these in sigwait.
 void main_waits_for(uint64_t bits);
-// From now on, until nobody wants them any more. Before it, the caller has made it known that he does.
+// Makes the listener look for these until no fiber wants them any more. The caller has made it known before that it wants them.
 void listen_for(uint64_t bits);
-// A fiber has this mask: what main blocks and it does not, it shall get.
+// Called when a fiber gets this mask. It shall get the signals that main blocks and it does not.
 void unblocked_beside_main(uint64_t mask);
-// The same, when main comes to block these.
+// Does the same when main begins to block these.
 void blocked_by_main(uint64_t mask);
-// Taken out of the kernel: to whom it belongs.
+// Gives a signal that was taken out of the kernel to the fiber that it belongs to.
 void hand_out(const siginfo_t& info);
-void forget_listener();  // in the child of a fork
+void forget_listener();  // called in the child of a fork
 
-// A fiber in sigwait or its kin. What is sent to the process it finds in process_queue.
+// A fiber in sigwait or its kin. It finds signals sent to the process in process_queue.
 struct SigWaiter {
   SigWaiter* next;
   FiberRecord* fiber;
@@ -167,25 +169,26 @@ struct SigWaiter {
 };
 void add_waiter(SigWaiter& w);
 void remove_waiter(SigWaiter& w);
-// One that waits for `sig`, if there is any, looks at what is pending.
+// Makes one fiber that waits for `sig` look at what is pending, if there is such a fiber.
 void wake_waiter(int sig, TellBy by);
 
 // ---- running handlers (signal_deliver.cpp) ----
 
 bool sent_to_thread(const siginfo_t& info);
 enum class Ran { No, Restarts, Interrupts };  // by SA_RESTART
-// As a call; Busy, once. The fiber gets the mask `back` afterwards. `context` is what it interrupted; null: this call.
+// Runs the handler as a call. The caller is Busy, once. The fiber gets the mask `back` afterwards. `context` is what the signal
+// interrupted. Null: this call.
 Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* context = nullptr);
 
 // ---- masks (signal_mask.cpp) ----
 
 void change_mask(FiberRecord* me, uint64_t mask);
-// What is pending and not blocked any more runs now.
+// Runs the handlers of what is pending and no longer blocked.
 void run_unblocked(FiberRecord* me);
-// If it is the main fiber whose mask this is now: sysmon takes signals as that would.
+// Called when this becomes the mask of `me`. If `me` is the main fiber, sysmon takes signals as main would.
 void follow_main(FiberRecord* me, uint64_t mask);
-extern uint64_t followed;  // its mask then; written by the main fiber only
-void follow_main_anew();   // it is a new sysmon
+extern uint64_t followed;  // main's mask that sysmon has; written by the main fiber only
+void follow_main_anew();   // called when there is a new sysmon
 void look_up_jumps();
 
 }  // namespace fiberthread::signals

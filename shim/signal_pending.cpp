@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Signals that are pending, and whose they are.
+// Signals that are pending, and which fiber they belong to.
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -60,7 +60,7 @@ void move(PendingQueue& from, PendingQueue& to, int sig) {  // under SignalsGuar
   from.bits.fetch_and(~bit(sig), std::memory_order_relaxed);
 }
 
-// The lowest signal of the queue that is in `wanted`, the first of its kind, taken out.
+// Takes out the lowest signal of the queue that is in `wanted`, the first of its kind.
 bool take(PendingQueue& q, uint64_t wanted, siginfo_t* out) {
   if (!(q.bits.load(std::memory_order_seq_cst) & wanted)) return false;
   SignalsGuard guard;
@@ -81,7 +81,7 @@ bool take(PendingQueue& q, uint64_t wanted, siginfo_t* out) {
   return false;
 }
 
-// What nobody has any more, in order.
+// Gives signals that no thread has any more to other threads, in order.
 void give_all(Pending* p, TellBy by) {
   while (p) {
     Pending* next = p->next;
@@ -92,7 +92,7 @@ void give_all(Pending* p, TellBy by) {
   }
 }
 
-// What it has blocked and does not wait for.
+// Returns the signals that the fiber has blocked and does not wait for.
 uint64_t refused_by(FiberRecord* f) { return mask_of(f) & ~state_of(f).waited_for.load(std::memory_order_seq_cst); }
 
 bool alive(FiberRecord* f) {
@@ -117,7 +117,8 @@ bool pending_for(FiberRecord* me, uint64_t wanted) {
 }
 
 FiberRecord* pick_target(FiberRecord* me, int sig) {
-  // As in the kernel: main first, be it in sigwait. Others who are may come after those that have not blocked it.
+  // As in the kernel, main comes first, even if it is in sigwait. Other fibers in sigwait may come after those that have not blocked the
+  // signal.
   if (alive(main_fiber) && !(refused_by(main_fiber) & bit(sig))) return main_fiber;
   if (me && !me->run.kernel && !(mask_of(me) & bit(sig)) && alive(me)) return me;
   struct Search {
@@ -140,16 +141,16 @@ bool record(FiberRecord*& f, const siginfo_t& info, SentTo to) {
   SignalsGuard guard;
   while (f) {
     ThreadSignals& s = state_of(f);
-    // Marked before looked at, as signal_thread_ends() does it the other way round: one of us sees the other.
+    // Counted before `ended` is read. signal_thread_ends() does the two the other way round, so one of the two sees the other.
     s.arriving.fetch_add(1, std::memory_order_seq_cst);
     if (!s.ended.load(std::memory_order_seq_cst)) break;
     if (!for_process) return false;
     f = pick_target(nullptr, info.si_signo);
   }
   PendingQueue& q = f ? state_of(f).queue : process_queue;
-  // Those before it that nobody took go to the same fiber, or they would come after it.
+  // Signals that came before it and that no thread took go to the same fiber. Otherwise they would come after it.
   if (f && for_process && process_queue.bits.load(std::memory_order_relaxed) & bit(info.si_signo)) move(process_queue, q, info.si_signo);
-  // What was sent to the thread and what was sent to the process are counted apart, as in the kernel.
+  // Signals sent to the thread and signals sent to the process are counted separately, as in the kernel.
   if (info.si_signo < SIGRTMIN && q.bits.load(std::memory_order_relaxed) & bit(info.si_signo))
     for (Pending* p = q.first; p; p = p->next)
       if (p->info.si_signo == info.si_signo && p->for_process == for_process) return false;
@@ -163,14 +164,14 @@ bool record(FiberRecord*& f, const siginfo_t& info, SentTo to) {
 
 namespace {
 void make_known(FiberRecord* to, int sig, TellBy by) {
-  // Looked at again: somebody may have unblocked it meanwhile.
+  // Looked for again, since a fiber may have unblocked it meanwhile.
   if (!to) to = pick_target(nullptr, sig);
   if (!to) {
     wake_waiter(sig, by);
     return;
   }
   tell(to, sig, by);
-  give_away(to, bit(sig), by);  // or have blocked it
+  give_away(to, bit(sig), by);  // or blocked it
 }
 }  // namespace
 
@@ -239,7 +240,7 @@ void signal_thread_ends(FiberRecord* me) {
   forget_alternate();
   ThreadSignals& s = state_of(me);
   s.ended.exchange(true, std::memory_order_seq_cst);
-  if (s.arriving.load(std::memory_order_seq_cst) == 0) return;  // the usual end, without a system call
+  if (s.arriving.load(std::memory_order_seq_cst) == 0) return;  // the usual end makes no system call
   Pending *homeless = nullptr, **end = &homeless;
   {
     SignalsGuard guard;

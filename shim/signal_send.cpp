@@ -21,13 +21,13 @@ namespace {
 
 uid_t own_user() {
   long r = raw_syscall(SYS_getuid);
-  return static_cast<uid_t>(r >= 0 ? r : static_cast<long>(getauxval(AT_UID)));  // if a filter does not let us ask
+  return static_cast<uid_t>(r >= 0 ? r : static_cast<long>(getauxval(AT_UID)));  // a filter may refuse the call
 }
 
-std::atomic<uint64_t> signalfd_shows{0};  // what any of the program's signalfds has asked for
+std::atomic<uint64_t> signalfd_shows{0};  // signals that any signalfd of the program has asked for
 
-// For a signalfd only the kernel can keep what a thread blocks. It does for threads with kernel threads of their own, and who sends to
-// himself gets one.
+// Keeps a blocked signal in the kernel, which alone can show it to a signalfd. Only threads with kernel threads of their own can have that.
+// A thread that sends to itself gets one. Returns false if the signal must be recorded here.
 bool keep_in_kernel(FiberRecord* to, const siginfo_t& info) {
   if (to == tls_current && tls_busy == 0) own_kernel_thread();
   Busy busy;
@@ -77,7 +77,7 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
     return 0;
   }
   if (!kept && !record(to, info, SentTo::Thread)) return 0;
-  // Looked at again: it may have been unblocked, or waited for, meanwhile.
+  // Looked at again, since the signal may have been unblocked, or waited for, meanwhile.
   Busy busy;
   if (!(mask_of(to) & bit(sig))) tell(to, sig, TellBy::Caller);
   else if (state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig)) unpark(to);
@@ -135,7 +135,7 @@ FIBERTHREAD_EXPORT int pthread_kill(pthread_t t, int sig) noexcept {
 FIBERTHREAD_EXPORT int pthread_sigqueue(pthread_t t, int sig, const union sigval value) noexcept {
   FiberRecord* f = sched_started() ? fiber_of(t) : nullptr;
   if (!f) return sched_started() && stale_handle(t) ? ESRCH : REAL(pthread_sigqueue)(t, sig, value);
-  if (f->join.done.load(std::memory_order_acquire)) return ESRCH;  // unlike pthread_kill()
+  if (f->join.done.load(std::memory_order_acquire)) return ESRCH;  // pthread_kill() says 0
   siginfo_t info;
   memset(&info, 0, sizeof info);
   info.si_code = SI_QUEUE;
@@ -155,8 +155,8 @@ FIBERTHREAD_EXPORT int raise(int sig) noexcept {
 }
 FIBERTHREAD_ALIAS(gsignal, raise);
 
-// To ourselves: a thread that takes it is found here, and if that is the caller it runs before we return, as POSIX and the
-// kernel have it.
+// Sends a signal to this process. A thread that takes it is found here. If that is the caller, it runs before this returns, as in POSIX and
+// the kernel.
 namespace {
 bool sent_to_ourselves(pid_t pid, int sig, int code, sigval value) {
   FiberRecord* me = sig > 0 && sig <= kSignals ? ours() : nullptr;
@@ -183,7 +183,7 @@ FIBERTHREAD_EXPORT int signalfd(int fd, const sigset_t* set, int flags) noexcept
   return r;
 }
 
-// A thread's id names its process.
+// A thread's id stands for its process.
 FIBERTHREAD_EXPORT int kill(pid_t pid, int sig) noexcept {
   if (pid >= 1 << 22 && ours() && fiber_of_tid(pid)) pid = process;
   if (sent_to_ourselves(pid, sig, SI_USER, {})) return 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How the fiber is woken that a signal was recorded for: parked, in a system call, or by way of sysmon.
+// Wakes the fiber that a signal was recorded for: parked, in a system call, or by way of sysmon.
 #include "sched/worker.h"
 #include "shim/signal_parts.h"
 
@@ -7,7 +7,7 @@ namespace fiberthread::signals {
 namespace {
 
 std::atomic<uint64_t> ever_poked{0};
-char poke_mark;  // its address in si_value says that a signal only means "look at what is pending"
+char poke_mark;  // its address in si_value marks a signal that only means "look at what is pending"
 
 }  // namespace
 
@@ -20,10 +20,11 @@ namespace {
 void tell_at_once(FiberRecord* f, int sig) {
   interrupt(f, kInterruptSafePoint);
   if (f->run.kernel || f->run.state.load(std::memory_order_seq_cst) != State::Running) return;
-  // It may be in a system call. If it is not there any more it has looked since.
+  // The fiber may be in a system call. If it has left that, it has looked since.
   Worker* w = __atomic_load_n(&f->run.worker, __ATOMIC_RELAXED);
   if (!w) return;
-  // Whoever takes the handler away meanwhile sees the bit, or we see that it is gone: a poke would have the default action.
+  // A poke would have the default action if the handler is gone. So a thread that takes the handler away sees the bit, or we see that it is
+  // gone.
   if (!(ever_poked.load(std::memory_order_relaxed) & bit(sig))) ever_poked.fetch_or(bit(sig), std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (Action a = action_of(sig); !handled(a)) {
@@ -35,7 +36,8 @@ void tell_at_once(FiberRecord* f, int sig) {
   info.si_signo = sig;
   info.si_code = SI_QUEUE;
   info.si_value.sival_ptr = &poke_mark;
-  w->embedder.poked.fetch_or(bit(sig), std::memory_order_relaxed);  // before: who finds it pending sees this, by the kernel's lock
+  // Before the call. A thread that finds the signal pending also sees this, by the kernel's lock.
+  w->embedder.poked.fetch_or(bit(sig), std::memory_order_relaxed);
   raw_syscall(SYS_rt_tgsigqueueinfo, process, w->thread.tid, sig, arg(&info));
 }
 
@@ -56,7 +58,7 @@ void tell_by_sysmon(FiberRecord* f, int sig) {
       return;
     }
     sysmon_call();
-    if (static_cast<int>(raw_syscall(SYS_gettid)) == sysmon_tid()) return;  // full, with 32 to wake: one of them will do
+    if (static_cast<int>(raw_syscall(SYS_gettid)) == sysmon_tid()) return;  // full: 32 fibers will be woken, and one of them will do
   }
 }
 
@@ -71,7 +73,7 @@ void on_sysmon() {
   for (auto& t : to_tell) {
     if (!t.fiber.load(std::memory_order_relaxed)) continue;
     int sig = t.sig.exchange(0, std::memory_order_acquire);
-    if (!sig) continue;  // being filled in; sysmon is called again after that
+    if (!sig) continue;  // another thread is filling it in, and calls sysmon again after that
     FiberRecord* f = t.fiber.exchange(nullptr, std::memory_order_acq_rel);
     tell_at_once(f, sig);
   }
@@ -84,7 +86,7 @@ void forget_tellings() {
   }
 }
 
-// A poke that comes when another fiber runs there, or the one meant has blocked the signal since, stays pending.
+// A poke stays pending if another fiber runs there when it comes, or if the fiber that was meant has blocked the signal since.
 uint64_t pending_in_kernel(FiberRecord* me) {
   Busy busy;
   uint64_t pending = 0;
@@ -92,9 +94,9 @@ uint64_t pending_in_kernel(FiberRecord* me) {
   std::atomic<uint64_t>& poked = me->run.worker->embedder.poked;
   for (uint64_t doubtful = pending & poked.load(std::memory_order_relaxed); doubtful; doubtful &= doubtful - 1) {
     uint64_t one = doubtful & -doubtful;
-    poked.fetch_and(~one, std::memory_order_relaxed);  // before the look: who sends another says so again
+    poked.fetch_and(~one, std::memory_order_relaxed);  // before the look: a thread that sends another poke sets it again
     pending &= ~one;
-    // Nobody can say which it is without taking it out.
+    // Only taking it out shows which of the two it is.
     siginfo_t info;
     timespec at_once{};
     while (raw_syscall(SYS_rt_sigtimedwait, arg(&one), arg(&info), arg(&at_once), 8) > 0) {

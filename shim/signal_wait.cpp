@@ -26,7 +26,7 @@ void end_busy() {
   tls_busy = tls_busy - 1;
 }
 
-// Of what is pending for us, or in the kernel for this thread or all.
+// Takes a wanted signal that is pending for the fiber or the process, or in the kernel for this thread or all threads.
 bool take_wanted(FiberRecord* me, uint64_t wanted, siginfo_t* got) {
   if (take_any(me, wanted, got)) return true;
   timespec at_once{};
@@ -36,12 +36,12 @@ bool take_wanted(FiberRecord* me, uint64_t wanted, siginfo_t* got) {
   return r > 0;
 }
 
-// A system call that waits with another mask.
+// Makes a system call that waits with another mask.
 template <class Call>
 long masked_wait(FiberRecord* me, uint64_t mask, Call call) {
   test_cancel();
   uint64_t old = signal_begin_mask(me, mask, MaskedWait::InKernel);
-  // From before the look until the call lets in what its mask does, or a signal between the two would only be recorded.
+  // Blocks everything until the call lets in what its mask does. Otherwise a signal between this look and the call would only be recorded.
   me->run.worker->run.kernel_mask = ~kTrapSignal;
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->run.worker->run.kernel_mask), 0, 8);
   long r = pending_for(me, ~mask_of(me)) || cancel_pending(me) ? -EINTR : call();
@@ -71,12 +71,12 @@ bool signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   siginfo_t info;
   bool ran = false;
-  // As in the kernel: what only the other mask lets in runs if it has ended the call, and else waits on.
+  // As in the kernel: a signal that only the other mask lets in runs if it has ended the call. Otherwise it stays pending.
   while (interrupted && !ran && take_any(me, ~mask_of(me), &info)) ran = run_as_call(me, &info, old) != Ran::No;
   if (!ran) {
     uint64_t blocked = old & ~mask_of(me);
     set_mask_of(me, old);
-    // The kernel is back at the old mask by itself, or what ran as a default action has set the other one.
+    // The kernel has gone back to the old mask by itself, or a default action that ran has set the other one.
     sched_apply_mask();
     give_away(me, blocked);
   }
@@ -131,7 +131,7 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
     give_away(me, old & ~mask);
   }
   end_busy();
-  run_unblocked(me);  // what was recorded while the handler blocked it
+  run_unblocked(me);  // signals that were recorded while the handler blocked them
   test_cancel();
   return static_cast<int>(with_errno(!ran && end_pending(me) ? -ECANCELED : -EINTR));
 }
@@ -143,14 +143,14 @@ FIBERTHREAD_EXPORT int pause() {
   return sigsuspend(&set);
 }
 
-// XSI's: takes a signal. Headers give it the name __xpg_sigpause.
+// XSI's sigpause takes a signal. Headers give it the name __xpg_sigpause.
 FIBERTHREAD_EXPORT int sigpause(int sig) {
   sigset_t set;
   sigprocmask(SIG_BLOCK, nullptr, &set);
   if (sigdelset(&set, sig) != 0) return -1;
   return sigsuspend(&set);
 }
-// BSD's, of the plain name: takes a mask.
+// BSD's sigpause, with the plain name, takes a mask.
 FIBERTHREAD_EXPORT int sigpause_mask(int mask) __asm__("sigpause");
 FIBERTHREAD_EXPORT int sigpause_mask(int mask) {
   sigset_t set = as_set(static_cast<unsigned>(mask));
@@ -177,7 +177,7 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
     if (take_wanted(me, wanted, &got)) {
       r = got.si_signo;
     } else if (me->run.interrupts.load(std::memory_order_seq_cst) & kInterruptSafePoint) {
-      // It may be of one that has been taken since.
+      // The bit may stand for a signal that has been taken since.
       me->run.interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);
       if (pending_for(me, ~mask_of(me))) r = -EINTR;
     } else if (me->run.interrupts.load(std::memory_order_seq_cst) & wait_interrupts(me)) {
@@ -185,7 +185,7 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
     } else if (at_once || passed(me, deadline)) {
       r = -EAGAIN;
     } else if (!listed) {
-      // Before looking once more: who sends afterwards wakes us.
+      // Stored before the next look: a thread that sends a signal afterwards wakes us.
       listed = true;
       s.waited_for.exchange(wanted, std::memory_order_seq_cst);
       if (me == main_fiber) main_waits_for(wanted);
@@ -196,14 +196,14 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
     }
   }
   if (listed) {
-    s.waited_for.exchange(0, std::memory_order_seq_cst);  // before the look: who gives us one looks at it afterwards
+    s.waited_for.exchange(0, std::memory_order_seq_cst);  // before the look: a thread that gives us a signal looks at it afterwards
     remove_waiter(waiter);
-    // Somebody may have chosen us for it.
+    // A thread may have chosen us for a signal meanwhile.
     if (r < 0 && take_any(me, wanted, &got)) r = got.si_signo;
     give_away(me, wanted);
   }
   if (r == -EINTR) me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
-  end_busy();  // which runs handlers
+  end_busy();  // this runs handlers
   if (r == -ECANCELED) {
     test_cancel();
     if (!end_pending(me)) r = -EINTR;

@@ -15,14 +15,14 @@
 namespace fiberthread {
 namespace {
 
-// These never wait: the other two are answered at once even by a socket that blocks.
+// With one of these flags a call never waits. The last two are answered at once even by a socket that blocks.
 constexpr int kNoWait = MSG_DONTWAIT | MSG_ERRQUEUE | MSG_OOB;
 
 PollNotes* notes_for(int fd, int flags) { return flags & kNoWait ? nullptr : notes_to_wait(fd); }
 
 bool is_stream(int fd, PollNotes* notes) { return kind_of(fd, notes) & kStream; }
 
-// How much a receiving call for n bytes waits for. 0: anything.
+// Returns how much a receiving call for n bytes waits for. 0: for any number of bytes.
 size_t wanted(int fd, PollNotes* notes, int flags, size_t n) {
   if (flags & MSG_WAITALL) return n && is_stream(fd, notes) ? n : 0;
   return low_water(fd, notes, n);
@@ -39,7 +39,8 @@ struct Rest {
   }
 };
 
-// Descriptors have come with it, or would have if there had been room: the call ends behind them, whatever it waits for.
+// Returns true if descriptors have come with the message, or would have come if there had been room. The call ends behind them, whatever it
+// waits for.
 bool brought_descriptors(int fd, const msghdr& m) {
   int domain = 0;
   socklen_t size = sizeof domain;
@@ -52,13 +53,13 @@ bool brought_descriptors(int fd, const msghdr& m) {
 }
 
 long receive_message(int fd, PollNotes* notes, msghdr* m, int flags) {
-  msghdr copy;  // the kernel changes lengths in it, when it receives
+  msghdr copy;  // the kernel changes lengths in the original when it receives
   size_t want = 0;
   if (flags & MSG_WAITALL || low_water_used.load(std::memory_order_relaxed)) {
     copy = *m;
     want = wanted(fd, notes, flags, total_length(m->msg_iov, m->msg_iovlen));
   }
-  // A later part has the room for control data that no earlier one has used.
+  // A later part gets the room for control data that no earlier part has used.
   auto call = [&](size_t done, auto made) -> long {
     if (!done) return made(m);
     Rest rest(copy, done);
@@ -78,7 +79,7 @@ long receive_message(int fd, PollNotes* notes, msghdr* m, int flags) {
       [&] { return brought_descriptors(fd, *m); });
 }
 
-// `sent` bytes of it have gone.
+// Sends the message, of which `sent` bytes have gone.
 long send_message(int fd, PollNotes* notes, const msghdr* m, int flags, size_t sent = 0) {
   auto call = [&](size_t done, auto made) -> long {
     if (!done) return made(m);
@@ -94,7 +95,7 @@ long send_message(int fd, PollNotes* notes, const msghdr* m, int flags, size_t s
       [&] { return total_length(m->msg_iov, m->msg_iovlen); });
 }
 
-// Its timeout is looked at only when something was received, as the kernel does.
+// The timeout is looked at only after something was received, as in the kernel.
 long receive_messages(int fd, PollNotes* notes, mmsghdr* v, unsigned n, int flags, timespec* timeout) {
   uint64_t end = kNever;
   if (timeout) {
@@ -149,7 +150,7 @@ long send_messages(int fd, PollNotes* notes, mmsghdr* v, unsigned n, int flags) 
         });
     if (r <= 0) return done ? static_cast<long>(done) : tried && !(flags & MSG_NOSIGNAL) ? raise_if_broken(notes, r) : r;
     done += static_cast<unsigned>(r);
-    // Of the last one, only a part may have gone.
+    // Only a part of the last message may have gone.
     mmsghdr& last = v[done - 1];
     if (last.msg_len < total_length(last.msg_hdr.msg_iov, last.msg_hdr.msg_iovlen) && is_stream(fd, notes)) {
       r = send_message(fd, notes, &last.msg_hdr, flags, last.msg_len);
@@ -189,12 +190,12 @@ FIBERTHREAD_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sock
   take_turns();
   PollNotes* notes = notes_for(fd, flags);
   if (!notes) return REAL(recvfrom)(fd, buf, n, flags, from, size);
-  if (flags & MSG_WAITALL && !(flags & MSG_PEEK) && !from && n && is_stream(fd, notes)) {  // only so do we learn of descriptors on the way
+  if (flags & MSG_WAITALL && !(flags & MSG_PEEK) && !from && n && is_stream(fd, notes)) {  // only recvmsg() tells of descriptors on the way
     iovec v{buf, n};
     msghdr m{};
     m.msg_iov = &v;
     m.msg_iovlen = 1;
-    alignas(cmsghdr) char credentials[CMSG_SPACE(sizeof(ucred))];  // come first, where they were asked for
+    alignas(cmsghdr) char credentials[CMSG_SPACE(sizeof(ucred))];  // credentials come first, if they were asked for
     m.msg_control = credentials;
     m.msg_controllen = sizeof credentials;
     return with_errno(receive_message(fd, notes, &m, flags));
@@ -212,7 +213,7 @@ FIBERTHREAD_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sock
 FIBERTHREAD_EXPORT ssize_t recv(int fd, void* buf, size_t n, int flags) {
   if (!notes_for(fd, flags)) {
     take_turns();
-    if (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL) || !n) return REAL(recv)(fd, buf, n, flags);  // those look elsewhere
+    if (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL) || !n) return REAL(recv)(fd, buf, n, flags);  // those flags look elsewhere
     return read_at_once(fd, [&] { return REAL(recv)(fd, buf, n, flags); });
   }
   return recvfrom(fd, buf, n, flags, nullptr, nullptr);
@@ -279,7 +280,7 @@ FIBERTHREAD_EXPORT int accept4(int fd, sockaddr* from, socklen_t* size, int flag
 }
 
 FIBERTHREAD_EXPORT int setsockopt(int fd, int level, int option, const void* value, socklen_t size) noexcept {
-  constexpr int kReceiveNew = 66, kSendNew = 67;  // what 32-bit programs call those with 64-bit times
+  constexpr int kReceiveNew = 66, kSendNew = 67;  // names in 32-bit programs of the options with 64-bit times
   int r = REAL(setsockopt)(fd, level, option, value, size);
   if (level != SOL_SOCKET) return r;
   if (option == SO_RCVLOWAT || option == SO_RCVTIMEO || option == SO_SNDTIMEO || option == kReceiveNew || option == kSendNew) {
@@ -289,7 +290,7 @@ FIBERTHREAD_EXPORT int setsockopt(int fd, int level, int option, const void* val
   return r;
 }
 
-// Who waits to write learns of it, though poll() says nothing.
+// Tells a thread that waits to write, since poll() shows nothing.
 FIBERTHREAD_EXPORT int shutdown(int fd, int how) noexcept {
   int r = REAL(shutdown)(fd, how);
   poll_nudge(fd);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// syscall(): what a system call means for a fiber. Rust's std, libstdc++ and many others wait on futexes this way; some ask for
+// syscall(): what a system call means for a fiber. Rust's std, libstdc++ and many others wait on futexes this way. Some programs ask for
 // their tid, or end their thread.
 #include "shim/syscall.h"
 
@@ -47,19 +47,19 @@ template <auto* kFunction>
   }(kFunction);
 }
 
-// A handler that answers as the kernel does.
+// A handler that returns what the kernel would return.
 template <auto* kFunction>
 long own(long a, long b, long c, long d, long e, long f) {
   return call_with<kFunction>(a, b, c, d, e, f);
 }
 
-// What the name does.
+// Does what the name of libc does.
 template <auto* kFunction>
 long by_name(long a, long b, long c, long d, long e, long f) {
   return kernel_result(call_with<kFunction>(a, b, c, d, e, f));
 }
 
-// The same, of a name that is a cancellation point.
+// Does the same for a name that is a cancellation point.
 template <auto* kFunction>
 long by_name_not_cancelled(long a, long b, long c, long d, long e, long f) {
   return not_cancelled([&] { return call_with<kFunction>(a, b, c, d, e, f); });
@@ -70,13 +70,13 @@ int fcntl_here(int fd, int command, long argument) { return fcntl(fd, command, a
 int ioctl_here(int fd, unsigned long request, long argument) { return ioctl(fd, request, argument); }
 int prctl_here(int option, long b, long c, long d, long e) { return prctl(option, b, c, d, e); }
 
-// A call about a process. A thread's id names its process here.
+// Makes a call about a process. A thread's id stands for its process here.
 template <long kNumber>
 long of_process(long a, long b, long c, long d, long e, long f) {
   return plain_call(kNumber, scheduled_fiber(static_cast<int>(a)) ? raw_syscall(SYS_getpid) : a, b, c, d, e, f);
 }
 
-// The calls that mean something of their own on a fiber, but for SYS_futex.
+// The calls that mean something special on a fiber, except SYS_futex.
 constexpr struct {
   long number;
   Handler* handler;
@@ -151,7 +151,7 @@ constexpr struct {
     {SYS_getrusage, own<calls::getrusage>},
     {SYS_timer_create, own<calls::timer_create>},
     {SYS_timer_delete, own<calls::timer_delete>},
-    // Descriptors: what waits for them parks, what ends them is told to the poller.
+    // Descriptors: calls that wait for them park, and the poller is told of calls that end them.
     {SYS_read, by_name_not_cancelled<read>},
     {SYS_write, by_name_not_cancelled<write>},
     {SYS_readv, by_name_not_cancelled<readv>},
@@ -183,7 +183,7 @@ constexpr struct {
     {SYS_connect, by_name_not_cancelled<connect>},
     {SYS_shutdown, by_name<shutdown>},
     {SYS_setsockopt, by_name<setsockopt>},
-// Waits for many of them.
+// Waits for many descriptors.
 #ifdef SYS_poll
     {SYS_poll, by_name_not_cancelled<poll>},
     {SYS_epoll_wait, by_name_not_cancelled<epoll_wait>},
@@ -194,7 +194,8 @@ constexpr struct {
     {kEpollPwait2, own<calls::epoll_pwait2>},
 };
 
-// By a call's number: its place in kCalls, plus one. 0: it is not there. Bytes, and not addresses, which the loader would have to relocate.
+// Returns by a call's number its place in kCalls, plus one. 0: it is not there. These are bytes, since the loader would have to relocate
+// addresses.
 struct Places {
   static constexpr long kNumbers = 512;
   uint8_t of[kNumbers] = {};
@@ -203,7 +204,7 @@ struct Places {
     static_assert(sizeof kCalls / sizeof *kCalls < 256);
     uint8_t place = 0;
     for (auto& call : kCalls) {
-      if (of[call.number]) __builtin_trap();  // named twice: no constant then
+      if (of[call.number]) __builtin_trap();  // named twice, so this is no constant
       of[call.number] = ++place;
     }
   }

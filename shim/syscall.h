@@ -4,7 +4,7 @@
 
 namespace fiberthread {
 
-// Answers as the kernel does: a negative errno value is an error.
+// Makes the call, and returns what the kernel would return: a negative errno value is an error.
 long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f);
 
 }  // namespace fiberthread

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the rooms of shim/syscall*.cpp share. `calls` has the system calls that mean something of their own on a fiber. Each takes the
-// arguments of the kernel's call of that name, and answers as the kernel does. The caller is a fiber.
+// What the rooms of shim/syscall*.cpp share. `calls` has the system calls that mean something special on a fiber. Each takes the arguments
+// of the kernel's call of that name, and returns what that would return. The caller is a fiber.
 #pragma once
 #include <errno.h>
 #include <poll.h>
@@ -23,7 +23,7 @@
 
 namespace fiberthread {
 
-// syscall() is no cancellation point, whatever the call.
+// Keeps a call from being a cancellation point, since syscall() is none, whatever the call.
 class NotCancelled {
  public:
   NotCancelled() : asynchronous_(cancel_is_asynchronous(self())) {
@@ -65,10 +65,10 @@ inline long copy_mask(const uint64_t* from, size_t size, sigset_t& set) {
   return 0;
 }
 
-// The fiber with that tid. Null for other threads: kernel threads that are none of ours have tids of the kernel's.
+// Returns the fiber with that tid. Null for other threads. Kernel threads that are not ours have tids of the kernel.
 FiberRecord* scheduled_fiber(int tid);
 
-// Linux' number, which older headers lack.
+// Linux' number of epoll_pwait2, which older headers lack.
 constexpr long kEpollPwait2 = 441;
 
 namespace calls {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// System calls by number: signals, by the names' own bookkeeping.
+// System calls by number: signals, with the bookkeeping of the names.
 #include <sys/signalfd.h>
 
 #include "shim/signal.h"
@@ -18,7 +18,7 @@ long rt_tgsigqueueinfo(int tgid, int tid, int sig, const siginfo_t* user_info) {
   return -thread_kill_tid(tgid, tid, sig, &info);
 }
 
-// libc's two signals are not to be had here either: one of them preempts.
+// libc's two signals are refused here too, because one of them preempts.
 long rt_sigaction(int sig, const kernel_handler* act, kernel_handler* old, size_t size) {
   if (size != 8 || is_libcs_signal(sig)) return -EINVAL;
   kernel_handler k;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// System calls by number: threads, what they are to others, how they end; processes that they fork.
+// System calls by number: threads, how others see them, how they end, and processes that they fork.
 #include <linux/futex.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ FiberRecord* scheduled_fiber(int tid) {
 
 namespace {
 
-// What the thread named by set_tid_address. The kernel would clear it when the worker ends.
+// The word that the thread named by set_tid_address. The kernel is not told: it would clear the word when the worker ends.
 thread_local constinit uint32_t* named_word = nullptr;
 
 }  // namespace
@@ -32,7 +32,7 @@ void clear_named_word() {
   named_word = nullptr;
   uint32_t zero = 0;
   copy_user(word, &zero);
-  raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);  // as the kernel does, for those who wait as for a shared one
+  raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);  // as the kernel does, for threads that wait as on a shared one
 }
 
 namespace calls {
@@ -59,7 +59,7 @@ long get_robust_list(long tid, void** user_list, size_t* user_size) {
   return copy_user(user_size, &size) && copy_user(user_list, &list) ? 0 : -EFAULT;
 }
 
-// An area would belong to the worker.
+// Refused, since the area would belong to the worker.
 long rseq() { return -ENOSYS; }
 
 long exit(long status) {
@@ -69,13 +69,13 @@ long exit(long status) {
 }
 
 #ifdef SYS_fork
-// vfork too: its child cannot share a stack with a function that has returned.
+// vfork too, since its child cannot share a stack with a function that has returned.
 long fork() { return fork_by(SYS_fork, 0, 0, 0, 0, 0); }
 #endif
 
 long clone(long flags, long b, long c, long d, long e) {
   constexpr long kVm = 0x100;
-  if (flags & kVm) return -ENOSYS;  // a thread or half a process on memory that the library manages
+  if (flags & kVm) return -ENOSYS;  // it would be a thread, or half a process, on memory that the library manages
   return fork_by(SYS_clone, flags, b, c, d, e);
 }
 
@@ -85,7 +85,7 @@ long clone3() { return -ENOSYS; }
 #ifdef SYS_arch_prctl
 long arch_prctl(long code, long address) {
   constexpr long kSetGs = 0x1001, kSetFs = 0x1002, kSetCpuid = 0x1012;  // ARCH_…
-  if (code == kSetFs) return -EPERM;                                    // the next switch would lose it, and all of libc before
+  if (code == kSetFs) return -EPERM;                                    // libc would fail at once, and the next switch would lose it
   if (code == kSetGs || code == kSetCpuid)
     if (int error = own_kernel_thread()) return -error;
   return program_syscall(SYS_arch_prctl, code, address);
@@ -93,7 +93,7 @@ long arch_prctl(long code, long address) {
 #endif
 
 long sched_getaffinity(int tid, size_t size, cpu_set_t* set) {
-  // The kernel's tells how much it wrote.
+  // The kernel's call tells how much it wrote.
   long n = program_syscall(SYS_sched_getaffinity, 0, static_cast<long>(size), arg(set));
   if (n < 0) return n;
   long r = kernel_result(::sched_getaffinity(tid, size, set));
@@ -108,15 +108,15 @@ long sched_rr_get_interval(int tid, timespec* interval) {
 
 long getpriority(int which, id_t who) {
   errno = 0;
-  if (int p = ::getpriority(static_cast<__priority_which_t>(which), who); p != -1 || errno == 0) return 20 - p;  // the kernel's form
+  if (int p = ::getpriority(static_cast<__priority_which_t>(which), who); p != -1 || errno == 0) return 20 - p;  // the form of the kernel
   return -errno;
 }
 
 namespace {
 
-constexpr long kOneThread = 1;  // IOPRIO_WHO_PROCESS, which is a thread
+constexpr long kOneThread = 1;  // IOPRIO_WHO_PROCESS, which means one thread
 
-// The fiber that an ioprio call names. Null: the kernel knows whom.
+// Returns the fiber that an ioprio call names. Null: only the kernel knows the target.
 FiberRecord* fiber_of_ioprio(long which, long who) {
   if (which != kOneThread) return nullptr;
   return who ? scheduled_fiber(static_cast<int>(who)) : self();

@@ -9,7 +9,7 @@
 namespace fiberthread::calls {
 namespace {
 
-// A timeout of which Linux, unlike libc, tells at the end what is left.
+// A timeout after which Linux, unlike libc, tells what is left of it.
 class Remaining {
  public:
   explicit Remaining(timespec* user) : user_(user) {
@@ -35,7 +35,7 @@ class Remaining {
   long error_ = 0;
 };
 
-// The mask of a call that waits with another one, if it gives one.
+// The mask of a call that waits with another mask, if the caller gives one.
 class MaskDuring {
  public:
   MaskDuring(const uint64_t* mask, size_t size) : given_(mask) {
@@ -59,7 +59,7 @@ long epoll_pwait(int fd, epoll_event* events, int n, int ms, const uint64_t* mas
 }
 
 long epoll_pwait2(int fd, epoll_event* events, int n, const timespec* timeout, const uint64_t* mask, size_t size) {
-  // Where the kernel has no such call, or a filter refuses it, the answer is theirs.
+  // If the kernel has no such call, or a filter refuses it, this returns what they return.
   if (long known = program_syscall(kEpollPwait2, -1); known != -EINVAL && known != -EBADF) return known;
   MaskDuring set(mask, size);
   if (set.error()) return set.error();
@@ -85,7 +85,7 @@ long pselect6(int n, fd_set* r, fd_set* w, fd_set* e, timespec* timeout, const M
 }
 
 long clock_nanosleep(clockid_t clock, int flags, const timespec* t, timespec* left) {
-  // Others' answers are the kernel's, which looks at the clock first.
+  // For any other clock, the kernel's answer counts. It looks at the clock first.
   bool known = clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME || clock == CLOCK_TAI;
   if (!known && (clock > 0 || !owner_of_clock(clock))) return program_syscall(SYS_clock_nanosleep, clock, flags, arg(t), arg(left));
   timespec copy, rest;
@@ -120,7 +120,7 @@ long getrusage(int who, rusage* user_usage) {
 long timer_create(clockid_t clock, const struct sigevent* event, int* number) {
   struct sigevent copy;
   if (event && !copy_user(&copy, event)) return -EFAULT;
-  bool thread = event && copy.sigev_notify == SIGEV_THREAD;  // which to libc means a function
+  bool thread = event && copy.sigev_notify == SIGEV_THREAD;  // to libc that means a function
   if (thread) return program_syscall(SYS_timer_create, clock, arg(event), arg(number));
   timer_t timer;
   if (::timer_create(clock, event ? &copy : nullptr, &timer) != 0) return -errno;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// pthread_create, _join, _detach, _exit and what a thread knows of itself.
+// pthread_create, _join, _detach, _exit, and what a thread knows of itself.
 #include "shim/thread.h"
 
 #include <dlfcn.h>
@@ -35,8 +35,8 @@
 
 extern "C" {
 int __sigsetjmp(struct __jmp_buf_tag*, int) __attribute__((returns_twice));
-// sched/arch/<cpu>/posix/landing.S: fills `buf` by __sigsetjmp; who jumps there lands in fiberthread_main_landed, with the stack
-// pointer that the jumper's buffer had.
+// In sched/arch/<cpu>/posix/landing.S. Fills `buf` by __sigsetjmp. A jump to it ends in fiberthread_main_landed, with the stack pointer
+// that the buffer of the jump has.
 void fiberthread_landing(struct __jmp_buf_tag* buf) __attribute__((visibility("hidden")));
 void fiberthread_landing_elsewhere(struct __jmp_buf_tag* buf) __attribute__((visibility("hidden")));
 [[noreturn]] void fiberthread_main_landed() __attribute__((visibility("hidden"), used));
@@ -45,22 +45,22 @@ void fiberthread_landing_elsewhere(struct __jmp_buf_tag* buf) __attribute__((vis
 namespace fiberthread {
 namespace {
 
-// All but leaving the stack.
+// Ends the thread, except for leaving its stack.
 void end_raw(FiberRecord* me) {
   leave_disk();
   robust_mutexes_owner_died(me);
   clear_named_word();
   signal_thread_ends(me);
-  // The only thread of a forked child, or a thread that is not ours: let the kernel end it.
+  // If this is the only thread of a forked child, or a thread that is not ours, the kernel ends it.
   if (me->run.kernel) raw_syscall(SYS_exit, 0);
   tls_busy = 1;
   if (me->memory.block) tcb_end(*me);
 }
 
-// The destructors, then the count.
+// Runs the destructors, then counts the end.
 void end_thread() {
   FiberRecord* me = self();
-  // As in NPTL: main's thread_locals go at exit, and the destructors of a thread that has returned may be cancelled.
+  // As in NPTL: main's thread_locals are destroyed at exit, and the destructors of a thread that has returned can be cancelled.
   if (me->memory.block) tcb_call_tls_destructors();
   tcb_run_key_destructors();
   cancel_begin_exit(me);
@@ -86,7 +86,7 @@ void run(FiberRecord* f) {
 
 constexpr size_t kMinStack = 16384;  // PTHREAD_STACK_MIN, which libc computes at run time where registers are large
 
-// Attributes of a thread to be made.
+// Attributes of a thread that is being made.
 struct Wanted {
   size_t stack_size, guard_size;
   void* stack;
@@ -110,10 +110,10 @@ void read_attr(const pthread_attr_t* attr, Wanted& w) {
   if (w.has_mask) memcpy(&w.mask, &mask, sizeof w.mask);
 }
 
-// What pthread_attr_t defaults to; pthread_setattr_default_np changes it.
+// The defaults of pthread_attr_t. pthread_setattr_default_np changes them.
 std::atomic<uint32_t> default_version{1};
 SpinLock default_lock;
-std::atomic<uint32_t> default_known{0};  // the version that default_wanted is of; 0 while it is written
+std::atomic<uint32_t> default_known{0};  // the version of default_wanted; 0 while that is written
 Wanted default_wanted;
 
 Wanted default_attr() {
@@ -141,10 +141,10 @@ Wanted default_attr() {
   return w;
 }
 
-// Returns what a second join of the same thread does. Since 2.43, libc treats it like the first, as long as it has the thread's memory; before, it
-// says ESRCH.
+// Returns the result of a second join of the same thread. Since 2.43, libc treats it like the first one, as long as it has the thread's
+// memory. Earlier releases return ESRCH.
 int join_again(pthread_t t, void** result) {
-  static const bool is_since_2_43 = dlvsym(RTLD_DEFAULT, "openat2", "GLIBC_2.43") != nullptr;  // which came with it
+  static const bool is_since_2_43 = dlvsym(RTLD_DEFAULT, "openat2", "GLIBC_2.43") != nullptr;  // openat2 came with it
   FiberRecord* f = is_since_2_43 ? block_find(reinterpret_cast<void*>(t)) : nullptr;
   if (!f) return ESRCH;
   if (result) *result = f->identity.result;
@@ -167,8 +167,9 @@ int join(pthread_t t, void** result, uint64_t deadline_ns) {
   }
 }
 
-// Does this libc look at the time of a join before all else? From 2.41 on it does; before, only if it has to wait. It is asked to join the
-// caller until a time that there is not: it refuses that in any case, but for different reasons. The caller is joinable to libc.
+// Returns true if this libc looks at the time of a join before all else, as it does from 2.41 on. Earlier releases look only if they have
+// to wait. It is asked to join the caller until an invalid time. It refuses that in any case, but for different reasons. The caller is
+// joinable to libc.
 bool time_comes_first() {
   static std::atomic<int> answer{-1};
   int first = answer.load(std::memory_order_relaxed);
@@ -185,8 +186,9 @@ bool time_comes_first() {
 
 bool started() { return sched_started(); }
 
-// libc put main's own unwind target at the end of the chain and would end the kernel thread there. Everything of it stays
-// but the place where it goes on. By main itself. False if it cannot be done.
+// Makes the unwinding of main end in fiberthread_main_landed(). libc has put main's own unwind target at the end of the chain, and would
+// end the kernel thread there. Everything of the target stays except the place to go on at. Called by main itself. Returns false if it
+// cannot be done.
 bool redirect_end_of_main() {
   static bool done;
   if (done) return true;
@@ -207,7 +209,7 @@ bool redirect_end_of_main() {
   return done = true;
 }
 
-// FIBERTHREAD_STACK_SIZE, for libc's threads as well.
+// Applies FIBERTHREAD_STACK_SIZE, to libc's threads as well.
 void default_stack_size() {
   static std::atomic<bool> done{false};
   pthread_attr_t attr;
@@ -217,7 +219,7 @@ void default_stack_size() {
   pthread_attr_destroy(&attr);
 }
 
-// Starts the scheduler at the first thread. False if threads are NPTL's.
+// Starts the scheduler at the first thread. Returns false if threads are NPTL's.
 bool start_scheduler() {
   bool first = !sched_started();
   if (__builtin_expect(first, 0)) {
@@ -226,7 +228,7 @@ bool start_scheduler() {
   }
   if (!sched_start()) return false;
   if (__builtin_expect(first, 0)) {
-    // Now, as libc may find by itself that main was cancelled.
+    // This is done now, since libc may find by itself that main was cancelled.
     if (tls_current == main_fiber && !main_fiber->memory.block) redirect_end_of_main();
     shared_scheduler_started();
     signal_scheduler_started();
@@ -235,7 +237,7 @@ bool start_scheduler() {
   return true;
 }
 
-// All of pthread_create but what makes it run. 0, or an errno value.
+// Does all of pthread_create except what makes the thread run. Returns 0 or an errno value.
 inline int make_fiber(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made) {
   Wanted w;
   if (attr) read_attr(attr, w);
@@ -284,7 +286,7 @@ void thread_begin(FiberRecord* f) {
 
 FIBERTHREAD_IN_FORK_CHILD(Threads, [](FiberRecord*) {
   default_lock.reset();
-  default_known.store(0);  // may be half written
+  default_known.store(0);  // another thread may have been writing it
 })
 
 FiberRecord* fiber_of(pthread_t t) {
@@ -345,7 +347,7 @@ FIBERTHREAD_EXPORT int pthread_tryjoin_np(pthread_t t, void** result) noexcept {
   if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_tryjoin_np)(t, result);
   FiberRecord* f = fiber_of(t);
   if (!f) return ESRCH;
-  if (!f->join.done.load(std::memory_order_acquire)) return EBUSY;  // of the caller, too
+  if (!f->join.done.load(std::memory_order_acquire)) return EBUSY;  // also if it is the caller
   return join(t, result, kNever);
 }
 
@@ -373,7 +375,7 @@ FIBERTHREAD_EXPORT int pthread_detach(pthread_t t) noexcept {
   switch (join_detach(f, true)) {
     case Detached::Gone:
     case Detached::Before: return EINVAL;
-    case Detached::HasJoiner:  // as NPTL: somebody waits for it, which detaches it in effect
+    case Detached::HasJoiner:  // as NPTL: a joiner waits for it, and so detaches it in effect
     case Detached::Now: return 0;
     case Detached::Ended:
       if (f->memory.block) {
@@ -401,7 +403,7 @@ FIBERTHREAD_EXPORT int pthread_setattr_default_np(const pthread_attr_t* attr) no
 
 FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noexcept {
   FiberRecord* f = fiber_of(t);
-  // A thread may ask about itself to the last: sanitizers do so when a detached one ends.
+  // A thread may ask about itself until its very end, as sanitizers do when a detached thread ends.
   if (!f && tls_current && tls_current->memory.tcb == reinterpret_cast<void*>(t)) f = tls_current;
   if (!f && stale_handle(t)) return ESRCH;
   if (!f || !f->memory.block) {
@@ -411,7 +413,7 @@ FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noe
   }
   if (int e = pthread_attr_init(attr)) return e;
   scheduling_to_attr(f, attr);
-  // As NPTL: the guard is outside, TCB and TLS are inside, so that a collector that scans the stack sees them.
+  // As in NPTL, the guard is outside, and TCB and TLS are inside. So a collector that scans the stack sees them.
   char* high = f->memory.user_stack ? f->memory.stack_high : f->memory.block + f->memory.block_size;
   pthread_attr_setstack(attr, f->memory.stack_low, static_cast<size_t>(high - f->memory.stack_low));
   pthread_attr_setguardsize(attr, f->memory.user_stack ? 0 : f->memory.guard_size);
@@ -428,7 +430,7 @@ FIBERTHREAD_EXPORT int pthread_setname_np(pthread_t t, const char* name) noexcep
   if (!f && stale_handle(t)) return ESRCH;
   if (!f || !sched_started() || f->run.kernel) return REAL(pthread_setname_np)(t, name);
   if (strlen(name) >= sizeof f->identity.name) return ERANGE;
-  if (f->join.done.load(std::memory_order_acquire)) return ENOENT;  // as libc finds no such file
+  if (f->join.done.load(std::memory_order_acquire)) return ENOENT;  // libc finds no such file then
   set_name(f, name);
   return 0;
 }
@@ -440,6 +442,6 @@ FIBERTHREAD_EXPORT int pthread_getname_np(pthread_t t, char* buf, size_t size) n
   if (size < sizeof f->identity.name) return ERANGE;
   if (f->join.done.load(std::memory_order_acquire)) return ENOENT;
   if (has_name(f)) strcpy(buf, f->identity.name);
-  else raw_syscall(SYS_prctl, PR_GET_NAME, fiberthread::arg(buf));  // of the process, as a new thread inherits it
+  else raw_syscall(SYS_prctl, PR_GET_NAME, fiberthread::arg(buf));  // the process's name, which a new thread inherits
   return 0;
 }

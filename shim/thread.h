@@ -7,31 +7,33 @@
 
 namespace fiberthread {
 
-// Each file's share of FiberRecord::embedder, all zero at birth: bytes 0–95 shim/signal*.cpp, 96–111 shim/cancel.cpp, 112–127
-// shim/shared_use.cpp, 128–191 shim/scheduling.cpp.
+// Returns a file's share of FiberRecord::embedder, which is all zero at birth. Bytes 0 to 95 are for shim/signal*.cpp, 96 to 111 for
+// shim/cancel.cpp, 112 to 127 for shim/shared_use.cpp, 128 to 191 for shim/scheduling.cpp.
 template <class T, size_t kOffset, size_t kEnd>
 T& shim_share(FiberRecord* f) {
   static_assert(sizeof(T) <= kEnd - kOffset && kEnd <= sizeof f->embedder.room && alignof(T) <= 16 && kOffset % 16 == 0);
   return *reinterpret_cast<T*>(f->embedder.room + kOffset);
 }
 
-// The fiber whose handle `t` is, main included, until it is joined or, detached, has ended. Null for threads that are
-// none of ours (NPTL's own) and for stale handles of ours. Signal-safe.
+// Returns the fiber whose handle `t` is, main included, until it is joined or, if detached, has ended. Null for threads that are not ours
+// (NPTL's own) and for stale handles of ours. Signal-safe.
 FiberRecord* fiber_of(pthread_t t);
-// True if `t` was once a handle of ours: then an unknown one is ESRCH and must not reach libc, which would read the TCB.
+// Returns true if `t` is or was a handle of ours. If fiber_of() does not know such a handle, the answer is ESRCH. libc must not get it,
+// since it would read the TCB.
 bool stale_handle(pthread_t t);
 
-// For threads that are made in steps. Starts the scheduler at the first thread; false if threads are NPTL's.
+// Starts the scheduler at the first thread. Returns false if threads are NPTL's. This and the next two are for threads that are made in
+// steps.
 bool thread_start_scheduler();
-// All of pthread_create but what makes it run: f->start and f->arg are the caller's to set before thread_begin(), after which
-// comes sched_spawn() or sched_call(). Instead of these, sched_discard(). `stack_size` other than 0 goes before that of attr. 0, or
-// an errno value.
+// Does all of pthread_create except what makes the thread run. Then the caller sets identity.start and identity.arg, calls thread_begin(),
+// and after that sched_spawn() or sched_call(). Or it calls sched_discard() instead. A `stack_size` other than 0 goes before that of
+// `attr`. Returns 0 or an errno value.
 int thread_make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made);
 void thread_begin(FiberRecord* f);
 
 // Ends the calling fiber as pthread_exit does, unwinding it.
 [[noreturn]] void thread_exit(void* value);
-// At its end: the word that the calling fiber named by set_tid_address. (syscall_threads.cpp)
+// Clears the word that the calling fiber named by set_tid_address, when the fiber ends (syscall_threads.cpp).
 void clear_named_word();
 // Ends the calling fiber without any handler, as SYS_exit ends an NPTL thread.
 [[noreturn]] void thread_exit_raw();

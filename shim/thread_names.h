@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
-// What others know a thread by: its tid, and its name.
+// How other threads know a thread: its tid, and its name.
 #pragma once
 #include "sched/fiber.h"
 
 namespace fiberthread {
 
-// The fiber with this tid (as gettid() gives it), 0 for the caller; null if there is none.
+// Returns the fiber with this tid (as gettid() gives it), or the caller for 0. Null if there is none.
 FiberRecord* fiber_of_tid(int tid);
 
-// The name of a scheduled fiber; the main fiber's is the process's in the kernel, too. Cut to 15 bytes.
+// Sets the name of a scheduled fiber, cut to 15 bytes. The main fiber's name is also the process's name in the kernel.
 void set_name(FiberRecord* f, const char* name);
-// False: nobody gave it one, and it has the process's. To have been given an empty one is told by a byte behind it.
+// Returns false if the fiber was never given a name, and has the process's. A byte behind an empty name tells that it was given.
 inline bool has_name(const FiberRecord* f) { return f->identity.name[0] || f->identity.name[1]; }
 
 }  // namespace fiberthread

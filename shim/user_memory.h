@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The caller's memory in calls that must answer EFAULT where it is missing, as the kernel does, and not crash.
+// Access to the caller's memory in calls that must answer EFAULT where it is missing, as the kernel does, and must not crash.
 //
-// The functions below fault like any code; the handler of SIGSEGV finds the fault in them and lets them return -EFAULT. With
-// SIGSEGV blocked by the caller the kernel ends the process instead.
+// The functions below fault like any code. The handler of SIGSEGV finds the fault in them and lets them return -EFAULT. If the caller has
+// blocked SIGSEGV, the kernel ends the process instead.
 #pragma once
 #include <string.h>
 #include <ucontext.h>
@@ -12,16 +12,16 @@
 
 #include "sched/arch/arch.h"
 
-// sched/arch/<cpu>/posix/user_memory.S
+// In sched/arch/<cpu>/posix/user_memory.S. Each returns 0, or -EFAULT if the memory is missing.
 extern "C" {
-// Sequentially consistent; `from` is aligned.
+// Loads a word. Sequentially consistent. `from` is aligned.
 long fiberthread_user_load(const uint32_t* from, uint32_t* to) __attribute__((visibility("hidden")));
-// Puts `wanted` in place of `*expected`, acquire and release: 0; 1 if there is something else, which is in `*expected` then. `word` is
-// aligned.
+// Puts `wanted` in place of `*expected`, with acquire and release, and returns 0. Returns 1 if the word is something else, which
+// `*expected` then has. `word` is aligned.
 long fiberthread_user_exchange(uint32_t* word, uint32_t* expected, uint32_t wanted) __attribute__((visibility("hidden")));
-// `n` is a multiple of 4. From the end on.
+// Copies from the end on. `n` is a multiple of 4.
 long fiberthread_user_copy(void* to, const void* from, size_t n) __attribute__((visibility("hidden")));
-extern const char fiberthread_user_end[] __attribute__((visibility("hidden")));    // of these
+extern const char fiberthread_user_end[] __attribute__((visibility("hidden")));    // the end of these functions
 extern const char fiberthread_user_fault[] __attribute__((visibility("hidden")));  // where they go on after a fault
 }
 
@@ -33,7 +33,7 @@ bool copy_user(T* to, const T* from) {
   return fiberthread_user_copy(to, from, sizeof(T)) == 0;
 }
 
-// As strncpy. By aligned words, as the page behind the end of the string may be missing.
+// Copies as strncpy does. It reads aligned words, since the page behind the end of the string may be missing.
 inline bool copy_user_string(char* to, const char* from, size_t n) {
   for (size_t i = 0; i < n; i++) {
     auto at = reinterpret_cast<uintptr_t>(from + i);
@@ -47,7 +47,7 @@ inline bool copy_user_string(char* to, const char* from, size_t n) {
   return true;
 }
 
-// In the handler of a fault. True if it was one of those, and the interrupted code goes on.
+// Called in the handler of a fault. Returns true if one of these functions faulted, and then the interrupted code goes on.
 inline bool user_memory_fault(ucontext_t* uc) {
   uintptr_t at = interrupted_pc(uc);
   if (at < reinterpret_cast<uintptr_t>(&fiberthread_user_load) || at >= reinterpret_cast<uintptr_t>(fiberthread_user_end)) return false;

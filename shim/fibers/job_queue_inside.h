@@ -11,29 +11,29 @@
 
 namespace fiberthread {
 
-// A fiber of the ring. On its own stack; everything but `woken` under the queue's lock.
+// A fiber of the ring. It lies on that fiber's own stack. All members except `woken` are under the queue's lock.
 struct JobFiber {
   JobQueueInside* queue = nullptr;
   FiberRecord* fiber = self();
   std::atomic<uint32_t> woken{0};
-  bool scout = true;         // it is the scout, and its own to look at then; one is made to be
-  Task* task = nullptr;      // that it has begun
-  JobFiber* next = nullptr;  // of the idle ones, or of those with a task, the latest first
+  bool scout = true;         // it is the scout, as each fiber is at birth; while it is, only it reads this
+  Task* task = nullptr;      // the task that it has begun
+  JobFiber* next = nullptr;  // in the list of idle fibers, or of those with a task, the latest first
   JobFiber** link = nullptr;
-  unsigned fork = 0;  // of which process it is
+  unsigned fork = 0;  // JobQueueInside::fork of the process that it belongs to
 };
 
-// Who runs tasks. At most one fiber of the queue is the *scout*: it has been woken, or is being made, to look for a task. Whoever
-// leaves tasks behind sees to it that there is one. So as long as tasks wait, a fiber that could begin one is running or in a queue
-// of the scheduler, and it does not matter what the others wait for, and how. A scout does not begin a task while one that has
-// begun is preempted: there is enough to do then, and a job that takes long would only share its time with others.
+// What runs tasks. At most one fiber of the queue is the *scout*. It has been woken, or is being made, to look for a task. A thread that
+// leaves tasks behind makes sure that there is a scout. So as long as tasks wait, a fiber that could begin one is running or in a queue of
+// the scheduler. It does not matter what the other fibers wait for, and how. A scout does not begin a task while one that has begun is
+// preempted. There is enough to do then, and a long task would only share its time with others.
 struct JobQueueInside {
   enum class Scout : uint8_t {
     None,
-    BeingMade,  // there may be no memory for it
+    BeingMade,  // it may fail, for want of memory
     Sent,
   };
-  // What the caller owes the queue once it has released the lock: a fiber that it wakes, or makes, or nothing.
+  // What the caller does for the queue once it has released the lock. It wakes a fiber, makes one, or does nothing.
   class Errand {
    public:
     Errand() = default;
@@ -44,17 +44,17 @@ struct JobQueueInside {
     JobFiber* to_wake() const { return is_to_make() ? nullptr : fiber_; }
 
    private:
-    static constexpr uintptr_t kNew = 8;  // one word, as this is on the way of every task
+    static constexpr uintptr_t kNew = 8;  // all is in one word, as every task comes this way
     explicit Errand(JobFiber* f) : fiber_(f) {}
     JobFiber* fiber_ = nullptr;
   };
-  // What a fiber of the ring does next.
+  // What a fiber of the ring will do.
   enum class Step : uint8_t {
-    LookAgain,  // after others have run
+    LookAgain,  // after other fibers have run
     BeginTask,
     Rest,
     End,
-    Leave,  // at once: its task has forked, and this is the child
+    Leave,  // return at once: its task has forked, and this is the child
   };
   struct Turn {
     Step step;
@@ -63,15 +63,15 @@ struct JobQueueInside {
   // How a scout treats fibers whose tasks were preempted.
   enum class Manner : uint8_t { LetThemGoOn, BeginAnother };
 
-  // Before those of `sched`. Under it no more than some instructions; wakes and births come after it.
+  // Comes before the locks of `sched`. It is held for some instructions. Fibers are woken and made after its release.
   SpinLock lock;
   Scout scout = Scout::None;
   bool closing = false;
-  unsigned kept = 0;  // idle ones that stay, at most
+  unsigned kept = 0;  // at most so many idle fibers stay
   unsigned idle_count = 0;
-  std::atomic<unsigned> fork{0};    // `forks` when it was last used: what is older is the parent's
-  std::atomic<uint32_t> fibers{0};  // and one about to be made
-  uint32_t looking = 0;             // of these, those that will look for a task again
+  std::atomic<unsigned> fork{0};    // `forks` when the queue was last used; if that is older, fibers and tasks are the parent's
+  std::atomic<uint32_t> fibers{0};  // and one that is being made
+  uint32_t looking = 0;             // those of `fibers` that will look for a task again
   Task* first = nullptr;
   Task* last = nullptr;
   JobFiber* idle = nullptr;
