@@ -115,7 +115,7 @@ void try_take(Worker* w, uint32_t heartbeat) {
   uint32_t asked = kAsked;
   chaos_delay();
   if (w->run.in_sched.load(std::memory_order_seq_cst) == 0 && w->run.heartbeat.load(std::memory_order_relaxed) == heartbeat && s) {
-    // Before the worker can come back.
+    // Set first, before the worker can come back and read it.
     if (observed(kObserveTrace)) w->observed.taken_at.store(cycles(), std::memory_order_relaxed);
     if (w->run.revoked.compare_exchange_strong(asked, kTaken, std::memory_order_acq_rel)) {
       statistics.handovers.fetch_add(1, std::memory_order_relaxed);

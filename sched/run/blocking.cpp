@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What becomes of the slot of a fiber that sleeps in the kernel.
+// The slot of a fiber that sleeps in the kernel: it goes to a spare worker.
 #include "sched/observe/probe.h"
 #include "sched/run/parts.h"
 
