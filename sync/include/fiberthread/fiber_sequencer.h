@@ -50,10 +50,10 @@ class FiberSequencer {
     bool in_table_ = false;
     int result_ = 0;
     uint64_t token_ = 0;
-    Future* next_ = nullptr;  // on the stack of requests, then among equal tokens, then among the futures to wake
+    Future* next_ = nullptr;         // on the stack of requests, then among equal tokens, then among the futures to wake
     Future* cancel_next_ = nullptr;  // on the stack of cancels
-    Future* prev_ = nullptr;  // among equal tokens; that of the first is the last
-    Future* left_ = nullptr;  // the first of equal tokens is the node of the tree
+    Future* prev_ = nullptr;         // among equal tokens; that of the first is the last
+    Future* left_ = nullptr;         // the first of equal tokens is the node of the tree
     Future* right_ = nullptr;
   };
 

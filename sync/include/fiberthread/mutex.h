@@ -75,7 +75,7 @@ class ConditionVariable {
   int wait_for(Mutex& m, uint64_t timeout_ns) { return wait_until(m, deadline_after(timeout_ns)); }
   int wait(Mutex& m) { return wait_until(m, kForever); }
 
-  // Wait like the functions above until predicate(), which is called with the mutex held, is true. Then they return 0, even if another
+  // Waits like the functions above until predicate(), which is called with the mutex held, is true. Then it returns 0, even if another
   // event ended the wait at the same time.
   template <class Predicate>
   int wait_until(Mutex& m, uint64_t deadline_ns, Predicate predicate) {

@@ -22,20 +22,20 @@ class RwLock {
   RwLock& operator=(const RwLock&) = delete;
   FIBERTHREAD_API ~RwLock();
 
-  // Wait until the caller is the writer, or one of the readers. Cancellation does not end the wait. Fibers and foreign threads. May park.
+  // Waits until the caller is the writer, or one of the readers. Cancellation does not end the wait. Fibers and foreign threads. May park.
   void lock() {
     if (!try_lock()) lock_slow(true, kForever, 0);
   }
   void lock_shared() {
     if (!try_lock_shared()) lock_slow(false, kForever, 0);
   }
-  // Wait likewise, and return 0. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC or after `timeout_ns` nanoseconds. ECANCELED: the caller was
+  // Waits likewise, and returns 0. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC or after `timeout_ns` nanoseconds. ECANCELED: the caller was
   // cancelled. A call that need not wait looks neither at the time nor at cancellation. Fibers and foreign threads. May park.
   int lock_until(uint64_t deadline_ns) { return try_lock() ? 0 : lock_slow(true, deadline_ns, kEnds); }
   int lock_shared_until(uint64_t deadline_ns) { return try_lock_shared() ? 0 : lock_slow(false, deadline_ns, kEnds); }
   int lock_for(uint64_t timeout_ns) { return try_lock() ? 0 : lock_slow(true, deadline_after(timeout_ns), kEnds); }
   int lock_shared_for(uint64_t timeout_ns) { return try_lock_shared() ? 0 : lock_slow(false, deadline_after(timeout_ns), kEnds); }
-  // Lock it if that needs no wait, and return whether they did. Fibers and foreign threads. Never park.
+  // Locks it if that needs no wait, and returns whether it did. Fibers and foreign threads. Never parks.
   bool try_lock() {
     uint64_t w = 0;
     return word_.compare_exchange_strong(w, kWriter, std::memory_order_acquire, std::memory_order_relaxed);
@@ -46,7 +46,7 @@ class RwLock {
       if (word_.compare_exchange_weak(w, w + kReader, std::memory_order_acquire, std::memory_order_relaxed)) return true;
     return false;
   }
-  // Unlock it, by the writer or by a reader, and hand it to waiters. Fibers and foreign threads. Never park.
+  // Unlocks it, by the writer or by a reader, and hands it to waiters. Fibers and foreign threads. Never parks.
   void unlock() {
     uint64_t w = kWriter;
     if (!word_.compare_exchange_strong(w, 0, std::memory_order_release, std::memory_order_relaxed)) unlock_slow(kWriter);

@@ -27,7 +27,7 @@ class WaitGroup {
   FIBERTHREAD_API void add(int64_t n = 1);
   // Counts one down. Fibers and foreign threads. Never parks.
   void done() { add(-1); }
-  // Wait until the count has been 0 at some moment of the call, and return 0. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC or after
+  // Waits until the count has been 0 at some moment of the call, and returns 0. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC or after
   // `timeout_ns` nanoseconds. ECANCELED: the caller was cancelled. Fibers and foreign threads. May park.
   int wait() { return wait_until(kForever); }
   int wait_until(uint64_t deadline_ns) { return count() == 0 ? 0 : wait_slow(deadline_ns); }
@@ -53,7 +53,7 @@ class Latch {
   void count_down(uint32_t n = 1) { group_.add(-int64_t{n}); }
   // Returns whether the count is 0. Fibers and foreign threads. Never parks.
   bool try_wait() const { return group_.count() == 0; }
-  // Wait until the count is 0, and return 0. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC or after `timeout_ns` nanoseconds. ECANCELED:
+  // Waits until the count is 0, and returns 0. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC or after `timeout_ns` nanoseconds. ECANCELED:
   // the caller was cancelled. Fibers and foreign threads. May park.
   int wait() { return group_.wait(); }
   int wait_until(uint64_t deadline_ns) { return group_.wait_until(deadline_ns); }
@@ -87,11 +87,11 @@ class Barrier {
   // Counts the caller as arrived. From the next phase on the barrier expects one thread less. Fibers and foreign threads. Never parks, but
   // a completion may.
   FIBERTHREAD_API void arrive_and_drop();
-  // Wait until the phase is over, and return 0. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC, or ECANCELED: the caller still counts as
+  // Waits until the phase is over, and returns 0. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC, or ECANCELED: the caller still counts as
   // arrived, and may wait again. Fibers and foreign threads. May park.
   int wait(Phase phase) { return wait_until(phase, kForever); }
   FIBERTHREAD_API int wait_until(Phase phase, uint64_t deadline_ns);
-  // Count the caller as arrived and wait until the phase is over. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC or after `timeout_ns`
+  // Counts the caller as arrived and waits until the phase is over. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC or after `timeout_ns`
   // nanoseconds, or ECANCELED: the caller does not count as arrived any more. A completion that has begun is waited for. Fibers and foreign
   // threads. May park.
   int arrive_and_wait() { return arrive_and_wait_until(kForever); }
