@@ -134,7 +134,7 @@ class FIBERTHREAD_API JobQueue {
   alignas(64) unsigned char inside_[192];
 };
 
-// The same on the queue of the process. They may park.
+// Does the same on the queue of the process. Fibers and foreign threads. May park.
 template <class Body>
 void parallel_for(size_t begin, size_t end, Body&& body, size_t grain = 0) {
   JobQueue::common().parallel_for(begin, end, std::forward<Body>(body), grain);

@@ -29,8 +29,8 @@ class RwLock {
   void lock_shared() {
     if (!try_lock_shared()) lock_slow(false, kForever, 0);
   }
-  // Waits likewise, and returns 0. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC or after `timeout_ns` nanoseconds. ECANCELED: the caller was
-  // cancelled. A call that need not wait looks neither at the time nor at cancellation. Fibers and foreign threads. May park.
+  // Waits likewise, and returns 0. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC or after `timeout_ns` nanoseconds. ECANCELED: the caller
+  // was cancelled. A call that need not wait looks neither at the time nor at cancellation. Fibers and foreign threads. May park.
   int lock_until(uint64_t deadline_ns) { return try_lock() ? 0 : lock_slow(true, deadline_ns, kEnds); }
   int lock_shared_until(uint64_t deadline_ns) { return try_lock_shared() ? 0 : lock_slow(false, deadline_ns, kEnds); }
   int lock_for(uint64_t timeout_ns) { return try_lock() ? 0 : lock_slow(true, deadline_after(timeout_ns), kEnds); }
