@@ -12,7 +12,7 @@
 
 namespace fiberthread {
 
-// A mutex and not a spin lock: what is done under it takes as long as there are fibers to tell.
+// A mutex and not a spin lock, because cancel() holds it for as long as it takes to tell all fibers.
 class CancelToken::Lock {
  public:
   explicit Lock(CancelToken& token) : mutex_(reinterpret_cast<FiberMutex&>(token.mutex_)) { mutex_.lock(); }
@@ -45,7 +45,7 @@ CancelToken::CancelToken(CancelToken* parent) : parent_(parent) {
 
 CancelToken::~CancelToken() {
   if (parent_) {
-    Lock lock(*parent_);  // whoever cancels the parent, and us, has left
+    Lock lock(*parent_);  // waits for a thread that cancels the parent, and this token with it
     lock.unlink(this);
   }
 #if defined(FIBERTHREAD_DEBUG_CHECKS)

@@ -21,10 +21,10 @@ bool channel_lock_free = true;
 
 namespace {
 
-// All channels, for the report of a deadlock. Nothing else is taken under the lock.
+// All channels, for the deadlock report. No other lock is taken under this one.
 constinit SpinLock all_lock;
 constinit ChannelCore* all = nullptr;
-constinit unsigned forks = 0;  // that this process is away from the first: those made before are in no list
+constinit unsigned forks = 0;  // number of forks from the first process to this one; channels made before the last fork are in no list
 
 DeadlockPart channels_part{ChannelCore::tell_all};
 [[gnu::constructor]] void register_part() { deadlock_tell_by(channels_part); }
@@ -63,11 +63,11 @@ size_t CaseList::size() const {
   return n;
 }
 
-// ---- all of them ----
+// ---- all channels ----
 
 void ChannelCore::tell_all(Output& out) {
   constexpr size_t kMost = 100;
-  SpinGuard g(all_lock);  // nobody runs: nobody has it
+  SpinGuard g(all_lock);  // no fiber runs, so no thread holds it
   size_t n = 0;
   for (bool awaited : {true, false})
     for (ChannelCore* c = all; c; c = c->next_) {
@@ -86,7 +86,7 @@ ChannelCore* ChannelCore::make(size_t capacity, size_t value_size, void (*drop)(
   size_t cells = 0, cell_size = (kCellHeader + value_size + 7) & ~size_t{7};
   if (capacity) {
     if (capacity > (size_t{1} << 48) / cell_size) return nullptr;
-    cells = 2;  // with one alone, "filled" and "free for the next" would be the same turn
+    cells = 2;  // with one cell, "filled" and "free for the next" would be the same turn
     while (cells < capacity) cells *= 2;
   }
   size_t size = (sizeof(ChannelCore) + cells * cell_size + 63) & ~size_t{63};
@@ -115,13 +115,13 @@ ChannelCore* ChannelCore::make(size_t capacity, size_t value_size, void (*drop)(
 }
 
 void ChannelCore::copy(void* to, const void* from) {
-  // The sizes that are worth no call.
+  // The common sizes need no call.
   if (value_size_ == 8) memcpy(to, from, 8);
   else if (value_size_ == 4) memcpy(to, from, 4);
   else memcpy(to, from, value_size_);
 }
 
-// The position is ours. Whoever had the cell before may still be at it.
+// Fills the cell of a position that is ours. The thread that had the cell before may still be at it.
 void ChannelCore::fill(uint64_t p, const void* value) {
   Cell& c = cell(p);
   chaos_delay();
@@ -138,7 +138,7 @@ void ChannelCore::empty(uint64_t p, void* value) {
   c.turn.store(p + mask_ + 1, std::memory_order_release);
 }
 
-// Relaxed compare-and-swaps: the counters only say whose a position is; what is in the cell goes by its turn.
+// Relaxed compare-and-swaps: a counter only says which thread has a position. The cell's turn publishes the value.
 bool ChannelCore::send_fast(const void* value) {
   uint64_t t = tail_.load(std::memory_order_relaxed);
   while (!(t & kFlags)) {
@@ -174,10 +174,10 @@ bool ChannelCore::receive_fast(void* value) {
   return false;
 }
 
-// Under the lock, but others may still be on the lock-free path. False: full.
+// Under the lock, but other threads may still be on the lock-free path. Returns false if the ring is full.
 bool ChannelCore::push(const void* value) {
   if (!capacity_) return false;
-  // tail before head: the other way round it might seem fuller than it ever was.
+  // tail before head: in the other order the ring might seem fuller than it ever was.
   uint64_t t = tail_.load(std::memory_order_acquire);
   for (;;) {
     uint64_t used = position(t) - position(head_.load(std::memory_order_acquire));
@@ -188,8 +188,8 @@ bool ChannelCore::push(const void* value) {
   return true;
 }
 
-// Others may have been at the list while its pages were copied, one after the other: nothing in it can be relied on, whether the lock
-// is free or not. So those that it had are told of no more. They may be freed all the same.
+// Other threads may have changed the list while the kernel copied its pages one after the other. So its contents cannot be relied on,
+// whether the lock is free or not. The report leaves out the channels of that list. The child may free them all the same.
 void ChannelCore::reset_after_fork() {
   all_lock.reset();
   all = nullptr;
@@ -201,12 +201,12 @@ FIBERTHREAD_IN_FORK_CHILD(Channels, [](FiberRecord*) { ChannelCore::reset_after_
 // ---- under the lock ----
 
 void ChannelCore::set(std::atomic<uint64_t>& word, uint64_t flags) {
-  // Without a ring, nobody changes the words but under the lock.
+  // Without a ring, the words change only under the lock.
   if (capacity_) word.fetch_or(flags, std::memory_order_acq_rel);
   else word.store(word.load(std::memory_order_relaxed) | flags, std::memory_order_release);
 }
 
-// If the list is empty now, what says that it is not.
+// Clears the flag of a list that is empty now.
 void ChannelCore::clear_flags(const CaseList& list) {
   if (!list.empty()) return;
   auto clear = [this](std::atomic<uint64_t>& word, uint64_t flag) {
@@ -221,7 +221,8 @@ void ChannelCore::clear_flags(const CaseList& list) {
   }
 }
 
-// The first that is still to be decided, and is now: for 0 or `error`. Others have happened elsewhere, or were given up.
+// Takes out the first case that is still undecided, and decides it: for 0 or `error`. The other cases have happened elsewhere, or were
+// given up.
 SelectCase* ChannelCore::pop(CaseList& list, int error, Woken& woken) {
   while (SelectCase* c = list.first()) {
     list.remove(*c);
@@ -247,13 +248,13 @@ int ChannelCore::send_locked(const void* value, Woken& woken) {
 }
 
 int ChannelCore::receive_locked(void* value, Woken& woken) {
-  // head before tail: the other way round it might seem emptier than it ever was.
+  // head before tail: in the other order the ring might seem emptier than it ever was.
   uint64_t h = head_.load(std::memory_order_acquire);
   while (position(tail_.load(std::memory_order_acquire)) != position(h)) {
     if (!head_.compare_exchange_weak(h, h + kOne, std::memory_order_acquire)) continue;
     empty(position(h), value);
     if (h & kSendersWait) {
-      // The flags are cleared after the push: until then nobody else can take the place that has become free.
+      // The flags are cleared after the push. Until then no other thread can take the free place.
       if (SelectCase* s = pop(senders_, 0, woken)) push(s->value_);
       clear_flags(senders_);
     }
@@ -271,7 +272,7 @@ int ChannelCore::receive_locked(void* value, Woken& woken) {
 bool ChannelCore::queue(SelectCase& c) {
   CaseList& list = c.sends_ ? senders_ : receivers_;
   if (list.empty()) {
-    // From then on nobody sends past the flag, and so nobody receives more than there is.
+    // From then on no sender goes past the flag, and so no receiver gets more than there is.
     set(tail_, c.sends_ ? kSendersWait : kReceiversWait);
     chaos_delay();
     if (c.sends_) set(head_, kSendersWait);
@@ -294,7 +295,7 @@ void ChannelCore::dequeue(SelectCase& c) {
 
 void ChannelCore::close(Woken& woken) {
   set(tail_, kClosed);
-  // Who waits for a value waits because there is none, and who wants to send one keeps it.
+  // Waiting receivers wait because there is no value, and waiting senders keep theirs.
   for (CaseList* list : {&receivers_, &senders_}) {
     while (pop(*list, EPIPE, woken)) {
     }
@@ -332,7 +333,7 @@ void ChannelCore::drop_all() {
 void ChannelCore::release(bool sender) {
   if ((sender ? senders_held_ : receivers_held_).fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   channel_close(this);
-  // What is sent from now on fails; what is in flight still comes.
+  // Sends fail from now on. Sends in flight still arrive.
   if (!sender) drop_all();
   if (sides_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   check(receivers_.empty() && senders_.empty(), "Channel", this, "is destroyed while somebody waits");

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: MIT
-// The inside of a channel, for channel.cpp and select.cpp: values are bytes here.
+// The inside of a channel, for channel.cpp and select.cpp. Values are bytes here.
 //
-// Two words count the values that were ever sent into the ring (`tail`) and ever taken out of it (`head`). Who raises one by a
-// compare-and-swap has that position, fills or empties its cell, and then says so by the cell's `turn`; everybody else may go on
-// with the next positions meanwhile. (The cells' turns are those of D. Vyukov's bounded MPMC queue; that the counters alone decide what is
-// full and what is empty makes it linearizable.)
+// Two words count the values that were ever sent into the ring (`tail`) and ever taken out of it (`head`). A thread that raises one of them
+// by a compare-and-swap has that position. It fills or empties the cell, and then says so by the cell's `turn`. All other threads may go on
+// with the next positions meanwhile. (The turns of the cells are those of D. Vyukov's bounded MPMC queue. The counters alone decide what is
+// full and what is empty, which makes the channel linearizable.)
 //
-// Whoever must not go by without looking at what has changed, finds a flag in the word that he wants to raise, and takes the lock:
+// A thread that must not go by without a look at a change finds a flag in the word that it wants to raise. Then it takes the lock:
 //
 //     tail: {position, receivers wait, senders wait, closed, locked}        head: {position, senders wait, locked}
 //
-// `locked` is for ever, for channels without a ring and where the lock-free path is switched off. All flags change under the lock. As each
-// is in the word that is raised, nobody who saw it clear can have a position that comes after it. So, under the lock:
-//   - receivers are queued only if the flag is set and the ring empty; it stays empty, since senders then come to the lock and
-//     give their values to who waits;
-//   - senders are queued only if both flags are set and the ring full; it stays full, since receivers then come to the lock and
-//     for each value that they take put the first sender's in;
-//   - after `closed` is set no position is given to a sender any more. Those given before are the sends in flight: a receiver
-//     that sees tail ahead of head waits for them, for some instructions, and so drains all.
+// `locked` is never cleared. It is for channels without a ring, and for those made while the lock-free path is switched off. All flags
+// change under the lock. Each flag is in the word that is raised, so a thread that saw it clear cannot have a position that comes after it.
+// So, under the lock:
+//   - Receivers are queued only if the flag is set and the ring is empty. It stays empty, because senders then come to the lock and give
+//     their values to the waiting receivers.
+//   - Senders are queued only if both flags are set and the ring is full. It stays full, because receivers then come to the lock, and put
+//     in the first sender's value for each value that they take.
+//   - After `closed` is set no sender gets a position any more. The positions given out before are the sends in flight. A receiver that
+//     sees tail ahead of head waits for them, for some instructions, and so drains all.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -31,21 +32,21 @@ namespace fiberthread {
 
 class Output;
 
-// FIBERTHREAD_CHANNEL_LOCKFREE. Read when a channel is made.
+// The variable FIBERTHREAD_CHANNEL_LOCKFREE of the environment. It is read when a channel is made.
 extern bool channel_lock_free;
 
-// One wait for one or several cases, on the stack of who waits.
+// One wait for one or several cases, on the stack of the waiting thread.
 struct ChannelWait {
   static constexpr int32_t kNone = -1, kGaveUp = -2;
-  FiberRecord* fiber = self();           // before any lock: for a foreign thread it calls malloc
-  std::atomic<int32_t> selected{kNone};  // the one case that happens. Who changes it from kNone decides
-  std::atomic<uint32_t> signaled{0};     // the last touch of who did, unless it was the waiter itself
-  int error = 0;                         // of that case
+  FiberRecord* fiber = self();           // looked up before any lock, because it calls malloc for a foreign thread
+  std::atomic<int32_t> selected{kNone};  // the one case that happens; the thread that changes it from kNone decides
+  std::atomic<uint32_t> signaled{0};     // the last touch of that thread, unless it was the waiter itself
+  int error = 0;                         // of the case that happens
   ChannelWait* next_woken = nullptr;
 
   bool decide(int32_t what) {
     int32_t none = kNone;
-    // Relaxed: what else is passed on goes by the channel's lock and by `signaled`.
+    // Relaxed: the channel's lock and `signaled` pass on all other data.
     return selected.compare_exchange_strong(none, what, std::memory_order_relaxed);
   }
 };
@@ -64,7 +65,7 @@ class Woken {
   ChannelWait** tail_ = &first_;
 };
 
-// Doubly linked, so that who gives up leaves in one step. FIFO.
+// A FIFO list, doubly linked, so that a waiter that gives up leaves in one step.
 class CaseList {
  public:
   bool empty() const { return !first_; }
@@ -78,7 +79,7 @@ class CaseList {
   SelectCase* last_ = nullptr;
 };
 
-// What the library sees of a case.
+// The library's access to a case.
 struct SelectInside {
   static ChannelCore* channel(const SelectCase& c) { return c.channel_; }
   static void begin(SelectCase& c, ChannelWait* wait, int32_t index) {
@@ -97,29 +98,29 @@ struct SelectInside {
 class ChannelCore {
  public:
   static ChannelCore* make(size_t capacity, size_t value_size, void (*drop)(void*));
-  static void tell_all(Output& out);  // for the report of a deadlock
+  static void tell_all(Output& out);  // for the deadlock report
   static void reset_after_fork();
 
-  // Without the lock. False: not like this. Busy.
+  // Sends or receives without the lock. Returns false if that is not possible. The caller is Busy.
   bool send_fast(const void* value);
   bool receive_fast(void* value);
 
-  // All from here on under `lock`, Busy.
+  // All members from here on need `lock`, and a Busy caller.
   SpinLock lock;
-  // 0, EPIPE or EAGAIN. Who gets or gives a value meanwhile is added to `woken`.
+  // Returns 0, EPIPE or EAGAIN. A waiter that gets or gives a value meanwhile is added to `woken`.
   int try_case(bool sends, void* value, Woken& woken) { return sends ? send_locked(value, woken) : receive_locked(value, woken); }
-  // Queues it after try_case() said EAGAIN. False: that is no longer true, so try again.
+  // Queues a case after try_case() returned EAGAIN. Returns false if it may not wait any more: then the caller tries again.
   bool queue(SelectCase& c);
   void dequeue(SelectCase& c);
   void close(Woken& woken);
 
-  // Without the lock: a hint, true if try_case() may do something.
+  // A hint without the lock: true if try_case() may do something.
   bool looks_ready(bool sends) const;
   bool is_closed() const { return tail_.load(std::memory_order_acquire) & kClosed; }
   size_t size() const;
   size_t capacity() const { return capacity_; }
-  void drop_all();  // the values left in it
-  // Handles. One of the last ones closes.
+  void drop_all();  // destroys the values left in the ring
+  // Counts a handle up, or down. The last handle of a side closes the channel.
   void hold(bool sender) { (sender ? senders_held_ : receivers_held_).fetch_add(1, std::memory_order_relaxed); }
   void release(bool sender);
 
@@ -128,7 +129,7 @@ class ChannelCore {
   static constexpr uint64_t kFlags = kOne - 1;
   static constexpr size_t kCellHeader = 8;
   struct Cell {
-    std::atomic<uint64_t> turn;  // p: may be filled for position p. p + 1: is filled
+    std::atomic<uint64_t> turn;  // p: position p may fill the cell; p + 1: position p has filled it
     unsigned char* value() { return reinterpret_cast<unsigned char*>(this) + kCellHeader; }
   };
   static uint64_t position(uint64_t word) { return word / kOne; }
@@ -143,7 +144,7 @@ class ChannelCore {
   void set(std::atomic<uint64_t>& word, uint64_t flags);
   void clear_flags(const CaseList& list);
 
-  // Apart: senders and receivers are on different CPUs.
+  // On cache lines of their own: senders and receivers are on different CPUs.
   alignas(64) std::atomic<uint64_t> tail_;
   alignas(64) std::atomic<uint64_t> head_;
   alignas(64) CaseList receivers_;
@@ -154,10 +155,10 @@ class ChannelCore {
   std::atomic<size_t> senders_held_{1}, receivers_held_{1};
   std::atomic<uint32_t> sides_{2};
   bool exact_;  // the ring has no more cells than the capacity
-  // Among all channels.
+  // Links of the list of all channels.
   ChannelCore* next_;
   ChannelCore** link_;
-  unsigned made_in_;  // how many forks away from the first process
+  unsigned made_in_;  // number of forks from the first process to the one that made the channel
 };
 
 inline int SelectInside::attempt(SelectCase& c, Woken& woken) { return c.channel_->try_case(c.sends_, c.value_, woken); }

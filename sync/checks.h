@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Misuse of objects, caught in builds with FIBERTHREAD_DEBUG_CHECKS: the program ends with a line that says what was wrong. In other
-// builds the calls cost nothing.
+// Checks for misuse of objects in builds with FIBERTHREAD_DEBUG_CHECKS. A check that fails ends the program with a line that says what was
+// wrong. In other builds the checks cost nothing.
 #pragma once
 #include <cstdint>
 
@@ -12,9 +12,10 @@ constexpr bool kDebugChecks = true;
 constexpr bool kDebugChecks = false;
 #endif
 
-// What the word of a destroyed object holds then: no value that a living one has.
+// The word of a destroyed object. No living object has this value.
 constexpr uint64_t kDestroyed = 0xdeadf1bedeadf1be;
 
+// Writes "fiberthread: TYPE 0xADDRESS WHAT" to stderr and aborts. Any context.
 [[noreturn]] void misused(const char* type, const void* object, const char* what);
 
 inline void check(bool right, const char* type, const void* object, const char* what) {

@@ -27,7 +27,7 @@ int FiberFutex::wait_slow(uint64_t token, uint64_t deadline_ns) {
     chaos_delay();
     Waiter waiter;
     waiter.token = token;
-    // A post that clears the bit before we are queued finds nobody, but then the bit is clear here.
+    // A post that clears the bit before we are queued finds no waiter. But then the bit is clear here, and we do not wait.
     auto ahead = [&] {
       uint64_t now = word_.load(std::memory_order_relaxed);
       return now & kHasWaiters && now >> 1 < token;
@@ -54,7 +54,8 @@ void FiberFutex::post_slow() {
   {
     LockedQueue q(this);
     while (Waiter* first = q.first()) list.add(q, *first);
-    // Counting is the last touch, under the lock: from then on we may be gone, and another with its own waiters in our place.
+    // The count is the last touch, under the lock. From then on the futex may be gone, and another object with waiters of its own in its
+    // place.
     uint64_t w = word_.load(std::memory_order_relaxed);
     while (!word_.compare_exchange_weak(w, (w & ~kHasWaiters) + kOne, std::memory_order_release, std::memory_order_relaxed)) {
     }
@@ -74,7 +75,7 @@ void FiberFutex::postOne() {
     while (first && first->token > (w >> 1) + 1) first = first->next;
     if (first) list.add(q, *first);
     uint64_t bit = q.first() ? kHasWaiters : 0;
-    // Counting is the last touch, under the lock: a waiter that sees the count may destroy us.
+    // The count is the last touch, under the lock. A waiter that sees it may destroy the futex.
     while (!word_.compare_exchange_weak(w, ((w & ~kHasWaiters) + kOne) | bit, std::memory_order_release, std::memory_order_relaxed)) {
     }
   }

@@ -9,16 +9,16 @@
 namespace fiberthread {
 namespace {
 
-// A wait for several futures, on the stack of who waits. Each of them that is set while it points here is a signal.
+// A wait for several futures, on the stack of the waiting thread. A future that is set while it points here sends a signal.
 struct alignas(8) MultipleWaitState {
   FiberRecord* fiber;
-  // Signals that are complete: counting itself is the last touch of each. The waiter returns only when all have that it could not
-  // take back.
+  // Number of complete signals. Counting is the last touch of the thread that signals. The waiter returns only when all signals that it
+  // could not take back are complete.
   std::atomic<uint32_t> complete{0};
 };
 static_assert(alignof(FiberRecord) >= 8 && alignof(SubscribeCallback) >= 8);
 
-// wait_until(), as the public interface has its end. The caller has counted FiberRecord::wait.pins up, and calls wait_over().
+// Waits like wait_until(), and returns an error number. The caller has counted FiberRecord::wait.pins up, and calls wait_over().
 template <class Over, class Withdraw>
 int wait_until_over(FiberRecord* me, Over over, Withdraw withdraw, const ParkReason& reason, uint64_t deadline, uint32_t interrupts) {
   switch (wait_until(me, kNoFlag, 0, over, withdraw, reason, deadline, interrupts)) {
@@ -40,16 +40,16 @@ int FiberFuture::in_use(uint64_t w, const void* object) {
 }
 
 bool FiberFuture::set(int error) {
-  Busy busy;  // who has taken the waiter out wakes it: no handler of the program in between, which might not return
+  Busy busy;  // a thread that has taken the waiter out must wake it: a handler in between might not return
   uint64_t w = word_.load(std::memory_order_relaxed);
   do {
     if (w == kDestroyedWord) report_misuse("FiberFuture", this, "is set after it was destroyed");
     if (w & kSet) return false;
     chaos_delay();
-    // Release for the consumer; acquire for what the waiter has written into its state or callback.
+    // Release for the consumer. Acquire for the fields that the waiter has written into its state or callback.
   } while (!word_.compare_exchange_weak(w, static_cast<uint64_t>(static_cast<uint32_t>(error)) << 3 | kSet, std::memory_order_acq_rel,
                                         std::memory_order_relaxed));
-  // From here on the future may be gone, and of a fiber only its record is sure to be there.
+  // From here on the future may be gone. The waiter's stack may be gone, too, but not its record.
   chaos_delay();
   uint64_t waiter = w & ~kKinds;
   switch (w & kKinds) {
@@ -75,7 +75,7 @@ bool FiberFuture::set(int error) {
 int FiberFuture::wait_for_set(uint64_t deadline, uint32_t interrupts, const char* what, const void* object) {
   FiberRecord* me = self();
   uint64_t mine = reinterpret_cast<uint64_t>(me), w = 0;
-  me->wait.pins++;  // first: an end by unwinding must not leave us in the word
+  me->wait.pins++;  // first: unwinding must not leave our record in the word
   chaos_delay();
   int e = 0;
   if (word_.compare_exchange_strong(w, mine, std::memory_order_release, std::memory_order_acquire)) {
@@ -101,7 +101,7 @@ int FiberFuture::wait_for_any(FiberFuture* const futures[], size_t n, uint64_t d
   MultipleWaitState state{me};
   const uint64_t tagged = reinterpret_cast<uint64_t>(&state) | kMultiple;
   size_t attached = 0;
-  uint32_t signals = 0;  // that point, or pointed, to us and could not be taken back
+  uint32_t signals = 0;  // number of signals that could not be taken back
   auto detach = [&] {
     for (; attached > 0; attached--) {
       uint64_t w = tagged;
@@ -129,7 +129,7 @@ int FiberFuture::wait_for_any(FiberFuture* const futures[], size_t n, uint64_t d
     result = wait_until_over(me, over, detach, reason, plain_deadline(deadline_ns), kInterruptEnd);
   }
   detach();
-  // Acquire: what those that set it have done with `state` comes before it goes.
+  // Acquire: what the signalling threads did with `state` happens before it goes.
   for (uint32_t c; (c = state.complete.load(std::memory_order_acquire)) != signals;) park_if(&state.complete, c, reason);
   wait_over(me);
   return result;

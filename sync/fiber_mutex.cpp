@@ -9,12 +9,12 @@
 namespace fiberthread {
 namespace {
 
-constexpr int kSpins = 6;  // looks while the owner runs
+constexpr int kSpins = 6;  // failed attempts while the owner runs
 constexpr uint64_t kPatienceNs = 1'000'000;
 constexpr int kPatienceRaces = 16;
 constexpr uint32_t kWantsHandOver = 1;  // Waiter::tag
 
-// Only a hint: the owner's record is readable for ever, its fields may be out of date.
+// A hint only: the owner's record is readable for ever, but its fields may be out of date.
 bool runs_elsewhere(const FiberRecord* owner, const FiberRecord* me) {
   return owner->run.state.load(std::memory_order_relaxed) == State::Running &&
          (owner->run.kernel || me->run.kernel || __atomic_load_n(&owner->run.worker, __ATOMIC_RELAXED) != me->run.worker);
@@ -30,7 +30,7 @@ bool FiberMutex::try_lock_until(uint64_t deadline_ns) { return try_lock_until(se
 void FiberMutex::unlock() { unlock(self()); }
 
 bool FiberMutex::lock_slow(FiberRecord* me, uint64_t deadline, uint64_t token) {
-  uint64_t first = 0;  // when it first waited
+  uint64_t first = 0;  // time of the first wait
   int races = 0, spins = 0;
   for (;;) {
     uint64_t w = word_.load(std::memory_order_relaxed);
@@ -42,11 +42,11 @@ bool FiberMutex::lock_slow(FiberRecord* me, uint64_t deadline, uint64_t token) {
     if (w == kDestroyedWord) report_misuse("FiberMutex", this, "is locked after it was destroyed");
     if (!(w & kHasWaiters)) {
       if (spins < kSpins && races == 0 && !(token & kMore) && runs_elsewhere(reinterpret_cast<FiberRecord*>(w), me)) {
-        // Longer each time: every look takes the line from the owner, who is about to write it.
+        // Back-off: each look takes the cache line from the owner, which is about to write it.
         for (int i = 1 << spins++; i > 0; i--) cpu_relax();
         continue;
       }
-      // Relaxed: the bucket lock orders it against unlock_slow(). From here on the owner stands for all who are queued.
+      // Relaxed: the bucket lock orders it against unlock_slow(). From here on the owner must wake the queued waiters.
       if (!word_.compare_exchange_weak(w, w | kHasWaiters, std::memory_order_relaxed)) continue;
     }
     chaos_delay();
@@ -65,22 +65,21 @@ bool FiberMutex::lock_slow(FiberRecord* me, uint64_t deadline, uint64_t token) {
         races++;
         break;
       case WakeReason::Invalid: break;
-      default: return false;  // the bit may stay without a waiter: one slow unlock
+      default: return false;  // the bit may stay without a waiter, which costs one slow unlock
     }
   }
 }
 
 void FiberMutex::unlock_slow() {
   uint64_t w = word_.load(std::memory_order_relaxed);
-  while (!(w & kHasWaiters)) {  // somebody else's, or the bit came and went
+  while (!(w & kHasWaiters)) {  // the caller is not the owner, or the bit came and went
     if (w == 0) return;
     if (word_.compare_exchange_weak(w, 0, std::memory_order_release, std::memory_order_relaxed)) return;
   }
   WakeList list;
   {
     LockedQueue q(this);
-    // Plain stores: while it is held with the bit set, only its owner changes the word. After the store the mutex may be
-    // gone.
+    // Plain stores: while the mutex is held with the bit set, only its owner changes the word. After the store the mutex may be gone.
     Waiter* head = q.first();
     if (!head) {
       word_.store(0, std::memory_order_release);

@@ -11,7 +11,8 @@
 namespace fiberthread {
 namespace {
 
-// Of a node in the treap: as good as random, and nothing to store. The same for all of one token, who follow each other as the node.
+// Returns the priority of a node in the treap. It is as good as random, and needs no memory. Futures with one token are in one node and
+// have one priority.
 uint64_t priority(uint64_t token) {
   uint64_t x = (token ^ token >> 31) * 0x9E3779B97F4A7C15u;
   return (x ^ x >> 29) * 0xBF58476D1CE4E5B9u;
@@ -25,7 +26,7 @@ void FiberSequencer::insert(Future& f) {
   f.in_table_ = true;
   f.next_ = f.left_ = f.right_ = nullptr;
   f.prev_ = &f;
-  Future** place = nullptr;  // where f must go for its priority, unless its token is further down
+  Future** place = nullptr;  // the place of f by its priority, unless its token is further down
   Future** link = &root_;
   for (; *link && (*link)->token_ != f.token_; link = f.token_ < (*link)->token_ ? &(*link)->left_ : &(*link)->right_)
     if (!place && priority((*link)->token_) < priority(f.token_)) place = link;
@@ -38,7 +39,7 @@ void FiberSequencer::insert(Future& f) {
   if (!place) place = link;
   Future* below = *place;
   *place = &f;
-  // What was there is split at f's token.
+  // The subtree that was there is split at f's token.
   Future **less = &f.left_, **more = &f.right_;
   while (below) {
     if (below->token_ < f.token_) {
@@ -65,7 +66,7 @@ void FiberSequencer::remove(Future& f) {
     return;
   }
   if (Future* second = f.next_) {
-    // It takes the node's place.
+    // The second future takes the node's place.
     second->prev_ = f.prev_;
     second->left_ = f.left_;
     second->right_ = f.right_;
@@ -87,7 +88,7 @@ void FiberSequencer::remove(Future& f) {
   *link = a ? a : b;
 }
 
-// Takes all tokens up to `count` out: a list in their order.
+// Takes out all tokens up to `count`. Returns them as a list in their order.
 FiberSequencer::Future* FiberSequencer::take_up_to(uint64_t count) {
   Future *node = root_, *taken = nullptr;
   Future **less = &taken, **more = &root_;
@@ -105,7 +106,7 @@ FiberSequencer::Future* FiberSequencer::take_up_to(uint64_t count) {
   *less = *more = nullptr;
   Future *list = nullptr, **tail = &list;
   while (taken) {
-    if (Future* l = taken->left_) {  // what is smaller goes first
+    if (Future* l = taken->left_) {  // smaller tokens come first
       taken->left_ = l->right_;
       l->right_ = taken;
       taken = l;
@@ -128,19 +129,20 @@ FiberSequencer::Future* FiberSequencer::take_first() {
 
 // ---- the combiner ----
 
-// What is on the stacks is to be looked at: by us, or by whoever is at it.
+// Sees to it that the stacks are looked at, by the caller or by the present combiner.
 void FiberSequencer::kick() {
   uint64_t w = word_.load(std::memory_order_relaxed), next;
   do {
     chaos_delay();
     if (w == kDestroyedWord) report_misuse("FiberSequencer", this, "is waited for after it was destroyed");
     next = w | (w & kBusy ? kPending : kBusy);
-    // Even if that changes nothing: an atomic change sees the latest, so that the combiner has not looked before our push.
+    // The CAS happens even if it changes nothing, because it sees the latest value. So a combiner whose PENDING bit is set has not looked
+    // yet, and will find our push.
   } while (!word_.compare_exchange_weak(w, next, std::memory_order_acq_rel, std::memory_order_relaxed));
   if (!(w & kBusy)) combine(next);
 }
 
-// By who has made the word `w`, with kBusy. In Busy: others count on it to come to an end.
+// Combines. The caller has made the word `w`, with kBusy. It is Busy, because other threads rely on the combiner to come to an end.
 void FiberSequencer::combine(uint64_t w) {
   Future *wake = nullptr, **tail = &wake;
   auto settle = [&](Future* f, int result) {
@@ -160,8 +162,8 @@ void FiberSequencer::combine(uint64_t w) {
     }
     while (Future* f = in_order) {
       in_order = f->next_;
-      // Who has been cancelled is left to his entry among the cancels, which is here or on its way. So nobody is woken, and may
-      // be gone, who is on that stack.
+      // The future's entry among the cancels, which is here or on its way, completes it. So a future on that stack is not woken by another
+      // path, and cannot be gone.
       if (f->state_.load(std::memory_order_relaxed) & Future::kCancelled) continue;
       if (w & kTickets) f->token_ = ++tickets_;
       insert(*f);
@@ -172,10 +174,10 @@ void FiberSequencer::combine(uint64_t w) {
       f->state_.fetch_or(Future::kWoken, std::memory_order_relaxed);
       settle(f, ECANCELED);
     }
-    // Relaxed: nothing but the bit is passed on.
+    // Relaxed: only the bit itself is passed on.
     auto is_ours = [](Future* f) { return !(f->state_.fetch_or(Future::kWoken, std::memory_order_relaxed) & Future::kCancelled); };
     if (w & kTickets) {
-      // Free and somebody waits: the first has it. Nobody else can take it while we are busy.
+      // The mutex is free and a thread waits: the first ticket gets it. No other thread can take it while we are busy.
       while (root_ && !(w & kOne)) {
         Future* f = take_first();
         if (!is_ours(f)) continue;
@@ -190,7 +192,7 @@ void FiberSequencer::combine(uint64_t w) {
       }
     }
     chaos_delay();
-    // The table, our writes to its nodes, and what those that counted up did before: all for the next one.
+    // Release and acquire: the next combiner sees the table, our writes to its nodes, and what the threads that counted up did before.
     uint64_t next = (w & ~(kBusy | kWaiters)) | (root_ ? kWaiters : 0);
     if (!(w & kPending) && word_.compare_exchange_strong(w, next, std::memory_order_acq_rel, std::memory_order_relaxed)) break;
     w = word_.fetch_and(~kPending, std::memory_order_acq_rel) & ~kPending;
@@ -203,7 +205,7 @@ void FiberSequencer::combine(uint64_t w) {
   }
 }
 
-// ---- what is called ----
+// ---- members for callers ----
 
 uint64_t FiberSequencer::raise(uint64_t at_least, uint64_t by) {
   Busy busy;
@@ -212,9 +214,9 @@ uint64_t FiberSequencer::raise(uint64_t at_least, uint64_t by) {
     if (w == kDestroyedWord) report_misuse("FiberSequencer", this, "is counted up after it was destroyed");
     chaos_delay();
     count = w / kOne + by;
-    if (count < at_least) count = at_least < kLast ? at_least : kLast;  // beyond, there is room for increments
+    if (count < at_least) count = at_least < kLast ? at_least : kLast;  // increments still have room beyond kLast
     if (count == w / kOne) return count;
-    // Whatever others do with the new count, what is ours to do is in the same step.
+    // Our duty to combine is set in the same step, since other threads may act on the new count at once.
     next = count * kOne | (w & (kOne - 1));
     if (w & kBusy) next |= kPending;
     else if (w & kWaiters) next |= kBusy;
@@ -223,7 +225,7 @@ uint64_t FiberSequencer::raise(uint64_t at_least, uint64_t by) {
   return count;
 }
 
-// One that has not been set, and waits for nothing.
+// Makes f a future that has not been set, and that waits for nothing.
 void FiberSequencer::make_ready(Future& f) {
   if (f.sequencer_ && !(f.state_.load(std::memory_order_relaxed) & Future::kWoken))
     report_misuse("FiberSequencer::Future", &f, "is given to a second wait while it waits");
@@ -247,7 +249,7 @@ void FiberSequencer::request(Future& f, uint64_t token) {
 }
 
 bool FiberSequencer::cancel(Future& f) {
-  Busy busy;  // once it is marked, it must come to the stack
+  Busy busy;  // once the future is marked, it must come to the stack
   uint32_t s = f.state_.load(std::memory_order_relaxed);
   do {
     if (s & Future::kCancelled) return true;
@@ -267,19 +269,19 @@ bool FiberSequencer::Future::cancel() {
   if (isSet()) return error() == ECANCELED;
   bool another_waits = word_.load(std::memory_order_relaxed) != 0;
   bool is_cancelled = sequencer_->cancel(*this);
-  // Who waits may have gone by now, and the future with him. Else it is ours, and another may be combining, on its kernel thread and
-  // not to be preempted: it does not take long.
+  // A thread that waits may have gone by now, and the future with it. If none waits, the future is ours. Then another thread may be
+  // combining. It is on its kernel thread and cannot be preempted, so this wait is short.
   if (!another_waits) wait_for_set(kNever, 0, "sequencer", this);
   return is_cancelled;
 }
 
 int FiberSequencer::wait_for(uint64_t token, uint64_t deadline, uint32_t interrupts, const char* what) {
   FiberRecord* me = self();
-  me->wait.pins++;  // `f` is on this stack, and others know it
+  me->wait.pins++;  // other threads know `f`, which is on this stack
   Future f;
   request(f, token);
   int e = f.wait_for_set(deadline, interrupts | kInterruptLeave, what, this);
-  if (e && !f.cancel()) e = 0;  // it has come at the same time
+  if (e && !f.cancel()) e = 0;  // the count has come at the same time
   wait_over(me);
   return e;
 }

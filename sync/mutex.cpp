@@ -10,16 +10,16 @@
 
 namespace fiberthread {
 
-// On the stack of who waits.
+// One wait, on the stack of the waiting thread.
 struct MutexWaiter {
   FiberRecord* fiber;
-  std::atomic<uint32_t>* signaled;  // set when the mutex is its own
-  MutexWaiter* next = nullptr;      // that came before it; in first_, that came after it
+  std::atomic<uint32_t>* signaled;  // set when the mutex is the waiter's
+  MutexWaiter* next = nullptr;      // the waiter that came before; in the list of first_, the one that came after
 };
 
 namespace {
 
-// Its last touch: the waiter may be gone at once.
+// Wakes w, which owns the mutex. Setting `signaled` is the last touch: the waiter may be gone at once.
 void hand_over(MutexWaiter& w) {
   FiberRecord* f = w.fiber;
   chaos_delay();
@@ -37,8 +37,8 @@ Mutex::~Mutex() {
   state_.store(kDestroyed, std::memory_order_relaxed);
 }
 
-// True: it is locked for w now. False: w stands in the queue. In either case its owner comes to know by `signaled` alone, which the
-// caller sets for true.
+// Locks the mutex for w and returns true, or queues w and returns false. w's owner learns of it by `signaled` alone. On true, the caller
+// sets that.
 bool Mutex::lock_or_queue(MutexWaiter& w) {
   uintptr_t s = state_.load(std::memory_order_relaxed);
   for (;;) {
@@ -49,7 +49,7 @@ bool Mutex::lock_or_queue(MutexWaiter& w) {
     }
     w.next = s == kLocked ? nullptr : reinterpret_cast<MutexWaiter*>(s);
     chaos_delay();
-    // Release: who takes the list sees w.
+    // Release: the owner that takes the list sees w.
     if (state_.compare_exchange_weak(s, reinterpret_cast<uintptr_t>(&w), std::memory_order_release, std::memory_order_relaxed))
       return false;
   }
@@ -72,7 +72,7 @@ void Mutex::unlock_slow() {
     check(s != kDestroyed, "Mutex", this, "is unlocked after it was destroyed");
     check(s != kFree, "Mutex", this, "is unlocked but was not locked");
     if (s == kFree) return;
-    // Acquire, with the release of each push. All since are ours: only the owner takes.
+    // Acquire, paired with the release of each push. All waiters up to now are ours, because only the owner takes them.
     s = state_.exchange(kLocked, std::memory_order_acquire);
     for (auto* w = reinterpret_cast<MutexWaiter*>(s); w;) {
       MutexWaiter* before = w->next;
@@ -102,12 +102,12 @@ int ConditionVariable::wait_until(Mutex& m, uint64_t deadline_ns) {
   w.requeue_to = &m;
   w.token = reinterpret_cast<uint64_t>(&of_mutex);
   auto enqueue = [&] {
-    waiting_.store(1, std::memory_order_relaxed);  // under the bucket's lock, as it is cleared; for others the mutex orders it
+    waiting_.store(1, std::memory_order_relaxed);  // under the bucket lock, as it is cleared; the mutex orders it for other threads
     return true;
   };
   WakeReason r = park(this, w, enqueue, [&] { m.unlock(); }, {"ConditionVariable", this}, plain_deadline(deadline_ns), kInterruptEnd);
   // From here on the object may be gone.
-  if (r == WakeReason::Woken) return 0;  // with the mutex
+  if (r == WakeReason::Woken) return 0;  // the caller owns the mutex
   m.lock();
   return r == WakeReason::TimedOut ? ETIMEDOUT : ECANCELED;
 }

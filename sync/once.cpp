@@ -34,7 +34,7 @@ bool Once::begin() {
 
 void Once::end(bool done) {
   uint64_t to = done ? kDone : kIdle, w = kRuns;
-  // Release: what the function did is seen. The last touch, here and below.
+  // Release: waiters see what the function did. The store is the last touch, here and below.
   if (word_.compare_exchange_strong(w, to, std::memory_order_release)) return;
   WakeList list;
   {

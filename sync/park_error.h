@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A wait in the parking lot as the public interface has it: ends by an error number, and by cancellation.
+// A wait in the parking lot for the public interface: it returns an error number, and cancellation ends it.
 #pragma once
 #include <cerrno>
 
@@ -9,7 +9,7 @@
 
 namespace fiberthread {
 
-// 0 if the waiter was woken, or must_wait() said no. ETIMEDOUT or ECANCELED: it is queued no longer.
+// Returns 0 if the waiter was woken, or if must_wait() returned false. ETIMEDOUT or ECANCELED: the waiter is queued no longer. May park.
 template <class MustWait>
 int park_error(const void* address, Waiter& w, MustWait must_wait, const ParkReason& reason, uint64_t deadline_ns,
                uint32_t interrupt_mask = kInterruptEnd) {
@@ -20,7 +20,7 @@ int park_error(const void* address, Waiter& w, MustWait must_wait, const ParkRea
   }
 }
 
-// In destructors of debug builds.
+// Checks that no thread waits. For destructors in debug builds.
 inline void check_unused(uint64_t word, const char* type, const void* object) {
   check(word != kDestroyed, type, object, "is destroyed twice");
   LockedQueue q(object);

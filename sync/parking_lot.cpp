@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kBucketBits = 12, kBuckets = size_t{1} << kBucketBits;
 
 constinit Bucket buckets[kBuckets];
-// Which buckets were ever used, so that a fork child touches only those. Relaxed: read where one thread is left.
+// The buckets that were ever used, so that the child of a fork touches only those. Relaxed: it is read where one thread is left.
 constinit std::atomic<uint64_t> used_buckets[kBuckets / 64];
 
 Bucket& bucket_of(const void* address) {
@@ -28,7 +28,7 @@ void lock_bucket(Bucket& b) {
   b.lock.lock();
 }
 
-// The link that points to the head of the address's queue, or the null at the end.
+// Returns the link that points to the head of the address's queue, or the null link at the end.
 Waiter** head_link(Bucket& b, const void* address) {
   Waiter** p = &b.heads;
   while (*p && (*p)->address != address) p = &(*p)->next_head;
@@ -70,11 +70,11 @@ void queue_remove(Bucket& b, Waiter& w) {
   } else {
     *link = w.next_head;
   }
-  // Relaxed: its owner only concludes that the mark will come.
+  // Relaxed: the waiter's owner only concludes that the mark will come.
   w.bucket.store(nullptr, std::memory_order_relaxed);
 }
 
-// Takes w out unless somebody did so before or it may no longer give up.
+// Takes w out, unless another thread did so before or w may no longer give up. Returns whether it did.
 bool withdraw(Waiter& w) {
   for (;;) {
     Bucket* b = w.bucket.load(std::memory_order_relaxed);
@@ -82,7 +82,7 @@ bool withdraw(Waiter& w) {
     Busy busy;
     chaos_delay();
     lock_bucket(*b);
-    bool here = w.bucket.load(std::memory_order_relaxed) == b;  // or it was moved meanwhile
+    bool here = w.bucket.load(std::memory_order_relaxed) == b;  // false: it was moved meanwhile
     bool out = here && !w.requeued;
     if (out) queue_remove(*b, w);
     b->lock.unlock();
@@ -106,7 +106,7 @@ void LockedQueue::remove(Waiter& w) { queue_remove(bucket_, w); }
 void WakeList::wake_all() {
   if (!first_) return;
   Busy leave;
-  tls_busy = tls_busy - 1;  // of append()
+  tls_busy = tls_busy - 1;  // of the first append()
   for (Waiter* w = first_; w;) {
     // After the mark the waiter may be gone at once.
     Waiter* next = w->next;
@@ -121,7 +121,7 @@ void WakeList::wake_all() {
 WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline, uint32_t mask) {
   auto loop = [&] { return wait_signaled(w.fiber, w.signaled, reason, deadline, mask, [&] { return withdraw(w); }); };
   if (!(mask & kInterruptSafePoint)) return loop();  // each park_if() handles signals when it ends
-  Busy busy;                                         // the signal must still be there when we look
+  Busy busy;                                         // the signal must still be pending when the caller looks
   return loop();
 }
 
@@ -129,7 +129,7 @@ size_t requeue_waiters(const void* from, const void* to, bool (*may_move)(void*)
   Busy busy;
   Bucket& a = bucket_of(from);
   Bucket& b = bucket_of(to);
-  // By address: two that requeue in opposite directions must not wait for each other.
+  // By address: two threads that requeue in opposite directions must not wait for each other.
   lock_bucket(&a < &b ? a : b);
   if (&a != &b) lock_bucket(&a < &b ? b : a);
   WakeList list;

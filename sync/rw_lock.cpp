@@ -9,7 +9,7 @@ namespace {
 
 enum Kind : uint32_t { kReads, kWrites };  // Waiter::tag
 
-// The readers at the head of the queue, up to the next writer.
+// Takes the readers at the head of the queue, up to the next writer. Returns their number.
 uint64_t take_readers(LockedQueue& q, WakeList& list) {
   uint64_t n = 0;
   for (; q.first() && q.first()->tag == kReads; n++) list.add(q, *q.first());
@@ -36,7 +36,7 @@ int RwLock::lock_slow(bool writer, uint64_t deadline_ns, uint32_t ends) {
     for (;;) {
       uint64_t held = now & ~kWaiting;
       bool free = !q.first() && (writer ? held == 0 : !(held & kWriter));
-      if (free) {  // `waiting` was left over, or it was unlocked just now
+      if (free) {  // `waiting` was left over, or the lock was unlocked just now
         if (word_.compare_exchange_weak(now, held + (writer ? kWriter : kReader), std::memory_order_acquire, std::memory_order_relaxed))
           return 0;
       } else if (now & kWaiting || word_.compare_exchange_weak(now, now | kWaiting, std::memory_order_relaxed)) {
@@ -47,8 +47,8 @@ int RwLock::lock_slow(bool writer, uint64_t deadline_ns, uint32_t ends) {
   }
   WakeReason r = wait(w, {writer ? "RwLock (write)" : "RwLock (read)", this}, plain_deadline(deadline_ns),
                       ends ? uint32_t{kInterruptEnd} : 0);
-  if (r == WakeReason::Woken) return 0;  // it is ours
-  // Readers may have queued behind a writer that has gone.
+  if (r == WakeReason::Woken) return 0;  // the lock is ours
+  // Readers may have queued behind the writer that gave up.
   WakeList list;
   {
     LockedQueue q(this);
@@ -69,10 +69,11 @@ void RwLock::unlock_slow(uint64_t mine) {
     LockedQueue q(this);
     uint64_t w = word_.load(std::memory_order_relaxed);
     check(w >= mine && !(mine == kWriter && !(w & kWriter)), "RwLock", this, "is unlocked but was not locked");
-    // Readers may have come while we waited for the lock; and if a wait that was given up has taken the bit away, they still come.
+    // Readers may have come while we waited for the lock of the queue. If a wait that was given up has cleared the bit, readers still come.
     while (w != (mine | kWaiting))
       if (word_.compare_exchange_weak(w, w - mine, std::memory_order_release, std::memory_order_relaxed)) return;
-    // From here on it is ours alone: who comes waits for the lock of the queue. Acquire: other readers' releases are passed on.
+    // From here on the lock is ours alone, because new threads wait for the lock of the queue. Acquire: we pass on the releases of other
+    // readers.
     std::atomic_thread_fence(std::memory_order_acquire);
     uint64_t holds = 0;
     if (Waiter* first = q.first(); first && first->tag == kWrites) {
@@ -81,7 +82,7 @@ void RwLock::unlock_slow(uint64_t mine) {
     } else {
       holds = take_readers(q, list) * kReader;
     }
-    // The last touch, but by them.
+    // Our last touch. Only the woken threads touch the lock after it.
     word_.store(holds | (q.first() ? kWaiting : 0), std::memory_order_release);
   }
   list.wake_all();

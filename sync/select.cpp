@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// select: all channels of the cases are locked, in the order of their addresses, while it is found out that none of the cases can
-// happen and the waiter is queued for each. Nobody can decide for it before, so there is nothing to take back; and as each
-// channel stays as it is from when a case is queued there (channel_core.h), there is one moment at which none of them could.
+// select: the caller locks all channels of the cases, in the order of their addresses. Under these locks it finds that no case can happen,
+// and queues the waiter for each case. No other thread can decide for the waiter before that, so nothing must be taken back. Once a case is
+// queued at a channel, the channel stays as it is (channel_core.h). So there is one moment at which no case could happen.
 #include "sched/arch/arch.h"
 #include "sched/chaos.h"
 #include "sched/observe/observe.h"
@@ -14,7 +14,7 @@ namespace {
 
 using Inside = SelectInside;
 
-// In the order of the channels' addresses; several cases of one channel one after the other.
+// The cases in the order of their channels' addresses. Cases of one channel follow each other.
 class Ordered {
  public:
   void insert(SelectCase& c) {
@@ -41,11 +41,11 @@ class Ordered {
       if (is_last_of_channel(c)) Inside::channel(c)->lock.unlock();
     });
   }
-  // Locked. Up to `end` (null: all).
+  // Dequeues the cases before `end` (null: all). Locked.
   void dequeue(SelectCase* end) {
     for (SelectCase* c = first_; c != end; c = Inside::next_locked(*c)) Inside::channel(*c)->dequeue(*c);
   }
-  // Locked. False: with one of them it may go on, and none is queued.
+  // Queues all cases. Returns false if a case may happen now; then none is queued. Locked.
   bool queue() {
     for (SelectCase* c = first_; c; c = Inside::next_locked(*c))
       if (!Inside::channel(*c)->queue(*c)) {
@@ -67,8 +67,8 @@ class Ordered {
   SelectCase* last_ = nullptr;
 };
 
-// Which case is looked at first: time, mixed as in SplitMix64 (Steele, Lea, Flood 2014). A single multiplication is not enough: a loop of
-// even steps then prefers some cases.
+// Returns a number that decides which case is looked at first: time, mixed as in SplitMix64 (Steele, Lea, Flood 2014). A single
+// multiplication is not enough: a loop of even steps then prefers some cases.
 size_t some_number(const void* salt) {
   uint64_t x = cycles() ^ reinterpret_cast<uintptr_t>(salt);
   x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
@@ -99,7 +99,7 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
   };
 
   int e = EAGAIN;
-  // One that can happen at once needs no other channel's lock.
+  // A case that can happen at once needs no lock but its own channel's.
   int32_t i = in_turn([&](SelectCase& c) {
     if (!Inside::looks_ready(c)) return false;
     Busy busy;

@@ -7,7 +7,7 @@
 namespace fiberthread {
 namespace {
 
-constexpr uint64_t kDestroyedSemaphore = kDestroyed | 1;  // permits while somebody waits: no living one has that
+constexpr uint64_t kDestroyedSemaphore = kDestroyed | 1;  // permits while a thread waits, which no living semaphore has
 
 }  // namespace
 
@@ -44,7 +44,7 @@ void Semaphore::release_slow(uint64_t n) {
       n--;
     }
     uint64_t waiting = q.first() ? kWaiting : 0, w = word_.load(std::memory_order_relaxed);
-    // Nobody else sets or clears the bit meanwhile; if it is clear by now, permits come and go.
+    // No other thread changes the bit meanwhile. If it is clear by now, permits come and go.
     while (!word_.compare_exchange_weak(w, ((w & ~kWaiting) + n * kOne) | waiting, std::memory_order_release, std::memory_order_relaxed)) {
     }
   }

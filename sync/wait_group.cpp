@@ -37,7 +37,8 @@ void WaitGroup::add(int64_t n) {
   }
   WakeList list;
   {
-    // Before it becomes 0, since from then on it may be gone, and another object with its own waiters in its place.
+    // The waiters are taken out under this lock before the count becomes 0. From then on the group may be gone, and another object with
+    // waiters of its own in its place.
     LockedQueue q(this);
     w = word_.load(std::memory_order_relaxed);
     uint64_t to = next();
@@ -70,7 +71,8 @@ Barrier::~Barrier() {
   word_.store(kDestroyed, std::memory_order_relaxed);
 }
 
-// If others are still to come, `waiter` is queued in the same step: afterwards the phase may end, and the barrier be gone, at any time.
+// Counts one arrival. If others are still to come, queues `waiter` in the same step. Afterwards the phase may end at any time, and the
+// barrier be gone.
 Barrier::Phase Barrier::arrive(bool drops, Waiter* waiter) {
   uint64_t w;
   {
@@ -84,13 +86,13 @@ Barrier::Phase Barrier::arrive(bool drops, Waiter* waiter) {
   }
   auto phase = static_cast<Phase>(w >> 32);
   if (static_cast<uint32_t>(w) != 1) return phase;
-  // All have arrived: until the next phase begins nobody else changes anything.
+  // All have arrived. Until the next phase begins no other thread changes anything.
   if (completion_) completion_(context_);
   WakeList list;
   {
     LockedQueue q(this);
     take_all(q, list);
-    // Release, and the queue's lock: who goes on sees what was done before the arrivals. Our last touch.
+    // Release, and the lock of the queue: the waiters see what was done before the arrivals. Our last touch.
     word_.store(uint64_t{phase + 1} << 32 | expected_, std::memory_order_release);
   }
   list.wake_all();
@@ -112,13 +114,13 @@ int Barrier::wait_until(Phase phase, uint64_t deadline_ns) {
 int Barrier::arrive_and_wait_until(uint64_t deadline_ns) {
   Waiter w;
   arrive(false, &w);
-  if (!w.address) return 0;  // as the last one
+  if (!w.address) return 0;  // the caller arrived last
   auto withdraw = [&] {
     LockedQueue q(this);
-    // Whoever ends the phase takes all out before his last touch: so while we are queued, the barrier is there.
+    // The thread that ends the phase takes out all waiters before its last touch. So while we are queued, the barrier is there.
     if (!w.bucket.load(std::memory_order_relaxed)) return false;
     uint64_t now = word_.load(std::memory_order_relaxed);
-    if (static_cast<uint32_t>(now) == 0) return false;  // too late: all have arrived, with us
+    if (static_cast<uint32_t>(now) == 0) return false;  // too late: all have arrived, the caller too
     word_.store(now + 1, std::memory_order_relaxed);
     q.remove(w);
     return true;

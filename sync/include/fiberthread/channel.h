@@ -6,25 +6,27 @@
 //     while (auto v = rx.receive()) use(*v);                 // until it is closed and empty
 //     auto chosen = select(ReceiveCase(rx, x), SendCase(other, 7));
 //
-// A channel has room for `capacity` values; one without room (0) hands each value from a sender that has come to a receiver that has come
-// (a rendezvous: Hoare, "Communicating Sequential Processes", CACM 1978). Values are received in the order in which they were sent;
-// senders that wait are served in the order in which they came, receivers too. A value goes straight to a waiting receiver, else into
-// the buffer, else its sender waits.
+// A channel has room for `capacity` values. A channel without room (0) hands each value from a sender that has come to a receiver that has
+// come (a rendezvous: Hoare, "Communicating Sequential Processes", CACM 1978). Values are received in the order in which they were sent.
+// Waiting senders are served in the order in which they came, and so are waiting receivers. A value goes straight to a waiting receiver,
+// else into the buffer, else its sender waits.
 //
-// Closed is a channel when close() was called, or the last of its senders or of its receivers is gone. From then on sends fail with
-// ClosedChannel, waiting senders are woken with it and keep their values, values in the buffer can still be received, and then
-// receivers get ClosedChannel. Values that nobody can receive any more are destroyed with the last receiver.
+// close() closes a channel, and so does the end of the last of its senders or of the last of its receivers. From then on sends fail with
+// ClosedChannel. Waiting senders are woken with it and keep their values. Values in the buffer can still be received, and then receivers
+// get ClosedChannel, too. Values that no receiver can get any more are destroyed with the last receiver.
 //
-// Errors: 0; ClosedChannel (EPIPE); EAGAIN from try_… if it would have to wait; ETIMEDOUT; ECANCELED if the fiber was cancelled; EINVAL
-// for a handle that stands for no channel (default-made, moved from, or made without memory). With any of them nothing has happened:
-// what was to be sent is still the caller's, what was to be received still in the channel. What need not wait does not look at
-// deadlines and cancellation.
+// Errors: ClosedChannel (EPIPE). EAGAIN: a try_… function would have to wait. ETIMEDOUT: the time has passed. ECANCELED: the fiber was
+// cancelled. EINVAL: the handle stands for no channel (default-made, moved from, or made without memory). With any of them nothing has
+// happened: the sender keeps its value, and the channel keeps the value that was to be received. A call that need not wait looks neither at
+// the deadline nor at cancellation.
 //
-// Who may call: fibers, bound fibers and foreign threads, also several on one handle at once; not signal handlers. send, receive and select
-// park if they must wait; what begins with try_, and all else, never parks.
+// Who may call: fibers and foreign threads, several also on one handle at once; not signal handlers. send, receive and select park if they
+// must wait. All other functions, and those that begin with try_, never park.
 //
-// Cost: buffered send or receive that need not wait: one compare-and-swap without a lock. Values that are not trivially copyable
-// (or declared by ChannelRelocatable) or larger than 64 bytes travel in a box, which costs an allocation.
+// Deadlines (…_until) are nanoseconds on CLOCK_MONOTONIC, timeouts (…_for) are nanoseconds from now.
+//
+// Cost: a buffered send or receive that need not wait is one compare-and-swap without a lock. Values that are not trivially copyable (or
+// declared by ChannelRelocatable), or larger than 64 bytes, travel in a box, which costs an allocation.
 #pragma once
 #include <cerrno>
 #include <cstddef>
@@ -41,7 +43,7 @@
 
 namespace fiberthread {
 
-// What a send to, and a receive from, a closed channel returns.
+// The error of sends to, and receives from, a closed channel.
 constexpr int ClosedChannel = EPIPE;
 
 class ChannelCore;
@@ -49,11 +51,13 @@ struct ChannelWait;
 
 // ---- the part that does not depend on the type of values; called by the templates below ----
 
-// Null without memory. Values are moved as bytes; drop() destroys one that is left.
+// Makes a channel for values of `value_size` bytes. Values are moved as bytes. drop() destroys a value that is left. Returns null without
+// memory.
 FIBERTHREAD_API ChannelCore* channel_make(size_t capacity, size_t value_size, void (*drop)(void*));
+// Counts a handle up, or down. The last handle of a side closes the channel.
 FIBERTHREAD_API void channel_hold(ChannelCore* channel, bool sender);
 FIBERTHREAD_API void channel_release(ChannelCore* channel, bool sender);
-// deadline 0: EAGAIN instead of waiting.
+// Sends or receives the bytes of one value. With the deadline 0 it returns EAGAIN instead of waiting.
 FIBERTHREAD_API int channel_send(ChannelCore* channel, const void* value, uint64_t deadline_ns);
 FIBERTHREAD_API int channel_receive(ChannelCore* channel, void* value, uint64_t deadline_ns);
 FIBERTHREAD_API void channel_close(ChannelCore* channel);
@@ -61,19 +65,19 @@ FIBERTHREAD_API bool channel_is_closed(const ChannelCore* channel);
 FIBERTHREAD_API size_t channel_size(const ChannelCore* channel);
 FIBERTHREAD_API size_t channel_capacity(const ChannelCore* channel);
 
-// A value of this type may be moved to other memory by copying its bytes, if nobody destroys it where it was. Specialise it for your
-// own types where that is so: they then need no box.
+// True for a type whose values may be moved to other memory by copying their bytes, if nothing destroys them where they were. Specialise it
+// for such types of your own. Their values then need no box.
 template <class T>
 struct ChannelRelocatable : std::is_trivially_copyable<T> {};
 template <class T>
 struct ChannelRelocatable<std::unique_ptr<T>> : std::true_type {};
 
-// A value on its way, as the bytes that the channel moves: itself, or a pointer to its box.
+// One value on its way, as the bytes that the channel moves: the value itself, or a pointer to its box.
 template <class T>
 class ChannelSlot {
  public:
   static constexpr bool kBoxed = !ChannelRelocatable<T>::value || sizeof(T) > 64 || alignof(T) > 8;
-  static constexpr bool kPlain = !kBoxed && std::is_trivially_copyable<T>::value;  // goes without a slot
+  static constexpr bool kPlain = !kBoxed && std::is_trivially_copyable<T>::value;  // travels without a slot
   using Carried = std::conditional_t<kBoxed, T*, T>;
   static constexpr size_t kSize = sizeof(Carried);
   static_assert(std::is_nothrow_move_constructible<T>::value, "a value on its way must not be lost by an exception");
@@ -92,7 +96,7 @@ class ChannelSlot {
     if constexpr (kBoxed) delete &value();
     else value().~T();
   }
-  // Into what holds a value already, or back to where put() took it from.
+  // Moves the value into an object that holds a value already, or back to where put() took it from.
   void move_to(T& to) {
     if constexpr (std::is_move_assignable<T>::value) {
       to = std::move(value());
@@ -115,7 +119,8 @@ class ChannelSlot {
 
 // ---- handles ----
 
-// What both kinds of handle have in common. A handle is copied and dropped by counting.
+// The common part of both kinds of handle. The channel counts its handles, so they can be copied and dropped. Fibers and foreign threads
+// may call all members. None of them parks.
 template <bool kSender>
 class ChannelHandle {
  public:
@@ -130,53 +135,57 @@ class ChannelHandle {
   }
   ~ChannelHandle() { reset(); }
 
-  // Gives the handle up. The last one of its side closes the channel.
+  // Gives the handle up. The last handle of its side closes the channel. Never parks.
   void reset() {
     if (ChannelCore* c = std::exchange(core_, nullptr)) channel_release(c, kSender);
   }
   explicit operator bool() const { return core_; }
-  // Two handles of one channel?
+  // Returns whether both are handles of one channel. Never parks.
   template <bool kOther>
   bool same_channel(const ChannelHandle<kOther>& o) const {
     return core_ == o.core();
   }
-  // Closing twice does nothing.
+  // Closes the channel, and wakes all waiters. A second call does nothing. Never parks.
   void close() const {
     if (core_) channel_close(core_);
   }
-  // May be out of date at once, unless true.
+  // Returns whether the channel is closed. False may be out of date at once. Never parks.
   bool closed() const { return !core_ || channel_is_closed(core_); }
-  // Values in the buffer; may be out of date at once.
+  // Returns the number of values in the buffer, which may be out of date at once. Never parks.
   size_t size() const { return core_ ? channel_size(core_) : 0; }
+  // Returns the number of values that the channel has room for. Never parks.
   size_t capacity() const { return core_ ? channel_capacity(core_) : 0; }
   ChannelCore* core() const { return core_; }
 
  protected:
   explicit ChannelHandle(ChannelCore* c) : core_(c) {}
-  static uint64_t until(uint64_t deadline_ns) { return deadline_ns ? deadline_ns : 1; }  // 0 is another thing to the core
+  static uint64_t until(uint64_t deadline_ns) { return deadline_ns ? deadline_ns : 1; }  // to the core, 0 means something else
   ChannelCore* core_ = nullptr;
 };
 
 template <class T>
 class Channel;
 
+// The sending handle. Errors and callers as above.
 template <class T>
 class Sender : public ChannelHandle<true> {
  public:
   Sender() = default;
 
+  // Sends `v`: ClosedChannel, ETIMEDOUT, ECANCELED, EINVAL. On an error, `v` has its value back. Fibers and foreign threads. May park.
   int send(T&& v) const { return move_in(v, kForever); }
   int send(const T& v) const { return copy_in(v, kForever); }
   int send_until(T&& v, uint64_t deadline_ns) const { return move_in(v, until(deadline_ns)); }
   int send_until(const T& v, uint64_t deadline_ns) const { return copy_in(v, until(deadline_ns)); }
   int send_for(T&& v, uint64_t timeout_ns) const {
-    int e = move_in(v, 0);  // the clock is read only if need be
+    int e = move_in(v, 0);  // the clock is read only if the send must wait
     return e == EAGAIN ? move_in(v, deadline_after(timeout_ns)) : e;
   }
   int send_for(const T& v, uint64_t timeout_ns) const {
     int e = copy_in(v, 0);
     return e == EAGAIN ? copy_in(v, deadline_after(timeout_ns)) : e;
   }
+  // Sends `v` if that needs no wait: ClosedChannel, EAGAIN, EINVAL. Fibers and foreign threads. Never parks.
   int try_send(T&& v) const { return move_in(v, 0); }
   int try_send(const T& v) const { return copy_in(v, 0); }
 
@@ -205,19 +214,22 @@ class Sender : public ChannelHandle<true> {
   }
 };
 
+// The receiving handle. Errors and callers as above.
 template <class T>
 class Receiver : public ChannelHandle<false> {
  public:
   Receiver() = default;
 
+  // Receives a value into `into`: ClosedChannel, ETIMEDOUT, ECANCELED, EINVAL. Fibers and foreign threads. May park.
   int receive(T& into) const { return take(into, kForever); }
   int receive_until(T& into, uint64_t deadline_ns) const { return take(into, until(deadline_ns)); }
   int receive_for(T& into, uint64_t timeout_ns) const {
     int e = take(into, 0);
     return e == EAGAIN ? take(into, deadline_after(timeout_ns)) : e;
   }
+  // Receives a value if that needs no wait: ClosedChannel, EAGAIN, EINVAL. Fibers and foreign threads. Never parks.
   int try_receive(T& into) const { return take(into, 0); }
-  // Nothing, if receive() would fail.
+  // The same, but without a value where those return an error. receive() may park.
   std::optional<T> receive() const { return take(kForever); }
   std::optional<T> try_receive() const { return take(0); }
 
@@ -244,14 +256,15 @@ class Receiver : public ChannelHandle<false> {
   }
 };
 
-// What make() returns: `auto [tx, rx] = Channel<int>::make(16);`.
+// The result of make(): `auto [tx, rx] = Channel<int>::make(16);`.
 template <class T>
 class Channel {
  public:
   Sender<T> sender;
   Receiver<T> receiver;
 
-  // Without memory both handles are empty.
+  // Makes a channel with room for `capacity` values, and its first two handles. Without memory both handles are empty. Fibers and foreign
+  // threads. Never parks.
   static Channel make(size_t capacity) {
     ChannelCore* c = channel_make(capacity, ChannelSlot<T>::kSize, ChannelSlot<T>::kDrop);
     return Channel{Sender<T>(c), Receiver<T>(c)};
@@ -260,7 +273,7 @@ class Channel {
 
 // ---- select ----
 
-// One of the operations that a select chooses from. Made anew for each select, or used again; in one select at a time.
+// One of the operations that a select chooses from. The program may make it anew for each select, or use it again, in one select at a time.
 class SelectCase {
  public:
   SelectCase(const SelectCase&) = delete;
@@ -271,14 +284,14 @@ class SelectCase {
   SelectCase(ChannelCore* channel, bool sends, Finish finish) : channel_(channel), finish_(finish), sends_(sends) {}
   ~SelectCase() = default;
 
-  ChannelCore* channel_;  // null: never chosen
+  ChannelCore* channel_;  // null: this case is never chosen
   void* value_ = nullptr;
 
  private:
-  friend struct SelectInside;  // the library's
+  friend struct SelectInside;  // the library
   friend class ChannelCore;
   friend class CaseList;
-  Finish finish_;  // called when it was chosen; null: nothing to do
+  Finish finish_;  // called when the case was chosen; null: nothing to do
   SelectCase* next_ = nullptr;
   SelectCase* prev_ = nullptr;
   SelectCase* next_locked_ = nullptr;
@@ -288,8 +301,8 @@ class SelectCase {
   bool queued_ = false;
 };
 
-// Chosen if a value could be received, which is then in `into`, or the channel is closed and empty. A case of an empty handle is
-// never chosen.
+// Receives a value. It is chosen if a value could be received, which is then in `into`, or if the channel is closed and empty. A case of an
+// empty handle is never chosen.
 template <class T>
 class ReceiveCase : public SelectCase {
  public:
@@ -306,8 +319,8 @@ class ReceiveCase : public SelectCase {
   ChannelSlot<T> slot_;
 };
 
-// Chosen if its value could be sent, or the channel is closed: then it keeps its value. It is never chosen without one: of an empty
-// handle, or once it has sent its value, until put() gives it another.
+// Sends its value. It is chosen if the value could be sent, or if the channel is closed; then it keeps its value. A case without a value is
+// never chosen, nor is one of an empty handle. A case has no value once it has sent it, until put() gives it another.
 template <class T>
 class SendCase : public SelectCase {
  public:
@@ -317,13 +330,14 @@ class SendCase : public SelectCase {
   }
   ~SendCase() { clear(); }
 
+  // Gives the case another value. Not while a select uses it. Never parks.
   void put(T v) {
     clear();
     slot_.put(std::move(v));
     full_ = true;
     channel_ = to_;
   }
-  // What has not been sent yet; only while has_value().
+  // Returns the value that has not been sent yet. Only while has_value(). Never parks.
   T& value() { return slot_.value(); }
   bool has_value() const { return full_; }
 
@@ -344,16 +358,19 @@ class SendCase : public SelectCase {
   ChannelSlot<T> slot_;
 };
 
-// What a select has done.
+// The result of a select.
 struct Selected {
-  int index;  // of the case, from 0; -1: none, and `error` says why
-  int error;  // of the case: 0 or ClosedChannel. Of none: EAGAIN, ETIMEDOUT, ECANCELED, EINVAL
+  int index;  // of the case, from 0; -1: no case, and `error` says why
+  int error;  // of the case: 0 or ClosedChannel; of no case: EAGAIN, ETIMEDOUT, ECANCELED, EINVAL
 };
 
-// Waits until one of the cases can happen, does exactly that one and says which. If several can, any of them is chosen, each as
-// likely. deadline 0: EAGAIN instead of waiting, if at one moment none could. EINVAL if none ever can and there is no deadline.
+// Waits until one of the cases can happen, does exactly that one and returns its index. It looks at the cases in turn, from a random one
+// on, so each case that can happen may be chosen. If all can happen, each is as likely. With the deadline 0 it returns EAGAIN instead of
+// waiting, if at one moment no case could happen. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC. ECANCELED: the caller was cancelled.
+// EINVAL: no case can ever happen, and there is no deadline. Fibers and foreign threads. May park.
 FIBERTHREAD_API Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline_ns);
 
+// Waits likewise, without a limit, until a deadline, or for `timeout_ns` nanoseconds. Fibers and foreign threads. May park.
 template <class... Cases>
 Selected select(Cases&&... cases) {
   SelectCase* all[] = {&cases..., nullptr};
@@ -368,7 +385,7 @@ template <class... Cases>
 Selected select_for(uint64_t timeout_ns, Cases&&... cases) {
   return select_until(deadline_after(timeout_ns), cases...);
 }
-// The default: returns at once.
+// Chooses a case that can happen now, or returns EAGAIN at once (the default of a select). Fibers and foreign threads. Never parks.
 template <class... Cases>
 Selected try_select(Cases&&... cases) {
   SelectCase* all[] = {&cases..., nullptr};

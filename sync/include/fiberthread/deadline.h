@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The times of waits: nanoseconds on CLOCK_MONOTONIC.
+// Deadlines and timeouts of waits, in nanoseconds on CLOCK_MONOTONIC.
 #pragma once
 #include <cstdint>
 
@@ -7,10 +7,11 @@
 
 namespace fiberthread {
 
-// A deadline, or a timeout, that does not come.
+// A deadline, or a timeout, that never comes.
 constexpr uint64_t kForever = ~uint64_t{0};
 
-// `timeout_ns` from now; kForever if that is beyond the clock's end. Anybody, signal handlers too; never parks.
+// Returns the deadline `timeout_ns` nanoseconds from now, or kForever if the clock cannot hold it. Any thread and signal handlers. Never
+// parks.
 FIBERTHREAD_API uint64_t deadline_after(uint64_t timeout_ns);
 
 }  // namespace fiberthread

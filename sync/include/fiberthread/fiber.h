@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Fiber: a thread of its own stack that costs what a function call costs with some friends. The C++ form of fiberthread.h, where
-// the contract of each call stands. The man page is Fiber(3).
+// Fiber: the C++ form of fiberthread.h, which has the contract of each call. The man page is Fiber(3).
 //
-// Cost: spawn and join of an empty one some 200 ns, and of a callable that is neither one word nor less, a malloc.
+// Cost: about 200 ns to spawn and join an empty fiber (2026-11-21). A callable that does not fit into one word, or is not trivially
+// copyable, also costs a malloc.
 #pragma once
 #include <cerrno>
 #include <cstddef>
@@ -19,16 +19,17 @@
 
 namespace fiberthread {
 
+// Options of a new fiber. The defaults are those of a thread.
 struct FiberOptions {
-  size_t stack_size = 0;       // bytes; 0: as that of a thread
-  const char* name = nullptr;  // at most 15 characters; null: its maker's
-  bool bound = false;          // it gets a kernel thread of its own
+  size_t stack_size = 0;       // bytes; 0: the size that a thread gets
+  const char* name = nullptr;  // at most 15 characters; null: the name of the fiber that makes it
+  bool bound = false;          // true: the fiber gets a kernel thread of its own
   bool joinable = true;
-  fiberthread_cord_t cord = nullptr;  // that it shall live in; null: none
+  fiberthread_cord_t cord = nullptr;  // the cord that the fiber lives in; null: none
 };
 
-// Names a fiber and owns nothing: to be copied and compared, and kept for as long as one likes. Each call answers ESRCH once the
-// fiber is gone. Who may call: fibers, foreign threads; wakeup() and id() also signal handlers. None waits.
+// Names a fiber and owns nothing. The program may copy, compare and keep it. Each call returns ESRCH once the fiber is gone. Fibers and
+// foreign threads may call all members; signal handlers may call wakeup() and id(). No member parks. Errors as of the C functions.
 class FiberRef {
  public:
   constexpr FiberRef() = default;
@@ -50,8 +51,8 @@ class FiberRef {
   fiberthread_t handle_ = nullptr;
 };
 
-// Owns a fiber: joined or detached it must be before the object goes, else the process is aborted, as by std::thread. To be moved,
-// not copied; one object is not for two threads at once.
+// Owns a fiber. The fiber must have been joined or detached before the object is destroyed, else the process aborts, as with std::thread.
+// An object can be moved and not copied, and only one thread at a time may use it. Fibers and foreign threads may call all members.
 class Fiber : public FiberRef {
  public:
   Fiber() = default;
@@ -65,8 +66,8 @@ class Fiber : public FiberRef {
   }
   ~Fiber() { end(); }
 
-  // Runs function(arguments…) in a fiber, with copies of all, as std::thread does. What it returns, if anything, is a pointer, and
-  // join() gives it. If that fails the object names no fiber, and error() tells why: EAGAIN, EINVAL, ERANGE.
+  // Runs function(arguments…) in a fiber, with copies of all of them, as std::thread does. The function returns nothing or a pointer, which
+  // join() gives. On failure the object names no fiber, and error() has the reason: EAGAIN, EINVAL, ERANGE, EPIPE. Never parks.
   template <class Function, class... Arguments, class = std::enable_if_t<!std::is_same_v<std::decay_t<Function>, FiberOptions>>>
   static Fiber spawn(Function&& function, Arguments&&... arguments) {
     return make(nullptr, true, std::forward<Function>(function), std::forward<Arguments>(arguments)...);
@@ -75,7 +76,8 @@ class Fiber : public FiberRef {
   static Fiber spawn(const FiberOptions& options, Function&& function, Arguments&&... arguments) {
     return make(&options, true, std::forward<Function>(function), std::forward<Arguments>(arguments)...);
   }
-  // The same, but it does not run until start() or call(). If neither comes it is discarded with the object.
+  // Makes a fiber like spawn(), but it does not run until start() or call(). If neither is called, the fiber is discarded with the object.
+  // Never parks.
   template <class Function, class... Arguments, class = std::enable_if_t<!std::is_same_v<std::decay_t<Function>, FiberOptions>>>
   static Fiber create(Function&& function, Arguments&&... arguments) {
     return make(nullptr, false, std::forward<Function>(function), std::forward<Arguments>(arguments)...);
@@ -85,29 +87,32 @@ class Fiber : public FiberRef {
     return make(&options, false, std::forward<Function>(function), std::forward<Arguments>(arguments)...);
   }
 
-  // Why it names no fiber; 0: there never was one.
+  // Returns the reason why the object names no fiber, or 0 if no fiber was to be made. Never parks.
   int error() const { return error_; }
 
+  // Makes the fiber runnable. Errors as of fiberthread_start(). Never parks.
   int start() { return begin(fiberthread_start); }
-  // Runs it at once; may park. See fiberthread_call().
+  // Runs the fiber at once. Errors as of fiberthread_call(). Parks.
   int call() { return begin(fiberthread_call); }
 
-  // They park. On 0 the object names no fiber any more.
+  // Waits until the fiber has ended, and stores its result. Times are in nanoseconds from now. On 0 the object names no fiber any more.
+  // Errors as of fiberthread_join(). Parks.
   int join(void** result = nullptr) { return joined(fiberthread_join(handle_, result)); }
   int join_timeout(uint64_t timeout_ns, void** result = nullptr) { return joined(fiberthread_join_timeout(handle_, result, timeout_ns)); }
-  // The object lets go of it.
+  // Makes the fiber one that is not joined, and lets go of it. EBUSY, EINVAL, ESRCH. Never parks.
   int detach() {
     int e = fiberthread_set_joinable(handle_, 0);
     if (e == 0) handle_ = nullptr;
     return e;
   }
+  // Makes the fiber joinable or not. EBUSY, EINVAL, ESRCH. Never parks.
   int set_joinable(bool joinable) {
     int e = fiberthread_set_joinable(handle_, joinable);
     if (e == 0) joinable_ = joinable;
     return e;
   }
 
-  // Of the caller.
+  // The C functions of these names, for the caller. yield(), yield_timeout() and sleep() park.
   static FiberRef self() { return fiberthread_self(); }
   static int yield() { return fiberthread_yield(); }
   static int yield_timeout(uint64_t timeout_ns) { return fiberthread_yield_timeout(timeout_ns); }
@@ -117,14 +122,14 @@ class Fiber : public FiberRef {
   static bool set_cancellable(bool cancellable) { return fiberthread_set_cancellable(cancellable); }
 
   static FiberRef find(uint64_t id) { return fiberthread_find(id); }
-  // bool visit(FiberRef): false ends it. See fiberthread_each().
+  // Calls visit(FiberRef), which returns bool, like fiberthread_each(), until it returns false. Never parks by itself.
   template <class Visit>
   static void each(Visit visit) {
     fiberthread_each([](fiberthread_t f, void* p) -> int { return !(*static_cast<Visit*>(p))(FiberRef(f)); }, &visit);
   }
 
  private:
-  // What a fiber that was not started is to run: the argument, and what gives that back.
+  // The argument of a fiber that was not started, and the function that frees it.
   struct Pending {
     void* argument = nullptr;
     void (*drop)(void* argument) = nullptr;
@@ -135,11 +140,11 @@ class Fiber : public FiberRef {
     using Parts = std::tuple<Function, Arguments...>;
     using Result = std::invoke_result_t<Function, Arguments...>;
     static_assert(std::is_void_v<Result> || std::is_convertible_v<Result, void*>, "a fiber returns nothing, or a pointer");
-    // In the argument itself, if that does.
+    // The callable travels in the argument itself, if it fits.
     static constexpr bool kSmall = sizeof(Parts) <= sizeof(void*) && std::is_trivially_copyable_v<Function> &&
                                    (std::is_trivially_copyable_v<Arguments> && ...) && std::is_trivially_destructible_v<Parts>;
 
-    // Destroyed when the fiber ends, however it ends.
+    // Destroys the callable when the fiber ends, also when it is unwound.
     struct Owner {
       Parts* parts;
       ~Owner() { delete parts; }
@@ -178,7 +183,7 @@ class Fiber : public FiberRef {
         return std::apply([](auto&&... all) -> void* { return invoke(std::move(all)...); }, std::move(parts));
       }
     }
-    // std::invoke, without <functional>.
+    // Does what std::invoke does, without <functional>.
     template <class F, class... A>
     static decltype(auto) invoke(F&& function, A&&... arguments) {
       if constexpr (std::is_member_function_pointer_v<std::decay_t<F>>) return invoke_member(function, std::forward<A>(arguments)...);
@@ -222,7 +227,7 @@ class Fiber : public FiberRef {
 
   int begin(int (*how)(fiberthread_t, void*)) {
     int e = how(handle_, pending_.argument);
-    if (e == 0 || e == ECANCELED) pending_ = {};  // it has begun
+    if (e == 0 || e == ECANCELED) pending_ = {};  // the fiber has begun
     return e;
   }
   int joined(int e) {
@@ -251,9 +256,9 @@ class Fiber : public FiberRef {
   Pending pending_;
 };
 
-// A pointer of each fiber's own, for what is no variable: `thread_local` ones are each fiber's own as they are. What a fiber leaves
-// is deleted when that ends; what others have when the object goes is not. valid() tells whether there was a key left (there are
-// PTHREAD_KEYS_MAX).
+// One pointer for each fiber, where a variable will not do: `thread_local` variables are each fiber's own anyway. When a fiber ends, its
+// pointer is deleted. When the object is destroyed, only the caller's pointer is deleted, and those of other fibers are lost. Fibers and
+// foreign threads may call all members, also at the same time. No member parks.
 template <class T>
 class FiberLocal {
  public:
@@ -266,12 +271,13 @@ class FiberLocal {
   FiberLocal(const FiberLocal&) = delete;
   FiberLocal& operator=(const FiberLocal&) = delete;
 
+  // Returns whether there was a key left (there are PTHREAD_KEYS_MAX). If not, the object must not be used.
   bool valid() const { return valid_; }
-  // The caller's; null at first.
+  // Returns the caller's pointer, null at first.
   T* get() const { return static_cast<T*>(fiberthread_get_local(key_)); }
   T* operator->() const { return get(); }
   T& operator*() const { return *get(); }
-  // Deletes what was there. 0, or ENOMEM: nothing has changed.
+  // Deletes the caller's previous pointer and stores `value`. ENOMEM: nothing has changed.
   int reset(T* value = nullptr) {
     T* old = get();
     if (old == value) return 0;

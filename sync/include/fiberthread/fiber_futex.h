@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// FiberFutex: a counter to wait on. Cost: post() without waiters is one CAS, wait() for a count that has come one load.
-// Wakes in the order of arrival, all at once. Zero-filled memory is a futex at 0.
+// FiberFutex: a counter to wait on. Cost: post() without waiters is one CAS, wait() for a count that has come is one load. It wakes all
+// waiters at once, in the order of arrival. Zero-filled memory is a futex at 0.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace fiberthread {
 
-// Fibers, bound fibers and foreign threads; post() and postOne() also in signal handlers, and they never park. The futex may be
-// destroyed as soon as a wait that a post ended has returned, even if that post has not.
+// Fibers and foreign threads may call all members; signal handlers may call get(), post() and postOne(). A futex may be destroyed as soon
+// as a wait that a post ended has returned, even if that post has not.
 class FiberFutex {
  public:
   constexpr FiberFutex() = default;
@@ -26,19 +26,21 @@ class FiberFutex {
   }
 #endif
 
-  // Acquire: what happened before the posts counted is seen.
+  // Returns the count. Acquire: the caller sees what happened before the posts that are counted. Fibers, foreign threads and signal
+  // handlers. Never parks.
   uint64_t get() const { return word_.load(std::memory_order_acquire) >> 1; }
 
-  // Returns once get() >= token: 0. Or ECANCELED if the caller was cancelled. May park. Not in signal handlers.
+  // Waits until get() >= token, and returns 0. ECANCELED: the caller was cancelled. Fibers and foreign threads. May park.
   int wait(uint64_t token) { return waitUntil(token, kForever); }
-  // For the next post.
+  // Waits for the next post. Errors and callers as of wait(token). May park.
   int wait() { return wait(get() + 1); }
-  // The same until `deadline_ns` on CLOCK_MONOTONIC, or for `timeout_ns` from now: then ETIMEDOUT. A count that has been reached by
-  // then is, in any case, 0.
+  // Waits until `deadline_ns` on CLOCK_MONOTONIC, or for `timeout_ns` nanoseconds from now, at most: then ETIMEDOUT. Returns 0 in any case
+  // if the count has been reached by then. Other errors and callers as of wait(token). May park.
   int waitUntil(uint64_t token, uint64_t deadline_ns) { return reached(token) ? 0 : wait_slow(token, deadline_ns); }
   FIBERTHREAD_API int waitWithTimeout(uint64_t token, uint64_t timeout_ns);
 
-  // Counts one up and wakes all waiters; those whose token is still ahead go on waiting.
+  // Counts one up and wakes all waiters. A waiter whose token is still ahead waits again. Fibers, foreign threads and signal handlers.
+  // Never parks.
   void post() {
     uint64_t w = word_.load(std::memory_order_relaxed);
 #ifdef FIBERTHREAD_DEBUG_CHECKS
@@ -48,7 +50,8 @@ class FiberFutex {
       if (word_.compare_exchange_weak(w, w + kOne, std::memory_order_release, std::memory_order_relaxed)) return;
     post_slow();
   }
-  // Counts one up and wakes the waiter that came first among those whose token has been reached.
+  // Counts one up and wakes one waiter: the earliest of those whose token has been reached. Fibers, foreign threads and signal handlers.
+  // Never parks.
   FIBERTHREAD_API void postOne();
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // FiberFuture: one result, set by one side and waited for by the other.
 //
-// Cost: set() is one compare-and-swap, and an unpark if somebody waits; waiting for what has been set one load; else one
-// compare-and-swap and a park. No memory but the word; zero-filled memory is a future that has not been set.
+// Cost: set() is one compare-and-swap, and an unpark if a thread waits. Waiting for a future that has been set is one load. Any other wait
+// is one compare-and-swap and a park. No memory but the word. Zero-filled memory is a future that has not been set.
 #pragma once
 #include <errno.h>
 
@@ -18,15 +18,16 @@ namespace fiberthread {
 
 struct FiberRecord;
 
-// What FiberFuture::subscribe() takes: derive from it, or make it the first member. It lives until it was called or unsubscribe()
-// has returned true.
+// The argument of FiberFuture::subscribe(). Derive from it, or make it the first member. It must live until it was called, or until
+// unsubscribe() has returned true.
 struct SubscribeCallback {
-  // In the context of who sets the future, which may be a signal handler: short, and must not wait. The future may be gone by then.
+  // Runs in the context of the thread that sets the future, which may be a signal handler. So it must be short and must not wait. The
+  // future may be gone by then.
   void (*call)(SubscribeCallback* self, int error);
 };
 
-// One producer, which sets it; one consumer, which waits, subscribes, resets and destroys. Fibers, bound fibers and foreign threads
-// may be either. The consumer may destroy it as soon as it knows that it is set, even if set() has not returned yet.
+// A future has one producer, which sets it. It has one consumer, which waits, subscribes, resets and destroys. Both may be fibers or
+// foreign threads. The consumer may destroy the future as soon as it knows that the future is set, even if set() has not returned yet.
 class FiberFuture {
  public:
   constexpr FiberFuture() = default;
@@ -40,29 +41,31 @@ class FiberFuture {
   }
 #endif
 
-  // Gives the result, 0 or an errno value, and wakes the consumer or calls its callback. The first call counts: false if it was set
-  // before, and nothing has changed. Never parks; also in signal handlers. What happened before it is seen by who finds it set.
+  // Gives the result, 0 or an errno value, and wakes the consumer or calls its callback. The first call counts. Later calls change nothing
+  // and return false. A thread that finds the future set sees what happened before set(). Fibers, foreign threads and signal handlers.
+  // Never parks.
   FIBERTHREAD_API bool set(int error = 0);
 
-  // Any thread, any context.
+  // Returns whether set() was called. Fibers, foreign threads and signal handlers. Never parks.
   bool isSet() const { return word_.load(std::memory_order_acquire) & kSet; }
-  // What was set; 0 if nothing was yet.
+  // Returns the result, or 0 if there is none yet. Fibers, foreign threads and signal handlers. Never parks.
   int error() const {
     uint64_t w = word_.load(std::memory_order_acquire);
     return w & kSet ? error_of(w) : 0;
   }
 
-  // Waits until it is set and returns what was set. Or ECANCELED if the caller was cancelled (isSet() tells the two apart: then it is
-  // not set, and may be waited for again); EBUSY if somebody waits or has subscribed already. May park. Not in signal handlers.
+  // Waits until the future is set, and returns its result. ECANCELED: the caller was cancelled; isSet() is false then, unless ECANCELED is
+  // the result, and the caller may wait again. EBUSY: another thread waits or has subscribed. Fibers and foreign threads. May park.
   int wait() { return waitUntil(kForever); }
-  // The same until `deadline_ns` on CLOCK_MONOTONIC, or for `timeout_ns` from now: then ETIMEDOUT. A result that is there is
-  // returned in any case.
+  // Waits until `deadline_ns` on CLOCK_MONOTONIC, or for `timeout_ns` nanoseconds from now, at most: then ETIMEDOUT. A result that is there
+  // is returned in any case. Other errors and callers as of wait(). May park.
   int waitUntil(uint64_t deadline_ns) { return isSet() ? error() : checked(wait_slow(deadline_ns)); }
   int waitWithTimeout(uint64_t timeout_ns) { return isSet() ? error() : checked(wait_slow(deadline_after(timeout_ns))); }
 
-  // Waits until at least one of `n` is set: 0, and isSet() tells which. Else ETIMEDOUT, ECANCELED; EBUSY if somebody else waits for
-  // one, EINVAL if n is 0 or one is there twice. Looks at them in order and stops at the first that is set. On return, none is
-  // touched any more by whoever sets it meanwhile, beyond its own word.
+  // Waits until at least one of `n` futures is set, and returns 0; isSet() tells which. It looks at them in order and stops at the first
+  // that is set. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC. ECANCELED: the caller was cancelled. EBUSY: another thread waits for one of
+  // them. EINVAL: `n` is 0, or a future is there twice. After the return, a thread that sets one of them touches no more than the future's
+  // own word. Fibers and foreign threads. May park.
   static int waitForMultiple(FiberFuture* const futures[], size_t n, uint64_t deadline_ns = kForever) {
     int e = wait_for_any(futures, n, deadline_ns);
 #ifdef FIBERTHREAD_DEBUG_CHECKS
@@ -71,15 +74,16 @@ class FiberFuture {
     return e;
   }
 
-  // Instead of waiting: `callback` is called when it is set; here and now if it is. EBUSY if somebody waits or has subscribed, else 0.
+  // Has `callback` called when the future is set, or at once if it is. EBUSY: another thread waits or has subscribed. Fibers and foreign
+  // threads. Never parks.
   int subscribe(SubscribeCallback* callback) { return checked(set_callback(callback)); }
-  // True if the callback will not be called: it was subscribed, and no longer is.
+  // Takes the callback back. Returns true if it will not be called, because it was subscribed and no longer is. Consumer only. Never parks.
   bool unsubscribe(SubscribeCallback* callback) {
     uint64_t w = reinterpret_cast<uintptr_t>(callback) | kCallback;
     return word_.compare_exchange_strong(w, 0, std::memory_order_acquire, std::memory_order_acquire);
   }
 
-  // Makes it one that has not been set, for the next use. By the consumer, once it is set.
+  // Makes the future one that has not been set, for the next use. Consumer only, once it is set. Never parks.
   void reset() {
     uint64_t w = word_.exchange(0, std::memory_order_relaxed);
     (void)w;
@@ -93,7 +97,7 @@ class FiberFuture {
   friend class FiberSequencer;
 
   // {waiter: 61, multipleWait, hasCallback, isSet}: the waiter is a FiberRecord, a MultipleWaitState or a SubscribeCallback.
-  // {error: 61, 0, 0, isSet} once it is set: then there is no waiter, and who sets it has no more to do with the word.
+  // {error: 61, 0, 0, isSet} once the future is set: then there is no waiter, and set() does not touch the word any more.
   static constexpr uint64_t kSet = 1, kCallback = 2, kMultiple = 4, kKinds = 7;
   static int error_of(uint64_t w) { return static_cast<int>(static_cast<uint32_t>(w >> 3)); }
   FIBERTHREAD_API int wait_slow(uint64_t deadline_ns);
@@ -105,7 +109,7 @@ class FiberFuture {
 #endif
     return e;
   }
-  // `interrupts`: what may end it; `what` and `object` for reports.
+  // `interrupts` may end the wait. `what` and `object` are for reports.
   int wait_for_set(uint64_t deadline_ns, uint32_t interrupts, const char* what, const void* object);
   static int in_use(uint64_t w, const void* object);
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// FiberSequencer: a counter that only grows, and waits until it has reached a number, which can be given up.
+// FiberSequencer: a counter that only grows. Waits until it has reached a number can be given up.
 //
-// Cost: increment() without waiters is one compare-and-swap, waiting for what has been reached one load. Else whoever comes puts what
-// he wants on a stack and, if nobody does so at the time, does all that is wanted (a combiner: Hendler, Incze, Shavit, Tzafrir, "Flat
-// combining", SPAA 2010): O(log n) of the tokens waited for. Nothing is allocated. Wakes in the order of tokens, and of arrival where
-// they are equal.
+// Cost: increment() without waiters is one compare-and-swap, waiting for a number that has been reached is one load. Otherwise each caller
+// pushes its request on a stack. If no thread works on the stacks at that time, the caller does all requests that are there (a combiner:
+// Hendler, Incze, Shavit, Tzafrir, "Flat combining", SPAA 2010). That takes O(log n) of the number of tokens waited for. Nothing is
+// allocated. Waiters are woken in the order of their tokens, and of arrival where tokens are equal.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace fiberthread {
 
-// All members: fibers, bound fibers and foreign threads. May be destroyed as soon as a wait that an increment() or advance() has ended
-// has returned, even if that call has not, provided that nobody else waits.
+// Fibers and foreign threads may call all members. A sequencer may be destroyed as soon as a wait that increment() or advance() ended has
+// returned, even if that call has not, provided that no other thread waits.
 class FiberSequencer {
  public:
-  static constexpr uint64_t kLast = ~uint64_t{0} >> 5;  // advance() goes no further
+  static constexpr uint64_t kLast = ~uint64_t{0} >> 5;  // the limit of advance()
 
-  // One wait, and its result: 0 when the count has come, ECANCELED if cancel() was faster. It must live until it is set.
+  // One wait and its result: 0 when the count has come, ECANCELED if cancel() was faster. It must live until it is set.
   class Future : public FiberFuture {
    public:
     constexpr Future() = default;
@@ -29,30 +29,31 @@ class FiberSequencer {
       if (sequencer_ && !isSet()) report_misuse("FiberSequencer::Future", this, "is destroyed while it waits");
     }
 #endif
+    // Makes the future one that has not been set, and that waits for nothing. Consumer only, once it is set. Never parks.
     void reset() {
       FiberFuture::reset();
       sequencer_ = nullptr;
     }
-    // Gives the wait up, unless the count has come: then false, and if wait() was not called at all. True: the result is ECANCELED.
-    // In either case it is set on return, unless somebody else waits for it, or has subscribed, who then is about to learn it. May park
-    // for a moment. By the consumer, or by another while the consumer waits.
+    // Gives the wait up, and returns true. The result is ECANCELED then. Returns false if the count has come, or if wait() was not called
+    // at all. In both cases the future is set on return, unless another thread waits for it or has subscribed, and is about to learn the
+    // result. The consumer may call it, or another thread while the consumer waits. Fibers and foreign threads. May park for a moment.
     FIBERTHREAD_API bool cancel();
 
    private:
     friend class FiberSequencer;
     friend class FairFiberMutex;
-    static constexpr uint32_t kCancelled = 1, kWoken = 2;  // whoever is first of cancel() and the combiner
+    static constexpr uint32_t kCancelled = 1, kWoken = 2;  // the first of cancel() and the combiner decides
 
     FiberSequencer* sequencer_ = nullptr;
     std::atomic<uint32_t> state_{0};
-    // The combiner's.
+    // Only the combiner uses these.
     bool in_table_ = false;
     int result_ = 0;
     uint64_t token_ = 0;
-    Future* next_ = nullptr;         // on the stack of requests, then among equal tokens, then among those to be woken
+    Future* next_ = nullptr;         // on the stack of requests, then among equal tokens, then among the futures to wake
     Future* cancel_next_ = nullptr;  // on the stack of cancels
-    Future* prev_ = nullptr;         // among equal tokens; the first one's is the last
-    Future* left_ = nullptr;         // the first one is the tree's node
+    Future* prev_ = nullptr;         // among equal tokens; that of the first is the last
+    Future* left_ = nullptr;         // the first of equal tokens is the node of the tree
     Future* right_ = nullptr;
   };
 
@@ -67,7 +68,8 @@ class FiberSequencer {
   }
 #endif
 
-  // Acquire: what happened before the calls that have brought it there is seen.
+  // Returns the count. Acquire: the caller sees what happened before the calls that have raised it. Fibers, foreign threads and signal
+  // handlers. Never parks.
   uint64_t get() const {
     uint64_t w = word_.load(std::memory_order_acquire);
 #ifdef FIBERTHREAD_DEBUG_CHECKS
@@ -76,30 +78,35 @@ class FiberSequencer {
     return w / kOne;
   }
 
-  // Returns once the count is at least `token`: 0. Or ECANCELED if the caller was cancelled. May park. Not in signal handlers.
+  // Waits until the count is at least `token`, and returns 0. ECANCELED: the caller was cancelled. Fibers and foreign threads. May park.
   int wait(uint64_t token) { return get() >= token ? 0 : wait_slow(token, kForever); }
-  // The same until `deadline_ns` on CLOCK_MONOTONIC, or for `timeout_ns` from now: then ETIMEDOUT.
+  // Waits until `deadline_ns` on CLOCK_MONOTONIC, or for `timeout_ns` nanoseconds from now, at most: then ETIMEDOUT. Other errors and
+  // callers as of wait(token). May park.
   int waitUntil(uint64_t token, uint64_t deadline_ns) { return get() >= token ? 0 : wait_slow(token, deadline_ns); }
   FIBERTHREAD_API int waitWithTimeout(uint64_t token, uint64_t timeout_ns);
-  // Has `future` set once the count is at least `token`, and returns at once. One that was set before is reset first. Never parks.
+  // Has `future` set to 0 once the count is at least `token`, and returns at once. A future that was set before is reset first. Fibers and
+  // foreign threads. Never parks.
   FIBERTHREAD_API void wait(uint64_t token, Future* future);
 
-  // Counts one up, wakes those whose token has been reached, and returns the new count. Never parks; also in signal handlers.
+  // Counts one up, wakes the waiters whose token has been reached, and returns the new count. Fibers, foreign threads and signal handlers.
+  // Never parks.
   uint64_t increment() {
     uint64_t w = word_.load(std::memory_order_relaxed);
     while (!(w & (kBusy | kWaiters)))
       if (word_.compare_exchange_weak(w, w + kOne, std::memory_order_release, std::memory_order_relaxed)) return w / kOne + 1;
     return raise(0, 1);
   }
-  // The same up to `value` at least. One that has been reached changes nothing. Returns the count, `value` or more.
+  // Counts up to at least `value`, or to kLast if that is less. Changes nothing if the count is there already. Returns the count. Fibers,
+  // foreign threads and signal handlers. Never parks.
   uint64_t advance(uint64_t value) { return raise(value, 0); }
 
  private:
   friend class FairFiberMutex;
 
-  // {count: 60, tickets, waiters, pending, busy}. One word, so that each step that raises the count is also the last touch of who
-  // does not combine. The combiner is FREE (0), BUSY, or BUSY and PENDING: what others wanted meanwhile is on the stacks, and it
-  // must look again. `waiters`: the table is not empty, or was not when it was last looked at. `tickets`: see FairFiberMutex.
+  // {count: 60, tickets, waiters, pending, busy}. This is one word, so that each step that raises the count is also the last touch of a
+  // caller that does not combine. The combiner is FREE (0), BUSY, or BUSY and PENDING. PENDING means that other threads have pushed
+  // requests meanwhile, and that the combiner must look at the stacks again. `waiters`: the table is not empty, or was not when the
+  // combiner last looked. `tickets`: see FairFiberMutex.
   static constexpr uint64_t kBusy = 1, kPending = 2, kWaiters = 4, kTickets = 8, kOne = 16;
   explicit constexpr FiberSequencer(uint64_t word) : word_(word) {}
 
@@ -118,7 +125,8 @@ class FiberSequencer {
 
   std::atomic<uint64_t> word_{0};
   std::atomic<Future*> requests_{nullptr}, cancels_{nullptr};
-  // The combiner's: the table of who waits, a treap (Seidel, Aragon, FOCS 1989) by token, and the last ticket that was given out.
+  // Only the combiner uses these: the table of the waiting futures, a treap (Seidel, Aragon, FOCS 1989) by token, and the last ticket that
+  // was given out.
   Future* root_ = nullptr;
   uint64_t tickets_ = 0;
 };

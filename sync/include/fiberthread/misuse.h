@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What programs compiled with -DFIBERTHREAD_DEBUG_CHECKS have caught in these headers: objects destroyed while somebody waits, and
-// waits on what has been destroyed. The library itself need not be built with it.
+// Reports of misuse. In programs that are compiled with -DFIBERTHREAD_DEBUG_CHECKS, these headers find objects that are destroyed while a
+// thread waits, and waits on destroyed objects. The library need not be built with it.
 #pragma once
 #include <cstdint>
 
@@ -8,10 +8,10 @@
 
 namespace fiberthread {
 
-// Writes one line to stderr, "fiberthread: TYPE 0xADDRESS WHAT", and aborts.
+// Writes one line to stderr, "fiberthread: TYPE 0xADDRESS WHAT", and aborts the process. Any thread and signal handlers. Never parks.
 [[noreturn]] FIBERTHREAD_API void report_misuse(const char* type, const void* object, const char* what);
 
-// What the word of a destroyed object holds then: no value that a living one has.
+// The word of a destroyed object. No living object has this value.
 constexpr uint64_t kDestroyedWord = 0xdeadf1bedeadf1be;
 
 }  // namespace fiberthread

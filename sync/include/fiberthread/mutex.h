@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Mutex, which hands itself over in the order of arrival, and ConditionVariable, which goes with it.
+// Mutex, which is handed over in the order of arrival, and ConditionVariable, which goes with it.
 //
-// Cost: uncontended lock + unlock is two compare-and-swaps; a contended hand-over one park and one unpark. Fairness: strictly FIFO: who
-// unlocks while others wait makes the first of them the owner, and nobody comes in between. So it is for short sections that nobody
-// must be kept from; a mutex under heavy contention by threads on several CPUs is faster as FiberMutex, which lets others in while the
-// woken one is on its way.
+// Cost: uncontended lock + unlock is two compare-and-swaps; a contended hand-over is one park and one unpark. Fairness: strictly FIFO. A
+// thread that unlocks while others wait makes the first waiter the owner, and no other thread comes in between. So it is for short critical
+// sections that no thread must be kept from. Under heavy contention by threads on several CPUs a FiberMutex is faster, because it lets
+// other threads in while the woken one is on its way.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -17,9 +17,9 @@ namespace fiberthread {
 struct MutexWaiter;
 class ConditionVariable;
 
-// Lockable as the C++ standard has it ([thread.req.lockable]): for std::lock_guard, std::unique_lock, std::condition_variable_any.
-// Not recursive: locking it twice waits for ever. All members: fibers, bound fibers and foreign threads; not in signal handlers.
-// Zero-filled memory is an unlocked mutex. It may be destroyed by who is its owner last, once it has unlocked it.
+// Lockable as the C++ standard has it ([thread.req.lockable]): fits std::lock_guard, std::unique_lock, std::condition_variable_any. Not
+// recursive: a thread that locks it twice waits for ever. Fibers and foreign threads may call all members; signal handlers must not.
+// Zero-filled memory is an unlocked mutex. The last owner may destroy the mutex after it has unlocked it.
 class Mutex {
  public:
   constexpr Mutex() = default;
@@ -27,17 +27,18 @@ class Mutex {
   Mutex& operator=(const Mutex&) = delete;
   FIBERTHREAD_API ~Mutex();
 
-  // May park. Not ended by cancellation.
+  // Waits until the mutex is the caller's. Cancellation does not end the wait. Fibers and foreign threads. May park.
   void lock() {
     if (!try_lock()) lock_slow();
   }
-  // Never parks. False if it is held; it does not fail otherwise.
+  // Locks the mutex if it is free, and returns whether it did. It does not fail otherwise. Fibers and foreign threads. Never parks.
   bool try_lock() {
     uintptr_t free = kFree;
-    // Acquire, with the release in unlock(): the last owner's writes are seen.
+    // Acquire, paired with the release in unlock(): the caller sees the writes of the last owner.
     return state_.compare_exchange_strong(free, kLocked, std::memory_order_acquire, std::memory_order_relaxed);
   }
-  // By its owner, or by another fiber that it was left to. Never parks.
+  // Unlocks the mutex, or hands it to the first waiter. The owner may leave the call to another fiber. Fibers and foreign threads. Never
+  // parks.
   void unlock() {
     uintptr_t alone = kLocked;
     if (first_ || !state_.compare_exchange_strong(alone, kFree, std::memory_order_release, std::memory_order_relaxed)) unlock_slow();
@@ -50,15 +51,15 @@ class Mutex {
   FIBERTHREAD_API void unlock_slow();
   bool lock_or_queue(MutexWaiter& w);
 
-  // Free, locked, or locked and the waiter that came last: each points to the one that came before it. The owner takes them all
-  // at once and turns them round into `first_`, which is its own alone.
+  // Free, locked, or locked and the latest waiter. Each waiter points to the one that came before it. The owner takes all of them at once
+  // and reverses their order into `first_`, which only the owner touches.
   std::atomic<uintptr_t> state_{kFree};
   MutexWaiter* first_ = nullptr;
 };
 
-// All members: fibers, bound fibers and foreign threads; notify_one() and notify_all() never park. Those woken own the mutex when they
-// run: a notification moves them to the mutex's queue and wakes only who gets it. The order in which waiters are woken is not
-// specified. It may be destroyed once all waiters have been notified, even if they have not returned yet.
+// Fibers and foreign threads may call all members; signal handlers must not. A notified waiter owns the mutex when it runs: the
+// notification moves it to the queue of the mutex, and wakes only a waiter that gets the mutex. The order in which waiters are woken is not
+// specified. The object may be destroyed once all waiters have been notified, even if they have not returned yet.
 class ConditionVariable {
  public:
   constexpr ConditionVariable() = default;
@@ -66,15 +67,16 @@ class ConditionVariable {
   ConditionVariable& operator=(const ConditionVariable&) = delete;
   FIBERTHREAD_API ~ConditionVariable();
 
-  // Gives `m`, which the caller owns, up, waits for a notification and owns it again, whatever is returned. The caller is
-  // queued before the mutex is free, so a notification by who locks it afterwards is not missed. 0, ETIMEDOUT once `deadline_ns`
-  // (CLOCK_MONOTONIC) has passed, or ECANCELED. Does not return without a reason, but the condition may have changed again.
+  // Unlocks `m`, which the caller owns, waits for a notification and locks `m` again, whatever is returned. The caller is queued before the
+  // mutex is free, so it does not miss a notification by a thread that locks the mutex afterwards. 0, ETIMEDOUT at `deadline_ns` on
+  // CLOCK_MONOTONIC or after `timeout_ns` nanoseconds, or ECANCELED: the caller was cancelled. There are no spurious wake-ups, but the
+  // condition may have changed again. Fibers and foreign threads. Parks.
   FIBERTHREAD_API int wait_until(Mutex& m, uint64_t deadline_ns);
   int wait_for(Mutex& m, uint64_t timeout_ns) { return wait_until(m, deadline_after(timeout_ns)); }
   int wait(Mutex& m) { return wait_until(m, kForever); }
 
-  // The same until predicate(), which is called with the mutex held, is true: then 0, even if the wait was ended by something else
-  // at the same time.
+  // Waits like the functions above until predicate(), which is called with the mutex held, is true. Then it returns 0, even if another
+  // event ended the wait at the same time.
   template <class Predicate>
   int wait_until(Mutex& m, uint64_t deadline_ns, Predicate predicate) {
     while (!predicate())
@@ -90,7 +92,7 @@ class ConditionVariable {
     return wait_until(m, kForever, predicate);
   }
 
-  // With a std::unique_lock<Mutex> that owns its mutex.
+  // The same functions with a std::unique_lock<Mutex> that owns its mutex.
   template <class UniqueLock, class... Rest>
   auto wait(UniqueLock& lock, Rest... rest) -> decltype(wait(*lock.mutex(), rest...)) {
     return wait(*lock.mutex(), rest...);
@@ -104,7 +106,7 @@ class ConditionVariable {
     return wait_until(*lock.mutex(), deadline_ns, rest...);
   }
 
-  // Wakes one of those that wait, or all.
+  // Wakes one waiter, or all waiters. The caller need not hold the mutex. Fibers and foreign threads. Never parks.
   void notify_one() {
     if (waiting_.load(std::memory_order_relaxed)) notify(false);
   }
@@ -115,7 +117,7 @@ class ConditionVariable {
  private:
   FIBERTHREAD_API void notify(bool all);
 
-  // Set by each waiter before it gives the mutex up, so that who notifies after having held the mutex sees it. May be left over.
+  // Each waiter sets it before it unlocks the mutex. So a thread that notifies after it has held the mutex sees it. May be left over.
   std::atomic<uint64_t> waiting_{0};
 };
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Nursery: structured concurrency. The fibers that are spawned in a nursery, its children, end before it does, and the first error of one
-// ends the others.
+// Nursery: structured concurrency (the idea is N. J. Smith's, "Notes on structured concurrency", 2018). The fibers that are spawned in a
+// nursery are its children. They end before the nursery does, and the first error of a child cancels the others.
 //
 //     fiberthread::Nursery nursery;
 //     for (auto& url : urls) nursery.spawn([&] { return fetch(url); });  // int: 0, or an error
 //     if (int error = nursery.wait()) …                                  // of the first that failed
 //
-// To be ended is to be cancelled: a child's waits return ECANCELED from then on. They look for it before they commit to anything, never
-// after: a value that was to be sent is not sent, one that was to be received is left to others. It is up to the child to return
-// then. (The idea is N. J. Smith's, "Notes on structured concurrency", 2018.)
+// A child that is cancelled has waits that return ECANCELED from then on. A wait looks for cancellation before it commits to anything,
+// never after. So a value that was to be sent is not sent, and one that was to be received is left to others. The child has to return by
+// itself then.
 //
-// Cost: that of a spawn and a join, and an allocation each. Children may be as many as there is memory for.
+// Cost: that of a spawn and a join, and an allocation each. The number of children is limited by memory only.
 #pragma once
 #include <cerrno>
 #include <cstddef>
@@ -23,24 +23,24 @@
 
 namespace fiberthread {
 
-// All members but the destructor and wait() may be called by its owner, its children and anybody else who knows that it has not ended,
-// fibers and foreign threads; none by signal handlers.
+// Fibers and foreign threads may call the members; signal handlers must not. Only the owner may call the destructor and wait(). The owner,
+// the children, and any thread that knows that the nursery has not ended, may call all other members.
 class FIBERTHREAD_API Nursery {
  public:
   Nursery() : Nursery(nullptr) {}
-  // With a parent, it is cancelled when that is. It has to end before the parent does. (A nursery that a child makes needs none: when
-  // the child is cancelled, its wait() cancels the nursery.)
+  // Makes a nursery. With a parent, it is cancelled when the parent is, and has to end before the parent does. A nursery that a child makes
+  // needs no parent: when the child is cancelled, its wait() cancels the nursery. May park for the parent's mutex.
   explicit Nursery(Nursery* parent);
-  // As wait(); the error is lost.
+  // Waits like wait(). The error is lost. Parks.
   ~Nursery();
   Nursery(const Nursery&) = delete;
   Nursery& operator=(const Nursery&) = delete;
 
-  // Runs f() in a fiber of its own. It returns nothing, or an int: other than 0 it is an error, and cancels the nursery; but
-  // ECANCELED is none if the nursery is cancelled. To end by pthread_exit or pthread_cancel counts as ECANCELED (at once, if f is
-  // compiled with exceptions, else when wait() comes to it). f must not throw.
-  // May wait for who spawns or cancels at the same time. 0; ECANCELED: the nursery is cancelled, f does not run; EINVAL: the options
-  // say `detached`; ENOMEM, or what fiberthread_spawn() says.
+  // Runs f() in a fiber, which is a child of the nursery. f returns nothing, or an int. A result other than 0 is an error and cancels the
+  // nursery. But ECANCELED is no error once the nursery is cancelled. A child that ends by pthread_exit or pthread_cancel counts as one
+  // that returned ECANCELED: at once if f is compiled with exceptions, else when wait() comes to it. f must not throw.
+  // Returns 0. ECANCELED: the nursery is cancelled, and f does not run. EINVAL: the options say `detached`. ENOMEM, or what
+  // fiberthread_spawn() returns. May park while another thread uses the nursery, or while a child that has ended is given back.
   template <class F>
   int spawn(F&& f, const fiberthread_options_t* options = nullptr) {
     using Function = std::decay_t<F>;
@@ -49,7 +49,7 @@ class FIBERTHREAD_API Nursery {
     if (!child) return ENOMEM;
     new (child->function()) Function(std::forward<F>(f));
     child->run = [](Child* c) -> int {
-      // Of a child that is unwound.
+      // Ends a child that is unwound.
       struct Unwound {
         Child* child;
         ~Unwound() {
@@ -67,23 +67,24 @@ class FIBERTHREAD_API Nursery {
     return start(child, options);
   }
 
-  // Waits until all children have ended, those too that they spawn meanwhile. 0, or the first error; ECANCELED if there was none,
-  // but the nursery was cancelled. If the caller is cancelled, so is the nursery, and the wait goes on. By its owner. The nursery may
-  // be used again afterwards, but a cancelled one stays so.
+  // Waits until all children have ended, also children that are spawned meanwhile. Returns 0, the first error, or ECANCELED if the nursery
+  // was cancelled without an error. If the caller is cancelled, it cancels the nursery, and the wait goes on. The owner may use the nursery
+  // again afterwards, but a cancelled one stays cancelled. Owner only. Parks.
   int wait();
 
-  // Cancels all children, those that are spawned later, and nurseries of which this one is the parent. Does not wait. With an error,
-  // that is what wait() returns if it is the first.
+  // Cancels all children, later children too, and all nurseries that have this one as their parent. wait() returns `error`, unless it is 0
+  // or an error came before. Does not wait for the children; may park for the mutex of the nursery.
   void cancel(int error = 0);
+  // Returns whether the nursery is cancelled. Never parks.
   bool cancelled() const;
-  // The first error so far, or 0.
+  // Returns the first error so far, or 0. Never parks.
   int error() const;
-  // Those that have not ended, as far as one can tell.
+  // Returns the number of children that have not ended. May be out of date at once. Never parks.
   size_t children() const;
 
  private:
   friend struct NurseryInside;
-  // What it runs stands behind it.
+  // The function object of the child stands behind it.
   struct alignas(std::max_align_t) Child {
     int (*run)(Child*) = nullptr;
     void (*destroy)(Child*) = nullptr;
@@ -92,7 +93,7 @@ class FIBERTHREAD_API Nursery {
     Child* next = nullptr;
     Child* prev = nullptr;
     bool ended = false;
-    bool claimed = false;  // by wait()
+    bool claimed = false;  // by wait(), which joins the child
     void* function() { return this + 1; }
   };
   static Child* make(size_t size);

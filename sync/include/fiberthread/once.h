@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Once: a function that is called once, whoever comes first; the others wait until it has returned.
+// Once: a function that is called once, by the first caller. The others wait until it has returned.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -9,9 +9,8 @@
 
 namespace fiberthread {
 
-// Cost: one load once it is done. Fibers, bound fibers and foreign threads; not in signal handlers. May park; not ended by
-// cancellation. Zero-filled memory is one that has not been called. A function that leaves by an exception (or an unwinding
-// thread) has not been called: one of those who wait, or the next one, calls its own.
+// Cost: one load once the function has returned. Fibers and foreign threads may call all members; signal handlers must not. Zero-filled
+// memory is a Once that has not been called.
 class Once {
  public:
   constexpr Once() = default;
@@ -19,9 +18,12 @@ class Once {
   Once& operator=(const Once&) = delete;
   FIBERTHREAD_API ~Once();
 
+  // Calls f(), unless a function was called before. If another thread is calling one, waits until that has returned. A function that leaves
+  // by an exception, or whose thread is unwound, does not count: then one of the waiters, or the next caller, calls its own. The function
+  // must not use the same Once. Cancellation does not end the wait. Fibers and foreign threads. May park.
   template <class F>
   void call(F&& f) {
-    // Acquire: what f did is seen.
+    // Acquire: the caller sees what f did.
     if (word_.load(std::memory_order_acquire) == kDone || !begin()) return;
     struct Guard {
       Once* once;
@@ -31,11 +33,12 @@ class Once {
     std::forward<F>(f)();
     guard.done = true;
   }
+  // Returns whether the function has returned. Fibers and foreign threads. Never parks.
   bool done() const { return word_.load(std::memory_order_acquire) == kDone; }
 
  private:
   static constexpr uint64_t kIdle = 0, kRuns = 1, kAwaited = 2, kDone = 3;
-  FIBERTHREAD_API bool begin();  // true: it is for the caller to call the function
+  FIBERTHREAD_API bool begin();  // true: the caller calls the function
   FIBERTHREAD_API void end(bool done);
 
   std::atomic<uint64_t> word_{kIdle};
