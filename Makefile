@@ -197,8 +197,8 @@ bench-programs: $(BENCH) $(API_BENCH) $(EXAMPLES)
 # needs SS_AUTODISARM and signals_wait what a timer's signal carries while it is blocked: the emulator has them otherwise than Linux. rwlock takes
 # minutes there on NPTL itself from qemu 10 on.
 EMULATED := tls dlopen cond barrier_spin_once preempt_stress main_spins fair slotless cpu_clock cancel_async cancel_rules cancel_foreign \
-	thread_end_keys thread_end_process thread_end_unwinding exit_in_handler signal_ends_wait signals signals_ending signals_frames signals_ignored signals_main_waits signals_pending \
-	signals_restart signals_retarget signals_signalfd signals_storm signals_unwind
+	thread_end_keys thread_end_process thread_end_unwinding exit_in_handler signal_ends_wait signals signals_ending signals_frames \
+	signals_ignored signals_main_waits signals_pending signals_restart signals_retarget signals_signalfd signals_storm signals_unwind
 .PHONY: emulated
 emulated: $(SO) unit $(EMULATED:%=$(BUILD)/tests/preloaded/%)
 
