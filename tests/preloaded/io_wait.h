@@ -108,10 +108,6 @@ static inline void finish(struct job* j, int flags_before, char* out) {
   if (j->other[1] >= 0) close(j->other[1]);
   free(j->buffer);
 }
-static inline void close_peer(struct job* j) {
-  close(j->e.b);
-  j->e.b = -1;
-}
 
 // The job's own call, with cancellation disabled.
 static inline long disabled_call(struct job* j) {

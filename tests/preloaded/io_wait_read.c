@@ -79,10 +79,10 @@ static void data_or_end_comes(struct job* j, enum event e) {
       break;
     case CLOSES:
       start_job(j);
-      close_peer(j);
+      close_peer(&j->e);
       break;
     case CLOSED:
-      close_peer(j);
+      close_peer(&j->e);
       start_job(j);
       break;
     default:  // SHUT
@@ -165,7 +165,7 @@ static void wait_for_all(struct job* j, enum event e) {
   send_data(&j->e);
   pause_ms(3);
   if (e == ALL_MORE || e == ALL_PEEK) send_data(&j->e);
-  if (e == ALL_CLOSES) close_peer(j);
+  if (e == ALL_CLOSES) close_peer(&j->e);
   if (e == ALL_SIGNAL) interrupt_job(j, kRestarts);
 }
 

@@ -75,12 +75,12 @@ static void make_data(struct job* j, const struct call* c, enum kind kind, int p
 // ---- what happens to the writer ----
 
 static void room_or_end_comes(struct job* j, enum event e) {
-  if (e == CLOSED) close_peer(j);
+  if (e == CLOSED) close_peer(&j->e);
   start_job(j);
   if (e == COMES) drain_until_done(j);
   if (e == SHUT) shutdown(j->fd, SHUT_WR);
   if (e == PART_CLOSES) until_some(j);
-  if (e == CLOSES || e == PART_CLOSES) close_peer(j);
+  if (e == CLOSES || e == PART_CLOSES) close_peer(&j->e);
 }
 
 static void time_or_signal_comes(struct job* j, enum event e) {

@@ -183,6 +183,11 @@ static inline void close_ends(struct ends* e) {
   }
 }
 
+static inline void close_peer(struct ends* e) {
+  close(e->b);
+  e->b = -1;
+}
+
 // Something comes to be read from `a`: five bytes where they are bytes.
 static inline void send_data(struct ends* e) {
   uint64_t five = 5;
