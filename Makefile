@@ -151,6 +151,7 @@ $(BUILD)/tests/preloaded/%: tests/preloaded/%.cpp $(wildcard tests/preloaded/*.h
 
 # The same cases in Go, for comparison, where there is Go.
 BENCH := $(patsubst bench-scripts/%.c,$(BUILD)/bench/%,$(wildcard bench-scripts/*.c)) $(BUILD)/bench/empty.so $(if $(shell command -v go),$(BUILD)/bench/micro-go)
+$(BUILD)/bench/micro: $(wildcard bench-scripts/micro*.h)
 $(BUILD)/bench/%: bench-scripts/%.c Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(Q)$(CC) -O2 -g $(WARN) -pthread $< -o $@
