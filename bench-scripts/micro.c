@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // usage: micro CASE [SIZE]     SIZE may also be part of the name: micro mutex 8, micro mutex-8
 //
-// Small measurements of POSIX threads; the program knows nothing of fibers. Prints one line of NAME=NUMBER, and ends with 0;
-// or says "cannot (N k)" and ends with 3 when the platform does not give that many threads. Names of figures:
+// Small measurements of POSIX threads. The program knows nothing of fibers. It prints one line of NAME=NUMBER, and ends with 0. When the
+// platform does not give that many threads, it prints "cannot (N k)" and ends with 3. Names of figures:
 //   ns       one operation                      s         all of it, seconds
 //   kb       each blocked thread: resident memory, page tables, and the kernel's stacks and slab (of the whole machine)
 //   own_kb   the part of it that /proc/self/status shows                  available_kb  by MemAvailable, a second opinion
@@ -14,7 +14,7 @@
 
 // ---- starting a process ----
 
-static void start_true(void) {  // micro start-true LIBRARY: the median of starting and ending `true` with that preloaded
+static void start_true(void) {  // micro start-true LIBRARY: the median of starting and ending `true` with the library preloaded
   enum { kStarts = 1000, kWarm = 10 };
   static uint64_t times[kStarts];
   char preload[4096];

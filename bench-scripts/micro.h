@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 static long size;         // threads, in most cases
-static const char* word;  // what followed the case, as it is
+static const char* word;  // the argument after the case
 
 static _Noreturn void fail(const char* what, int error) {
   fprintf(stderr, "micro: %s%s%s\n", what, error ? ": " : "", error ? strerror(error) : "");
@@ -150,7 +150,7 @@ static void measure(void (*batch)(long), long n) {
   printf("ns=%.2f\n", (double)(end - start) / done);
 }
 
-// `size` threads run body, which counts what it did until `stop`; prints the time over the sum.
+// Runs body in `size` threads until `stop`. Each adds its count of operations to `sum`. Prints the time over the sum.
 static atomic_int stop;
 static _Atomic uint64_t sum;
 static void measure_crowd(void* (*body)(void*)) {

@@ -24,7 +24,7 @@ static void create_many(void) {
   measure(create_many_batch, size);
 }
 
-// A tree of threads, ten below each, `size` leaves; each adds up what those below it return.
+// A tree of threads with `size` leaves. Each thread creates ten others, and adds up their results.
 struct node {
   long first, leaves, result;
 };

@@ -74,8 +74,8 @@ void in_a_handler_that_waits() {
   printf("in a handler that waits: %d, %d cleaned, %d destroyed\n", ended, cleaned.load(), destroyed.load());
 }
 
-// From 2.41 on, libc itself forgets a request that comes while the handler computes, and the call goes on for ever. There, no signal is
-// sent.
+// From 2.41 on, libc itself forgets a request that comes while the handler computes, and the call goes on for ever. So libc's own threads
+// get no signal here.
 void in_a_handler_that_computes() {
   int ended = 0;
   bool alone = !getenv("LD_PRELOAD") && !loses_results();

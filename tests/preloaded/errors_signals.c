@@ -9,7 +9,7 @@
 extern sighandler_t bsd_signal(int, sighandler_t), __sysv_signal(int, sighandler_t);
 extern int __xpg_sigpause(int);
 extern int __ppoll_chk(struct pollfd*, nfds_t, const struct timespec*, const sigset_t*, size_t);
-extern int mask_pause(int) __asm__("sigpause");  // which headers redirect
+extern int mask_pause(int) __asm__("sigpause");  // headers redirect the name
 
 static void nothing(int sig) {}
 #define SIGNAL(state, f, ...) show(#f, state, (errno = 0, f(__VA_ARGS__)) == SIG_ERR ? errno : 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How connections begin, calls for several messages, opening of FIFOs, and what these and the others say of bad arguments.
+// How connections begin, calls for several messages, opening of FIFOs, and the errors of these and other calls for bad arguments.
 #include "waiting.h"
 
 #include <stddef.h>
@@ -116,7 +116,7 @@ static int end_others(struct accepting* a) {
   }
   return accepted;
 }
-// Tells of the flags of the accepted connection, and whether a byte passes. Returns the end of what it has written to `out`.
+// Writes to `out` which flags the accepted connection has, and whether a byte passes. Returns the end of the text.
 static char* tell_connection(struct accepting* a, int accepted, char* out) {
   int result = (int)a->j.result, fl = fcntl(result, F_GETFL), fd = fcntl(result, F_GETFD);
   char b;
@@ -310,7 +310,7 @@ static void run_several(const struct item* i, char* out) {
       interrupt_job(&j, kInterrupts);
       break;
     case 3: send_data(&j.e), send_data(&j.e); break;
-    case 4: send_data(&j.e); break;  // it counts once something has come
+    case 4: send_data(&j.e); break;  // the timeout counts once a message has come
     case 7: pthread_cancel(j.thread); break;
     case 9:
     case 10: interrupt_job(&j, kInterrupts); break;
@@ -367,7 +367,7 @@ static void run_open(const struct item* i, char* out) {
   } while (0)
 static void run_bad(const struct item* i, char* out) {
   char *at = out, b[8];
-  void* volatile nowhere = (void*)8;  // volatile: compilers warn of what they see, and it is meant
+  void* volatile nowhere = (void*)8;  // volatile, since compilers warn of an address that they can see
   volatile int less = -1, many = 2000;
   int p[2], s[2], dir = open(".", O_RDONLY | O_CLOEXEC), closed = 1000;
   struct iovec v = {b, 1}, wild = {nowhere, 8};

@@ -35,7 +35,7 @@ static long do_fgetc(struct job* j) {
   }
   return n ? n : -1;
 }
-// The first character is looked at and put back.
+// Looks at the first character and puts it back.
 static long do_ungetc(struct job* j) {
   int c = getc(of(j));
   if (c == EOF) return -1;
@@ -302,7 +302,7 @@ static void run_writer(const struct item* i, char* out) {
     }
     at += sprintf(at, ", %ld", got);
   }
-  // What is left in the buffer would wait again.
+  // fclose() would wait again to write the rest of the buffer.
   if (e->b >= 0) close_peer(e);
   fclose(f);
   e->a = -1;
@@ -310,7 +310,7 @@ static void run_writer(const struct item* i, char* out) {
   free(j.buffer);
 }
 
-// The thread that writes gets SIGPIPE, though it is inside libc.
+// The writing thread gets SIGPIPE, though it is inside libc.
 static __thread int my_pipes;
 static void count_pipe(int sig) { my_pipes++; }
 static long writes_broken(struct job* j) {
@@ -348,7 +348,7 @@ static void shared(const struct item* i, char* out) {
   for (int k = 0; k < 4; k++) {
     all[k].call = one_character;
     all[k].more = f;
-    start_job(&all[k]);  // all but one wait for its lock
+    start_job(&all[k]);  // all threads but one wait for the stream's lock
   }
   say(&e, "\1\2");
   pause_ms(5);
@@ -365,8 +365,8 @@ static void shared(const struct item* i, char* out) {
 
 static int fits(int writes, enum kind k, int e) {
   if (!writes) return k != PTY || (e != CLOSES && e != CLOSED && e != PART_CLOSES);
-  if (BIT(k) & STREAMS && e == W_CLOSES) return 0;  // a reset to who waits, EPIPE to who comes then
-  // A terminal has no end that is seen while writing; and keeps no more than it likes.
+  if (BIT(k) & STREAMS && e == W_CLOSES) return 0;  // a waiting thread gets a reset, and one that comes later gets EPIPE
+  // A writer does not see the end of a terminal, and a terminal keeps as much as it likes.
   return k != PTY || e == ROOM || e == DRAINED || e == W_CANCEL;
 }
 
@@ -384,7 +384,7 @@ int main(int argc, char** argv) {
         }
     for (int n = 0; n < (int)(sizeof writers / sizeof *writers); n++)
       for (int e = 0; e < kWritten; e++)
-        // Of a dprintf() that is cancelled, libc keeps a stream on a stack that has gone.
+        // When dprintf() is cancelled, libc keeps a stream on a stack that is freed.
         if (fits(1, k, e) && (e != W_CANCEL || writers[n].function != do_dprintf)) {
           struct item* i = add_item(run_writer, writers[n].name, kind_names[k], written_names[e]);
           i->call = &writers[n], i->kind = k, i->event = e;

@@ -3,7 +3,7 @@
 #pragma once
 #include "waiting.h"
 
-// What a call has: flags as an argument, a cancellation point, a pipe as its other end, a file as its other end.
+// A call may take flags, be a cancellation point, and have a pipe or a file as its other end.
 enum { kFlags = 1, kCancels = 2, kPipe = 4, kFile = 8 };
 struct call {
   const char* name;

@@ -123,7 +123,7 @@ static int nonblocking_read(struct job* j, enum event e, int flags) {
   return flags;
 }
 
-// Two readers get one of two pieces of data each. Returns the end of what it has written to `out`.
+// Two readers get one of two pieces of data each. Returns the end of the text in `out`.
 static char* two_wait(struct job* j, enum kind kind, char* out) {
   struct job k = *j;
   k.buffer = calloc(1, k.size);

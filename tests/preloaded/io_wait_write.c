@@ -106,8 +106,7 @@ static void request_comes(struct job* j, const struct call* c, enum event e) {
   drain_until_done(j);
 }
 
-// Of a job that has written some of its bytes: checks that just these arrive. `got`: the number that has arrived
-// already.
+// Checks that just the bytes arrive that the job has written. `got`: the number of those that have arrived already.
 static void check_arrival(struct job* j, long got, char* out) {
   for (int quiet = 0; quiet < 5;) {
     long n = drain(&j->e);

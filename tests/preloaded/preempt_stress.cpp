@@ -92,8 +92,8 @@ struct Start {
   Body body;
   int id;
 };
-static pthread_barrier_t
-    all_made;  // threads begin together: pthread_create() takes a lock of the loader, for which main might wait long once others work
+// The threads begin together. pthread_create() takes a lock of the loader, for which the main thread might wait long once others work.
+static pthread_barrier_t all_made;
 
 static void* start(void* p) {
   Start* s = static_cast<Start*>(p);

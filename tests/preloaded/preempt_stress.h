@@ -38,7 +38,7 @@ struct Random {
 
 static std::atomic<bool> enough;  // tells all threads to end
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static long under_mutex;  // twice as many as times locked
+static long under_mutex;  // twice the number of times that it was locked
 
 static void lock_a_while(bool yields) {
   pthread_mutex_lock(&mutex);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Floating point for preempt_stress.cpp: results, rounding modes, flags and registers must be as if nobody preempted the thread.
+// Floating point for preempt_stress.cpp: results, rounding modes, flags and registers must be as without preemption.
 #pragma once
 #include <cerrno>
 #include <cfenv>

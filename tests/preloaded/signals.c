@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Signals: to threads and to the process, faults, sigwait, masks, timers; cancellation wherever a thread may be.
+// Signals for threads and for the process, faults, sigwait(), masks, timers, and cancellation in any state of a thread.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>

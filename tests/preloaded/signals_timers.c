@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Signals of timers: for the process, for one thread, and of an alarm. Also timers that make threads.
+// Signals of timers for the process and for one thread, and of alarms. Timers that make threads.
 #include "signals_parked.h"
 
 static void on_timer_thread(union sigval v) {

@@ -133,7 +133,7 @@ static void to_parked_threads(void) {
   kill(getpid(), SIGUSR1);
   printf("nobody: pending %d\n", is_pending(SIGUSR1));
 }
-// Takes what is pending since no thread has it unblocked.
+// Takes a signal that is pending because all threads have it blocked.
 static void taken_at_once(void) {
   struct timespec zero = {0, 0}, soon = {0, 2000000};
   sigset_t s = set_of(SIGUSR1, 0);
