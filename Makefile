@@ -151,6 +151,7 @@ $(BUILD)/tests/preloaded/%: tests/preloaded/%.cpp $(wildcard tests/preloaded/*.h
 
 # The same cases in Go, for comparison, where there is Go.
 BENCH := $(patsubst bench-scripts/%.c,$(BUILD)/bench/%,$(wildcard bench-scripts/*.c)) $(BUILD)/bench/empty.so $(if $(shell command -v go),$(BUILD)/bench/micro-go)
+$(BUILD)/bench/micro: $(wildcard bench-scripts/micro*.h)
 $(BUILD)/bench/%: bench-scripts/%.c Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(Q)$(CC) -O2 -g $(WARN) -pthread $< -o $@
@@ -197,8 +198,8 @@ bench-programs: $(BENCH) $(API_BENCH) $(EXAMPLES)
 # needs SS_AUTODISARM and signals_wait what a timer's signal carries while it is blocked: the emulator has them otherwise than Linux. rwlock takes
 # minutes there on NPTL itself from qemu 10 on.
 EMULATED := tls dlopen cond barrier_spin_once preempt_stress main_spins fair slotless cpu_clock cancel_async cancel_rules cancel_foreign \
-	exit_in_handler signal_ends_wait signals signals_ending signals_frames signals_ignored signals_main_waits signals_pending \
-	signals_restart signals_retarget signals_signalfd signals_storm signals_unwind
+	thread_end_keys thread_end_process thread_end_unwinding exit_in_handler signal_ends_wait signals signals_ending signals_frames \
+	signals_ignored signals_main_waits signals_pending signals_restart signals_retarget signals_signalfd signals_storm signals_unwind
 .PHONY: emulated
 emulated: $(SO) unit $(EMULATED:%=$(BUILD)/tests/preloaded/%)
 

@@ -6,23 +6,14 @@
 #include "tests/test.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "sched/observe/report.h"
 #include "sync/channel_core.h"
-#ifndef ALONE
-#include "fiberthread/fiber.h"
-#endif
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;
@@ -33,7 +24,7 @@ void until_parked(std::atomic<FiberRecord*>& f) {
   while (!f.load() || f.load()->run.state.load() != State::Parked) yield();
 }
 
-// Counts those that live. Not trivially copyable, so it goes in a box.
+// A value that counts how many of its kind are alive. It is not trivially copyable, so the channel boxes it.
 struct Counted {
   static inline std::atomic<int> alive{0};
   int n = 0;
@@ -47,7 +38,7 @@ struct Counted {
   ~Counted() { alive--; }
 };
 
-// As a fiber, and as a kernel thread that is none.
+// Runs `body` in a fiber, and then in a kernel thread that runs no fibers.
 template <class F>
 void by_each(F body) {
   for (bool kernel : {false, true}) {
@@ -164,7 +155,7 @@ Test(channel, rendezvous_needs_both) {
   }
 }
 
-// Receivers that wait get the values in the order in which they came, senders that wait get rid of theirs in that order.
+// Waiting receivers get values in the order in which they began to wait. Waiting senders send theirs in that order.
 Test(channel, those_who_wait_are_served_in_the_order_in_which_they_came) {
   for (size_t capacity : {0, 1, 3}) {
     constexpr int kThreads = 7;
@@ -234,7 +225,7 @@ Test(channel, gives_up_in_time_but_not_early) {
     cr_assert_eq(tx.send_until(9, 0), ETIMEDOUT);  // and not EAGAIN
     cr_assert_eq(rx.size(), capacity);
     while (auto v = rx.try_receive()) cr_assert_eq(*v, 1);
-    // What need not wait does not look at the deadline.
+    // A call that need not wait ignores its deadline.
     if (capacity) cr_assert_eq(tx.send_until(5, 0), 0);
     int v = 0;
     if (capacity) cr_assert_eq(rx.receive_until(v, 0), 0);
@@ -354,8 +345,8 @@ Test(channel, cancellation_ends_a_wait_and_loses_nothing) {
         waits = self();
         cr_assert_eq(sends ? tx.send(std::move(v)) : rx.receive(v), ECANCELED);
         cr_assert_eq(v.n, 9);
-        cr_assert_eq(sends ? tx.send(std::move(v)) : rx.receive(v), ECANCELED);  // it stays
-        if (capacity) {                                                          // what need not wait goes on
+        cr_assert_eq(sends ? tx.send(std::move(v)) : rx.receive(v), ECANCELED);  // the end reason stays
+        if (capacity) {                                                          // a call that need not wait succeeds
           if (sends) cr_assert_eq(rx.receive(v), 0);
           else cr_assert_eq(tx.send(std::move(v)), 0);
         }
@@ -370,7 +361,7 @@ Test(channel, cancellation_ends_a_wait_and_loses_nothing) {
   cr_assert_eq(Counted::alive, 0);
 }
 
-// The last ones to use it are two that do not know of one another's end.
+// The last sender and the last receiver end without knowing of each other's end.
 Test(channel, may_go_as_soon_as_all_handles_have, .timeout = 120) {
   for (int round = 0; round < chaos_rounds(3000); round++) {
     auto made = Channel<Counted>::make(static_cast<size_t>(round % 3));
@@ -419,87 +410,5 @@ Test(channel, each_sender_s_values_come_in_its_order, .timeout = 120) {
     cr_assert_eq(sum, long{kSenders} * kEach * (kEach + 1) / 2);
   }
 }
-
-#ifndef ALONE
-void destroy(ChannelCore* c) {
-  channel_release(c, true);
-  channel_release(c, false);
-}
-
-// In the child of a fork: those that there were can go, and new ones can be made, used and told of.
-[[noreturn]] void child_uses_channels(std::initializer_list<ChannelCore*> inherited) {
-  alarm(60);
-  for (ChannelCore* c : inherited) destroy(c);
-  for (size_t capacity : {0, 1, 4}) {
-    auto c = Channel<int>::make(capacity);
-    Fiber f = Fiber::spawn([&] {
-      for (int i = 0; i < 20; i++) c.sender.send(i);
-    });
-    for (int i = 0; i < 20; i++)
-      if (c.receiver.receive() != i) _exit(1);
-    f.join();
-    Output out(open("/dev/null", O_WRONLY | O_CLOEXEC));
-    ChannelCore::tell_all(out);
-  }
-  _exit(0);
-}
-
-void child_ends_well(pid_t child) {
-  int status;
-  cr_assert_eq(waitpid(child, &status, 0), child);
-  cr_assert_eq(status, 0, "status %x", static_cast<unsigned>(status));
-}
-
-// A fork copies page by page while others go on, so it may tear their list. At the worst one of them is not there at all.
-Test(channel, a_child_of_fork_relies_on_no_other_channel) {
-#ifndef __x86_64__
-  return;  // as the next one
-#endif
-  for (bool kernel : {false, true}) {
-    auto body = [] {
-      ChannelCore* before = channel_make(0, sizeof(int), nullptr);
-      ChannelCore* gone = channel_make(64, 1 << 20, nullptr);  // on pages of its own
-      ChannelCore* after = channel_make(0, sizeof(int), nullptr);
-      void* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(gone) & ~uintptr_t{4095});
-      cr_assert_eq(madvise(page, 4096, MADV_DONTFORK), 0);
-      pid_t child = fork();
-      if (child == 0) child_uses_channels({before, after});
-      child_ends_well(child);
-      for (ChannelCore* c : {before, gone, after}) destroy(c);
-    };
-    Threads t;
-    kernel ? t.kernel(body) : t.fiber(body);
-  }
-}
-
-Test(channel, children_of_forks_while_others_make_and_destroy_them, .timeout = 120) {
-#ifndef __x86_64__
-  return;  // under the emulator, whose own locks stay taken in the child when other threads had them
-#endif
-  std::atomic<bool> over{false};
-  auto come_and_go = [&] {
-    ChannelCore* last = channel_make(0, sizeof(int), nullptr);
-    while (!over) {
-      ChannelCore* next = channel_make(0, sizeof(int), nullptr);
-      destroy(last);
-      last = next;
-      yield();
-    }
-    destroy(last);
-  };
-  Threads t;
-  t.fiber(come_and_go);
-  t.fiber(come_and_go);
-  t.kernel(come_and_go);
-  for (int round = 0; round < 20; round++) {
-    ChannelCore* mine = channel_make(0, sizeof(int), nullptr);
-    pid_t child = fork();
-    if (child == 0) child_uses_channels({mine});
-    child_ends_well(child);
-    destroy(mine);
-  }
-  over = true;
-}
-#endif
 
 }  // namespace

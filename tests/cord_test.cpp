@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Cords: what each sentence about them in fiberthread.h says, for users in the cord, in others, in fibers and in kernel threads.
+// Cords: each sentence about them in fiberthread.h, for users in the cord, in other cords, in fibers and in kernel threads.
 #include "fiberthread/cord.h"
 
 #include "tests/test.h"
@@ -56,7 +56,7 @@ Test(cord, is_a_kernel_thread_with_a_name) {
   });
 }
 
-// No two run at once, none is preempted, and none is ever elsewhere, whatever it waits for.
+// No two fibers of a cord run at once, and none is preempted. None runs elsewhere, whatever it waits for.
 Test(cord, fibers_run_one_at_a_time_and_stay) {
   options.preempt_us = 200;
   options.workers = 4;
@@ -122,7 +122,7 @@ Test(cord, a_fiber_that_computes_is_not_interrupted) {
 }
 
 Test(cord, ready_fibers_run_in_order) {
-  chaos_seed = 0;  // which likes other orders
+  chaos_seed = 0;  // chaos would change the order
   Cord cord("order");
   std::vector<int> order;
   std::vector<Fiber> fibers;
@@ -176,7 +176,7 @@ Test(cord, fibers_are_whole_threads) {
   void* result;
   cr_assert_eq(cancelled.join(&result), 0);
   cr_assert_eq(result, PTHREAD_CANCELED);
-  // A thread that one of its fibers makes is none of its own.
+  // A thread that a fiber of the cord makes does not belong to the cord.
   Fiber maker = cord.spawn([] {
     std::atomic<bool> ran{false};
     pthread_t thread;
@@ -205,7 +205,7 @@ Test(cord, waits_for_descriptors_park) {
       for (int i = 0; i < kRounds; i++) {
         char c = 'x';
         if (side == 0) cr_assert_eq(write(s[0], &c, 1), 1);
-        cr_assert_eq(read(s[side], &c, 1), 1);  // in the kernel, it would keep the other from writing
+        cr_assert_eq(read(s[side], &c, 1), 1);  // a wait in the kernel would keep the other fiber from writing
         if (side == 1) cr_assert_eq(write(s[1], &c, 1), 1);
       }
     }));
@@ -262,7 +262,7 @@ Test(cord, ends_when_its_last_fiber_has) {
     std::atomic<bool> go{false}, end{false};
     Fiber f = cord->spawn([&] {
       while (!go) usleep(1000);
-      // Closed by now, but while one of its fibers lives others may be made in it.
+      // The cord is closed, but while one of its fibers lives, others may be made in it.
       Fiber g = cord->spawn([&] {
         while (!end) usleep(1000);
         ended++;
@@ -297,7 +297,7 @@ Test(cord, ends_when_its_last_fiber_has) {
   });
 }
 
-// What only the kernel knows of a thread is the cord's, all of it.
+// Everything that only the kernel knows of a thread belongs to the cord.
 Test(cord, has_one_affinity) {
   Cord cord("affinity");
   cpu_set_t all, one;
@@ -357,7 +357,7 @@ Test(cord, fork_leaves_it_to_the_parent) {
 #endif
 
 #if defined(__x86_64__)  // the emulator has no robust mutexes
-// The kernel and other processes know a process-shared mutex's owner by the kernel thread, which a cord's fibers have in common.
+// The kernel and other processes know the owner of a process-shared mutex by its kernel thread, and a cord's fibers share one.
 Test(cord, shared_and_robust_mutexes_are_a_fibers_and_not_the_cords) {
   for (int type : {PTHREAD_MUTEX_NORMAL, PTHREAD_MUTEX_ERRORCHECK, PTHREAD_MUTEX_RECURSIVE})
     for (bool robust : {false, true})
@@ -399,98 +399,5 @@ Test(cord, shared_and_robust_mutexes_are_a_fibers_and_not_the_cords) {
       }
 }
 #endif
-
-// Cords, fibers and kernel threads that send to, call and spawn in each other's.
-void stress(unsigned workers, uint64_t seed) {
-  options.workers = workers;
-  chaos_seed = seed;
-  constexpr int kCords = 3, kUsers = 6, kEach = 400;
-  struct Node {
-    explicit Node(const char* name) : cord(name) {}
-    Cord cord;
-    long received = 0, called = 0, spawned = 0;  // only by its fibers
-    int inside = 0;
-    void enter(long& what) {
-      cr_assert_eq(inside++, 0);
-      what++;
-      inside--;
-    }
-  };
-  std::vector<std::unique_ptr<Node>> nodes;
-  for (int i = 0; i < kCords; i++) {
-    nodes.push_back(std::make_unique<Node>("stress"));
-    cr_assert_eq(nodes.back()->cord.error(), 0);
-  }
-  std::vector<Fiber> readers;
-  for (auto& n : nodes)
-    for (int i = 0; i < 3; i++)
-      readers.push_back(n->cord.spawn([&n, i] {
-        void* m;
-        int e;
-        while ((e = Cord::receive(&m, i ? FIBERTHREAD_FOREVER : 20'000)) != EPIPE) {
-          if (e == ETIMEDOUT) continue;
-          cr_assert_eq(e, 0);
-          n->enter(n->received);
-          if (i == 2) yield();
-        }
-      }));
-  std::atomic<long> sent{0}, calls{0}, spawns{0};
-  {
-    Threads t;
-    for (int u = 0; u < kUsers; u++) {
-      auto user = [&, u] {
-        Random random{static_cast<uint64_t>(u) + seed};
-        for (int i = 0; i < kEach; i++) {
-          Node& n = *nodes[random(kCords)];
-          switch (random(4)) {
-            case 0:
-              cr_assert_eq(n.cord.call([&n] { n.enter(n.called); }), 0);
-              calls++;
-              break;
-            case 1: {
-              Fiber f = n.cord.spawn([&n] {
-                yield();
-                n.enter(n.spawned);
-              });
-              cr_assert_eq(f.error(), 0);
-              spawns++;
-              if (random(2)) f.join();
-              else f.detach();
-              break;
-            }
-            default: cr_assert_eq(n.cord.send(&n), 0); sent++;
-          }
-          if (random(20) == 0) usleep(50);
-        }
-      };
-      u % 2 ? t.kernel(user) : t.fiber(user);
-    }
-    // One of the users lives in a cord itself.
-    readers.push_back(nodes[0]->cord.spawn([&] {
-      for (int i = 0; i < kEach; i++) {
-        nodes[1]->cord.send(nullptr);
-        sent++;
-        if (i % 16 == 0) usleep(10);
-      }
-    }));
-  }
-  readers.back().join();
-  readers.pop_back();
-  for (auto& n : nodes) n->cord.close();
-  join_all(readers);
-  long all = 0, called = 0, spawned = 0;
-  for (auto& n : nodes) {
-    cr_assert_eq(n->cord.join(), 0);
-    all += n->received;
-    called += n->called;
-    spawned += n->spawned;
-  }
-  cr_assert_eq(all, sent);
-  cr_assert_eq(called, calls);
-  cr_assert_eq(spawned, spawns);
-}
-Test(cord, stress_on_1_worker, .timeout = 240) { stress(1, 0), stress(1, 3); }
-Test(cord, stress_on_2_workers, .timeout = 240) { stress(2, 0), stress(2, 4); }
-Test(cord, stress_on_16_workers, .timeout = 240) { stress(16, 0), stress(16, 5); }
 
 }  // namespace

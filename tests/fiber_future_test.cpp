@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// FiberFuture: set once, seen by the one who waits, however he does it; given up in time; gone as soon as it is seen.
+// FiberFuture: it is set once, and each kind of wait sees that. A wait gives up in time. A waiter may destroy the future as soon as it sees
+// that it is set.
 // alone: sync
 #include "fiberthread/fiber_future.h"
 
@@ -69,7 +70,7 @@ Test(fiber_future, waits_for_each_kind_by_each_kind, .timeout = 240) {
       t.any(waiter, [&] {
         who = self();
         cr_assert_eq(f.wait(), 5);
-        cr_assert_eq(before, 1);  // what came before set() is seen
+        cr_assert_eq(before, 1);  // the waiter sees what came before set()
       });
       t.any(setter, [&] {
         while (!who) yield();
@@ -104,7 +105,7 @@ Test(fiber_future, gives_up_in_time_but_not_early) {
     t.any(kind, [&] { gives_up(f); });
   }
   f.set(3);
-  cr_assert_eq(f.waitUntil(0), 3);  // what is there is returned in any case
+  cr_assert_eq(f.waitUntil(0), 3);  // a result that is there is returned in any case
   cr_assert_eq(f.waitWithTimeout(0), 3);
   FiberFuture* one[] = {&f};
   cr_assert_eq(FiberFuture::waitForMultiple(one, 1, 0), 0);
@@ -128,7 +129,7 @@ Test(fiber_future, ends_when_cancelled) {
       cr_assert_eq(FiberFuture::waitForMultiple(both, 2), ECANCELED);
       cr_assert(!f.isSet() && !g.isSet());
       cr_assert(g.set(4));
-      cr_assert_eq(g.wait(), 4);  // what is there comes first
+      cr_assert_eq(g.wait(), 4);  // a result that is there comes first
       cr_assert_eq(FiberFuture::waitForMultiple(both, 2), 0);
       forget_cancel();
       step = 2;
@@ -163,7 +164,7 @@ Test(fiber_future, has_one_consumer) {
   cr_assert_eq(f.subscribe(&called), EBUSY);
   cr_assert(!f.unsubscribe(&called));
   cr_assert_eq(FiberFuture::waitForMultiple(both, 2), EBUSY);
-  cr_assert_eq(g.waitUntil(0), ETIMEDOUT);  // nobody was left with it
+  cr_assert_eq(g.waitUntil(0), ETIMEDOUT);  // no waiter was left with it
   f.set();
   t.join();
   cr_assert_eq(called.times, 0);
@@ -258,8 +259,8 @@ Test(fiber_future, used_again_and_again, .timeout = 240) {
   }
 }
 
-#ifdef __x86_64__  // elsewhere the emulator's own threads count as foreign ones, who might wake somebody
-// Who waits for what nobody can set any more is in the report of the deadlock.
+#ifdef __x86_64__  // elsewhere the emulator's own threads count as foreign ones, which might wake a fiber
+// The report of a deadlock names the futures, sequencers, fair mutexes and channels for which the fibers wait.
 Test(fiber_future, deadlock_names_futures) {
   int end[2];
   cr_assert_eq(pipe(end), 0);
@@ -300,7 +301,7 @@ Test(fiber_future, deadlock_names_futures) {
   ssize_t n = 1;
   while (n > 0 && poll(&p, 1, 60'000) == 1)
     if ((n = read(end[0], part, sizeof part)) > 0) said.append(part, static_cast<size_t>(n));
-  if (n > 0) kill(child, SIGKILL);  // an alarm of its own would be something that may yet end its waits
+  if (n > 0) kill(child, SIGKILL);  // not by an alarm of the child: that might end its waits, and so there would be no deadlock
   close(end[0]);
   int status = 0;
   cr_assert_eq(waitpid(child, &status, 0), child);
@@ -312,116 +313,142 @@ Test(fiber_future, deadlock_names_futures) {
 }
 #endif
 
-// Each is destroyed by its consumer as soon as it is known to be set: however that came to be known.
-void consumed_in_each_way(int workers, uint64_t seed) {
-  use_chaos(workers, seed);
-  constexpr int kPairs = 8, kMany = 4;
-  const int kRounds = 400 * times();
-  struct Shared {
-    std::atomic<FiberFuture*> post[kMany];  // the producer takes it from there
-  };
-  Shared shared[kPairs] = {};
+// Consumers destroy each future as soon as they know that it is set, in whichever way they have learnt it.
+constexpr int kPairs = 8, kMany = 4;
+
+struct Consumption {
+  const int rounds = 400 * times();
+  std::atomic<FiberFuture*> post[kPairs][kMany] = {};  // the producer takes a future from there
   std::atomic<FiberRecord*> consumer[kPairs] = {};
   std::atomic<long> consumed{0}, given_up{0}, cancelled{0};
   std::atomic<int> left{kPairs};
+};
+
+void produce(Consumption& c, int pair) {
+  Random random{static_cast<uint64_t>(pair)};
+  for (int n = 0; n < c.rounds * kMany; n++) {
+    for (uint32_t i = random(kMany);; i = (i + 1) % kMany) {
+      if (FiberFuture* f = c.post[pair][i].exchange(nullptr)) {
+        for (uint32_t delay = random(300); delay; delay--) asm volatile("");
+        cr_assert(f->set(static_cast<int>(i) + 1));
+        break;
+      }
+      if (random(16) == 0) yield();
+    }
+  }
+}
+
+// One consumer, and the futures of a round that it has not destroyed.
+class Consumer {
+ public:
+  Consumer(Consumption& c, int pair) : c_(c), pair_(pair), random_{static_cast<uint64_t>(100 + pair)} {}
+
+  void run() {
+    c_.consumer[pair_] = self();
+    for (int round = 0; round < c_.rounds; round++) {
+      post_all();
+      while (n_) {
+        int e = wait_somehow(random_(static_cast<uint32_t>(n_)));
+        if (e == ETIMEDOUT) c_.given_up++;
+        if (e == ECANCELED) {
+          c_.cancelled++;
+          forget_cancel();
+        }
+      }
+    }
+    c_.left--;
+  }
+
+ private:
+  void post_all() {
+    n_ = kMany;
+    for (int i = 0; i < kMany; i++) {
+      rest_[i] = pieces_.make();
+      number_[i] = i;
+      c_.post[pair_][i] = rest_[i];
+    }
+  }
+  void done(size_t k, int e) {
+    cr_assert_eq(e, number_[k] + 1, "%d for %d", e, number_[k] + 1);
+    pieces_.destroy(rest_[k]);
+    rest_[k] = rest_[--n_];
+    number_[k] = number_[n_];
+    c_.consumed++;
+  }
+
+  // Waits for the k-th future or for any, in one of the ways. Returns 0, the future's error, ETIMEDOUT or ECANCELED.
+  int wait_somehow(size_t k) {
+    int e = 0;
+    switch (random_(5)) {
+      case 0:
+        e = rest_[k]->wait();
+        if (e != ECANCELED) done(k, e);
+        return e;
+      case 1:
+        e = rest_[k]->waitWithTimeout(random_(60'000));
+        if (e != ETIMEDOUT && e != ECANCELED) done(k, e);
+        return e;
+      case 2: subscribe_for_a_while(k); return 0;
+      default: return wait_for_any();
+    }
+  }
+  void subscribe_for_a_while(size_t k) {
+    Called called;
+    cr_assert_eq(rest_[k]->subscribe(&called), 0);
+    for (uint32_t tries = random_(4); tries && !called.times; tries--) yield();
+    if (rest_[k]->unsubscribe(&called)) {
+      cr_assert_eq(called.times, 0);
+      return;
+    }
+    while (!called.times) yield();
+    cr_assert_eq(called.times, 1);
+    done(k, called.error);
+  }
+  int wait_for_any() {
+    uint64_t deadline = random_(2) ? kForever : now_ns() + random_(60'000);
+    int e = FiberFuture::waitForMultiple(rest_, n_, deadline);
+    if (e) return e;
+    bool any = false;
+    for (size_t i = n_; i-- > 0;)
+      if (rest_[i]->isSet()) {
+        any = true;
+        done(i, rest_[i]->error());
+      }
+    cr_assert(any);
+    return 0;
+  }
+
+  Consumption& c_;
+  int pair_;
+  Random random_;
+  Pieces<FiberFuture> pieces_;
+  FiberFuture* rest_[kMany];
+  int number_[kMany];
+  size_t n_ = 0;
+};
+
+void consumed_in_each_way(int workers, uint64_t seed) {
+  use_chaos(workers, seed);
+  Consumption c;
   Threads t;
   for (int p = 0; p < kPairs; p++) {
-    Shared& s = shared[p];
-    auto produce = [&, p] {
-      Random random{static_cast<uint64_t>(p)};
-      for (int n = 0; n < kRounds * kMany; n++) {
-        for (uint32_t i = random(kMany);; i = (i + 1) % kMany) {
-          if (FiberFuture* f = s.post[i].exchange(nullptr)) {
-            for (uint32_t delay = random(300); delay; delay--) asm volatile("");
-            cr_assert(f->set(static_cast<int>(i) + 1));
-            break;
-          }
-          if (random(16) == 0) yield();
-        }
-      }
-    };
-    auto consume = [&, p] {
-      consumer[p] = self();
-      Random random{static_cast<uint64_t>(100 + p)};
-      Pieces<FiberFuture> pieces;
-      for (int round = 0; round < kRounds; round++) {
-        FiberFuture* rest[kMany];
-        int number[kMany];
-        size_t n = kMany;
-        for (int i = 0; i < kMany; i++) {
-          rest[i] = pieces.make();
-          number[i] = i;
-          s.post[i] = rest[i];
-        }
-        auto done = [&](size_t k, int e) {
-          cr_assert_eq(e, number[k] + 1, "%d for %d", e, number[k] + 1);
-          pieces.destroy(rest[k]);
-          rest[k] = rest[--n];
-          number[k] = number[n];
-          consumed++;
-        };
-        while (n) {
-          size_t k = random(static_cast<uint32_t>(n));
-          int e = 0;
-          switch (random(5)) {
-            case 0:
-              e = rest[k]->wait();
-              if (e != ECANCELED) done(k, e);
-              break;
-            case 1:
-              e = rest[k]->waitWithTimeout(random(60'000));
-              if (e != ETIMEDOUT && e != ECANCELED) done(k, e);
-              break;
-            case 2: {
-              Called c;
-              cr_assert_eq(rest[k]->subscribe(&c), 0);
-              for (uint32_t tries = random(4); tries && !c.times; tries--) yield();
-              if (rest[k]->unsubscribe(&c)) {
-                cr_assert_eq(c.times, 0);
-              } else {
-                while (!c.times) yield();
-                cr_assert_eq(c.times, 1);
-                done(k, c.error);
-              }
-              break;
-            }
-            default: {
-              uint64_t deadline = random(2) ? kForever : now_ns() + random(60'000);
-              e = FiberFuture::waitForMultiple(rest, n, deadline);
-              if (e) break;
-              bool any = false;
-              for (size_t i = n; i-- > 0;)
-                if (rest[i]->isSet()) {
-                  any = true;
-                  done(i, rest[i]->error());
-                }
-              cr_assert(any);
-            }
-          }
-          if (e == ETIMEDOUT) given_up++;
-          if (e == ECANCELED) {
-            cancelled++;
-            forget_cancel();
-          }
-        }
-      }
-      left--;
-    };
+    auto producer = [&, p] { produce(c, p); };
+    auto consumer = [&, p] { Consumer(c, p).run(); };
     // Half of the users are foreign threads, in all four pairings.
-    p & 1 ? t.kernel(produce) : t.fiber(produce);
-    p & 2 ? t.kernel(consume) : t.fiber(consume);
+    p & 1 ? t.kernel(producer) : t.fiber(producer);
+    p & 2 ? t.kernel(consumer) : t.fiber(consumer);
   }
-  for (auto& c : consumer)
-    while (!c) yield();
-  for (Random random{9}; left > 0;) {
-    interrupt(consumer[random(kPairs)], kInterruptEnd);
+  for (auto& one : c.consumer)
+    while (!one) yield();
+  for (Random random{9}; c.left > 0;) {
+    interrupt(c.consumer[random(kPairs)], kInterruptEnd);
     for (uint32_t delay = random(20000); delay; delay--) asm volatile("");
     yield();
   }
   t.join();
-  cr_assert_eq(consumed, long{kPairs} * kRounds * kMany);
-  cr_assert(given_up > 0 && cancelled > 0);
-  counted(consumed, "futures");
+  cr_assert_eq(c.consumed, long{kPairs} * c.rounds * kMany);
+  cr_assert(c.given_up > 0 && c.cancelled > 0);
+  counted(c.consumed, "futures");
 }
 
 Test(fiber_future, chaos_1_worker, .timeout = 240) { consumed_in_each_way(1, 1); }

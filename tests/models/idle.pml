@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: MIT
-// Idleness: while work is queued, somebody is on the way to it.
+// Idleness: while work is queued, a worker is on the way to it.
+//
+// Above 500 lines, and `worker` above 80, because a process that mirrors a worker's loop is one piece: its labels cannot be reached from
+// elsewhere.
 //
 // Mirrors enqueue_woken(), enqueue_local(), wake_if_needed(), stop_searching(), go_idle(), find(), pick(), steal(),
 // post_yield(), Inbox::pop() and hand_slot_to_spare() of sched/, and of sysmon its look, sysmon_poke() and how it falls
-// asleep. Two workers and SLOTS slots. A fiber queues others, yields, ends, or blocks in the kernel; a foreign thread queues
-// some as well. Nobody is preempted: a fiber goes on until it does one of these.
+// asleep. There are two workers and SLOTS slots. A fiber queues other fibers, yields, ends, or blocks in the kernel. A foreign thread
+// queues some fibers as well. There is no preemption: a fiber runs until it does one of these.
 //
-// It fails where nothing can happen any more although work is queued (only one worker can be blocked). Sysmon, when not
-// asleep, looks again only after something has changed, as it would see the same: so what it overlooks for ever shows, too.
+// The model fails where nothing can happen any more although work is queued. (Only one worker can be blocked.) When sysmon is awake, it
+// looks again only after something has changed, because it would see the same. So the model also finds what sysmon overlooks for ever.
 //
 // Left out: how a slot is taken (handover.pml; one step here), timers, deadlines, workers started anew (there is no memory
-// for them), the order in queues, fair ticks. One step are: a section under idle_lock, a look at one slot's queues, sysmon's
-// first look at everything. A plain store to a queue stays in the worker's store buffer until its next locked instruction, a
-// membarrier, or any time before (x86).
+// for them), the order in queues, fair ticks. Each of these is one step: a section under idle_lock, a look at one slot's queues, and
+// sysmon's first look at everything. A plain store to a queue stays in the worker's store buffer until the worker's next locked
+// instruction, a membarrier, or any time before (x86).
 //
 // holds:
 // by hand, for its 7 million states: -DSLOTS=1 -DSPAWNS=1 -DFOREIGN=1
@@ -24,9 +27,9 @@
 // fails: -DBROKEN_YIELD
 // fails: -DBROKEN_SEARCHING
 // fails: -DSPAWNS=0 -DWAITING=2 -DBROKEN_INBOX
-// Mutations. BROKEN_MEMBARRIER: sysmon falls asleep without one. BROKEN_YIELD: who yields pokes nobody. BROKEN_SEARCHING:
+// Mutations. BROKEN_MEMBARRIER: sysmon falls asleep without one. BROKEN_YIELD: a yielding fiber pokes no worker. BROKEN_SEARCHING:
 // go_idle() stops to count as searching when it is in the list already, where sysmon may have given it a slot and counted it
-// anew. BROKEN_INBOX: while one takes an inbox's list, the rest of it shows nowhere.
+// anew. BROKEN_INBOX: while a worker takes an inbox's list, no other worker can see the rest of the list.
 
 #define W 2
 #ifndef SLOTS
@@ -44,7 +47,7 @@
 #ifndef LOCAL
 #define LOCAL 0           // fibers in its local queue at first
 #endif
-#ifdef BACK               // who was blocked comes back, without its slot
+#ifdef BACK               // a blocked worker comes back, without its slot
 #define comes_back slot[me] == none
 #else
 #define comes_back false
@@ -236,7 +239,7 @@ inline pop(queue) {
 inline pick() {
   if
   :: mine != none ->
-     // Only we add to the first two, so one look at both.
+     // Only this worker adds to the first two queues, so it looks at both in one step.
      atomic {
        flushed;
        if
@@ -256,7 +259,7 @@ inline steal_from(n) {
   atomic {
     flushed;
     if
-    // Half of it; the rest is in no queue until it is in ours.
+    // Takes half of the queue. The fibers are in no queue until they are in this worker's.
     :: !f && n != mine && local_[n] > 0 -> list = local_[n] / 2; local_[n] = local_[n] - list - 1; f = 1; changed = 1
     :: !f && n != mine && local_[n] == 0 && next[n] > 0 -> next[n] = 0; f = 1; changed = 1
     :: !f && n != mine && local_[n] == 0 && next[n] > 0  // too young

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT
-// The poller: what epoll has for a fiber that waits, somebody looks at, however late; and a watcher that is called gets up.
+// The poller: some worker takes what epoll has for a waiting fiber, however late. A watcher that is called gets up.
+//
+// `worker` is above 80 lines, because a process that mirrors a worker's loop is one piece: its labels cannot be reached from elsewhere.
 //
 // Mirrors go_idle(), find(), get_up(), poll_get_watcher() and poll_wake_again() of sched/run/, the end of
-// poll_wait_any(), and of sysmon its look and how it falls asleep. Two workers, SLOTS slots. A fiber waits for a descriptor,
-// wakes an idle worker, parks for something else, or computes for ever. Whether another harvests events all the time
-// (attended_without()) is any answer at any time.
+// poll_wait_any(), and of sysmon its look and how it falls asleep. There are two workers and SLOTS slots. A fiber waits for a descriptor,
+// wakes an idle worker, parks for something else, or computes for ever. Whether another
+// worker harvests events all the time (attended_without()) may be answered in either way at any time.
 //
-// It fails where nothing can happen any more although epoll has an event, or a watcher that was called sleeps on. Sysmon, when
-// not asleep, looks again only after something has changed, as it would see the same.
+// The model fails where nothing can happen any more although epoll has an event, or although a watcher that was called sleeps on. When
+// sysmon is awake, it looks again only after something has changed, because it would see the same.
 //
-// Left out: queues (idle.pml), descriptors' own lists (under a lock), timers. One step are: a section under idle_lock, an
-// epoll_wait that returns. That the watcher is none any more is a plain store, which stays in the worker's store buffer until its
+// Left out: queues (idle.pml), descriptors' own lists (under a lock), timers. A section under idle_lock is one step, and so is
+// an epoll_wait that returns. A worker says by a plain store that it is the watcher no more. The store stays in its store buffer until its
 // next locked instruction, a membarrier, or any time before (x86).
 //
 // holds:
@@ -21,9 +23,9 @@
 // fails: -DBROKEN_SECOND
 // fails: -DBROKEN_MEMBARRIER
 // fails: -DBROKEN_BELL
-// Mutations. BROKEN_BEGIN: who begins a wait without a watcher pokes nobody. BROKEN_UP: nor does a watcher that gets up.
-// BROKEN_SECOND: sysmon falls asleep without another look at whether there is a watcher. BROKEN_MEMBARRIER: nor does it make
-// others' stores seen. BROKEN_BELL: who takes the watcher's call out of epoll does not call it again.
+// Mutations. BROKEN_BEGIN: a fiber that begins a wait without a watcher pokes no worker. BROKEN_UP: a watcher that gets up pokes none.
+// BROKEN_SECOND: sysmon falls asleep without another look at whether there is a watcher. BROKEN_MEMBARRIER: sysmon
+// does not make the workers' stores seen. BROKEN_BELL: a worker that takes the watcher's call out of epoll does not call it again.
 
 #define W 2
 #ifndef SLOTS
@@ -33,7 +35,7 @@
 #define WAITS 1           // for descriptors
 #endif
 #ifndef CALLS
-#define CALLS 1           // of idle workers, by those that queue something
+#define CALLS 1           // of idle workers, by fibers that queue something
 #endif
 #define none 255
 
@@ -67,7 +69,7 @@ inline harvest() {  // an epoll_wait that returns, and poll_dispatch()
     :: bell ->
        bell = 0;
 #ifndef BROKEN_BELL
-       // Not so the watcher itself, which goes on to look at `wake`.
+       // The watcher itself does not: it goes on to look at `wake`.
        if
        :: watched && watcher != who && wake[watcher] -> bell = 1
        :: else

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: MIT
-// select: exactly one case of each happens, both sides of a channel agree about it, nobody waits while another waits for just that, and
-// nobody is touched who has gone.
+// select: exactly one case of each select happens, and both sides of a channel agree about it. No select waits while another one waits for
+// just that. No select is touched after its end.
+//
+// `chooser` is above 80 lines, because a process that mirrors select_cases() is one piece: its labels cannot be reached from elsewhere.
 //
 // Mirrors select_cases() of sync/select.cpp with pop(), queue() and dequeue() of sync/channel.cpp, for two channels without a ring,
-// in the order of their addresses. Three selects, each with a case for either channel, meet: one receives from either, one sends to
-// either, one receives from the one or sends to the other, or gives up.
+// in the order of their addresses. Three selects meet, each with a case for either channel. The first receives from either. The second
+// sends to either. The third receives from the one or sends to the other, or gives up.
 //
-// Left out: rings: what keeps a channel as it is from when a case is queued there is in channel.pml. Parking (park.pml).
+// Left out: rings (channel.pml shows that a channel stays as it is from when a case is queued there) and parking (park.pml).
 //
 // holds:
 // fails: -DBROKEN_DECIDE
 // fails: -DBROKEN_LEAVE
 // fails: -DBROKEN_LOCKS
 // fails: -DBROKEN_GIVE_UP
-// Mutations. BROKEN_DECIDE: who finds a case queued looks whether it is undecided, and then decides. BROKEN_LEAVE: who was woken does not
-// leave the other channel's queue. BROKEN_LOCKS: one channel is locked after the other, to try and then to queue. BROKEN_GIVE_UP: who
-// gives up does not look whether one has happened.
+// Mutations. BROKEN_DECIDE: a select that finds a queued case looks whether it is undecided, and decides in another step. BROKEN_LEAVE: a
+// woken select does not leave the other channel's queue. BROKEN_LOCKS: one channel is locked after the other, to try and then to queue.
+// BROKEN_GIVE_UP: a select gives up without a look whether one of its cases has happened.
 
 #define NONE 2   // else the channel: each has one case for either
 #define GAVE_UP 3
@@ -85,7 +87,7 @@ proctype chooser(byte me; bit may_give_up) {
   byte c, other, byte_list;
   bit done;
   here[me] = 1;
-  // The first look, which may be missed: it takes one lock.
+  // The first look takes only one lock, and so may miss a partner.
   if
   :: c = 0
   :: c = 1
@@ -185,7 +187,7 @@ init {
   timeout -> assert(sent[0] == received[0] && sent[1] == received[1]);
   // The first two can always meet, but if the third has met one of them the other waits.
   assert(finished == 3 || sent[0] + sent[1] == 1);
-  // Who still waits: no two of them for each other.
+  // No two selects that still wait may wait for each other.
   assert(len(SENDERS(0)) == 0 || len(RECEIVERS(0)) == 0);
   assert(len(SENDERS(1)) == 0 || len(RECEIVERS(1)) == 0)
 }

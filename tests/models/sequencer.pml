@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
-// FiberSequencer: whoever waits is woken when his count has come, or told that he gave up, exactly once; nothing is touched that may be
-// gone; and of FairFiberMutex, that it has one owner and goes on.
+// FiberSequencer: each waiter is woken when its count has come, or told that it gave up, exactly once. Nothing is touched that may have
+// been destroyed. FairFiberMutex has one owner, and goes on.
+//
+// `combine` is above 80 lines, because a combiner's turn is one loop: its steps share the loop's labels.
 //
 // Mirrors kick(), combine(), raise(), request() and cancel() of sync/. Waiters make a request and may give it up at any time.
-// Each destroys its Future as soon as it is set, and who is the last to return and was not cancelled the whole sequencer, while those
-// that have counted up may still be on their way out. With -DTICKETS the count is a mutex, free when it is even: each waiter, once
-// it has it, unlocks it.
+// Each waiter destroys its Future as soon as that is set. The last waiter to return, if it was not cancelled, destroys the sequencer, while
+// fibers that have counted up may still be on their way out. With -DTICKETS the count is a mutex, which is free when the count is even.
+// Each waiter that gets the mutex unlocks it.
 //
 // Left out: how the table finds its waiters, and their order (tests/fiber_sequencer_test.cpp does that), the fibers' parking (park.pml)
 // and the Future's word (future.pml): to be set is one step here. A push onto a stack is one step, and so is taking all of it.
@@ -19,9 +21,9 @@
 // fails: -DBROKEN_WAKE
 // fails: -DTICKETS -DBROKEN_GRANT
 // fails: -DTICKETS -DBROKEN_RELEASE
-// Mutations. BROKEN_SETTLE: the combiner wakes one whose count has come without a look at whether he has given up. BROKEN_PENDING:
-// who finds a combiner at work leaves no mark. BROKEN_RELEASE: the combiner lets go without a look for marks. BROKEN_STEP: who has
-// counted up looks for waiters in another step. BROKEN_WAKE: the combiner wakes before it has let go. BROKEN_GRANT: the mutex is given
+// Mutations. BROKEN_SETTLE: the combiner wakes a waiter whose count has come without a look whether it has given up. BROKEN_PENDING:
+// a caller that finds a combiner at work leaves no mark. BROKEN_RELEASE: the combiner lets go without a look for marks. BROKEN_STEP: a
+// fiber that has counted up looks for waiters in another step. BROKEN_WAKE: the combiner wakes before it has let go. BROKEN_GRANT: the mutex is given
 // away in the step that lets go of it.
 
 #define BUSY 1
@@ -216,7 +218,7 @@ inline increment() {
 #endif
 }
 
-// ---- who counts up ----
+// ---- the fibers that count up ----
 
 #ifndef TICKETS
 proctype counter() {
@@ -227,7 +229,7 @@ proctype counter() {
 }
 #endif
 
-// ---- who waits ----
+// ---- the waiters ----
 
 proctype waiter(byte me) {
   byte w, next, k, c, r;
@@ -277,7 +279,7 @@ proctype waiter(byte me) {
      atomic {
        result[me];
        mine = result[me] == 1;
-       there[me] = 0;  // from here on nobody may touch it
+       there[me] = 0;  // from here on no other may touch it
      }
   fi;
   ok = 0;
@@ -293,7 +295,7 @@ proctype waiter(byte me) {
 #else
   assert(!mine || COUNT(word) >= token[me]);
   finished++;
-  // The last one destroys it, if the counts have come that all are there for.
+  // The last waiter destroys the sequencer, if all counts have come for which waiters are there.
   atomic {
     returned = returned + 1;
     if

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Policies, affinity, nice values and tids: each thread has its own, and inherits its maker's.
+// Each thread has its own policy, affinity and nice value, which it inherits from its creator, and its own tid.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -32,7 +32,7 @@ static int nice_of_kernel_thread(void) {
   assert(f && fgets(text, sizeof text, f));
   fclose(f);
   int value = 0;
-  // After the name: the state, and then the nice value as the 16th.
+  // After the name come the state and 15 other values, and then the nice value.
   assert(sscanf(strrchr(text, ')') + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %d", &value) == 1);
   return value;
 }
@@ -40,7 +40,7 @@ static int nice_of_kernel_thread(void) {
 static void* other(void* p) {
   tid_of_other = gettid();
   pthread_barrier_wait(&met);
-  pthread_barrier_wait(&met);  // main has changed us
+  pthread_barrier_wait(&met);  // now the main thread has changed this one
   cpu_set_t set;
   assert(sched_getaffinity(0, sizeof set, &set) == 0 && same(&set, &one));
   assert(sched_getaffinity(gettid(), sizeof set, &set) == 0 && same(&set, &one));
@@ -52,7 +52,7 @@ static void* other(void* p) {
     if (i % 25 == 0) usleep(100);
   }
   assert(nice_of_kernel_thread() == 18);
-  // What it makes now is as it is.
+  // A thread that it creates now inherits what it has.
   pthread_t t;
   assert(pthread_create(&t, NULL, inherits, &one) == 0 && pthread_join(t, NULL) == 0);
   pthread_attr_t a;
@@ -83,17 +83,7 @@ static int unprivileged(void) {
 }
 static void* in_thread(void* p) { return (void*)(long)unprivileged(); }
 
-int main() {
-  assert(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
-  CPU_ZERO(&one);
-  for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
-    if (CPU_ISSET(i, &allowed)) CPU_SET(i, &one);
-
-  int usual = getpriority(PRIO_PROCESS, 0);
-  pthread_barrier_init(&met, NULL, 2);
-  pthread_t t;
-  pthread_create(&t, NULL, other, NULL);
-  pthread_barrier_wait(&met);
+static void affinity_of(pthread_t t) {
   cpu_set_t set, none;
   CPU_ZERO(&none);
   assert(pthread_getaffinity_np(t, sizeof set, &set) == 0 && same(&set, &allowed));
@@ -106,9 +96,11 @@ int main() {
   assert(syscall(SYS_sched_getaffinity, tid_of_other, sizeof set, &set) > 0 && same(&set, &one));
   char small[1];
   assert(sched_getaffinity(0, 1, (cpu_set_t*)small) == -1 && errno == EINVAL);
-  // Not ours.
+  // The main thread's own is as it was.
   assert(sched_getaffinity(0, sizeof set, &set) == 0 && same(&set, &allowed));
+}
 
+static void policy_of(pthread_t t) {
   struct sched_param p = {0};
   int policy = -1;
   assert(pthread_getschedparam(t, &policy, &p) == 0 && policy == SCHED_OTHER && p.sched_priority == 0);
@@ -124,21 +116,21 @@ int main() {
   assert(sched_getscheduler(999999999) == -1 && errno == ESRCH);
   struct timespec interval;
   assert(sched_rr_get_interval(tid_of_other, &interval) == 0);
+}
+
+// `usual`: the main thread's nice value.
+static void nice_value_and_clock_of(pthread_t t, int usual) {
   assert(setpriority(PRIO_PROCESS, tid_of_other, 18) == 0 && getpriority(PRIO_PROCESS, tid_of_other) == 18);
   assert(getpriority(PRIO_PROCESS, 0) == usual && getpriority(PRIO_PROCESS, getpid()) == usual);
   clockid_t clock;
   struct timespec used;
   assert(pthread_getcpuclockid(t, &clock) == 0 && clock_gettime(clock, &used) == 0);
   assert(pthread_getcpuclockid(pthread_self(), &clock) == 0 && clock_gettime(clock, &used) == 0);
-  pthread_barrier_wait(&met);
-  pthread_barrier_wait(&met);
-  pthread_join(t, NULL);
+}
 
-  assert(pthread_getconcurrency() == 0 && pthread_setconcurrency(-1) == EINVAL);
-  assert(pthread_setconcurrency(4) == 0 && pthread_getconcurrency() == 4 && pthread_setconcurrency(0) == 0);
-  assert(gettid() == getpid() && syscall(SYS_gettid) == getpid());
-
-  // A tid is gone with its thread, and not to be had again at once.
+// A tid ends with its thread, and the next thread does not get it.
+static void tid_after_the_end(void) {
+  pthread_t t;
   pid_t first = 0, second = 0;
   pthread_create(&t, NULL, ends, &first);
   pthread_join(t, NULL);
@@ -147,22 +139,48 @@ int main() {
   assert(first > 0 && second > 0 && first != second);
   assert(sched_getscheduler(first) == -1 && errno == ESRCH);
   assert(getpriority(PRIO_PROCESS, first) == -1 && errno == ESRCH);
+}
 
-  // What takes privileges, once on main and once on another thread of a new process.
-  for (int i = 0; i < 2; i++) {
-    pid_t child = fork();
-    if (child == 0) {
-      void* failed = NULL;
-      if (getuid() == 0) {
-        pthread_create(&t, NULL, i ? in_thread : inherits, &allowed);
-        pthread_join(t, &failed);
-        if (!i) failed = (void*)(long)unprivileged();
-      }
-      _exit(failed != NULL);
+// In a new process, asks for what takes privileges: on the main thread, or on another one.
+static void without_privileges(int on_thread) {
+  pthread_t t;
+  pid_t child = fork();
+  if (child == 0) {
+    void* failed = NULL;
+    if (getuid() == 0) {
+      pthread_create(&t, NULL, on_thread ? in_thread : inherits, &allowed);
+      pthread_join(t, &failed);
+      if (!on_thread) failed = (void*)(long)unprivileged();
     }
-    int status;
-    assert(waitpid(child, &status, 0) == child);
-    printf("unprivileged: %#x\n", status);
+    _exit(failed != NULL);
   }
+  int status;
+  assert(waitpid(child, &status, 0) == child);
+  printf("unprivileged: %#x\n", status);
+}
+
+int main() {
+  assert(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
+  CPU_ZERO(&one);
+  for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+    if (CPU_ISSET(i, &allowed)) CPU_SET(i, &one);
+
+  int usual = getpriority(PRIO_PROCESS, 0);
+  pthread_barrier_init(&met, NULL, 2);
+  pthread_t t;
+  pthread_create(&t, NULL, other, NULL);
+  pthread_barrier_wait(&met);
+  affinity_of(t);
+  policy_of(t);
+  nice_value_and_clock_of(t, usual);
+  pthread_barrier_wait(&met);
+  pthread_barrier_wait(&met);
+  pthread_join(t, NULL);
+
+  assert(pthread_getconcurrency() == 0 && pthread_setconcurrency(-1) == EINVAL);
+  assert(pthread_setconcurrency(4) == 0 && pthread_getconcurrency() == 4 && pthread_setconcurrency(0) == 0);
+  assert(gettid() == getpid() && syscall(SYS_gettid) == getpid());
+  tid_after_the_end();
+  for (int on_thread = 0; on_thread < 2; on_thread++) without_privileges(on_thread);
   return 0;
 }

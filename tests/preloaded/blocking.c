@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Calls that wait in the kernel, for what is no descriptor or not one that can be polled: with what they wait for there before or
-// coming later, interrupted, cancelled, and with a time.
+// Calls that wait in the kernel because what they wait for cannot be polled: children, locks, queues, semaphores, futexes. The event is
+// there before or comes later, or the wait is interrupted, is cancelled or times out.
 #include "waiting.h"
 
 #include <mqueue.h>
@@ -26,7 +26,7 @@ struct message {
   char text[8];
 };
 
-// ---- a child that ends, or holds a lock until then ----
+// ---- a child, which may hold a lock until it ends ----
 
 static void make_child(struct what* w, void (*hold)(int fd)) {
   int ready[2];
@@ -139,7 +139,7 @@ static long do_msgrcv(struct job* j) {
   struct message m;
   return msgrcv(OF(j)->id, &m, 8, 0, 0);
 }
-// EINVAL for who comes when it is gone already.
+// A caller that comes after the removal gets EINVAL.
 static long removed(long r) {
   if (r < 0 && errno == EINVAL) errno = EIDRM;
   return r;
@@ -228,7 +228,7 @@ static long do_mq_timedsend(struct job* j) {
   return mq_timedsend(OF(j)->queue, "3", 1, 0, &t);
 }
 
-// ---- a futex that other processes might know ----
+// ---- a futex that processes may share ----
 
 static void new_word(struct what* w) {
   w->word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -244,7 +244,7 @@ static long do_futex(struct job* j) {
   return r < 0 && errno == EAGAIN ? 0 : r;  // too late to wait
 }
 
-// ---- all of them ----
+// ---- the calls ----
 
 enum { READY, COMES, EINTR_, RESTARTED, CANCEL, ALONE, kEvents };
 static const char* const event_names[] = {"ready", "comes", "signal", "signal, restarts", "cancel", "alone"};
@@ -307,7 +307,7 @@ static void run_call(const struct item* i, char* out) {
   c->end(&w);
 }
 
-// ---- those that end by themselves ----
+// ---- calls that end by themselves ----
 
 #define SAY(call) \
   do { \
@@ -316,107 +316,127 @@ static void run_call(const struct item* i, char* out) {
     if (r_ < 0) at += sprintf(at, " %s", error_name(errno)); \
     else at += sprintf(at, " %ld", r_); \
   } while (0)
-static void run_plain(const struct item* i, char* out) {
+static void run_processes(const struct item* i, char* out) {
+  char* at = out;
+  SAY(system("exit 3"));
+  SAY(system(NULL) != 0);
+  SAY(system("kill -9 $$"));
+  FILE* f = popen("cat >/dev/null; exit 4", "w");
+  fputs("hello", f);
+  SAY(pclose(f));
+  SAY(waitpid(-2, NULL, 0) < 0 ? -1 : 0);
+  SAY(waitpid(getpid(), NULL, WNOHANG));
+  SAY(waitpid(getpid(), NULL, 0x4000));
+  SAY(waitid(P_PID, getpid(), NULL, WEXITED));
+  SAY(waitid(P_PID, getpid(), NULL, 0));
+}
+
+static void* volatile nowhere = (void*)8;  // volatile, since compilers warn of an address that they can see
+static volatile int less = -1;
+
+static char* synchronise_and_copy(struct what* w, char* at) {
+  off64_t from = 0, to = 50;
+  SAY(write(w->fd, "0123456789", 10));
+  SAY(fsync(w->fd));
+  SAY(fdatasync(w->fd));
+  SAY(syncfs(w->fd));
+  SAY(sync_file_range(w->fd, 0, 10, 7));
+  SAY(copy_file_range(w->fd, &from, w->other, &to, 5, 0));
+  SAY(from * 1000 + to);
+  return at;
+}
+static char* read_and_write_at(struct what* w, char* at) {
+  char name[200];
+  SAY(pread(w->fd, name, 10, 3));
+  SAY(pread(w->fd, name, 100, 50));
+  SAY(memcmp(name, "01234", 5));
+  SAY(pread(w->fd, name, 10, 1000));
+  SAY(pread(w->fd, name, 10, -1));
+  struct iovec two[2] = {{name, 3}, {name + 3, 4}};
+  SAY(preadv(w->fd, two, 2, 2));
+  SAY(memcmp(name, "2345678", 7));
+  SAY(preadv(w->fd, two, 2, -1));
+  SAY(preadv(w->fd, two, less, 0));
+  SAY(pwritev(w->fd, two, 2, 200));
+  SAY(lseek(w->fd, 0, SEEK_CUR));
+  SAY(pread(w->fd, nowhere, 10, 0));
+  SAY(pwrite(w->fd, "ab", 2, 100));
+  SAY(lseek(w->fd, 0, SEEK_CUR));
+  SAY(read(w->fd, name, 3));
+  SAY(read(w->fd, nowhere, 3));
+  SAY(flock(w->fd, 77));
+  SAY(lockf(w->fd, 77, 0));
+  return at;
+}
+static char* synchronise_memory(struct what* w, char* at) {
+  void* m = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, w->fd, 0);
+  SAY(msync(m, 4096, MS_SYNC));
+  SAY(msync(m, 4096, MS_ASYNC));
+  SAY(msync(m, 4096, MS_SYNC | MS_ASYNC));
+  munmap(m, 4096);
+  SAY(msync((void*)4096, 4096, MS_SYNC));  // where nothing is mapped: another thread may have m's place by now
+  return at;
+}
+static void run_files(const struct item* i, char* out) {
   struct what w;
+  char name[1], *at = out;
+  new_file(&w);
+  at = synchronise_and_copy(&w, at);
+  at = read_and_write_at(&w, at);
+  at = synchronise_memory(&w, at);
+  no_file(&w);
+  SAY(fsync(-1));
+  SAY(pread(-1, name, 1, 0));
+  SAY(flock(-1, LOCK_EX));
+  SAY(syncfs(-1));
+}
+
+// Once a read has taken its time, the library makes the next ones in another way. The answers must be the same.
+static void run_slow_files(const struct item* i, char* out) {
+  struct what w;
+  new_file(&w);
+  void* aligned = aligned_alloc(4096, 1 << 20);
+  assert(write(w.fd, aligned, 1 << 20) == 1 << 20 && fsync(w.fd) == 0);
+  int direct = open(w.path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+  if (direct >= 0) {  // not every file system has it
+    assert(pread(direct, aligned, 1 << 20, 0) == 1 << 20 && pread(direct, aligned, 4096, 8192) == 4096);
+    close(direct);
+  }
+  free(aligned);
+  no_file(&w);
+  run_files(i, out);
+}
+
+static void run_names(const struct item* i, char* out) {
   struct addrinfo *a = NULL, hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
   struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
   struct hostent h, *found = NULL;
-  struct termios t;
   char name[200], *at = out;
   int error = 0;
-  void* volatile nowhere = (void*)8;  // volatile: compilers warn of what they see, and it is meant
-  volatile int less = -1;
-  off64_t from = 0, to = 50;
-  switch (i->event) {
-    case 0:
-      SAY(system("exit 3"));
-      SAY(system(NULL) != 0);
-      SAY(system("kill -9 $$"));
-      FILE* f = popen("cat >/dev/null; exit 4", "w");
-      fputs("hello", f);
-      SAY(pclose(f));
-      SAY(waitpid(-2, NULL, 0) < 0 ? -1 : 0);
-      SAY(waitpid(getpid(), NULL, WNOHANG));
-      SAY(waitpid(getpid(), NULL, 0x4000));
-      SAY(waitid(P_PID, getpid(), NULL, WEXITED));
-      SAY(waitid(P_PID, getpid(), NULL, 0));
-      break;
-    case 4:  // once a read has taken its time, the next ones are made otherwise
-      new_file(&w);
-      void* aligned = aligned_alloc(4096, 1 << 20);
-      assert(write(w.fd, aligned, 1 << 20) == 1 << 20 && fsync(w.fd) == 0);
-      int direct = open(w.path, O_RDONLY | O_DIRECT | O_CLOEXEC);
-      if (direct >= 0) {  // not every file system has it
-        assert(pread(direct, aligned, 1 << 20, 0) == 1 << 20 && pread(direct, aligned, 4096, 8192) == 4096);
-        close(direct);
-      }
-      free(aligned);
-      no_file(&w);
-      // fall through
-    case 1:
-      new_file(&w);
-      SAY(write(w.fd, "0123456789", 10));
-      SAY(fsync(w.fd));
-      SAY(fdatasync(w.fd));
-      SAY(syncfs(w.fd));
-      SAY(sync_file_range(w.fd, 0, 10, 7));
-      SAY(copy_file_range(w.fd, &from, w.other, &to, 5, 0));
-      SAY(from * 1000 + to);
-      SAY(pread(w.fd, name, 10, 3));
-      SAY(pread(w.fd, name, 100, 50));
-      SAY(memcmp(name, "01234", 5));
-      SAY(pread(w.fd, name, 10, 1000));
-      SAY(pread(w.fd, name, 10, -1));
-      struct iovec two[2] = {{name, 3}, {name + 3, 4}};
-      SAY(preadv(w.fd, two, 2, 2));
-      SAY(memcmp(name, "2345678", 7));
-      SAY(preadv(w.fd, two, 2, -1));
-      SAY(preadv(w.fd, two, less, 0));
-      SAY(pwritev(w.fd, two, 2, 200));
-      SAY(lseek(w.fd, 0, SEEK_CUR));
-      SAY(pread(w.fd, nowhere, 10, 0));
-      SAY(pwrite(w.fd, "ab", 2, 100));
-      SAY(lseek(w.fd, 0, SEEK_CUR));
-      SAY(read(w.fd, name, 3));
-      SAY(read(w.fd, nowhere, 3));
-      SAY(flock(w.fd, 77));
-      SAY(lockf(w.fd, 77, 0));
-      void* m = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, w.fd, 0);
-      SAY(msync(m, 4096, MS_SYNC));
-      SAY(msync(m, 4096, MS_ASYNC));
-      SAY(msync(m, 4096, MS_SYNC | MS_ASYNC));
-      munmap(m, 4096);
-      SAY(msync((void*)4096, 4096, MS_SYNC));  // where nothing is; what was unmapped, another thread may have by now
-      no_file(&w);
-      SAY(fsync(-1));
-      SAY(pread(-1, name, 1, 0));
-      SAY(flock(-1, LOCK_EX));
-      SAY(syncfs(-1));
-      break;
-    case 2:
-      SAY(getaddrinfo("127.0.0.1", "80", &hints, &a));
-      freeaddrinfo(a);
-      SAY(getaddrinfo("localhost", "80", &hints, &a));
-      SAY(((struct sockaddr_in*)a->ai_addr)->sin_addr.s_addr == in.sin_addr.s_addr);
-      freeaddrinfo(a);
-      SAY(getaddrinfo("localhost", "no such service", &hints, &a) != 0);
-      SAY(getnameinfo((void*)&in, sizeof in, name, sizeof name, NULL, 0, NI_NUMERICHOST));
-      SAY(strcmp(name, "127.0.0.1"));
-      SAY(gethostbyname_r("localhost", &h, name, sizeof name, &found, &error));
-      SAY(found && *(unsigned*)h.h_addr == in.sin_addr.s_addr);
-      SAY(gethostbyaddr_r(&in.sin_addr, 4, AF_INET, &h, name, sizeof name, &found, &error) == 0 && found);
-      break;
-    case 3: {
-      struct ends e = open_ends(PTY, 0);
-      SAY(tcdrain(e.a));
-      SAY(tcgetattr(e.a, &t));
-      SAY(tcsetattr(e.a, TCSADRAIN, &t));
-      SAY(tcsetattr(e.a, TCSAFLUSH, &t));
-      SAY(tcsetattr(e.a, 77, &t));
-      SAY(tcdrain(-1));
-      close_ends(&e);
-    }
-  }
+  SAY(getaddrinfo("127.0.0.1", "80", &hints, &a));
+  freeaddrinfo(a);
+  SAY(getaddrinfo("localhost", "80", &hints, &a));
+  SAY(((struct sockaddr_in*)a->ai_addr)->sin_addr.s_addr == in.sin_addr.s_addr);
+  freeaddrinfo(a);
+  SAY(getaddrinfo("localhost", "no such service", &hints, &a) != 0);
+  SAY(getnameinfo((void*)&in, sizeof in, name, sizeof name, NULL, 0, NI_NUMERICHOST));
+  SAY(strcmp(name, "127.0.0.1"));
+  SAY(gethostbyname_r("localhost", &h, name, sizeof name, &found, &error));
+  SAY(found && *(unsigned*)h.h_addr == in.sin_addr.s_addr);
+  SAY(gethostbyaddr_r(&in.sin_addr, 4, AF_INET, &h, name, sizeof name, &found, &error) == 0 && found);
+}
+
+static void run_terminals(const struct item* i, char* out) {
+  char* at = out;
+  struct termios t;
+  struct ends e = open_ends(PTY, 0);
+  SAY(tcdrain(e.a));
+  SAY(tcgetattr(e.a, &t));
+  SAY(tcsetattr(e.a, TCSADRAIN, &t));
+  SAY(tcsetattr(e.a, TCSAFLUSH, &t));
+  SAY(tcsetattr(e.a, 77, &t));
+  SAY(tcdrain(-1));
+  close_ends(&e);
 }
 
 int main(int argc, char** argv) {
@@ -427,7 +447,10 @@ int main(int argc, char** argv) {
         struct item* i = add_item(run_call, calls[n].name, "", event_names[e]);
         i->call = &calls[n], i->event = e;
       }
-  static const char* const plain[] = {"processes", "files", "names", "lines", "files that are slow"};
-  for (int n = 0; n < 5; n++) add_item(run_plain, "at once:", plain[n], "")->event = n;
+  add_item(run_processes, "at once:", "processes", "");
+  add_item(run_files, "at once:", "files", "");
+  add_item(run_names, "at once:", "names", "");
+  add_item(run_terminals, "at once:", "lines", "");
+  add_item(run_slow_files, "at once:", "files that are slow", "");
   return run_items();
 }

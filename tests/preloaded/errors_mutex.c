@@ -33,97 +33,128 @@ static void timed(pthread_mutex_t* m, const char* state, int locked) {
   CASE(in(format("%s, soon", state)), pthread_mutex_timedlock, m, &t);
 }
 
+// A mutex, and what it was made with.
+struct mutex {
+  pthread_mutex_t m;
+  int type, protocol, robust;
+  bool owned;  // pthread_mutex_unlock() looks at the owner
+};
+
+static void nobody_has_it(struct mutex* mutex) {
+  pthread_mutex_t* m = &mutex->m;
+  int ceiling = -1;
+  CASE(in("priority 1"), pthread_mutex_setprioceiling, m, 1, &ceiling);
+  CASE(in("free"), pthread_mutex_lock, m);
+  CASE(in("mine"), pthread_mutex_unlock, m);
+  if (mutex->owned) CASE(in("free"), pthread_mutex_unlock, m);
+  CASE(in("free"), pthread_mutex_trylock, m);
+  give(m);
+  timed(m, "free", 0);
+}
+
+// Locking it needs privileges, and the answer depends on the policy: the tests of scheduling have that.
+static void with_a_ceiling(struct mutex* mutex) {
+  pthread_mutex_t* m = &mutex->m;
+  int ceiling = -1;
+  CASE(in("priority 0"), pthread_mutex_setprioceiling, m, 0, &ceiling);
+  CASE(in("priority 100"), pthread_mutex_setprioceiling, m, 100, &ceiling);
+  if (mutex->owned) CASE(in("free"), pthread_mutex_unlock, m);
+  CASE(in("free"), pthread_mutex_destroy, m);
+}
+
+static void recursive_and_mine(pthread_mutex_t* m) {
+  CASE(in("mine"), pthread_mutex_trylock, m);
+  CASE(in("mine"), pthread_mutex_lock, m);
+  elsewhere(try_all, m);
+  for (int i = 0; i < 2; i++) CASE(in("twice more"), pthread_mutex_unlock, m);
+  // The count cannot grow any more.
+  m->__data.__count = UINT_MAX;
+  CASE(in("as often as possible"), pthread_mutex_lock, m);
+  CASE(in("as often as possible"), pthread_mutex_trylock, m);
+  CASE(in("as often as possible"), pthread_mutex_timedlock, m, &past);
+  CASE(in("as often as possible"), pthread_mutex_clocklock, m, CLOCK_MONOTONIC, &past);
+  m->__data.__count = 1;
+}
+
+static void the_caller_has_it(struct mutex* mutex) {
+  pthread_mutex_t* m = &mutex->m;
+  int ceiling = -1;
+  take(m);
+  elsewhere(try_all, m);
+  if (!mutex->robust) CASE(in("mine"), pthread_mutex_destroy, m);
+  CASE(in("mine"), pthread_mutex_consistent, m);
+  CASE(in("mine"), pthread_mutex_getprioceiling, m, &ceiling);
+  if (mutex->type == PTHREAD_MUTEX_RECURSIVE) {
+    recursive_and_mine(m);
+  } else {
+    CASE(in("mine"), pthread_mutex_trylock, m);
+    if (mutex->type == PTHREAD_MUTEX_ERRORCHECK) CASE(in("mine"), pthread_mutex_lock, m);
+    timed(m, "mine", 1);
+  }
+  CASE(in("mine"), pthread_mutex_unlock, m);
+  if (mutex->owned) CASE(in("mine no more"), pthread_mutex_unlock, m);
+}
+
+static void another_thread_has_it(struct mutex* mutex) {
+  pthread_mutex_t* m = &mutex->m;
+  struct helper h;
+  helper_start(&h, take, give, m);
+  CASE(in("another's"), pthread_mutex_trylock, m);
+  timed(m, "another's", 1);
+  if (mutex->owned) CASE(in("another's"), pthread_mutex_unlock, m);
+  if (!mutex->robust) CASE(in("another's"), pthread_mutex_destroy, m);
+  CASE(in("another's"), pthread_mutex_consistent, m);
+  helper_end(&h);
+}
+
+// The mutex is robust, and its owner has ended.
+static void the_owner_has_ended(struct mutex* mutex) {
+  pthread_mutex_t* m = &mutex->m;
+  // Before 2.35, a mutex with inheritance knows the realtime clock only, and could not be locked here.
+  clockid_t clock = mutex->protocol == PTHREAD_PRIO_INHERIT && !__GLIBC_PREREQ(2, 35) ? CLOCK_REALTIME : CLOCK_MONOTONIC;
+  for (int i = 0; i < 4; i++) {
+    elsewhere(lock_and_die, m);
+    if (i == 0) CASE(in("owner died"), pthread_mutex_lock, m);
+    if (i == 1) CASE(in("owner died"), pthread_mutex_trylock, m);
+    if (i == 2) CASE(in("owner died"), pthread_mutex_timedlock, m, &past);
+    if (i == 3) CASE(in("owner died"), pthread_mutex_clocklock, m, clock, &past);
+    CASE(in("owner died"), pthread_mutex_consistent, m);
+    CASE(in("consistent"), pthread_mutex_consistent, m);
+    CASE(in("consistent"), pthread_mutex_unlock, m);
+  }
+  elsewhere(lock_and_die, m);
+  CASE(in("owner died"), pthread_mutex_lock, m);
+  CASE(in("inconsistent"), pthread_mutex_unlock, m);
+  CASE(in("not recoverable"), pthread_mutex_lock, m);
+  CASE(in("not recoverable"), pthread_mutex_timedlock, m, &past);
+  CASE(in("not recoverable"), pthread_mutex_clocklock, m, CLOCK_REALTIME, &past);
+  CASE(in("not recoverable"), pthread_mutex_consistent, m);
+  CASE(in("not recoverable"), pthread_mutex_trylock, m);  // last: NPTL's leaves it locked
+}
+
 static void kind(int type, int protocol, int robust, int shared) {
   snprintf(what, sizeof what, "%s%s%s%s", types[type], protocols[protocol], robust ? " robust" : "", shared ? " shared" : "");
   pthread_mutexattr_t attr;
-  pthread_mutex_t mutex, *m = &mutex;
+  struct mutex mutex = {.type = type, .protocol = protocol, .robust = robust};
+  pthread_mutex_t* m = &mutex.m;
+  int ceiling = -1;
+  mutex.owned = type == PTHREAD_MUTEX_RECURSIVE || type == PTHREAD_MUTEX_ERRORCHECK || robust;
   pthread_mutexattr_init(&attr);
   pthread_mutexattr_settype(&attr, type);
   pthread_mutexattr_setprotocol(&attr, protocol);
   pthread_mutexattr_setrobust(&attr, robust);
   pthread_mutexattr_setpshared(&attr, shared);
   if (CASE(what, pthread_mutex_init, m, &attr) != 0) return;
-  bool owned = type == PTHREAD_MUTEX_RECURSIVE || type == PTHREAD_MUTEX_ERRORCHECK || robust;  // unlocking looks at the owner
-  int ceiling = -1;
-
-  // Nobody has it.
   CASE(in("free"), pthread_mutex_consistent, m);
   if (CASE(in("free"), pthread_mutex_getprioceiling, m, &ceiling) == 0) printf("ceiling %d\n", ceiling);
   if (protocol == PTHREAD_PRIO_PROTECT) {
-    // Locking it asks for privileges, and answers for a policy: scheduling's tests have that.
-    CASE(in("priority 0"), pthread_mutex_setprioceiling, m, 0, &ceiling);
-    CASE(in("priority 100"), pthread_mutex_setprioceiling, m, 100, &ceiling);
-    if (owned) CASE(in("free"), pthread_mutex_unlock, m);
-    CASE(in("free"), pthread_mutex_destroy, m);
+    with_a_ceiling(&mutex);
     return;
   }
-  CASE(in("priority 1"), pthread_mutex_setprioceiling, m, 1, &ceiling);
-  CASE(in("free"), pthread_mutex_lock, m);
-  CASE(in("mine"), pthread_mutex_unlock, m);
-  if (owned) CASE(in("free"), pthread_mutex_unlock, m);
-  CASE(in("free"), pthread_mutex_trylock, m);
-  give(m);
-  timed(m, "free", 0);
-
-  // The caller has it.
-  take(m);
-  elsewhere(try_all, m);
-  if (!robust) CASE(in("mine"), pthread_mutex_destroy, m);
-  CASE(in("mine"), pthread_mutex_consistent, m);
-  CASE(in("mine"), pthread_mutex_getprioceiling, m, &ceiling);
-  if (type == PTHREAD_MUTEX_RECURSIVE) {
-    CASE(in("mine"), pthread_mutex_trylock, m);
-    CASE(in("mine"), pthread_mutex_lock, m);
-    elsewhere(try_all, m);
-    for (int i = 0; i < 2; i++) CASE(in("twice more"), pthread_mutex_unlock, m);
-    // So many times nobody can lock it.
-    mutex.__data.__count = UINT_MAX;
-    CASE(in("as often as possible"), pthread_mutex_lock, m);
-    CASE(in("as often as possible"), pthread_mutex_trylock, m);
-    CASE(in("as often as possible"), pthread_mutex_timedlock, m, &past);
-    CASE(in("as often as possible"), pthread_mutex_clocklock, m, CLOCK_MONOTONIC, &past);
-    mutex.__data.__count = 1;
-  } else {
-    CASE(in("mine"), pthread_mutex_trylock, m);
-    if (type == PTHREAD_MUTEX_ERRORCHECK) CASE(in("mine"), pthread_mutex_lock, m);
-    timed(m, "mine", 1);
-  }
-  CASE(in("mine"), pthread_mutex_unlock, m);
-  if (owned) CASE(in("mine no more"), pthread_mutex_unlock, m);
-
-  // Another thread has it.
-  struct helper h;
-  helper_start(&h, take, give, m);
-  CASE(in("another's"), pthread_mutex_trylock, m);
-  timed(m, "another's", 1);
-  if (owned) CASE(in("another's"), pthread_mutex_unlock, m);
-  if (!robust) CASE(in("another's"), pthread_mutex_destroy, m);
-  CASE(in("another's"), pthread_mutex_consistent, m);
-  helper_end(&h);
-
-  // Its owner has ended.
-  // Before 2.35, one with inheritance knows the realtime clock only, and nobody would have locked it.
-  clockid_t clock = protocol == PTHREAD_PRIO_INHERIT && !__GLIBC_PREREQ(2, 35) ? CLOCK_REALTIME : CLOCK_MONOTONIC;
-  if (robust) {
-    for (int i = 0; i < 4; i++) {
-      elsewhere(lock_and_die, m);
-      if (i == 0) CASE(in("owner died"), pthread_mutex_lock, m);
-      if (i == 1) CASE(in("owner died"), pthread_mutex_trylock, m);
-      if (i == 2) CASE(in("owner died"), pthread_mutex_timedlock, m, &past);
-      if (i == 3) CASE(in("owner died"), pthread_mutex_clocklock, m, clock, &past);
-      CASE(in("owner died"), pthread_mutex_consistent, m);
-      CASE(in("consistent"), pthread_mutex_consistent, m);
-      CASE(in("consistent"), pthread_mutex_unlock, m);
-    }
-    elsewhere(lock_and_die, m);
-    CASE(in("owner died"), pthread_mutex_lock, m);
-    CASE(in("inconsistent"), pthread_mutex_unlock, m);
-    CASE(in("not recoverable"), pthread_mutex_lock, m);
-    CASE(in("not recoverable"), pthread_mutex_timedlock, m, &past);
-    CASE(in("not recoverable"), pthread_mutex_clocklock, m, CLOCK_REALTIME, &past);
-    CASE(in("not recoverable"), pthread_mutex_consistent, m);
-    CASE(in("not recoverable"), pthread_mutex_trylock, m);  // last: NPTL's leaves it locked
-  }
+  nobody_has_it(&mutex);
+  the_caller_has_it(&mutex);
+  another_thread_has_it(&mutex);
+  if (robust) the_owner_has_ended(&mutex);
   CASE(in("at last"), pthread_mutex_destroy, m);
 }
 

@@ -9,12 +9,12 @@
 extern sighandler_t bsd_signal(int, sighandler_t), __sysv_signal(int, sighandler_t);
 extern int __xpg_sigpause(int);
 extern int __ppoll_chk(struct pollfd*, nfds_t, const struct timespec*, const sigset_t*, size_t);
-extern int mask_pause(int) __asm__("sigpause");  // which headers redirect
+extern int mask_pause(int) __asm__("sigpause");  // headers redirect the name
 
 static void nothing(int sig) {}
 #define SIGNAL(state, f, ...) show(#f, state, (errno = 0, f(__VA_ARGS__)) == SIG_ERR ? errno : 0)
 
-// SIGUSR1 to the calling thread every millisecond, from in a moment on.
+// Sends SIGUSR1 to the calling thread every three milliseconds, the first time after one.
 static timer_t interrupts(void) {
   struct sigevent e;
   memset(&e, 0, sizeof e);
@@ -59,7 +59,7 @@ static void interrupted(void) {
   FAILS("another signal", sigtimedwait, &usr2, &info, &hour);
   timer_delete(t);
   close(epoll);
-  // What is pending already ends them at once.
+  // A signal that is pending already ends a wait at once.
   sigset_t usr1;
   sigemptyset(&usr1);
   sigaddset(&usr1, SIGUSR1);
@@ -83,51 +83,60 @@ static void on_other(int sig) {
   FAILS("disabled, on it", sigaltstack, &s, NULL);
 }
 
-static void invalid(void) {
+static bool free_to_use(int n) { return n == 64 || n == SIGUSR1; }
+
+static void set_action(int n, const char* name) {
+  struct sigaction old, a;
+  memset(&a, 0, sizeof a);
+  a.sa_handler = SIG_IGN;
+  FAILS(format("%s, asked", name), sigaction, n, NULL, &old);
+  FAILS(format("%s, ignored", name), sigaction, n, &a, NULL);
+  a.sa_handler = SIG_DFL;
+  FAILS(format("%s, default", name), sigaction, n, &a, NULL);
+  SIGNAL(name, signal, n, SIG_IGN);
+  SIGNAL(name, bsd_signal, n, SIG_IGN);
+  SIGNAL(name, ssignal, n, SIG_IGN);
+  SIGNAL(name, sysv_signal, n, SIG_IGN);
+  SIGNAL(name, __sysv_signal, n, SIG_IGN);
+  SIGNAL(name, sigset, n, SIG_IGN);
+  FAILS(name, sigignore, n);
+  FAILS(name, siginterrupt, n, 1);
+  FAILS(name, siginterrupt, n, 0);
+  SIGNAL(format("SIG_ERR, %s", name), signal, n, SIG_ERR);
+}
+// Sends only what ends nothing: a signal that can be ignored is ignored first.
+static void hold_and_send(int n, const char* name) {
+  if (n <= 0 || n > 64 || free_to_use(n)) {
+    FAILS(name, sighold, n);
+    FAILS(name, sigrelse, n);
+    if (free_to_use(n)) signal(n, SIG_IGN);
+  }
+  if (n < 0 || n > 64 || free_to_use(n)) {
+    FAILS(name, raise, n);
+    FAILS(name, gsignal, n);
+    FAILS(name, kill, getpid(), n);
+    FAILS(name, sigqueue, getpid(), n, (union sigval){0});
+    CASE(name, pthread_kill, pthread_self(), n);
+    CASE(name, pthread_sigqueue, pthread_self(), n, (union sigval){0});
+    FAILS(name, tgkill, getpid(), gettid(), n);
+  }
+  if (n < 0 || n > 64) FAILS(name, __xpg_sigpause, n);
+}
+static void numbers(void) {
   static const int numbers[] = {0, -1, 65, 1000, SIGKILL, SIGSTOP, 32, 33, 64, SIGUSR1};
   for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-    int n = numbers[i];
-    bool free_to_use = n == 64 || n == SIGUSR1;
-    const char* name = format("%d", n);
-    struct sigaction old, a;
-    memset(&a, 0, sizeof a);
-    a.sa_handler = SIG_IGN;
-    FAILS(format("%s, asked", name), sigaction, n, NULL, &old);
-    FAILS(format("%s, ignored", name), sigaction, n, &a, NULL);
-    a.sa_handler = SIG_DFL;
-    FAILS(format("%s, default", name), sigaction, n, &a, NULL);
-    SIGNAL(name, signal, n, SIG_IGN);
-    SIGNAL(name, bsd_signal, n, SIG_IGN);
-    SIGNAL(name, ssignal, n, SIG_IGN);
-    SIGNAL(name, sysv_signal, n, SIG_IGN);
-    SIGNAL(name, __sysv_signal, n, SIG_IGN);
-    SIGNAL(name, sigset, n, SIG_IGN);
-    FAILS(name, sigignore, n);
-    FAILS(name, siginterrupt, n, 1);
-    FAILS(name, siginterrupt, n, 0);
-    SIGNAL(format("SIG_ERR, %s", name), signal, n, SIG_ERR);
-    if (n <= 0 || n > 64 || free_to_use) {
-      FAILS(name, sighold, n);
-      FAILS(name, sigrelse, n);
-      if (free_to_use) signal(n, SIG_IGN);
-    }
-    if (n < 0 || n > 64 || free_to_use) {  // ignored by now
-      FAILS(name, raise, n);
-      FAILS(name, gsignal, n);
-      FAILS(name, kill, getpid(), n);
-      FAILS(name, sigqueue, getpid(), n, (union sigval){0});
-      CASE(name, pthread_kill, pthread_self(), n);
-      CASE(name, pthread_sigqueue, pthread_self(), n, (union sigval){0});
-      FAILS(name, tgkill, getpid(), gettid(), n);
-    }
-    if (n < 0 || n > 64) FAILS(name, __xpg_sigpause, n);
+    const char* name = format("%d", numbers[i]);
+    set_action(numbers[i], name);
+    hold_and_send(numbers[i], name);
     signal(SIGUSR1, SIG_DFL);
     signal(64, SIG_DFL);
   }
   FAILS("nobody", kill, 0x3fffffff, 0);
   FAILS("nobody", sigqueue, 0x3fffffff, 0, (union sigval){0});
   FAILS("nobody", tgkill, getpid(), 0x3fffffff, 0);
+}
 
+static void masks(void) {
   static const int hows[] = {SIG_BLOCK, SIG_UNBLOCK, 3, -1, 99};
   sigset_t set, old;
   sigemptyset(&set);
@@ -141,7 +150,10 @@ static void invalid(void) {
   show_value("sigblock", "nothing", sigblock(0));
   int before = sigsetmask(0);
   show_value("sigsetmask", "back", sigsetmask(before));
+}
 
+static void waits_for_signals(void) {
+  sigset_t set, old;
   sigemptyset(&set);
   sigaddset(&set, SIGUSR2);
   siginfo_t info;
@@ -159,7 +171,9 @@ static void invalid(void) {
   int sig;
   CASE("pending", sigwait, &set, &sig);
   pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
 
+static void alternate_stacks(void) {
   other = malloc(kOther);
   stack_t s = {other, 0, kOther};
   FAILS("", sigaltstack, &s, NULL);
@@ -180,6 +194,9 @@ static void invalid(void) {
 }
 
 static void cases(void) {
-  invalid();
+  numbers();
+  masks();
+  waits_for_signals();
+  alternate_stacks();
   interrupted();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How connections begin, calls for several messages, opening of FIFOs, and what these and the others say of bad arguments.
+// How connections begin, calls for several messages, opening of FIFOs, and the errors of these and other calls for bad arguments.
 #include "waiting.h"
 
 #include <stddef.h>
@@ -63,92 +63,99 @@ static const char* const event_names[] = {
     "ready",  "comes",        "shutdown", "timeout",   "signal", "signal, restarts", "signal, restarts, timeout",
     "cancel", "non-blocking", "two wait", "many wait", "refused"};
 
+enum { kMostMore = 20 };
+// A case: a job that accepts, other jobs that accept at the same time, and the ends of the connections.
+struct accepting {
+  enum family family;
+  struct listener listener;
+  struct job j, other[kMostMore];
+  int connection, more[kMostMore], others;
+  int flags;  // that the listener must have at the end
+};
+
+static void connection_comes(struct accepting* a, int event) {
+  if (event == READY) a->connection = connect_to(a->family, &a->listener);
+  start_job(&a->j);
+  if (event == RESTARTED) signal_job(&a->j, kRestarts);
+  if (event != READY) a->connection = connect_to(a->family, &a->listener);
+}
+static void nothing_comes(struct accepting* a, int event) {
+  int fd = a->listener.fd;
+  if (event == TIMEOUT) set_timeout(fd, SO_RCVTIMEO, 15);
+  if (event == RESTART_TIMEOUT) set_timeout(fd, SO_RCVTIMEO, 60000);
+  if (event == NONBLOCKING) {
+    set_nonblocking(fd, 1);
+    a->flags = fcntl(fd, F_GETFL);
+  }
+  start_job(&a->j);
+  if (event == SHUT) shutdown(fd, SHUT_RD);
+  if (event == EINTR_) interrupt_job(&a->j, kInterrupts);
+  if (event == RESTART_TIMEOUT) interrupt_job(&a->j, kRestarts);
+  if (event == CANCEL) pthread_cancel(a->j.thread);
+}
+static void several_wait(struct accepting* a, int others) {
+  a->others = others;
+  for (int m = 0; m < others; m++) {
+    a->other[m] = a->j;
+    start_job(&a->other[m]);
+  }
+  start_job(&a->j);
+  a->connection = connect_to(a->family, &a->listener);
+  for (int m = 0; m < others; m++) a->more[m] = connect_to(a->family, &a->listener);
+}
+
+// Ends the other jobs, and returns how many of them have accepted.
+static int end_others(struct accepting* a) {
+  int accepted = 0;
+  for (int m = 0; m < a->others; m++) {
+    char text[40];
+    end_job(&a->other[m], text);
+    accepted += a->other[m].result >= 0;
+    close(a->other[m].result);
+    close(a->more[m]);
+  }
+  return accepted;
+}
+// Writes to `out` which flags the accepted connection has, and whether a byte passes. Returns the end of the text.
+static char* tell_connection(struct accepting* a, int accepted, char* out) {
+  int result = (int)a->j.result, fl = fcntl(result, F_GETFL), fd = fcntl(result, F_GETFD);
+  char b;
+  out += sprintf(out, "a connection%s%s", fl & O_NONBLOCK ? ", non-blocking" : "", fd & FD_CLOEXEC ? ", for us" : "");
+  if (a->others) {
+    out += sprintf(out, " and %d", accepted);
+  } else {
+    ssize_t w = write(a->connection, "x", 1);
+    out += sprintf(out, ", %zd %zd", w, read(result, &b, 1));
+  }
+  close(result);
+  return out;
+}
+
 static void run_accept(const struct item* i, char* out) {
-  struct job j, k[20];
-  enum family f = (enum family)i->kind;
-  struct listener l = new_listener(f, 100);
-  int c = -1, more[20], n = 0;
-  memset(&j, 0, sizeof j);
-  j.fd = l.fd;
-  j.call = i->call;
-  int flags = fcntl(l.fd, F_GETFL);
+  struct accepting a;
+  memset(&a, 0, sizeof a);
+  a.family = (enum family)i->kind;
+  a.listener = new_listener(a.family, 100);
+  a.connection = -1;
+  a.j.fd = a.listener.fd;
+  a.j.call = i->call;
+  a.flags = fcntl(a.listener.fd, F_GETFL);
   switch (i->event) {
     case READY:
-      c = connect_to(f, &l);
-      start_job(&j);
-      break;
     case COMES:
-      start_job(&j);
-      c = connect_to(f, &l);
-      break;
-    case SHUT:
-      start_job(&j);
-      shutdown(l.fd, SHUT_RD);
-      break;
-    case TIMEOUT:
-      set_timeout(l.fd, SO_RCVTIMEO, 15);
-      start_job(&j);
-      break;
-    case EINTR_:
-      start_job(&j);
-      interrupt_job(&j, kInterrupts);
-      break;
-    case RESTARTED:
-      start_job(&j);
-      signal_job(&j, kRestarts);
-      c = connect_to(f, &l);
-      break;
-    case RESTART_TIMEOUT:
-      set_timeout(l.fd, SO_RCVTIMEO, 60000);
-      start_job(&j);
-      interrupt_job(&j, kRestarts);
-      break;
-    case CANCEL:
-      start_job(&j);
-      pthread_cancel(j.thread);
-      break;
-    case NONBLOCKING:
-      set_nonblocking(l.fd, 1);
-      flags = fcntl(l.fd, F_GETFL);
-      start_job(&j);
-      break;
-    case TWO_WAIT:
-    case MANY:
-      n = i->event == MANY ? 20 : 1;
-      for (int m = 0; m < n; m++) {
-        k[m] = j;
-        start_job(&k[m]);
-      }
-      start_job(&j);
-      c = connect_to(f, &l);
-      for (int m = 0; m < n; m++) more[m] = connect_to(f, &l);
+    case RESTARTED: connection_comes(&a, i->event); break;
+    case TWO_WAIT: several_wait(&a, 1); break;
+    case MANY: several_wait(&a, kMostMore); break;
+    default: nothing_comes(&a, i->event);
   }
   char name[40];
-  int accepted = 0;
-  end_job(&j, name);
-  for (int m = 0; m < n; m++) {
-    char other[40];
-    end_job(&k[m], other);
-    accepted += k[m].result >= 0;
-    close(k[m].result);
-    close(more[m]);
-  }
-  if (j.done && j.result >= 0) {
-    int fl = fcntl(j.result, F_GETFL), fd = fcntl(j.result, F_GETFD);
-    out += sprintf(out, "a connection%s%s", fl & O_NONBLOCK ? ", non-blocking" : "", fd & FD_CLOEXEC ? ", for us" : "");
-    if (n) out += sprintf(out, " and %d", accepted);
-    char b;
-    if (n == 0) {
-      ssize_t w = write(c, "x", 1);
-      out += sprintf(out, ", %zd %zd", w, read(j.result, &b, 1));
-    }
-    close(j.result);
-  } else {
-    out += sprintf(out, "%s", name);
-  }
-  if (fcntl(l.fd, F_GETFL) != flags) out += sprintf(out, ", its flags changed");
-  if (c >= 0) close(c);
-  close(l.fd);
+  end_job(&a.j, name);
+  int accepted = end_others(&a);
+  if (a.j.done && a.j.result >= 0) out = tell_connection(&a, accepted, out);
+  else out += sprintf(out, "%s", name);
+  if (fcntl(a.listener.fd, F_GETFL) != a.flags) out += sprintf(out, ", its flags changed");
+  if (a.connection >= 0) close(a.connection);
+  close(a.listener.fd);
 }
 
 // ---- connect ----
@@ -303,7 +310,7 @@ static void run_several(const struct item* i, char* out) {
       interrupt_job(&j, kInterrupts);
       break;
     case 3: send_data(&j.e), send_data(&j.e); break;
-    case 4: send_data(&j.e); break;  // it counts once something has come
+    case 4: send_data(&j.e); break;  // the timeout counts once a message has come
     case 7: pthread_cancel(j.thread); break;
     case 9:
     case 10: interrupt_job(&j, kInterrupts); break;
@@ -360,7 +367,7 @@ static void run_open(const struct item* i, char* out) {
   } while (0)
 static void run_bad(const struct item* i, char* out) {
   char *at = out, b[8];
-  void* volatile nowhere = (void*)8;  // volatile: compilers warn of what they see, and it is meant
+  void* volatile nowhere = (void*)8;  // volatile, since compilers warn of an address that they can see
   volatile int less = -1, many = 2000;
   int p[2], s[2], dir = open(".", O_RDONLY | O_CLOEXEC), closed = 1000;
   struct iovec v = {b, 1}, wild = {nowhere, 8};

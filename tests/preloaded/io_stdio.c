@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// libc's streams over pipes, FIFOs, sockets and terminals, whose reads and writes nothing intercepts, with everything that may end
-// their waits.
+// libc's streams over pipes, FIFOs, sockets and terminals, with everything that may end their waits. Nothing intercepts the reads and
+// writes that libc makes for them.
 #include "waiting.h"
 
 // ---- calls that read ----
@@ -35,7 +35,7 @@ static long do_fgetc(struct job* j) {
   }
   return n ? n : -1;
 }
-// The first character is looked at and put back.
+// Looks at the first character and puts it back.
 static long do_ungetc(struct job* j) {
   int c = getc(of(j));
   if (c == EOF) return -1;
@@ -98,10 +98,6 @@ static const char* const event_names[] = {"ready",           "comes",
                                           "number replaced"};
 
 static void say(struct ends* e, const char* text) { assert(write(e->b, text, strlen(text)) == (ssize_t)strlen(text)); }
-static void close_peer(struct ends* e) {
-  close(e->b);
-  e->b = -1;
-}
 static const struct call* call_of(const struct item* i) { return i->call; }
 
 struct disabled {
@@ -126,10 +122,65 @@ static char* and_then(FILE* f, char* at) {
   if (fgets(line, sizeof line, f)) return at + sprintf(at, ", then \"%.*s\"", (int)strcspn(line, "\n"), line);
   return at + sprintf(at, ", then nothing");
 }
-// Until the waiter has read all that was there: it waits for more then, or will in a moment.
+// Waits until the waiting thread has read all that was there, and then until it waits for more.
 static void until_taken(int fd) {
   for (int n = 1; n; pause_ms(1)) assert(ioctl(fd, FIONREAD, &n) == 0);
   pause_ms(30);
+}
+
+// ---- what happens to the reader ----
+
+static void data_or_end_comes(struct job* j, enum event e) {
+  struct ends* ends = &j->e;
+  if (e == READY) say(ends, "hello\n");
+  if (e == CLOSED) close_peer(ends);
+  start_job(j);
+  if (e == COMES) say(ends, "hello\n");
+  if (e == CLOSES) close_peer(ends);
+  if (e == PARTS) {
+    say(ends, "he");
+    until_taken(ends->a);
+    say(ends, "llo\n");
+  }
+  if (e == PART_CLOSES) {
+    say(ends, "hell");
+    until_taken(ends->a);
+    close_peer(ends);
+  }
+}
+
+static void signal_or_request_comes(struct disabled* d, enum event e) {
+  struct job* j = &d->j;
+  if (e == CANCEL_OFF) {
+    d->function = j->call;
+    j->call = with_cancel_off;
+  }
+  start_job(j);
+  if (e == EINTR_) interrupt_job(j, kInterrupts);
+  if (e == RESTARTED) signal_job(j, kRestarts);
+  if (e == CANCEL || e == CANCEL_OFF) pthread_cancel(j->thread);
+  if (e == CANCEL_OFF) pause_ms(2);
+  if (e == RESTARTED || e == CANCEL_OFF) say(&j->e, "hello\n");
+}
+
+static void nonblocking_read(struct job* j, enum event e) {
+  set_nonblocking(j->e.a, 1);
+  if (e == PART_NONBLOCKING) {
+    say(&j->e, "hell");
+    pause_ms(2);
+  }
+  start_job(j);
+}
+
+// Another file gets the descriptor's number. A read goes on with the file that it began with.
+static void number_replaced(struct job* j) {
+  int none = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  start_job(j);
+  say(&j->e, "he");
+  until_taken(j->e.a);
+  dup2(none, j->e.a);
+  close(none);
+  say(&j->e, "llo\n");
 }
 
 static void run_reader(const struct item* i, char* out) {
@@ -147,73 +198,18 @@ static void run_reader(const struct item* i, char* out) {
   j->call = call_of(i)->function;
   switch (i->event) {
     case READY:
-      say(e, "hello\n");
-      start_job(j);
-      break;
     case COMES:
-      start_job(j);
-      say(e, "hello\n");
-      break;
     case PARTS:
-      start_job(j);
-      say(e, "he");
-      until_taken(e->a);
-      say(e, "llo\n");
-      break;
     case CLOSES:
-      start_job(j);
-      close_peer(e);
-      break;
     case CLOSED:
-      close_peer(e);
-      start_job(j);
-      break;
-    case PART_CLOSES:
-      start_job(j);
-      say(e, "hell");
-      until_taken(e->a);
-      close_peer(e);
-      break;
+    case PART_CLOSES: data_or_end_comes(j, i->event); break;
     case EINTR_:
-      start_job(j);
-      interrupt_job(j, kInterrupts);
-      break;
     case RESTARTED:
-      start_job(j);
-      signal_job(j, kRestarts);
-      say(e, "hello\n");
-      break;
-    case NONBLOCKING:
-      set_nonblocking(e->a, 1);
-      start_job(j);
-      break;
-    case PART_NONBLOCKING:
-      set_nonblocking(e->a, 1);
-      say(e, "hell");
-      pause_ms(2);
-      start_job(j);
-      break;
     case CANCEL:
-      start_job(j);
-      pthread_cancel(j->thread);
-      break;
-    case CANCEL_OFF:
-      d.function = j->call;
-      j->call = with_cancel_off;
-      start_job(j);
-      pthread_cancel(j->thread);
-      pause_ms(2);
-      say(e, "hello\n");
-      break;
-    default: {  // A read goes on with the file that it began with.
-      int none = open("/dev/null", O_RDONLY | O_CLOEXEC);
-      start_job(j);
-      say(e, "he");
-      until_taken(e->a);
-      dup2(none, e->a);
-      close(none);
-      say(e, "llo\n");
-    }
+    case CANCEL_OFF: signal_or_request_comes(&d, i->event); break;
+    case NONBLOCKING:
+    case PART_NONBLOCKING: nonblocking_read(j, i->event); break;
+    default: number_replaced(j);
   }
   at = end_of(j, at);
   at = state_of(f, at);
@@ -230,8 +226,8 @@ static void run_reader(const struct item* i, char* out) {
   free(j->buffer);
 }
 
-// Nobody can tell whether a thread is in its read already, and one that comes late reads the other file: in one of some tries it does
-// not.
+// A thread that comes to its read late reads the other file, and the test cannot know that it comes late. So it tries again until one
+// thread was early enough.
 static void run_replaced(const struct item* i, char* out) {
   for (int tries = 0; tries < 20; tries++) {
     run_reader(i, out);
@@ -306,7 +302,7 @@ static void run_writer(const struct item* i, char* out) {
     }
     at += sprintf(at, ", %ld", got);
   }
-  // What is left in the buffer would wait again.
+  // fclose() would wait again to write the rest of the buffer.
   if (e->b >= 0) close_peer(e);
   fclose(f);
   e->a = -1;
@@ -314,7 +310,7 @@ static void run_writer(const struct item* i, char* out) {
   free(j.buffer);
 }
 
-// The thread that writes gets SIGPIPE, though it is inside libc.
+// The writing thread gets SIGPIPE, though it is inside libc.
 static __thread int my_pipes;
 static void count_pipe(int sig) { my_pipes++; }
 static long writes_broken(struct job* j) {
@@ -352,7 +348,7 @@ static void shared(const struct item* i, char* out) {
   for (int k = 0; k < 4; k++) {
     all[k].call = one_character;
     all[k].more = f;
-    start_job(&all[k]);  // all but one wait for its lock
+    start_job(&all[k]);  // all threads but one wait for the stream's lock
   }
   say(&e, "\1\2");
   pause_ms(5);
@@ -369,8 +365,8 @@ static void shared(const struct item* i, char* out) {
 
 static int fits(int writes, enum kind k, int e) {
   if (!writes) return k != PTY || (e != CLOSES && e != CLOSED && e != PART_CLOSES);
-  if (BIT(k) & STREAMS && e == W_CLOSES) return 0;  // a reset to who waits, EPIPE to who comes then
-  // A terminal has no end that is seen while writing; and keeps no more than it likes.
+  if (BIT(k) & STREAMS && e == W_CLOSES) return 0;  // a waiting thread gets a reset, and one that comes later gets EPIPE
+  // A writer does not see the end of a terminal, and a terminal keeps as much as it likes.
   return k != PTY || e == ROOM || e == DRAINED || e == W_CANCEL;
 }
 
@@ -388,7 +384,7 @@ int main(int argc, char** argv) {
         }
     for (int n = 0; n < (int)(sizeof writers / sizeof *writers); n++)
       for (int e = 0; e < kWritten; e++)
-        // Of a dprintf() that is cancelled, libc keeps a stream on a stack that has gone.
+        // When dprintf() is cancelled, libc keeps a stream on a stack that is freed.
         if (fits(1, k, e) && (e != W_CANCEL || writers[n].function != do_dprintf)) {
           struct item* i = add_item(run_writer, writers[n].name, kind_names[k], written_names[e]);
           i->call = &writers[n], i->kind = k, i->event = e;

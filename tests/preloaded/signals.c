@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Signals: to threads and to the process, faults, sigwait, masks, timers; cancellation wherever a thread may be.
+// Signals for threads and for the process, faults, sigwait(), masks, timers, and cancellation in any state of a thread.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -38,8 +38,8 @@ static void* spin(void* p) {
   }
   return p;
 }
-// Until the thread has said that it is about to wait, and then long enough that it does.
 static sem_t about_to_wait;
+// Waits until a thread has said that it is about to wait, and then long enough that it does.
 static void settle(void) {
   sem_wait(&about_to_wait);
   for (int i = 0; i < 5; i++) usleep(2000);
@@ -65,7 +65,7 @@ static void jump_back(int sig, siginfo_t* info, void* context) {
   fault_address = info->si_addr;
   siglongjmp(back, 1);
 }
-// At multiples of 8: of a misaligned access, qemu 10 tells a rounded address.
+// The addresses are multiples of 8, because qemu 10 rounds the address of a misaligned access.
 static void fault(void) {
   for (volatile int i = 0; i < 300; i++) {
     if (!sigsetjmp(back, 1)) *(volatile int*)(long)(8 * (1 + i)) = 1;
@@ -163,35 +163,37 @@ static void* disabled(void* p) {
   return NULL;
 }
 
-int main() {
-  main_thread = pthread_self();
-  sem_init(&about_to_wait, 0, 0);
-  assert(pipe(fd) == 0);
-  pthread_t t, spinner[2];
+static void* result_of(pthread_t t) {
   void* r;
+  pthread_join(t, &r);
+  return r;
+}
 
-  // A signal to one thread interrupts its system call, or restarts it.
+// A signal for one thread interrupts its system call, or restarts it.
+static void to_a_thread(void) {
+  pthread_t t;
   handle(SIGUSR1, count, 0);
   pthread_create(&t, NULL, read_once, NULL);
   settle();
   pthread_kill(t, SIGUSR1);
-  pthread_join(t, &r);
-  printf("read: %s, handlers %d\n", strerror((int)(long)r), on_others);
+  printf("read: %s", strerror((int)(long)result_of(t)));
+  printf(", handlers %d\n", on_others);
   handle(SIGUSR1, count, SA_RESTART);
   pthread_create(&t, NULL, read_once, NULL);
   settle();
   pthread_kill(t, SIGUSR1);
   while (on_others < 2) sched_yield();
   assert(write(fd[1], "x", 1) == 1);
-  pthread_join(t, &r);
-  printf("restarted: %ld\n", (long)r);
+  printf("restarted: %ld\n", (long)result_of(t));
   pthread_create(&t, NULL, poll_once, NULL);
   settle();
   pthread_kill(t, SIGUSR1);
-  pthread_join(t, &r);
-  printf("poll: %s\n", strerror((int)(long)r));
+  printf("poll: %s\n", strerror((int)(long)result_of(t)));
+}
 
-  // One to the process goes to the main thread, running or waiting, and interrupts it. (The kernel now and then takes another.)
+// A signal for the process goes to the main thread, which runs or waits, and interrupts it. (The kernel now and then takes another one.)
+static void to_the_process(void) {
+  pthread_t spinner[2];
   for (int i = 0; i < 2; i++) pthread_create(&spinner[i], NULL, spin, NULL);
   on_main = on_others = 0;
   for (int i = 0; i < 20; i++) {
@@ -201,7 +203,8 @@ int main() {
   }
   assert(on_others == 0 || !getenv("LD_PRELOAD"));
   printf("main and others %d\n", on_main + on_others);
-  // From outside, one may come while main handles the one before it: main would have it blocked then, and another would get it.
+  // From another process, a signal may come while the main thread handles the one before it. With the signal blocked meanwhile, another
+  // thread would get it.
   handle(SIGUSR1, count, SA_RESTART | SA_NODEFER);
   on_main = on_others = 0;
   if (fork() == 0) {
@@ -223,8 +226,11 @@ int main() {
   setitimer(ITIMER_REAL, &off, NULL);
   spins_end = 1;
   for (int i = 0; i < 2; i++) pthread_join(spinner[i], NULL);
+}
 
-  // Faults, handlers that jump.
+// Handlers of faults jump out.
+static void faults(void) {
+  pthread_t t;
   struct sigaction sa;
   memset(&sa, 0, sizeof sa);
   sa.sa_sigaction = jump_back;
@@ -235,12 +241,13 @@ int main() {
   pthread_join(t, NULL);
   signal(SIGSEGV, SIG_DFL);
   puts("faults");
+}
 
-  // Blocked signals: waited for, pending, taken by sigsuspend and the like.
-  sigset_t s, pending;
-  sigemptyset(&s);
-  sigaddset(&s, SIGUSR2);
-  pthread_sigmask(SIG_BLOCK, &s, NULL);
+// Blocked signals are waited for, pending, or taken by sigsuspend() and its like.
+static void blocked(const sigset_t* usr2) {
+  pthread_t t;
+  sigset_t pending;
+  pthread_sigmask(SIG_BLOCK, usr2, NULL);
   handle(SIGUSR2, count, 0);
   pthread_create(&t, NULL, wait_for_usr2, NULL);
   for (int i = 0; i < 4; i++) {
@@ -248,16 +255,15 @@ int main() {
     if (i < 2) pthread_kill(t, SIGUSR2);
     else kill(getpid(), SIGUSR2);
   }
-  pthread_join(t, &r);
-  printf("sigwait %ld\n", (long)r);
+  printf("sigwait %ld\n", (long)result_of(t));
   on_main = 0;
   raise(SIGUSR2);
   sigpending(&pending);
   printf("pending %d handlers %d", sigismember(&pending, SIGUSR2), on_main);
-  pthread_sigmask(SIG_UNBLOCK, &s, NULL);
+  pthread_sigmask(SIG_UNBLOCK, usr2, NULL);
   sigpending(&pending);
   printf(", then %d handlers %d\n", sigismember(&pending, SIGUSR2), on_main);
-  pthread_sigmask(SIG_BLOCK, &s, NULL);
+  pthread_sigmask(SIG_BLOCK, usr2, NULL);
   on_others = 0;
   pthread_create(&t, NULL, suspend, NULL);
   for (int i = 0; i < 20; i++) {
@@ -267,43 +273,60 @@ int main() {
   }
   pthread_join(t, NULL);
   printf("suspended: handlers %d\n", on_others);
+}
 
-  // Cancellation.
+static void cancellation(void) {
+  pthread_t t;
   for (long how = 0; how < 10; how++) {
     pthread_create(&t, NULL, waits, (void*)how);
     if (how != 7) settle();
     pthread_cancel(t);
-    pthread_join(t, &r);
-    assert(r == PTHREAD_CANCELED);
+    assert(result_of(t) == PTHREAD_CANCELED);
     if (how == 7) sem_wait(&about_to_wait);
   }
   printf("cancelled, cleaned %d\n", cleaned);
   pthread_create(&t, NULL, disabled, NULL);
   sem_wait(&about_to_wait);
   pthread_cancel(t);
-  pthread_join(t, &r);
-  printf("late: %d\n", r == PTHREAD_CANCELED);
+  printf("late: %d\n", result_of(t) == PTHREAD_CANCELED);
+}
 
-  // How a process ends.
-  for (int how = 0; how < 4; how++) {
-    fflush(stdout);
-    pid_t p = fork();
-    if (p == 0) {
-      sigprocmask(SIG_UNBLOCK, &s, NULL);
-      signal(SIGUSR2, SIG_DFL);
-      signal(SIGINT, SIG_DFL);  // a shell without job control ignores it in what it runs in the background
-      spins_end = 0;
-      pthread_create(&t, NULL, how == 3 ? spin : read_once, NULL);
-      if (how != 3) sem_wait(&about_to_wait);
-      if (how == 2) pthread_kill(t, SIGUSR2);
-      pthread_join(t, NULL);
-      _exit(1);
-    }
-    usleep(30000);
-    if (how != 2) kill(p, how == 0 ? SIGINT : SIGTERM);
-    int status;
-    waitpid(p, &status, 0);
-    printf("ended by %d\n", WTERMSIG(status));
+enum { kInterrupted, kTerminated, kByItself, kSpinning, kEnds };
+// A signal whose action is the default one ends the process.
+static void end_of_a_process(int how, const sigset_t* usr2) {
+  fflush(stdout);
+  pid_t p = fork();
+  if (p == 0) {
+    pthread_t t;
+    sigprocmask(SIG_UNBLOCK, usr2, NULL);
+    signal(SIGUSR2, SIG_DFL);
+    signal(SIGINT, SIG_DFL);  // a shell without job control ignores SIGINT in its background jobs
+    spins_end = 0;
+    pthread_create(&t, NULL, how == kSpinning ? spin : read_once, NULL);
+    if (how != kSpinning) sem_wait(&about_to_wait);
+    if (how == kByItself) pthread_kill(t, SIGUSR2);
+    pthread_join(t, NULL);
+    _exit(1);
   }
+  usleep(30000);
+  if (how != kByItself) kill(p, how == kInterrupted ? SIGINT : SIGTERM);
+  int status;
+  waitpid(p, &status, 0);
+  printf("ended by %d\n", WTERMSIG(status));
+}
+
+int main() {
+  sigset_t usr2;
+  sigemptyset(&usr2);
+  sigaddset(&usr2, SIGUSR2);
+  main_thread = pthread_self();
+  sem_init(&about_to_wait, 0, 0);
+  assert(pipe(fd) == 0);
+  to_a_thread();
+  to_the_process();
+  faults();
+  blocked(&usr2);
+  cancellation();
+  for (int how = 0; how < kEnds; how++) end_of_a_process(how, &usr2);
   return 0;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// What the tests of calls that wait for descriptors share: descriptors of every kind, a thread that waits and what may
-// happen to it meanwhile, and cases that run side by side and print one line each, in their order.
+// What the tests of calls that wait for descriptors share: descriptors of every kind, a thread that waits, and what may happen to it
+// meanwhile. The cases run side by side, and print one line each, in their order.
 //
-// A case prints the same whether its thread already waited when something happened or came to the call afterwards; the
-// pauses only make the former likely. An argument on the command line chooses the cases whose lines contain it.
+// A case prints the same whether its thread waits already when something happens, or comes to its call later. The pauses only make the
+// first likely. An argument on the command line chooses the cases whose lines contain it.
 #pragma once
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -55,7 +55,7 @@ static const char* const kind_names[] = {"pipe", "fifo", "stream",  "dgram",   "
 #define BYTES (PIPES | STREAMS | BIT(PTY))
 #define ALL (BIT(kKinds) - 1)
 
-// `a` is waited on; what is done to `b` ends that. They are the same where there is one descriptor only.
+// The job waits on `a`, and what is done to `b` ends the wait. They are equal where there is only one descriptor.
 struct ends {
   enum kind kind;
   int a, b;
@@ -82,10 +82,10 @@ static inline int loopback(int type, struct sockaddr_in* address) {
   return fd;
 }
 
-// A signal for the process goes to whichever signalfd is read first: one at a time.
+// Any signalfd can take a signal for the process, so only one case at a time may have one.
 static pthread_mutex_t one_signalfd = PTHREAD_MUTEX_INITIALIZER;
 
-// `writes`: the waiter is going to write to `a`.
+// `writes`: the job writes to `a`.
 static inline struct ends open_ends(enum kind kind, int writes) {
   struct ends e = {.kind = kind, .a = -1, .b = -1};
   int fd[2];
@@ -183,7 +183,12 @@ static inline void close_ends(struct ends* e) {
   }
 }
 
-// Something comes to be read from `a`: five bytes where they are bytes.
+static inline void close_peer(struct ends* e) {
+  close(e->b);
+  e->b = -1;
+}
+
+// Makes `a` readable: with five bytes, where bytes are read.
 static inline void send_data(struct ends* e) {
   uint64_t five = 5;
   switch (e->kind) {
@@ -211,7 +216,7 @@ static inline void set_timeout(int fd, int option, int ms) {
   assert(setsockopt(fd, SOL_SOCKET, option, &t, sizeof t) == 0);
 }
 
-// Until nothing more can be written to `a`. Packets of 2000 bytes, so that a smaller one has no room either.
+// Writes to `a` until it takes no more. Its packets have 2000 bytes, so that a smaller one has no room either.
 static inline void fill(struct ends* e) {
   static const char zeros[2000];
   if (e->kind == EVENTFD) {
@@ -220,7 +225,7 @@ static inline void fill(struct ends* e) {
     return;
   }
   set_nonblocking(e->a, 1);
-  // What was sent may take its time to arrive; TCP sends the last small piece after 200 ms, a terminal by a kernel thread.
+  // Data may arrive late, and then there is room again: TCP sends a last small piece after 200 ms, a terminal by a kernel thread.
   for (int quiet = 0; quiet < (e->kind == TCP || e->kind == PTY ? 150 : 2);) {
     ssize_t r = write(e->a, zeros, sizeof zeros);
     if (r < 0 && e->kind != DGRAM && e->kind != SEQPACKET) r = write(e->a, zeros, 1);
@@ -231,7 +236,7 @@ static inline void fill(struct ends* e) {
   set_nonblocking(e->a, 0);
 }
 
-// All that is in `b` now.
+// Reads all that is in `b` now, and returns its length.
 static inline long drain(struct ends* e) {
   static __thread char room[65536];
   long n = 0;
@@ -282,14 +287,14 @@ static inline void start_job(struct job* j) {
   pause_ms(3);
 }
 
-// Signals may come before the call: one of them does not.
+// Sends signals until the call has ended. The first ones may come before the call.
 static inline void interrupt_job(struct job* j, int sig) {
   while (!j->done) {
     pthread_kill(j->thread, sig);
     pause_ms(2);
   }
 }
-// The call goes on after it.
+// Sends one signal, after which the call goes on.
 static inline void signal_job(struct job* j, int sig) {
   int before = j->handled;
   pthread_kill(j->thread, sig);
@@ -302,7 +307,7 @@ static inline const char* error_name(int e) {
   return s ? s : "0";
 }
 
-// Joins it and says what came of it.
+// Joins the job's thread, and writes its result to `out`. Returns the length.
 static inline int end_job(struct job* j, char* out) {
   void* r;
   int e = pthread_join(j->thread, &r);
@@ -351,7 +356,7 @@ static inline void* run_some(void* p) {
   return p;
 }
 
-// A hang: no case has ended for a minute. Tells where.
+// Ends the process when no case has ended for a minute, and prints the cases that hang.
 static inline void* watch(void* p) {
   for (int before = -1, done, quiet = 0; quiet < 60; before = done) {
     pause_ms(1000);
@@ -384,5 +389,5 @@ static inline int run_items(void) {
   for (int i = 0; i < kAtOnce; i++) pthread_join(all[i], NULL);
   for (int i = 0; i < item_count; i++) printf("%s: %s\n", items[i].name, items[i].out);
   fflush(stdout);
-  _exit(0);  // one still watches
+  _exit(0);  // the watching thread still runs
 }

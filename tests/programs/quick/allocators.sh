@@ -10,7 +10,7 @@ for name in libjemalloc.so.2 libtcmalloc_minimal.so.4; do
   allocator=$(/sbin/ldconfig -p | sed -n "s/.*$name.* => //p" | head -n 1)
   [ -e "$allocator" ] || continue
   found=1
-  for program in "cancel_rules" "process_fork noise" "process_exec vfork" "loader_plugins" "tls"; do
+  for program in "cancel_rules" "thread_end_unwinding" "thread_end_keys" "thread_end_process" "process_fork noise" "process_exec vfork" "loader_plugins" "tls"; do
     set -- $program
     LD_PRELOAD="$allocator" timeout -k 5 100 "$BUILD/tests/preloaded/$1" ${2:-} >nptl 2>&1
     status=$?

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/../lib.sh"
 seed=${SOAK_SEED:-$((RANDOM + 1))}
 for workers in 1 2 16; do
-  for name in mutex semaphore rw_lock wait_group once channel select history cancel_token fiber_callers fiber_start fiber_wait channel_soak; do
+  for name in mutex semaphore rw_lock wait_group once channel channel_fork select history cancel_token fiber_callers fiber_start fiber_wait channel_soak; do
     only='*/*'  # chaos changes the order in which others want things to happen
     case $name in fiber_*) only='*/@(stress|starts_race|wake_ups_are_not_lost)' ;; esac
     CHANNEL_OPERATIONS=${CHANNEL_OPERATIONS:-15000} FIBERTHREAD_CHAOS=$seed FIBERTHREAD_WORKERS=$workers \

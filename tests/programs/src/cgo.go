@@ -91,7 +91,7 @@ func called(id, round C.int) C.int {
 	return C.int(garbage[999]%2) + id
 }
 
-func main() {
+func threadsOfC() {
 	var wg sync.WaitGroup
 	sums := make([]int, 8)
 	for g := range sums {
@@ -103,7 +103,10 @@ func main() {
 	}
 	wg.Wait()
 	fmt.Println(sums)
+}
 
+func turnsInC() {
+	var wg sync.WaitGroup
 	for i := 0; i < 4; i++ {
 		wg.Add(1)
 		go func(i int) {
@@ -113,7 +116,10 @@ func main() {
 	}
 	wg.Wait()
 	fmt.Println("turns", C.turns(), "timed out", C.timed_out())
+}
 
+func errnoOfEachCall() {
+	var wg sync.WaitGroup
 	wrong := 0
 	var lock sync.Mutex
 	for i := 1; i <= 40; i++ {
@@ -129,8 +135,10 @@ func main() {
 	}
 	wg.Wait()
 	fmt.Println("wrong errors", wrong)
+}
 
-	// Spinning goroutines are preempted by Go's own signals, while C threads go on.
+// Go's own signals preempt spinning goroutines, while C threads go on.
+func besideSpinners() {
 	stop := make(chan bool)
 	spun := make(chan int)
 	for i := 0; i < 4; i++ {
@@ -155,6 +163,9 @@ func main() {
 			fmt.Println("one never ran")
 		}
 	}
+}
+
+func ownSignals() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR1)
 	for i := 0; i < 5; i++ {
@@ -166,6 +177,14 @@ func main() {
 			fmt.Println("no signal")
 		}
 	}
+}
+
+func main() {
+	threadsOfC()
+	turnsInC()
+	errnoOfEachCall()
+	besideSpinners()
+	ownSignals()
 	out, err := exec.Command("echo", "a process").Output()
 	fmt.Print(string(out), err, "\n")
 	func() {

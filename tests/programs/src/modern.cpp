@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// C++'s threads and all that waits: async, jthread, latch, barrier, semaphore, atomic wait, shared mutex, exceptions between
+// C++'s threads and its calls that wait: async, jthread, latch, barrier, semaphore, atomic wait, shared mutex, exceptions between
 // threads, and an exit with threads still running.
 #include <atomic>
 #include <barrier>
@@ -20,13 +20,15 @@
 
 using namespace std::chrono_literals;
 
-int main() {
+static void async() {
   std::vector<std::future<int>> f;
   for (int i = 0; i < 100; i++) f.push_back(std::async(std::launch::async, [i] { return i * i; }));
   int sum = 0;
   for (auto& x : f) sum += x.get();
   printf("%d\n", sum);
+}
 
+static void exception_between_threads() {
   std::promise<int> promise;
   std::exception_ptr caught;
   std::thread thrower([&] {
@@ -43,36 +45,41 @@ int main() {
     printf("%s\n", e.what());
   }
   thrower.join();
+}
 
-  std::atomic<int> turn{0}, loops{0};
-  {
-    std::latch ready(8);
-    std::barrier meet(8);
-    std::counting_semaphore<4> tokens(4);
-    std::shared_timed_mutex shared;
-    long value = 0;
-    std::vector<std::jthread> t;
-    for (int i = 0; i < 8; i++)
-      t.emplace_back([&, i](std::stop_token) {
-        ready.arrive_and_wait();
-        for (int k = 0; k < 50; k++) {
-          tokens.acquire();
-          if (k % 5 == 0) {
-            std::unique_lock lock(shared);
-            value++;
-          } else {
-            std::shared_lock lock(shared, 100ms);
-          }
-          tokens.release();
-          meet.arrive_and_wait();
+// A latch, a barrier, a semaphore, a shared mutex, and atomic waits.
+static void meetings() {
+  std::atomic<int> turn{0};
+  std::latch ready(8);
+  std::barrier meet(8);
+  std::counting_semaphore<4> tokens(4);
+  std::shared_timed_mutex shared;
+  long value = 0;
+  std::vector<std::jthread> t;
+  for (int i = 0; i < 8; i++)
+    t.emplace_back([&, i](std::stop_token) {
+      ready.arrive_and_wait();
+      for (int k = 0; k < 50; k++) {
+        tokens.acquire();
+        if (k % 5 == 0) {
+          std::unique_lock lock(shared);
+          value++;
+        } else {
+          std::shared_lock lock(shared, 100ms);
         }
-        for (int now; (now = turn.load()) != i;) turn.wait(now);
-        turn++;
-        turn.notify_all();
-      });
-    t.clear();
-    printf("%ld %d\n", value, turn.load());
-  }
+        tokens.release();
+        meet.arrive_and_wait();
+      }
+      for (int now; (now = turn.load()) != i;) turn.wait(now);
+      turn++;
+      turn.notify_all();
+    });
+  t.clear();
+  printf("%ld %d\n", value, turn.load());
+}
+
+static void stop_and_timeout() {
+  std::atomic<int> loops{0};
   std::mutex m;
   std::condition_variable_any any;
   std::jthread stopped([&](std::stop_token stop) {
@@ -86,7 +93,10 @@ int main() {
   std::unique_lock lock(m);
   printf("%d %d\n", loops.load(), timed.wait_for(lock, 5ms) == std::cv_status::timeout);
   lock.unlock();
+}
 
+// The process ends while threads still sleep and compute.
+static void exit_beside_threads() {
   std::promise<void> at_exit;
   auto done = at_exit.get_future();
   std::thread([&] { at_exit.set_value_at_thread_exit(); }).detach();
@@ -102,4 +112,12 @@ int main() {
   }).detach();
   while (!started) std::this_thread::yield();
   puts("exit");
+}
+
+int main() {
+  async();
+  exception_between_threads();
+  meetings();
+  stop_and_timeout();
+  exit_beside_threads();
 }

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+// Cases of micro.c: many threads at once, and how late a thread runs beside threads that compute or block.
+#pragma once
+#include "micro.h"
+
+// ---- crowds ----
+
+static void* yield_body(void* p) {
+  uint64_t n = 0;
+  for (; !atomic_load_explicit(&stop, memory_order_relaxed); n++) sched_yield();
+  sum += n;
+  return p;
+}
+static void yield(void) { measure_crowd(yield_body); }
+
+static uint64_t guarded;
+static void* mutex_body(void* p) {
+  uint64_t n = 0;
+  for (; !atomic_load_explicit(&stop, memory_order_relaxed); n++) {
+    pthread_mutex_lock(&mutex);
+    guarded++;
+    pthread_mutex_unlock(&mutex);
+  }
+  sum += n;
+  return p;
+}
+static void mutex_crowd(void) {
+  measure_crowd(mutex_body);
+  if (guarded != sum) fail("the mutex let two in at once", 0);
+}
+
+static void* sleeper(void* p) {
+  pause();
+  return p;
+}
+static void uncontended_batch(long n) {
+  for (long i = 0; i < n; i++) {
+    pthread_mutex_lock(&mutex);
+    pthread_mutex_unlock(&mutex);
+  }
+}
+static void mutex_uncontended(void) {
+  pthread_t t;  // with a single thread libc would leave out the atomic instructions
+  create(&t, NULL, sleeper, NULL, 0);
+  measure(uncontended_batch, 1000000);
+}
+
+static pthread_cond_t go = PTHREAD_COND_INITIALIZER, all_done = PTHREAD_COND_INITIALIZER;
+static long waiting, woken, generation;
+static void* broadcast_body(void* p) {
+  pthread_mutex_lock(&mutex);
+  for (;;) {
+    long seen = generation;
+    if (++waiting == size) pthread_cond_signal(&all_done);
+    while (generation == seen) pthread_cond_wait(&go, &mutex);
+    if (++woken == size) pthread_cond_signal(&all_done);
+  }
+  return p;
+}
+static void broadcast(void) {  // from the broadcast until all of them have run
+  create_all(room_for(size), size, NULL, broadcast_body);
+  uint64_t total = 0;
+  const int rounds = 20;
+  for (int round = -1; round < rounds; round++) {
+    pthread_mutex_lock(&mutex);
+    while (waiting < size) pthread_cond_wait(&all_done, &mutex);
+    waiting = woken = 0;
+    uint64_t start = now_ns();
+    generation++;
+    pthread_cond_broadcast(&go);
+    while (woken < size) pthread_cond_wait(&all_done, &mutex);
+    if (round >= 0) total += now_ns() - start;  // the first round warms up
+    pthread_mutex_unlock(&mutex);
+  }
+  printf("ns=%.2f\n", (double)total / rounds / size);
+}
+
+static void* sleep_body(void* p) {
+  sleep_ms(100);
+  return p;
+}
+static void sleepers(void) {
+  pthread_t* t = room_for(size);
+  uint64_t start = now_ns();
+  create_all(t, size, NULL, sleep_body);
+  join_all(t, size);
+  double s = seconds_since(start);
+  if (s < 0.1) fail("the sleepers woke too early", 0);
+  printf("s=%.4f\n", s);
+}
+
+// ---- how late a thread runs: the 99th percentile ----
+
+static void print_p99(uint64_t* late, long n) {
+  qsort(late, n, sizeof *late, earlier);
+  printf("ns=%.2f max_ns=%.2f\n", (double)late[n * 99 / 100], (double)late[n - 1]);
+}
+
+static void* hog_body(void* p) {
+  while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
+  }
+  return p;
+}
+static void* short_body(void* p) {
+  uint64_t* created = p;
+  *created = now_ns() - *created;
+  return p;
+}
+// Measures from the creation of a short thread until it runs, beside two threads that only compute.
+static void beside_hogs(void) {
+  pthread_t hogs[2], *t = room_for(size);
+  uint64_t* late = malloc(size * sizeof *late);
+  for (int i = 0; i < 2; i++) create(&hogs[i], NULL, hog_body, NULL, 0);
+  sleep_ms(100);
+  for (long i = 0; i < size; i++) {
+    late[i] = now_ns();
+    create(&t[i], NULL, short_body, &late[i], i);
+    if (i % 10 == 9) sleep_ms(10);
+  }
+  join_all(t, size);
+  stop = 1;
+  join_all(hogs, 2);
+  print_p99(late, size);
+}
+
+// Measures how late a sleep of 2 ms ends, beside threads that are always in a read of libc's own, which no library can intercept.
+static void* reader_body(void* p) {
+  FILE* f = p;
+  char line[8];
+  while (fgets(line, sizeof line, f)) {
+  }
+  return p;
+}
+static void beside_reads(void) {
+  enum { kReaders = 8 };
+  int ends_of[kReaders][2];
+  pthread_t t;
+  uint64_t* late = malloc(size * sizeof *late);
+  for (int i = 0; i < kReaders; i++) CHECK(pipe(ends_of[i]));
+  pid_t writer = fork();
+  if (writer == 0) {
+    for (;;)
+      for (int i = 0; i < kReaders; i++) {
+        if (write(ends_of[i][1], "x\n", 2) != 2) _exit(1);
+        sleep_ms(3);
+      }
+  }
+  if (writer < 0) fail("fork", errno);
+  for (int i = 0; i < kReaders; i++) create(&t, NULL, reader_body, fdopen(ends_of[i][0], "r"), i);
+  for (long i = 0; i < size; i++) {
+    uint64_t start = now_ns();
+    sleep_ms(2);
+    late[i] = now_ns() - start - 2000000;
+  }
+  kill(writer, SIGKILL);
+  waitpid(writer, NULL, 0);
+  print_p99(late, size);
+}
