@@ -79,7 +79,7 @@ done
 
 # doctor
 gives 0 'threads become fibers on this machine' doctor
-gives 0 'it, or a library of its own, makes threads' doctor "$TMP/many"
+gives 0 'the program, or a library of its own, makes threads' doctor "$TMP/many"
 gives 127 'no such program' doctor /no/such/program
 gives 127 'Is a directory' doctor /tmp
 gives 127 'NO   /no/such/interpreter: there is no such program' doctor "$TMP/orphan"
