@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 // usage: micro CASE [SIZE]     SIZE may also be part of the name: micro mutex 8, micro mutex-8
 //
-// Small measurements of POSIX threads; the program knows nothing of fibers. Prints one line of NAME=NUMBER, and ends with 0;
-// or says "cannot (N k)" and ends with 3 when the platform does not give that many threads. Names of figures:
-//   ns       one operation                      s         all of it, seconds
+// Small measurements of POSIX threads; the program knows nothing of fibers. It prints one line of NAME=NUMBER, and ends with 0.
+// When the platform does not give that many threads, it prints "cannot (N k)" and ends with 3. Names of figures:
+//   ns       one operation                      s         the whole case, seconds
 //   kb       each blocked thread: resident memory, page tables, and the kernel's stacks and slab (of the whole machine)
-//   own_kb   the part of it that /proc/self/status shows                  available_kb  by MemAvailable, a second opinion
-//   end_s    waking and joining them            left_mb   what the process keeps a second after all have ended
+//   own_kb   the part of kb that /proc/self/status shows                  available_kb  by MemAvailable, a second opinion
+//   end_s    waking and joining the threads     left_mb   memory that the process keeps a second after all threads have ended
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -25,10 +25,10 @@
 #include <time.h>
 #include <unistd.h>
 
-// ---- what the cases share ----
+// ---- code that the cases share ----
 
 static long size;         // threads, in most cases
-static const char* word;  // what followed the case, as it is
+static const char* word;  // the argument after the case, unchanged
 
 static _Noreturn void fail(const char* what, int error) {
   fprintf(stderr, "micro: %s%s%s\n", what, error ? ": " : "", error ? strerror(error) : "");
@@ -40,7 +40,7 @@ static _Noreturn void fail(const char* what, int error) {
     if (error_) fail(#call, error_ < 0 ? errno : error_); \
   } while (0)
 
-// For what the platform cannot do, which is no failure of the measurement. Many threads may find out at once.
+// Ends the process when the platform's limits are reached. That is not a failure of the measurement. Many threads may call this at once.
 static _Noreturn void cannot(long threads, const char* why) {
   static atomic_flag said = ATOMIC_FLAG_INIT;
   if (atomic_flag_test_and_set(&said))
@@ -64,7 +64,7 @@ static void sleep_ms(long ms) {
   }
 }
 
-// The number after `name` at the start of a line (or of the file, if "").
+// Returns the number after `name` at the start of a line (or at the start of the file, if `name` is ""), or -1.
 static long number_in(const char* path, const char* name) {
   FILE* f = fopen(path, "r");
   char line[256];
@@ -85,13 +85,13 @@ static struct memory memory_now(void) {
   m.available = number_in("/proc/meminfo", "MemAvailable:");
   return m;
 }
-// Others on the machine may give back more than we take; that is not to our credit.
+// Returns the kernel's growth, at least 0: other processes may have given back more than we took, which must not count for us.
 static long kernel_growth(struct memory before, struct memory after) {
   return after.kernel > before.kernel ? after.kernel - before.kernel : 0;
 }
 
-// How many kernel threads a process gets. Some are left to the others on this machine, who would else not start a program
-// while we measure.
+// Returns how many kernel threads a process can get. Callers leave kLeftToOthers of them to other processes, which could not start programs
+// while we measure otherwise.
 static long kernel_threads_room(void) {
   static long room;
   if (room) return room;
@@ -117,7 +117,8 @@ static void create_all(pthread_t* t, long n, const pthread_attr_t* attributes, v
 static void join_all(pthread_t* t, long n) {
   for (long i = 0; i < n; i++) CHECK(pthread_join(t[i], NULL));
 }
-// Whether each thread is a kernel thread: more of them than any scheduler would use, and all seen by the kernel.
+// kernel_threads() returns whether each thread is a kernel thread. It makes more threads than any scheduler would use workers, and checks
+// that the kernel sees all of them.
 static sem_t probe_end;
 static void* probe_body(void* p) {
   while (sem_wait(&probe_end)) {
@@ -135,14 +136,14 @@ static int kernel_threads(void) {
   return all;
 }
 
-// Room for the handles of n threads that are alive together.
+// Returns memory for the handles of n threads that are alive together. Ends the process if the platform cannot have so many.
 static pthread_t* room_for(long n) {
   if (n > 10000 && n > kernel_threads_room() - kLeftToOthers && kernel_threads())
     cannot(kernel_threads_room(), "each is a kernel thread; see pid_max, threads-max and max_map_count");
   if (number_in("/proc/meminfo", "MemAvailable:") < n * 14) cannot(0, "not even 14 kB are free for each");
   pthread_t* t = malloc(n * sizeof *t);
   if (!t) fail("malloc", errno);
-  memset(t, 1, n * sizeof *t);  // its pages are not the threads'
+  memset(t, 1, n * sizeof *t);  // touch the pages now, so that they do not count for the threads
   return t;
 }
 
@@ -158,7 +159,7 @@ static void measure(void (*batch)(long), long n) {
   printf("ns=%.2f\n", (double)(end - start) / done);
 }
 
-// `size` threads run body, which counts what it did until `stop`; prints the time over the sum.
+// Runs body in `size` threads. Each counts its operations until `stop`. Prints the time divided by the sum of the counts.
 static atomic_int stop;
 static _Atomic uint64_t sum;
 static void measure_crowd(void* (*body)(void*)) {
@@ -194,12 +195,12 @@ static void create_many(void) {
   measure(create_many_batch, size);
 }
 
-// A tree of threads, ten below each, `size` leaves; each adds up what those below it return.
+// A tree of threads with `size` leaves. Each inner thread makes ten threads, and adds up their results.
 struct node {
   long first, leaves, result;
 };
-static long alive_limit;           // 0: they are no kernel threads
-static void look_at_limit(void) {  // one at a time: creators that do not wait would go far beyond it meanwhile
+static long alive_limit;           // 0: the threads are not kernel threads
+static void look_at_limit(void) {  // one caller at a time: otherwise creators would go far beyond the limit meanwhile
   static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
   static long calls;
   pthread_mutex_lock(&looking);
@@ -389,7 +390,7 @@ static void uncontended_batch(long n) {
   }
 }
 static void mutex_uncontended(void) {
-  pthread_t t;  // with a single thread libc would leave out the atomic instructions
+  pthread_t t;  // in a process with a single thread, libc would leave out the atomic instructions
   create(&t, NULL, sleeper, NULL, 0);
   measure(uncontended_batch, 1000000);
 }
@@ -406,7 +407,7 @@ static void* broadcast_body(void* p) {
   }
   return p;
 }
-static void broadcast(void) {  // from the broadcast until all of them have run
+static void broadcast(void) {  // measures from the broadcast until all waiting threads have run
   create_all(room_for(size), size, NULL, broadcast_body);
   uint64_t total = 0;
   const int rounds = 20;
@@ -438,7 +439,7 @@ static void sleepers(void) {
   printf("s=%.4f\n", s);
 }
 
-// ---- who comes late: the 99th percentile ----
+// ---- late threads: the 99th percentile ----
 
 static int earlier(const void* a, const void* b) {
   uint64_t x = *(const uint64_t*)a, y = *(const uint64_t*)b;
@@ -459,7 +460,7 @@ static void* short_body(void* p) {
   *created = now_ns() - *created;
   return p;
 }
-// From the creation of a short thread until it runs, while there is one that only computes for each CPU.
+// The time from the creation of a short thread until it runs, while there is a computing thread for each CPU.
 static void beside_hogs(void) {
   pthread_t hogs[2], *t = room_for(size);
   uint64_t* late = malloc(size * sizeof *late);
@@ -476,7 +477,7 @@ static void beside_hogs(void) {
   print_p99(late, size);
 }
 
-// How late a sleep of 2 ms ends, beside threads that are always in a read that libc makes by itself, where no library can see it.
+// How late a sleep of 2 ms ends, beside threads that are always in a read that libc makes by itself and no library can intercept.
 static void* reader_body(void* p) {
   FILE* f = p;
   char line[8];
@@ -535,7 +536,7 @@ static void blocked_with(const pthread_attr_t* attributes) {
   for (long i = 0; i < size; i++) sem_post(&end_blocked);
   join_all(t, size);
   double end = seconds_since(start);
-  sleep_ms(1000);  // what gives memory back may do so at leisure
+  sleep_ms(1000);  // gives libraries time to give memory back
   struct memory after = memory_now();
   double own = full.own - before.own, kernel = kernel_growth(before, full);
   printf("s=%.4f kb=%.2f own_kb=%.2f available_kb=%.2f end_s=%.4f left_mb=%.1f\n", s, (own + kernel) / size, own / size,
@@ -551,8 +552,8 @@ static void blocked_256k(void) {
 
 // ---- the same work by any number of threads ----
 
-// 200,000 pieces of some 4 µs. Each thread does half of its share, adding up under a lock, waits for all at a barrier, and
-// does the other half.
+// The work is 200,000 pieces of some 4 µs. Each thread does half of its share and adds up under a lock, waits for all threads at a barrier,
+// and does the other half.
 enum { kPieces = 200000 };
 static pthread_barrier_t half_time;
 static uint64_t work_result, measuring_ns;
@@ -573,7 +574,7 @@ static void work_pieces(long n) {
 }
 static void* work_body(void* p) {
   work_pieces(kPieces / 2 / size);
-  if (++arrived == size) {  // now there are all, and the memory is at its peak
+  if (++arrived == size) {  // now all threads exist, and the memory is at its peak
     uint64_t start = now_ns();
     at_half_time = memory_now();
     measuring_ns = now_ns() - start;
@@ -587,7 +588,7 @@ static void work(void) {
   pthread_t first_thread;
   struct memory before = memory_now();
   uint64_t start = now_ns();
-  create(&first_thread, NULL, nothing, NULL, 0);  // whatever a runtime does once, it has done then
+  create(&first_thread, NULL, nothing, NULL, 0);  // the runtime does its one-time work now
   CHECK(pthread_join(first_thread, NULL));
   double first = (now_ns() - start) / 1000.0;
   pthread_t* t = room_for(size);
@@ -602,7 +603,7 @@ static void work(void) {
 
 // ---- starting a process ----
 
-static void start_true(void) {  // micro start-true LIBRARY: the median of starting and ending `true` with that preloaded
+static void start_true(void) {  // micro start-true LIBRARY: the median time to start and end `true` with LIBRARY preloaded
   enum { kStarts = 1000, kWarm = 10 };
   static uint64_t times[kStarts];
   char preload[4096];
@@ -620,7 +621,7 @@ static void start_true(void) {  // micro start-true LIBRARY: the median of start
   printf("ns=%.2f\n", (double)times[kStarts / 2]);
 }
 
-// ---- which ----
+// ---- the list of cases ----
 
 static const struct {
   const char* name;
@@ -657,14 +658,14 @@ int main(int argc, char** argv) {
     for (int i = 0; i < kCases; i++)
       if (!strcmp(name, cases[i].name)) {
         size = wanted > 0 ? wanted : cases[i].size;
-        // If memory runs out, this is what the kernel shall end, and nothing else on the machine.
+        // If memory runs out, the kernel shall kill this process, and nothing else on the machine.
         int fd = open("/proc/self/oom_score_adj", O_WRONLY);
         if (fd >= 0 && write(fd, "1000", 4) == 4) close(fd);
         cases[i].run();
         fflush(stdout);
-        _exit(0);  // partners may still wait
+        _exit(0);  // other threads may still wait
       }
-    char* number = strrchr(name, '-');  // not a case: its end may be the size
+    char* number = strrchr(name, '-');  // `name` is not a case, but may end with the size
     if (!number || !(wanted = atol(number + 1))) break;
     *number = 0;
   }
