@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT
-// Is a recorded history linearizable? That is: could each call have happened at one instant between its begin and its end, so
-// that a sequential object would have given the same results? (Herlihy, Wing, "Linearizability", TOPLAS 1990. The search is
-// Wing's and Gong's, JPDC 1993, with Lowe's memory of what has been tried, CPE 2017.)
+// Checks whether a recorded history is linearizable: whether each call could have happened at one instant between its begin and its end, so
+// that a sequential object would have given the same results. (Herlihy, Wing, "Linearizability", TOPLAS 1990. The search is
+// Wing's and Gong's, JPDC 1993, with Lowe's memory of the states that were tried, CPE 2017.)
 //
 //     struct Call { enum { Send, Receive } what; int value; };      // a call, with its result
 //     struct Model {                                                 // the sequential object, at its start
-//       bool apply(const Call& c);      // could it be the next one, with that result? Then do it
+//       bool apply(const Call& c);      // returns whether c could be the next call, with that result, and if so does it
 //       std::string key() const;        // equal for equal states, and only for those
 //     };
 //     History<Call> history(threads);
 //     history.run(thread, [&] { return Call{Call::Send, v}; });      // in each thread; the lambda makes the call
 //     cr_assert(linearizable<Model>(history.calls()));
 //
-// A call that waits and then succeeds happens when it succeeds. One whose result leaves the next state open (a timed wait that gives
-// up and is no operation) is a call that apply() allows in any state.
+// A call that waits and then succeeds happens when it succeeds. For a timed wait that gives up, which is no operation, apply() returns true
+// in any state.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-constexpr uint64_t kPending = ~uint64_t{0};  // the end of a call that has not returned: it may have happened or not
+constexpr uint64_t kPending = ~uint64_t{0};  // the end of a call that has not returned: it may have happened or may not have
 
 template <class Call>
 struct Recorded {
@@ -38,17 +38,17 @@ class History {
  public:
   explicit History(size_t threads) : of_(threads) {}
 
-  // By one thread at a time for each number. What make_call() returns is recorded as having happened meanwhile.
+  // Calls make_call(), and records its result as a call that happened meanwhile. Only one thread at a time may use each `thread` number.
   template <class F>
   Call run(size_t thread, F make_call) {
-    // One clock for all, which no two read at the same time: locked, so that the call stays between the two.
+    // All threads use one clock, and each reading is unique. The locked instructions keep the call between the two readings.
     uint64_t begin = clock_.fetch_add(1, std::memory_order_seq_cst);
     Call c = make_call();
     uint64_t end = clock_.fetch_add(1, std::memory_order_seq_cst);
     of_[thread].calls.push_back({c, begin, end, thread});
     return c;
   }
-  // When all threads have ended.
+  // Returns all calls. May be called only when all threads have ended.
   std::vector<Recorded<Call>> calls() const {
     std::vector<Recorded<Call>> all;
     for (const auto& one : of_) all.insert(all.end(), one.calls.begin(), one.calls.end());
@@ -63,24 +63,24 @@ class History {
   std::vector<One> of_;
 };
 
-// True if the history is linearizable. If not, says on stderr how far it got: the calls that it could not place are those to
-// look at. `limit`: states tried; a search that needs more counts as a failure, since it proves nothing.
+// Returns true if the history is linearizable. If not, prints on stderr how far the search got, and the calls that it could not place.
+// `limit` is the most states to try. A search that needs more counts as a failure, since it proves nothing.
 template <class Model, class Call>
 bool linearizable(std::vector<Recorded<Call>> calls, Model model = Model(), size_t limit = 20'000'000) {
   std::sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
   const size_t n = calls.size(), kNone = n;
-  // Those not placed yet, in the order of their begins; index n is the list's end and its head.
+  // A list of the calls that are not placed yet, in the order of their begins. Index n is the list's end and its head.
   std::vector<size_t> next(n + 1), prev(n + 1);
   for (size_t i = 0; i <= n; i++) {
     next[i] = i == n ? 0 : i + 1;
     prev[i] = i == 0 ? n : i - 1;
   }
   std::vector<bool> placed(n);
-  size_t left = 0, tried = 0;  // left: of the calls that have returned
+  size_t left = 0, tried = 0;  // left: calls that have returned and are not placed
   for (const auto& c : calls) left += c.end != kPending;
   const size_t returned = left;
   size_t fewest = left;
-  std::vector<size_t> stuck;  // there: what could have come next
+  std::vector<size_t> stuck;  // candidates for the next call, in the state with the fewest calls left
 
   struct Step {
     Model before;
@@ -89,7 +89,7 @@ bool linearizable(std::vector<Recorded<Call>> calls, Model model = Model(), size
   std::vector<Step> steps;
   std::unordered_set<std::string> seen;
   auto is_new = [&] {
-    // The calls placed are all before the first that is not, and some after it.
+    // The placed calls are all calls before the first one that is not placed, and some calls after that.
     std::string key = std::to_string(next[n]) + ':';
     size_t last = n;
     while (last > next[n] && !placed[last - 1]) last--;
@@ -97,8 +97,8 @@ bool linearizable(std::vector<Recorded<Call>> calls, Model model = Model(), size
     return seen.insert(key + ':' + model.key()).second;
   };
 
-  size_t i = next[n];             // the next to try as the next one
-  uint64_t first_end = kPending;  // of those not placed: who begins later cannot come before that one
+  size_t i = next[n];             // the call to try now as the next one
+  uint64_t first_end = kPending;  // earliest end of the calls not placed: a call that begins later cannot come next
   while (left > 0) {
     if (i != kNone && calls[i].begin < first_end) {
       first_end = std::min(first_end, calls[i].end);
@@ -142,7 +142,7 @@ bool linearizable(std::vector<Recorded<Call>> calls, Model model = Model(), size
                 static_cast<long long>(calls[k].end));
       return false;
     }
-    // Back: that call is not the next one after all. Those before it in the list were tried.
+    // Take the last step back: that call is not the next one after all. The calls before it in the list have been tried.
     size_t back = steps.back().call;
     model = std::move(steps.back().before);
     steps.pop_back();
