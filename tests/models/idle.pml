@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT
-// Idleness: while work is queued, somebody is on the way to it.
+// Idleness: while work is queued, a worker or sysmon is on the way to it.
 //
 // Mirrors enqueue_woken(), enqueue_local(), wake_if_needed(), stop_searching(), go_idle(), find(), pick(), steal(),
 // post_yield(), Inbox::pop() and hand_slot_to_spare() of sched/, and of sysmon its look, sysmon_poke() and how it falls
-// asleep. Two workers and SLOTS slots. A fiber queues others, yields, ends, or blocks in the kernel; a foreign thread queues
-// some as well. Nobody is preempted: a fiber goes on until it does one of these.
+// asleep. There are two workers and SLOTS slots. A fiber queues others, yields, ends, or blocks in the kernel. A foreign thread queues
+// some as well. There is no preemption: a fiber goes on until it does one of these.
 //
-// It fails where nothing can happen any more although work is queued (only one worker can be blocked). Sysmon, when not
-// asleep, looks again only after something has changed, as it would see the same: so what it overlooks for ever shows, too.
+// The model fails if nothing can happen any more although work is queued (only one worker can be blocked). When sysmon is not
+// asleep, it looks again only after something has changed, as it would see the same otherwise. So work that it overlooks for ever shows,
+// too.
 //
-// Left out: how a slot is taken (handover.pml; one step here), timers, deadlines, workers started anew (there is no memory
-// for them), the order in queues, fair ticks. One step are: a section under idle_lock, a look at one slot's queues, sysmon's
+// Left out: how a slot is taken (handover.pml; one step here), timers, deadlines, new workers (there is no memory
+// for them), the order in queues, fair ticks. Each of these is one step: a section under idle_lock, a look at one slot's queues, sysmon's
 // first look at everything. A plain store to a queue stays in the worker's store buffer until its next locked instruction, a
 // membarrier, or any time before (x86).
 //
@@ -24,9 +25,9 @@
 // fails: -DBROKEN_YIELD
 // fails: -DBROKEN_SEARCHING
 // fails: -DSPAWNS=0 -DWAITING=2 -DBROKEN_INBOX
-// Mutations. BROKEN_MEMBARRIER: sysmon falls asleep without one. BROKEN_YIELD: who yields pokes nobody. BROKEN_SEARCHING:
-// go_idle() stops to count as searching when it is in the list already, where sysmon may have given it a slot and counted it
-// anew. BROKEN_INBOX: while one takes an inbox's list, the rest of it shows nowhere.
+// Mutations. BROKEN_MEMBARRIER: sysmon falls asleep without a membarrier. BROKEN_YIELD: a yielding fiber does not poke sysmon.
+// BROKEN_SEARCHING: go_idle() ends its count as searching when the worker is in the idle list already, where sysmon may have given it a
+// slot and counted it again. BROKEN_INBOX: while a worker takes an inbox's list, the rest of the list is not visible.
 
 #define W 2
 #ifndef SLOTS
@@ -44,7 +45,7 @@
 #ifndef LOCAL
 #define LOCAL 0           // fibers in its local queue at first
 #endif
-#ifdef BACK               // who was blocked comes back, without its slot
+#ifdef BACK               // a blocked worker comes back, without its slot
 #define comes_back slot[me] == none
 #else
 #define comes_back false
@@ -65,7 +66,7 @@ mtype buffer[W] = Nothing;
 byte buffer_slot[W];
 
 bit blocked[W];           // in the kernel; one at a time
-bit changed;              // since sysmon began to look
+bit changed;              // something has changed since sysmon began to look
 byte spawns = SPAWNS;
 
 #if SLOTS == 2
@@ -97,7 +98,7 @@ inline sysmon_poke() {
   }
 }
 
-// The idle lock; s = none if there is none.
+// Under the idle lock. s becomes none if no slot is free.
 inline pop_free_slot(s) {
   if
   :: free[0] -> s = 0; free[0] = 0
@@ -236,7 +237,7 @@ inline pop(queue) {
 inline pick() {
   if
   :: mine != none ->
-     // Only we add to the first two, so one look at both.
+     // Only this worker adds to the first two, so one step looks at both.
      atomic {
        flushed;
        if
@@ -256,7 +257,7 @@ inline steal_from(n) {
   atomic {
     flushed;
     if
-    // Half of it; the rest is in no queue until it is in ours.
+    // Takes half of the queue. Until these fibers are in our queue, they are in none.
     :: !f && n != mine && local_[n] > 0 -> list = local_[n] / 2; local_[n] = local_[n] - list - 1; f = 1; changed = 1
     :: !f && n != mine && local_[n] == 0 && next[n] > 0 -> next[n] = 0; f = 1; changed = 1
     :: !f && n != mine && local_[n] == 0 && next[n] > 0  // too young
@@ -470,7 +471,7 @@ look:
   fi;
   if
   :: !queued ->  // quiet for long
-     atomic { asleep = 1; changed = 1 }  // (it will look in any case)
+     atomic { asleep = 1; changed = 1 }  // (sysmon will look in any case)
 #ifndef BROKEN_MEMBARRIER
      buffer[0] == Nothing;
      buffer[1] == Nothing;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
-// The poller: what epoll has for a fiber that waits, somebody looks at, however late; and a watcher that is called gets up.
+// The poller: when epoll has an event for a waiting fiber, a worker or sysmon takes it, however late. A watcher that is called gets up.
 //
 // Mirrors go_idle(), find(), get_up(), poll_get_watcher() and poll_wake_again() of sched/run/, the end of
-// poll_wait_any(), and of sysmon its look and how it falls asleep. Two workers, SLOTS slots. A fiber waits for a descriptor,
-// wakes an idle worker, parks for something else, or computes for ever. Whether another harvests events all the time
-// (attended_without()) is any answer at any time.
+// poll_wait_any(), and of sysmon its look and how it falls asleep. There are two workers and SLOTS slots. A fiber waits for a descriptor,
+// wakes an idle worker, parks for something else, or computes for ever. attended_without(), which says whether another worker takes
+// events all the time, may return either value at any time.
 //
-// It fails where nothing can happen any more although epoll has an event, or a watcher that was called sleeps on. Sysmon, when
-// not asleep, looks again only after something has changed, as it would see the same.
+// The model fails if nothing can happen any more although epoll has an event, or although a called watcher sleeps. When sysmon is
+// not asleep, it looks again only after something has changed, as it would see the same otherwise.
 //
-// Left out: queues (idle.pml), descriptors' own lists (under a lock), timers. One step are: a section under idle_lock, an
-// epoll_wait that returns. That the watcher is none any more is a plain store, which stays in the worker's store buffer until its
+// Left out: queues (idle.pml), descriptors' own lists (under a lock), timers. Each of these is one step: a section under idle_lock, an
+// epoll_wait that returns. A plain store says that there is no watcher any more. It stays in the worker's store buffer until its
 // next locked instruction, a membarrier, or any time before (x86).
 //
 // holds:
@@ -21,34 +21,34 @@
 // fails: -DBROKEN_SECOND
 // fails: -DBROKEN_MEMBARRIER
 // fails: -DBROKEN_BELL
-// Mutations. BROKEN_BEGIN: who begins a wait without a watcher pokes nobody. BROKEN_UP: nor does a watcher that gets up.
-// BROKEN_SECOND: sysmon falls asleep without another look at whether there is a watcher. BROKEN_MEMBARRIER: nor does it make
-// others' stores seen. BROKEN_BELL: who takes the watcher's call out of epoll does not call it again.
+// Mutations. BROKEN_BEGIN: a fiber that begins a wait without a watcher does not poke sysmon. BROKEN_UP: a watcher that gets up does not
+// poke sysmon. BROKEN_SECOND: sysmon falls asleep without a second look at whether there is a watcher. BROKEN_MEMBARRIER: sysmon does not
+// make others' stores visible. BROKEN_BELL: a worker that takes the watcher's call out of epoll does not call the watcher again.
 
 #define W 2
 #ifndef SLOTS
 #define SLOTS 2
 #endif
 #ifndef WAITS
-#define WAITS 1           // for descriptors
+#define WAITS 1           // waits for descriptors
 #endif
 #ifndef CALLS
-#define CALLS 1           // of idle workers, by those that queue something
+#define CALLS 1           // calls of idle workers, by fibers that queue something
 #endif
 #define none 255
 
 byte watcher = none;      // poll_watcher
-bit leaves[W];            // its store of none is in the store buffer
+bit leaves[W];            // the worker's store of none is in its store buffer
 bit idle[W], wake[W], in_poller[W], slot[W];
 byte free = SLOTS;
 byte waiting, event, waits = WAITS, calls = CALLS;
-bit opened;               // poll_active(): since the first wait
-bit bell;                 // wake_fd's edge in epoll
+bit opened;               // poll_active(): set by the first wait
+bit bell;                 // epoll has wake_fd's edge
 bit asleep, on_poller;    // sysmon's
 bit changed;
 
 #define watched (watcher != none)
-// As worker `me` sees it: its own store.
+// Whether there is a watcher, as worker `me` sees it, which reads its own store.
 #define i_see_watched (watcher != none && !(watcher == me && leaves[me]))
 
 inline sysmon_poke() {
@@ -67,7 +67,7 @@ inline harvest() {  // an epoll_wait that returns, and poll_dispatch()
     :: bell ->
        bell = 0;
 #ifndef BROKEN_BELL
-       // Not so the watcher itself, which goes on to look at `wake`.
+       // The watcher itself need not call again: it goes on to look at `wake`.
        if
        :: watched && watcher != who && wake[watcher] -> bell = 1
        :: else
@@ -161,7 +161,7 @@ find:
   fi;
   harvest();
   if
-  :: goto fiber  // that found one
+  :: goto fiber  // the harvest has made a fiber runnable
   :: true
   fi;
 

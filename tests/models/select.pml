@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT
-// select: exactly one case of each happens, both sides of a channel agree about it, nobody waits while another waits for just that, and
-// nobody is touched who has gone.
+// select: exactly one case of each select happens, and both sides of a channel agree about it. No two selects wait that could serve each
+// other, and no select is touched after it has returned.
 //
 // Mirrors select_cases() of sync/select.cpp with pop(), queue() and dequeue() of sync/channel.cpp, for two channels without a ring,
-// in the order of their addresses. Three selects, each with a case for either channel, meet: one receives from either, one sends to
-// either, one receives from the one or sends to the other, or gives up.
+// in the order of their addresses. Three selects meet, each with a case for either channel. The first receives from either, and the second
+// sends to either. The third receives from one or sends to the other, or gives up.
 //
-// Left out: rings: what keeps a channel as it is from when a case is queued there is in channel.pml. Parking (park.pml).
+// Left out: parking (park.pml), and rings. channel.pml models how a channel stays as it is once a case is queued there.
 //
 // holds:
 // fails: -DBROKEN_DECIDE
 // fails: -DBROKEN_LEAVE
 // fails: -DBROKEN_LOCKS
 // fails: -DBROKEN_GIVE_UP
-// Mutations. BROKEN_DECIDE: who finds a case queued looks whether it is undecided, and then decides. BROKEN_LEAVE: who was woken does not
-// leave the other channel's queue. BROKEN_LOCKS: one channel is locked after the other, to try and then to queue. BROKEN_GIVE_UP: who
-// gives up does not look whether one has happened.
+// Mutations. BROKEN_DECIDE: a select that finds a queued case checks whether it is undecided, and decides it in another step. BROKEN_LEAVE:
+// a woken select does not leave the other channel's queue. BROKEN_LOCKS: one channel is locked after the other, to try and then to queue.
+// BROKEN_GIVE_UP: a select that gives up does not check whether one of its cases has happened.
 
-#define NONE 2   // else the channel: each has one case for either
+#define NONE 2   // no case yet; other values are the channel, as each select has one case for each
 #define GAVE_UP 3
 
 bit lock[2];
@@ -26,17 +26,17 @@ chan waiting[4] = [3] of { byte };  // senders of 0 and 1, receivers of 0 and 1
 #define RECEIVERS(c) waiting[2 + (c)]
 
 byte selected[3] = NONE;
-bit here[3];        // its cases exist
+bit here[3];        // the select's cases exist
 bit signaled[3];
 byte sent[2], received[2];
 byte finished;
 
-// Which way does it use that channel?
+// Whether a select sends to that channel; otherwise it receives.
 #define SENDS(who, c) (who == 1 || (who == 2 && c == 1))
 
 inline take_lock(c) { atomic { !lock[c] -> lock[c] = 1 } }
 
-// Under the lock of c. `done`: the case for c has happened, with `other`.
+// Called under the lock of c. Sets `done` if the case for c has happened, with `other`.
 inline attempt(c) {
   byte_list = (SENDS(me, c) -> 2 + c : c);
   done = 0;
@@ -85,7 +85,7 @@ proctype chooser(byte me; bit may_give_up) {
   byte c, other, byte_list;
   bit done;
   here[me] = 1;
-  // The first look, which may be missed: it takes one lock.
+  // The first look takes one lock only. It may be left out.
   if
   :: c = 0
   :: c = 1
@@ -102,7 +102,7 @@ proctype chooser(byte me; bit may_give_up) {
   :: done -> goto happened
   :: else
   fi;
-  // All locked.
+  // Now all channels are locked.
 #ifdef BROKEN_LOCKS
   take_lock(0); attempt(0); lock[0] = 0;
   if
@@ -139,7 +139,7 @@ proctype chooser(byte me; bit may_give_up) {
   :: else
   fi;
 #endif
-  // It waits, or gives up.
+  // The select waits, or gives up.
 end:
   if
   :: signaled[me]
@@ -183,9 +183,9 @@ init {
     run chooser(2, 1)
   }
   timeout -> assert(sent[0] == received[0] && sent[1] == received[1]);
-  // The first two can always meet, but if the third has met one of them the other waits.
+  // The first two can always meet. But if the third has met one of them, the other waits.
   assert(finished == 3 || sent[0] + sent[1] == 1);
-  // Who still waits: no two of them for each other.
+  // No two selects that still wait could serve each other.
   assert(len(SENDERS(0)) == 0 || len(RECEIVERS(0)) == 0);
   assert(len(SENDERS(1)) == 0 || len(RECEIVERS(1)) == 0)
 }

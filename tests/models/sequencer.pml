@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// FiberSequencer: whoever waits is woken when his count has come, or told that he gave up, exactly once; nothing is touched that may be
-// gone; and of FairFiberMutex, that it has one owner and goes on.
+// FiberSequencer: each waiter is woken when its count has come, or learns that it has given up, exactly once. No object is touched that may
+// have been destroyed. FairFiberMutex: it has one owner at a time, and each unlock lets the next waiter go on.
 //
 // Mirrors kick(), combine(), raise(), request() and cancel() of sync/. Waiters make a request and may give it up at any time.
-// Each destroys its Future as soon as it is set, and who is the last to return and was not cancelled the whole sequencer, while those
-// that have counted up may still be on their way out. With -DTICKETS the count is a mutex, free when it is even: each waiter, once
-// it has it, unlocks it.
+// Each destroys its Future as soon as that is set. The last waiter to return, if it was not cancelled, destroys the whole sequencer, while
+// counting threads may still be on their way out. With -DTICKETS the count is a mutex, which is free when the count is even. Each waiter
+// that gets the mutex unlocks it.
 //
-// Left out: how the table finds its waiters, and their order (tests/fiber_sequencer_test.cpp does that), the fibers' parking (park.pml)
-// and the Future's word (future.pml): to be set is one step here. A push onto a stack is one step, and so is taking all of it.
+// Left out: how the table finds its waiters, and their order (tests/fiber_sequencer_test.cpp tests that), the fibers' parking (park.pml)
+// and the Future's word (future.pml): setting it is one step here. A push onto a stack is one step, and so is taking all of the stack.
 //
 // holds:
 // holds: -DTICKETS
@@ -19,10 +19,10 @@
 // fails: -DBROKEN_WAKE
 // fails: -DTICKETS -DBROKEN_GRANT
 // fails: -DTICKETS -DBROKEN_RELEASE
-// Mutations. BROKEN_SETTLE: the combiner wakes one whose count has come without a look at whether he has given up. BROKEN_PENDING:
-// who finds a combiner at work leaves no mark. BROKEN_RELEASE: the combiner lets go without a look for marks. BROKEN_STEP: who has
-// counted up looks for waiters in another step. BROKEN_WAKE: the combiner wakes before it has let go. BROKEN_GRANT: the mutex is given
-// away in the step that lets go of it.
+// Mutations. BROKEN_SETTLE: the combiner wakes a waiter whose count has come without checking whether the waiter has given up.
+// BROKEN_PENDING: a thread that finds a combiner at work leaves no mark. BROKEN_RELEASE: the combiner lets go without looking for marks.
+// BROKEN_STEP: a counting thread looks for waiters in another step. BROKEN_WAKE: the combiner wakes waiters before it has let go.
+// BROKEN_GRANT: the mutex is given away in the step that lets go of it.
 
 #define BUSY 1
 #define PENDING 2
@@ -39,13 +39,13 @@
 byte word;
 byte requests, cancels;   // sets of waiters
 bit in_table[USERS];
-bit there[USERS];         // its Future
+bit there[USERS];         // the waiter's Future exists
 bit cancelled[USERS], woken[USERS];
 byte result[USERS];       // 1: set to 0, 2: set to ECANCELED
 byte token[USERS];
-bit gone;                 // the sequencer
+bit gone;                 // the sequencer is destroyed
 byte holders;
-byte finished;            // waiters
+byte finished;            // waiters that have finished
 byte returned;
 
 #define TOUCH assert(!gone)
@@ -140,7 +140,7 @@ inline combine() {
 #ifdef BROKEN_WAKE
      wake_settled();
 #endif
-     // The table is the combiner's: one step.
+     // Only the combiner touches the table, so this is one step.
      atomic {
        next = COUNT(w) * ONE;
        for (k : 0 .. USERS - 1) {
@@ -216,7 +216,7 @@ inline increment() {
 #endif
 }
 
-// ---- who counts up ----
+// ---- the counting thread ----
 
 #ifndef TICKETS
 proctype counter() {
@@ -227,7 +227,7 @@ proctype counter() {
 }
 #endif
 
-// ---- who waits ----
+// ---- the waiters ----
 
 proctype waiter(byte me) {
   byte w, next, k, c, r;
@@ -257,7 +257,7 @@ proctype waiter(byte me) {
      kick();
      if
      :: true
-     :: true ->  // gives up, at any time
+     :: true ->  // the waiter gives up, at any time
         atomic {
           if
           :: cancelled[me] || woken[me] -> ok = 0
@@ -277,7 +277,7 @@ proctype waiter(byte me) {
      atomic {
        result[me];
        mine = result[me] == 1;
-       there[me] = 0;  // from here on nobody may touch it
+       there[me] = 0;  // from here on no other process may touch the Future
      }
   fi;
   ok = 0;
@@ -293,7 +293,7 @@ proctype waiter(byte me) {
 #else
   assert(!mine || COUNT(word) >= token[me]);
   finished++;
-  // The last one destroys it, if the counts have come that all are there for.
+  // The last waiter destroys the sequencer, if all counts have come that waiters wait for.
   atomic {
     returned = returned + 1;
     if
