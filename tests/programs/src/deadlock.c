@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// deadlock CASE: a program whose threads wait for each other for ever, and prints the lines that a report of it must have;
-// or one that only looks so, and ends with 0 after it has been quiet for a while.
+// deadlock CASE: the program's threads wait for each other for ever, and it prints the lines that the report must have. In a case whose
+// name begins with "-" they only seem to, and the program ends with 0 after it has been quiet for a while.
 // Above 500 lines, because quick/deadlock.sh takes the names of all cases from one program.
 #define _GNU_SOURCE
 #include <aio.h>
@@ -107,7 +107,7 @@ static void join_while_held(void) {
 static pid_t later(void (*f)(void*), void* p);
 static void write_byte(void* fd) { write((int)(long)fd, "x", 1); }
 
-// As above, long after anything else has run.
+// As above, but long after any thread has run.
 static void late(void) {
   int fd[2];
   char x;
@@ -160,7 +160,7 @@ static void broadcast_and_join(void) {
   pthread_join(t[0], NULL);
 }
 
-// The owner is another than when the last waiter began to wait.
+// The owner has changed since the last waiter began to wait.
 static void* take_turns(void* p) {
   long i = (long)p;
   named(i);
@@ -178,7 +178,7 @@ static void handed_on(void) {
   for (long i = 0; i < 2; i++) {
     t[i] = start(take_turns, i);
     sem_wait(&s);
-    usleep(20000);  // it is in the queue then
+    usleep(20000);  // by now the thread is in the mutex's queue
   }
   pthread_mutex_unlock(&m[0]);
   sem_wait(&s);
@@ -212,7 +212,7 @@ static void owner_ended(void) {
   pthread_mutex_lock(&m[0]);
 }
 
-// The dead owner's record serves another thread, which is not the owner.
+// Another thread has the record of the owner that has ended. It must not be named as the owner.
 static void* nothing(void* p) { return NULL; }
 static void owner_recycled(void) {
   pthread_join(start(lock_and_end, 0), NULL);
@@ -242,7 +242,7 @@ static void in_child(void) {
 
 // ---- no deadlocks ----
 
-// The process's other half does something after a while. Called before there are threads.
+// A child process calls f after a while. Must be called before the process has threads.
 static pid_t later(void (*f)(void*), void* p) {
   pid_t pid = fork();
   if (pid) return pid;
@@ -258,7 +258,7 @@ static void post(int sig) { sem_post(&s); }
 static void ignore(int sig) {}
 static void* shared(void) { return mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0); }
 
-// Runs what never ends by itself in a child, which must be alive and silent until it is killed.
+// Runs f, which never ends by itself, in a child, which must be alive and silent until it is killed.
 static void kept_waiting(void (*f)(void), int own_signal) {
   pid_t child = fork();
   if (child == 0) {
@@ -390,7 +390,7 @@ static void sig_suspend(void) {
 }
 static volatile int told;
 static void note(int sig) { told = 1; }
-// More than once: the first may come before pause() does.
+// Sends the signal again and again: the first one may come before pause().
 static void send_signals(void* sig) {
   for (;; quiet()) send_signal(sig);
 }
@@ -459,7 +459,7 @@ static void* native(void* p) {
   sem_post(&s);
   return NULL;
 }
-// By hand: dlsym() gives the library's.
+// Finds libc's function by libc's own tables, since dlsym() returns the library's.
 static void* in_libc(const char* name) {
   struct link_map* libc = dlopen("libc.so.6", RTLD_NOW);
   ElfW(Sym)* symbols = NULL;
@@ -572,7 +572,7 @@ static const struct {
     {"recycled", owner_recycled},
     {"many", many},
     {"child", in_child},
-    // From here on nobody is deadlocked.
+    // The cases from here on have no deadlock.
     {"-sleep", sleeping},
     {"-timed", timed},
     {"-timedlock", timed_lock},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// C++'s threads and all that waits: async, jthread, latch, barrier, semaphore, atomic wait, shared mutex, exceptions between
+// C++'s threads and all its ways to wait: async, jthread, latch, barrier, semaphore, atomic wait, shared mutex, exceptions between
 // threads, and an exit with threads still running.
 #include <atomic>
 #include <barrier>

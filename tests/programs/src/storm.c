@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Everything at random: create, join, detach, mutexes, conditions, semaphores, read-write locks, sleeping, yielding, malloc, fork
-// with threads in the child. Sums are checked at the end. Argument: a seed.
+// Threads do everything at random: create, join, detach, mutexes, conditions, semaphores, read-write locks, sleeping, yielding, malloc,
+// fork with threads in the child. Sums are checked at the end. Argument: a seed.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <pthread.h>
