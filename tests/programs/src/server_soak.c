@@ -3,9 +3,9 @@
 //
 // server_soak server           prints its port. It may have few descriptors (ulimit -n): then accept() fails now and then.
 // server_soak clients PORT SECONDS SEED
-//     starts processes that open and close connections, and end them by a reset, by closing one direction, or in the middle of a message. They are
-//     killed at random. Now and then they open more connections at once than the server has descriptors for. The answers are compared. At the
-//     end the server must not have more threads, descriptors or memory than before.
+//     starts processes that open and close connections, and end them by a reset, by closing one direction, or in the middle of a message.
+//     They are killed at random. Now and then they open more connections at once than the server has descriptors for. The answers are
+//     compared. At the end the server must not have more threads, descriptors or memory than before.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
