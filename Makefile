@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
 # make, make deps, make demo, make test, make lint, make format, make apps, make soak, make bench, make bench-servers, make install, make clean.
-# make compilers COMPILERS='gcc-14 clang-19': all of it by each of them (gcc and clang), without a warning.
+# make compilers COMPILERS='gcc-14 clang-19': builds everything by each of these compilers (default: gcc and clang), without a warning.
 # make test-systems SYSTEMS='bookworm trixie sid', make test-glibc VERSIONS='2.34 2.43': the tests on other systems, and with other releases of glibc.
 # WERROR=1: warnings are errors. CXX=clang++ CC=clang BUILD=build/clang: another compiler.
 # Variants, each in a build directory of its own: DEBUG=1, SANITIZE=address|undefined (unit tests only), CROSS=aarch64.
 # Other defaults: DEFINES='-DFIBERTHREAD_DEFAULT_WORKERS=4 -DFIBERTHREAD_DEFAULT_STACK_SIZE=262144 -DFIBERTHREAD_QUEUE_SIZE=4096' with a
 # BUILD=directory of its own.
 
-# Those that it calls itself get their share by the job server.
+# Only the outermost make sets the number of jobs. Those that it calls get their share from its job server.
 ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
 endif
@@ -17,8 +17,8 @@ MAKEFLAGS += --no-builtin-rules
 
 PREFIX ?= /usr/local
 VERSION := 0.1
-# Of the library's file. The first number is the soname's, and grows as CONTRIBUTING.md says; the second with each release that adds names, the third
-# with the others.
+# The version of the library's file. The first number is the soname's, and grows as CONTRIBUTING.md says. The second grows with each release that
+# adds names, and the third with all other releases.
 SO_VERSION := 0.1.0
 comma := ,
 
@@ -28,7 +28,7 @@ Q = $(if $(V),,@echo "  $@";)
 ARCH := $(if $(CROSS),$(CROSS),$(shell uname -m))
 BUILD := build$(if $(CROSS),/$(CROSS))$(if $(DEBUG),/debug)$(if $(SANITIZE),/sanitize-$(SANITIZE))
 TOOL := $(if $(CROSS),$(CROSS)-linux-gnu-)
-# CXX=clang++ CC=clang choose others, but not for another processor.
+# CXX=clang++ CC=clang choose another compiler, but not for another processor.
 ifneq ($(CROSS),)
 override CXX := $(TOOL)g++
 override CC := $(TOOL)gcc
@@ -46,23 +46,24 @@ OPTIMIZE := $(if $(DEBUG),-O1 -DFIBERTHREAD_DEBUG_CHECKS,-O2) $(DEFINES)
 WARN := -Wall -Wextra $(if $(WERROR),-Werror)
 # Landing pads for indirect calls and jumps; return addresses signed where the processor can. No shadow stacks: sched/arch/asm_end.h.
 PROTECT := $(if $(filter aarch64,$(ARCH)),-mbranch-protection=standard,-fcf-protection=branch)
-# sync/include/fiberthread has the public headers, for all of us as for programs: "fiberthread/fiber.h".
+# sync/include/fiberthread has the public headers. The library's sources include them as programs do: "fiberthread/fiber.h".
 INCLUDE := -I. -Isync/include
 LIBFLAGS := -std=c++20 $(OPTIMIZE) $(PROTECT) -g $(WARN) $(INCLUDE) -MMD -MP -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics \
 	-fvisibility=hidden -ftls-model=initial-exec -fasynchronous-unwind-tables $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 TESTFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) $(INCLUDE) -MMD -MP $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
-# A processor is a folder, by the name that `uname -m` has for it: sched/arch/README.md. Its posix/ goes with shim.
+# Each processor has a folder, named as `uname -m` names it: sched/arch/README.md. Its posix/ belongs to shim.
 LOW := $(wildcard sched/*.cpp sched/run/*.cpp sched/life/*.cpp sched/memory/*.cpp sched/glibc/*.cpp sched/observe/*.cpp sync/*.cpp sched/arch/$(ARCH)/*.cpp sched/arch/$(ARCH)/*.S)
 HIGH := $(wildcard shim/*.cpp shim/fibers/*.cpp sched/arch/$(ARCH)/posix/*.cpp sched/arch/$(ARCH)/posix/*.S preload/*.cpp)
 LOW_OBJECTS := $(LOW:%=$(BUILD)/obj/%.o)
 HIGH_OBJECTS := $(HIGH:%=$(BUILD)/obj/%.o)
 SO := $(BUILD)/libfiberthread.so
-# By the soname, for programs that are linked with it: a link here. When it is installed, both names are links to the file with all numbers.
+# Programs that are linked with the library look for it by the soname. Here that is a link. When installed, both names are links to the file with
+# all numbers.
 SONAME := libfiberthread.so.$(firstword $(subst ., ,$(SO_VERSION)))
 SO_LINK := $(BUILD)/$(SONAME)
 LAUNCHER := $(BUILD)/fiberthread
-# The launcher is a program of its own, which shares the table of variables with the library.
+# The launcher is a separate program, which shares the table of variables with the library.
 LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(wildcard preload/launcher/*.cpp) preload/options.cpp)
 
 UNIT_TESTS := $(patsubst tests/%.cpp,$(BUILD)/tests/%,$(wildcard tests/*_test.cpp))
@@ -71,12 +72,12 @@ PRELOADED := $(patsubst tests/preloaded/%,$(BUILD)/tests/preloaded/%,$(basename 
 .PHONY: all
 all: $(SO) $(SO_LINK) $(LAUNCHER) $(SO)-gdb.py $(BUILD)/fiberthread.pc
 
-# Changes when a source is removed, which no object's time would tell.
+# This file changes when a source is removed. No object's time would show that.
 $(BUILD)/sources: always
 	@mkdir -p $(@D); echo '$(LOW) $(HIGH) $(LAUNCHER_OBJECTS)' | cmp -s - $@ || echo '$(LOW) $(HIGH) $(LAUNCHER_OBJECTS)' >$@
 .PHONY: always
 
-# A clear word instead of "g++: not found" for each file.
+# Prints one clear message instead of "g++: not found" for each file.
 $(BUILD)/.compiler:
 	@command -v $(firstword $(CXX)) >/dev/null || { echo 'There is no compiler ($(CXX)); Debian has it in g++$(CROSS:%=-%-linux-gnu). "make deps" installs it, and all that demo, test and bench need.' >&2; exit 1; }
 	@mkdir -p $(BUILD) && touch $@
@@ -85,22 +86,22 @@ $(BUILD)/obj/%.cpp.o: %.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(LIBFLAGS) -c $< -o $@
 
-# Sanitizers ask it for libc's functions before they are ready themselves.
+# Sanitizers call dlsym() before they are ready themselves.
 $(BUILD)/obj/shim/dlsym.cpp.o: LIBFLAGS += -fno-sanitize=all
 
 $(BUILD)/obj/%.S.o: %.S Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(PROTECT) -g -I. -MMD -MP -c $< -o $@
 
-# Linked by the C driver, so that nothing of libstdc++ gets in. In two segments and not four: that is 20 µs of each program's start.
-# Without the compiler's start files, of which a library like this uses nothing, and some releases' have no landing pads.
+# The C driver links the library, so that nothing of libstdc++ gets in. It has two segments and not four, which saves 20 µs of each program's start.
+# The compiler's start files are left out: the library uses nothing of them, and those of some releases have no landing pads.
 $(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map $(BUILD)/sources
 	$(Q)$(CC) -shared -nostartfiles -static-libgcc $(if $(SANITIZE),-fsanitize=$(SANITIZE),-Wl$(comma)--no-undefined) \
 		-Wl,-z,now,-z,relro,-z,noseparate-code,-z,initfirst,-z,noexecstack,-Bsymbolic-functions \
 		-Wl,-soname,$(SONAME),--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
 $(SO_LINK): $(SO)
 	$(Q)ln -sf $(notdir $(SO)) $@
-# Where gdb looks for it: beside the library's file, by its name.
+# gdb looks for its script beside the library's file, by this name.
 $(SO)-gdb.py: preload/debugger/fiberthread-gdb.py
 	@mkdir -p $(@D)
 	$(Q)cp $< $@
@@ -114,22 +115,22 @@ $(BUILD)/fiberthread.pc: preload/packaging/fiberthread.pc.in Makefile
 	@mkdir -p $(@D)
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $< >$@
 
-# For programs. No compiler is ever told to look inside include/fiberthread, as <semaphore.h> must stay the system's.
+# Headers for programs. No compiler is ever told to look inside include/fiberthread, because <semaphore.h> must stay the system's.
 PUBLIC_HEADERS := $(wildcard sync/include/fiberthread/*.h)
 
 # ---- tests ----
 
-# Unit tests are linked with the objects, so that they reach what is hidden in the library. Their threads are fibers.
+# Unit tests are linked with the objects, so that they can call hidden functions of the library. Their threads are fibers.
 $(BUILD)/tests/%_test: tests/%_test.cpp $(LOW_OBJECTS) $(HIGH_OBJECTS) Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(TESTFLAGS) $< $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@ -pthread $(if $(CROSS),,-lcriterion)
 
-# Layers by themselves: `sched`, and `sched` with `sync`, with an empty embedder and nothing else of the library. Test sources say by a line
-# "// alone: …" which of the two they can do with.
+# Tests of layers by themselves: of `sched`, and of `sched` with `sync`, with an empty embedder and nothing else of the library. A line
+# "// alone: …" in a test source says which of the two is enough for it.
 ALONE_sched := $(filter $(BUILD)/obj/sched/%,$(LOW_OBJECTS))
 ALONE_sync := $(LOW_OBJECTS)
 alone_tests = $(patsubst tests/%.cpp,$(BUILD)/tests/alone/%,$(shell grep -lx '// alone: $(1)' tests/*_test.cpp))
-# On AArch64 an empty embedder means no preemption, on which some of them wait.
+# On AArch64 there is no preemption with an empty embedder, and some of these tests wait for one.
 ALONE_TESTS := $(if $(filter x86_64,$(ARCH)),$(foreach layer,sched sync,$(call alone_tests,$(layer))))
 define alone_rule
 $(call alone_tests,$(1)): $(BUILD)/tests/alone/%: tests/%.cpp $(ALONE_$(1)) Makefile
@@ -138,7 +139,7 @@ $(call alone_tests,$(1)): $(BUILD)/tests/alone/%: tests/%.cpp $(ALONE_$(1)) Make
 endef
 $(foreach layer,sched sync,$(eval $(call alone_rule,$(layer))))
 
-# Their threads need not use what they are given, the fields that they do not name are zero, and they call what is deprecated too.
+# Threads of these programs need not use their argument, initializers leave fields out, and deprecated functions are tested too.
 PRELOADED_FLAGS = -O2 -g $(WARN) -Wno-unused-parameter -Wno-missing-field-initializers -Wno-deprecated-declarations -pthread -rdynamic
 $(BUILD)/tests/preloaded/%: tests/preloaded/%.c $(wildcard tests/preloaded/*.h) Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)/private
@@ -149,7 +150,7 @@ $(BUILD)/tests/preloaded/%: tests/preloaded/%.cpp $(wildcard tests/preloaded/*.h
 
 # ---- benchmarks ----
 
-# The same cases in Go, for comparison, where there is Go.
+# micro-go has the cases of micro in Go, for comparison, where Go is installed.
 BENCH := $(patsubst bench-scripts/%.c,$(BUILD)/bench/%,$(wildcard bench-scripts/*.c)) $(BUILD)/bench/empty.so $(if $(shell command -v go),$(BUILD)/bench/micro-go)
 $(BUILD)/bench/micro: $(wildcard bench-scripts/micro*.h)
 $(BUILD)/bench/%: bench-scripts/%.c Makefile | $(BUILD)/.compiler
@@ -162,7 +163,7 @@ $(BUILD)/bench/empty.so: | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(Q)$(CC) -shared -x c /dev/null -o $@
 
-# The C++ interface, and what one would use else; see bench-scripts/api.h.
+# Benchmarks of the C++ interface and of the alternatives to it; see bench-scripts/api.h.
 API_BENCH := $(BUILD)/bench/api $(BUILD)/bench/api-std $(if $(wildcard /usr/include/boost/fiber/all.hpp),$(BUILD)/bench/api-boost) \
 	$(if $(shell command -v go),$(BUILD)/bench/api-go)
 API_CXX = $(CXX) -std=c++20 -O2 -g $(WARN) -pthread $(INCLUDE) $(filter %.cpp,$^) -o $@
@@ -179,7 +180,7 @@ $(BUILD)/bench/api-go: bench-scripts/api.go $(wildcard bench-scripts/api_*.go)
 	@mkdir -p $(@D)
 	$(Q)go build -o $@ $^
 
-# Examples of the C++ interface, against the headers as they are installed.
+# Examples of the C++ interface, compiled with the headers as they are installed.
 EXAMPLES := $(patsubst bench-scripts/%,$(BUILD)/%,$(basename $(wildcard bench-scripts/examples/*.c bench-scripts/examples/*.cpp)))
 $(BUILD)/examples/%: bench-scripts/examples/%.cpp $(PUBLIC_HEADERS) $(SO_LINK)
 	@mkdir -p $(@D)
@@ -192,11 +193,11 @@ $(BUILD)/examples/%: bench-scripts/examples/%.c Makefile | $(BUILD)/.compiler
 examples: $(EXAMPLES)
 bench-programs: $(BENCH) $(API_BENCH) $(EXAMPLES)
 
-# ---- what to call ----
+# ---- targets ----
 
-# Those that need neither a fork in a process with threads nor robust mutexes, which the emulator lacks. Of the signals' tests, signals_stack
-# needs SS_AUTODISARM and signals_wait what a timer's signal carries while it is blocked: the emulator has them otherwise than Linux. rwlock takes
-# minutes there on NPTL itself from qemu 10 on.
+# The preloaded tests that run under the emulator. It lacks a fork in a process with threads, and robust mutexes. signals_stack needs SS_AUTODISARM,
+# and signals_wait needs the data of a timer's signal that is blocked: in both, the emulator differs from Linux. rwlock takes minutes under qemu
+# 10 and later, even on NPTL.
 EMULATED := tls dlopen cond barrier_spin_once preempt_stress main_spins fair slotless cpu_clock cancel_async cancel_rules cancel_foreign \
 	thread_end_keys thread_end_process thread_end_unwinding exit_in_handler signal_ends_wait signals signals_ending signals_frames \
 	signals_ignored signals_main_waits signals_pending signals_restart signals_retarget signals_signalfd signals_storm signals_unwind
@@ -208,7 +209,7 @@ unit: $(UNIT_TESTS) $(ALONE_TESTS)
 preloaded: $(PRELOADED)
 test-programs: all unit examples $(PRELOADED)
 
-# All of it by each compiler that is here, in a directory of its own, without a warning; and the public headers.
+# Builds everything by each of COMPILERS, in a directory of its own, without a warning. Then tests the public headers.
 .PHONY: compilers
 compilers:
 	@tests/deps build test
@@ -219,7 +220,7 @@ compilers:
 	@$(MAKE) --no-print-directory all
 	@tests/run quick/install
 
-# What can be seen of the sources without running them. SINCE=HEAD~3: of the files that differ from there; FILES=…: of these. `make format` formats them.
+# Checks the sources without running them. SINCE=HEAD~3: only files that differ from that commit. FILES=…: only these. `make format` formats them.
 .PHONY: lint format
 lint:
 	@tests/deps build lint
@@ -278,7 +279,7 @@ CMAKE_FILES := fiberthreadConfig.cmake fiberthreadConfigVersion.cmake
 INSTALLED = sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@SONAME@|$(SONAME)|; s|@SO_FILE@|$(SO_FILE)|'
 SO_FILE := libfiberthread.so.$(SO_VERSION)
 
-# The loader looks into $(PREFIX)/lib by its cache only, hence ldconfig.
+# The loader finds libraries in $(PREFIX)/lib only by its cache, so ldconfig must run.
 .PHONY: install clean
 install: all
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/lib/cmake/fiberthread $(DESTDIR)$(PREFIX)/bin \

@@ -11,7 +11,8 @@ import (
 
 var cases = map[string]func() float64{}
 
-// batch(n) does n operations. Called once to warm up, and then for a tenth of a second.
+// Returns the ns of one operation. batch(n) does n operations. It is called once to warm up, and then again and again for a tenth of a
+// second.
 func nsEach(n int, batch func(int)) float64 {
 	batch(n)
 	start := time.Now()
@@ -23,7 +24,7 @@ func nsEach(n int, batch func(int)) float64 {
 	return float64(time.Since(start)) / float64(done)
 }
 
-// body(i) in each of n goroutines at once.
+// Runs body(i) in each of n goroutines at once, and waits for them.
 func inThreads(n int, body func(int)) {
 	var all sync.WaitGroup
 	all.Add(n)

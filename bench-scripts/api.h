@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// What the cases of the C++ interface's benchmark share. The same frame (api.cpp) is linked four times with cases of the same names:
+// Code that the cases of the C++ interface's benchmark share. There are four programs, with cases of the same names. The first three are
+// linked with api.cpp, and api.go does the same for Go:
 //   api        api_*.cpp     this library; its threads are fibers
-//   api-std    std_*.cpp     what the standard library has for the purpose, on NPTL
+//   api-std    std_*.cpp     the standard library's means for the purpose, on NPTL
 //   api-boost  boost_*.cpp   Boost.Fiber, where it is installed: fibers on one thread
 //   api-go     api_*.go      Go, where it is installed
-// A case is one line at the end of its file; the driver finds it by itself.
+// A case is one line at the end of its file. The driver finds it by itself.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -16,9 +17,9 @@
 struct Case {
   const char* name;
   double (*run)();        // returns the nanoseconds of one operation
-  double goal = 0;        // of this library, in ns; 0: none
-  int cpus = 0;           // to run on, and so the number of workers; 0: all
-  const char* what = "";  // one operation is
+  double goal = 0;        // this library's, in ns; 0: none
+  int cpus = 0;           // number of CPUs to run on, which is also that of workers; 0: all
+  const char* what = "";  // one operation, in words
 
   struct Register;
 };
@@ -45,7 +46,8 @@ inline uint64_t bench_now() {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
-// batch(n) does n operations. Called once to warm up, and then for a tenth of a second.
+// Returns the ns of one operation. batch(n) does n operations. It is called once to warm up, and then again and again for a tenth of a
+// second.
 template <class Batch>
 double ns_each(long n, Batch batch) {
   batch(n);
@@ -58,7 +60,7 @@ double ns_each(long n, Batch batch) {
   return static_cast<double>(now - start) / static_cast<double>(done);
 }
 
-// body(i) in each of n threads at once.
+// Runs body(i) in each of n threads at once, and joins them.
 template <class Body>
 void in_threads(int n, Body body) {
   std::vector<std::thread> t;
@@ -66,9 +68,10 @@ void in_threads(int n, Body body) {
   for (auto& one : t) one.join();
 }
 
-// ---- what several areas measure ----
+// ---- cases of several files ----
 
-// Beside a second thread that does nothing: in a process with only one, libc takes its locks without atomic instructions.
+// One uncontended lock and unlock. A second thread is made first: in a process that has made none, libc takes its locks without atomic
+// instructions.
 template <class Mutex>
 double lock_unlock() {
   std::thread([] {}).join();
@@ -82,7 +85,7 @@ double lock_unlock() {
   });
 }
 
-// Eight lock, count and unlock as fast as they can.
+// Eight threads lock, count and unlock as fast as they can.
 template <class Mutex>
 double lock_unlock_8(long n = 40'000) {
   Mutex m;
@@ -99,7 +102,8 @@ double lock_unlock_8(long n = 40'000) {
   });
 }
 
-// Two that wait for each other: one operation is to wake and to be waited for, once. `ping(i)` is the first one's i-th step.
+// Two threads that wait for each other by turns. One operation is one wake-up and one wait. `ping(i)` is the first thread's i-th step,
+// `pong(i)` the second's.
 template <class Ping, class Pong>
 double by_turns(long n, Ping ping, Pong pong) {
   return ns_each(n, [&](long all) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Channels and select, and the objects beside them.
+// Channels and select, and related objects.
 #include "api.h"
 #include "fiberthread/channel.h"
 #include "fiberthread/mutex.h"
@@ -11,7 +11,7 @@ using namespace fiberthread;
 
 namespace {
 
-// One sends, one receives. One operation is one value.
+// One fiber sends, and one receives. One operation is one value.
 double send_receive(size_t capacity) {
   auto c = Channel<long>::make(capacity);
   return ns_each(400'000, [&](long n) {
@@ -51,7 +51,7 @@ double send_receive_alone() {
   });
 }
 
-// The other side sends to one of the eight after the other.
+// The other side sends to the eight channels in turn.
 double select_8(size_t capacity) {
   std::vector<Channel<long>> c;
   for (int i = 0; i < 8; i++) c.push_back(Channel<long>::make(capacity));

@@ -14,7 +14,7 @@ double spawn_join() {
   });
 }
 
-// What it runs does not fit into a word.
+// The spawned closure does not fit into a word.
 double spawn_join_closure() {
   return ns_each(100'000, [](long n) {
     long a = 1, b = 2, c = 0;

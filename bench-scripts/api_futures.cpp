@@ -38,7 +38,7 @@ double future_ready() {
   });
 }
 
-// The other side sets one of eight; the waiter attaches to all of them and detaches.
+// The other side sets one of eight futures. The waiter attaches to all of them and detaches.
 double future_multiple() {
   FiberFuture eight[8], back;
   FiberFuture* all[8];

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the scripts here share: where things are, clean environments, medians, text, plots."""
+"""Code that the scripts here share: paths, clean environments, medians, text, plots."""
 
 import argparse
 import glob
@@ -32,14 +32,14 @@ class Build:
         return os.path.join(self.bench, name)
 
     def built(self, name):
-        """A program that make has to have built."""
+        """Returns the path of a program that make must have built."""
         path = self.program(name)
         if not os.path.exists(path):
             sys.exit(f"There is no {os.path.relpath(path)}: run make bench-programs first.")
         return path
 
     def write_json(self, name, data, table=None):
-        """Into NAME; with a table (what it compares, columns, rows of text), that goes into NAME.md as well."""
+        """Writes `data` to NAME. A table (what it compares, columns, rows of text) is also written to NAME.md."""
         path = self.program(name)
         if table:
             what, columns, rows = table
@@ -66,7 +66,7 @@ class Build:
 
 
 def environment(preload=None):
-    """Ours without what would change a measurement, and with the library if so wanted."""
+    """Returns our environment without variables that would change a measurement, and with LD_PRELOAD if `preload` is given."""
     env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("FIBERTHREAD_")}
     return {**env, "LD_PRELOAD": preload} if preload else env
 
@@ -85,7 +85,7 @@ def announce(what):
 
 
 def in_turn(sides, rounds):
-    """Each side once a round, taking turns at being first: whatever else the machine does hits all alike."""
+    """Yields each side once a round. The sides take turns at being first, so that other load on the machine hits all alike."""
     for i in range(rounds):
         k = i % len(sides)
         yield from sides[k:] + sides[:k]
@@ -96,7 +96,7 @@ class Cannot(Exception):
 
 
 def figures(command, preload=None, cpus=None, time_limit=60, more={}):
-    """The NAME=NUMBER pairs that a program prints, as a dict; Cannot with a few words for the table if there are none."""
+    """Returns the NAME=NUMBER pairs that a program prints, as a dict. Raises Cannot with a few words for the table if it fails."""
     if cpus:
         command = ["taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:cpus])), *command]
     try:
@@ -112,7 +112,7 @@ def figures(command, preload=None, cpus=None, time_limit=60, more={}):
 
 
 def is_failure(result):
-    """A crash or a hang, as figures() words them; what the platform cannot do is none."""
+    """Returns whether the result is a crash or a hang, in the words of figures(). A limit of the platform is no failure."""
     return isinstance(result, str) and result.startswith(("failed", ">"))
 
 
@@ -134,7 +134,7 @@ def size_text(kb):
     return f"{kb:.1f} kB" if kb < 1000 else f"{kb / 1024:.0f} MB"
 
 
-# ---- programs as they are: one command on each side ----
+# ---- unmodified programs: one command on each side ----
 
 JEMALLOC = next(iter(sorted(glob.glob("/usr/lib/*/libjemalloc.so.2") + glob.glob("/usr/lib*/libjemalloc.so.2"))), None)
 FOUR = ["nptl", "fiberthread"] + (["nptl+jemalloc", "fiberthread+jemalloc"] if JEMALLOC else [])
@@ -147,7 +147,7 @@ def preload(build, side):
 
 
 def options_of(what, quick="3 rounds", rounds=10, more=lambda parser: None):
-    """The command line that all scripts share; `rounds` is 0 with --quick."""
+    """Parses the command line that all scripts share. With --quick, `rounds` is the number at the start of `quick`."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("build", nargs="?", default="build", help="build directory")
     parser.add_argument("--rounds", type=int, default=rounds)
@@ -167,7 +167,7 @@ def need(*commands):
 
 
 def corpus(build, mb, directory):
-    """A file of so many MB of real text and binaries."""
+    """Makes a file of `mb` MB of real text and binaries, and returns its path."""
     made = subprocess.run([os.path.join(TOP, "tests", "corpus"), os.path.relpath(build.path, TOP)], cwd=TOP, check=True,
                           stdout=subprocess.PIPE, text=True).stdout.strip()
     path = os.path.join(directory, f"corpus-{mb}")
@@ -177,8 +177,8 @@ def corpus(build, mb, directory):
 
 
 def timed(command, preloaded, status=0):
-    """Wall and CPU seconds of one run, by hyperfine where it is installed; Cannot, if it ends with another status. Both sides start by
-    way of env."""
+    """Returns wall and CPU seconds of one run, by hyperfine where it is installed. Raises Cannot if it ends with another status. Both
+    sides are started by env, so that both pay for that."""
     command = ["env", *([f"LD_PRELOAD={preloaded}"] if preloaded else []), *command]
     if shutil.which("hyperfine"):
         with tempfile.NamedTemporaryFile(suffix=".json") as f:
@@ -203,7 +203,7 @@ def timed(command, preloaded, status=0):
 
 
 def of_process(pid):
-    """CPU seconds so far, kernel threads, resident MB and the most so far."""
+    """Returns CPU seconds so far, kernel threads, resident MB and their peak so far."""
     with open(f"/proc/{pid}/stat") as f:
         stat = f.read().rsplit(")", 1)[1].split()
     with open(f"/proc/{pid}/status") as f:
@@ -213,7 +213,7 @@ def of_process(pid):
 
 
 def watched(command, preloaded):
-    """One run: its output's digest and exit status, peak memory in MB, and the most kernel threads that were seen."""
+    """Runs the command once. Returns its output's digest, exit status, peak memory in MB, and the most kernel threads that were seen."""
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(command, env=environment(preloaded or None), stdin=subprocess.DEVNULL, stdout=out)
         memory = threads = 0
@@ -222,7 +222,7 @@ def watched(command, preloaded):
                 _, now, _, peak = of_process(process.pid)
                 memory, threads = max(memory, peak), max(threads, now)
             except (OSError, KeyError):
-                pass  # it has just ended
+                pass  # the process has just ended
             time.sleep(0.002)
         out.seek(0)
         digest = hashlib.sha256()
@@ -232,7 +232,7 @@ def watched(command, preloaded):
 
 
 def compare_programs(build, name, what, cases, rounds, sides=None):
-    """cases: (name, command). Each on each side in turn; what prints different things is not compared. Ends the process."""
+    """cases: (name, command). Times each case on each side in turn. A case whose outputs differ is not compared. Ends the process."""
     sides = sides or FOUR
     announce(f"{what}, {rounds} rounds, median (best)")
     columns = ["", *[NAMES[side] for side in sides], "NPTL / fibers", "of CPU time", "peak MB", "kernel threads"]
@@ -241,7 +241,7 @@ def compare_programs(build, name, what, cases, rounds, sides=None):
     line(columns)
     table, rows, failed = [], [], False
     for case, command in cases:
-        checks = {side: watched(command, preload(build, side)) for side in sides}  # and a warm-up
+        checks = {side: watched(command, preload(build, side)) for side in sides}  # this also warms up
         if len({check[:2] for check in checks.values()}) > 1:
             print(f"{case}: not compared, as the outputs differ: {[(NAMES[s], c[0][:8], c[1]) for s, c in checks.items()]}")
             table.append([case, "outputs differ: not compared"] + [""] * (len(columns) - 2))
@@ -273,7 +273,7 @@ def compare_programs(build, name, what, cases, rounds, sides=None):
 
 
 def bars(build, name, title, rows, sides):
-    """rows: (label, {side: summary}). One group of bars for each row, with the range of all runs."""
+    """rows: (label, {side: summary}). Plots a group of bars for each row, with the range of all runs."""
     data = []
     for label, values in rows:
         cells = []
@@ -310,7 +310,7 @@ def free_port():
 
 
 class Server:
-    """A server on one side, started and awaited; use as a context."""
+    """A server on one side. As a context manager, it starts the server and waits until it is ready."""
 
     def __init__(self, build, side, command, ready):
         self.command, self.ready = command, ready
@@ -347,8 +347,8 @@ def listens(port):
 
 
 def compare_servers(build, name, what, cases, measure, rounds, sides=None):
-    """measure(side, case) gives {"rate", "p99_us" or None, "answers", "threads", "mb"}: requests a second, and a digest of what was
-    answered; where the answers differ nothing is compared. Ends the process."""
+    """measure(side, case) returns {"rate", "p99_us" or None, "answers", "threads", "mb"}: requests per second, and a digest of the
+    answers. If the answers differ, nothing is compared. Ends the process."""
     sides = sides or FOUR
     announce(f"{what}, {rounds} rounds, medians")
     columns = ["", "side", "requests/s", "/ NPTL", "p99", "/ NPTL", "kernel threads", "MB"]

@@ -32,7 +32,7 @@ double unbuffered() {
   return send_receive(c, 1);
 }
 
-// Its ring has room for one less than a power of two.
+// Boost's ring has room for one value less than a power of two.
 double buffered(int pairs) {
   fibers::buffered_channel<long> c(128);
   return send_receive(c, pairs);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Fibers of Boost.
+// Boost's fibers.
 #include <boost/fiber/all.hpp>
 
 #include "api.h"
@@ -31,7 +31,7 @@ double spawn_500() {
   });
 }
 
-// It runs at once, as by call().
+// The new fiber runs at once, as with this library's call().
 double dispatch() {
   return ns_each(20'000, [](long n) {
     for (long i = 0; i < n; i++) fiber(boost::fibers::launch::dispatch, [] {}).join();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The same server without threads: one epoll loop, or as many processes with one each as the argument says.
+// The same server as echo_threads.c, without threads: one process with an epoll loop, or as many processes as the argument says.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netinet/in.h>

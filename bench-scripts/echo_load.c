@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // usage: echo_load PORT CONNECTIONS SECONDS [REQUEST ANSWER]
 //
-// Sends 64 bytes on each connection, and the next 64 when they have come back; or the request, whose answer must always be the same
-// (up to 1,000 bytes, each written as a shell's $'…' makes it). One epoll loop. After a fifth of the time as warm-up,
-// prints one line of NAME=NUMBER: requests a second, and percentiles of the time from request to answer in µs.
+// Sends 64 bytes on each connection, and the next 64 when they have come back. With a REQUEST, sends that, and its answer must always be
+// ANSWER (each has up to 1,000 bytes, and may be written as a shell's $'…'). It has one epoll loop. The first fifth of the time is a
+// warm-up. Prints one line of NAME=NUMBER: requests per second, and percentiles of the time from request to answer in µs.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kMessage = 64, kMost = 1000, kBuckets = 2000000 };  // a bucket is a µs
+enum { kMessage = 64, kMost = 1000, kBuckets = 2000000 };  // a bucket is 1 µs wide
 
 static struct connection {
   int fd, got;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// An echo server as anyone would write it: a thread for each connection. Prints its port, and serves until it is killed.
+// An echo server in the simplest form: a thread for each connection. Prints its port, and serves until it is killed.
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
         fflush(stdout);
         _exit(0);  // threads may still wait
       }
-    char* number = strrchr(name, '-');  // not a case: its end may be the size
+    char* number = strrchr(name, '-');  // `name` is not a case, but may end with the size
     if (!number || !(wanted = atol(number + 1))) break;
     *number = 0;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The cases of micro.c in Go 1.19, with goroutines and what a Go programmer would take for the same purpose: channels,
-// sync.Mutex, sync.Cond, sync.WaitGroup. Same names, same output.
+// The cases of micro.c in Go 1.19, with goroutines and the usual means of Go for each purpose: channels, sync.Mutex, sync.Cond,
+// sync.WaitGroup. The names and the output are the same.
 package main
 
 import (

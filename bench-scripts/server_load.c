@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // usage: server_load PORT CONNECTIONS SECONDS REQUEST ANSWER [SETUP-REQUEST SETUP-ANSWER]
 //
-// Sends the request (the contents of a file) on each connection, and again when the whole answer has come, which must be that of the
-// other file; the setup is exchanged once before. "######" in them stands for the connection's number. Of an answer by HTTP, the
-// headers are only counted: they tell the time. One epoll loop; prints one line of NAME=NUMBER as echo_load does.
+// Each argument from REQUEST on is a file. Sends the request on each connection, and sends it again when the whole answer has come, which
+// must be the contents of ANSWER. The setup is exchanged once before. "######" in the files stands for the connection's number. The headers
+// of an answer by HTTP are counted but not compared, since they have the time in them. There is one epoll loop. Prints one line of
+// NAME=NUMBER as echo_load does.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -24,8 +25,8 @@ enum { kBuckets = 2000000 /* µs each */, kMark = 6, kMarks = 8 };
 
 struct text {
   char* bytes;
-  size_t size, compared;  // from there on
-  size_t marks[kMarks];   // where the number goes
+  size_t size, compared;  // bytes from offset `compared` on are compared
+  size_t marks[kMarks];   // offsets of the connection's number
   int marked;
 };
 static struct text request, answer, setup_request, setup_answer;
@@ -62,7 +63,7 @@ static struct text load(const char* path) {
   if (body) t.compared = body - t.bytes;
   return t;
 }
-// The text as it is for this connection.
+// Returns the text with this connection's number in it.
 static const char* text_for(const struct text* t, int number) {
   if (t->marked) {
     char digits[8];
@@ -92,8 +93,8 @@ static void go_on_sending(struct connection* c) {
   const char* bytes = text_for(t, c->number);
   while (c->sent < t->size) {
     ssize_t k = write(c->fd, bytes + c->sent, t->size - c->sent);
-    if (k < 0 && errno == EAGAIN) return;                          // EPOLLOUT comes
-    if (k < 0 && (errno == EPIPE || errno == ECONNRESET)) return;  // to be read
+    if (k < 0 && errno == EAGAIN) return;                          // EPOLLOUT will come
+    if (k < 0 && (errno == EPIPE || errno == ECONNRESET)) return;  // receive() will see it
     if (k < 0) fail("write");
     c->sent += k;
   }
@@ -109,7 +110,7 @@ static double percentile(uint64_t all, double p) {
     if ((seen += buckets[i]) > wanted) return i + 0.5;
   return kBuckets;
 }
-// True when the answer is complete.
+// Returns whether the answer is complete.
 static int receive(struct connection* c) {
   static char room[1 << 16];
   const struct text* t = current(c, 1);

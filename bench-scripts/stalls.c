@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // usage: stalls fgets|read|fault [SAMPLES]
 //
-// How long a thread that is asleep in the kernel, in a call that nobody can intercept, keeps others waiting: fgets on a pipe (libc calls
-// its own read), a read by a system call instruction, a page fault that userfaultfd holds back. Each sample is a new thread: it wakes
-// another one and falls asleep at once, for 10 ms, which a child of the process ends. Prints one line of NAME=NUMBER: from the
-// wake-up until the woken thread ran, the 99th percentile and the most; and the same of how late sleeps of 1 ms ended meanwhile.
+// Measures how long a thread that is asleep in the kernel, in a call that no library can intercept, keeps others waiting. The calls are
+// fgets on a pipe (libc calls its own read), a read by a system call instruction, and a page fault that userfaultfd holds back. Each sample
+// is a new thread: it wakes another one and at once falls asleep for 10 ms, until a child of the process ends that. Prints one line of
+// NAME=NUMBER: the 99th percentile and the most of the time from the wake-up until the woken thread ran, and the same of how late sleeps of
+// 1 ms ended meanwhile.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +56,7 @@ static void sleep_ns(long ns) {
   }
 }
 
-// A system call that no library sees.
+// Reads by a system call instruction, which no library can intercept.
 static long raw_read(int fd, void* to, size_t n) {
 #if defined(__x86_64__)
   long r;
@@ -68,7 +69,7 @@ static long raw_read(int fd, void* to, size_t n) {
 #endif
 }
 
-// The child: ends what its parent's thread is asleep in.
+// The child's loop: it ends the calls in which its parent's threads sleep.
 static void wake_them(void) {
   char c;
   struct uffd_msg m;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A queue as one writes it with a mutex and condition variables.
+// A queue as a program would write it with a mutex and condition variables.
 #include <barrier>
 #include <condition_variable>
 #include <mutex>
@@ -12,7 +12,7 @@ namespace {
 
 class Queue {
  public:
-  // Without room: the value is put down, and its sender waits until it is taken.
+  // With capacity 0, the sender puts its value down and waits until the receiver has taken it.
   explicit Queue(size_t capacity) : ring_(capacity ? capacity : 1), rendezvous_(capacity == 0) {}
   void send(long v) {
     std::unique_lock<std::mutex> lock(m_);

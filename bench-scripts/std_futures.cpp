@@ -55,7 +55,7 @@ double atomic_wait() {
       });
 }
 
-// An event, or a count, as one writes it with a condition variable.
+// An event, or a count, as a program would write it with a condition variable.
 double condition_ping_pong() {
   std::mutex m;
   std::condition_variable c;

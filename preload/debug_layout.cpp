@@ -25,25 +25,26 @@ using namespace fiberthread;
   }
 #define SAVED(register, number) OFFSET("frame." #register, SavedFrame, register),
 
-// Who reads strings of these knows their values.
+// Readers outside know these values and sizes.
 static_assert(static_cast<int>(State::Created) == 0 && static_cast<int>(State::Queued) == 1 && static_cast<int>(State::Running) == 2 &&
               static_cast<int>(State::Parked) == 3 && static_cast<int>(State::Done) == 4);
 static_assert(sizeof(FiberRecord::Identity::name) == 16 && sizeof(FiberRecord::Identity::id) == 4 && sizeof(bool) == 1);
 
-// Each bool is a byte, each counter of a worker and of the statistics 8 bytes, pointers are pointers; the rest is said beside it.
+// Each bool is a byte, and each counter of a worker or of the statistics has 8 bytes. Pointers have their usual size. Other sizes stand beside
+// the entry.
 constexpr DebugEntry fiberthread_debug_layout[] = {
     NUMBER("version", 1),
-    // The first fiber, which may have no block: where it is said. List of workers: where its head is, linked by worker.next.
+    // Addresses of two pointers: to the main fiber's record, which may have no block, and to the first worker. worker.next links the workers.
     ADDRESS("main_fiber", main_fiber),
     ADDRESS("workers", worker_list),
     ADDRESS("recent_ns", recent_ns),         // CLOCK_MONOTONIC as of sysmon's last look
-    ADDRESS("spawned", statistics.spawned),  // by kernel threads that are no workers; likewise:
+    ADDRESS("spawned", statistics.spawned),  // by kernel threads that are no workers, as the next two
     ADDRESS("ended", statistics.ended),
     ADDRESS("handovers", statistics.handovers),
 
-    // Chunks of blocks: so many (4 bytes) of so many bytes each. A chunk has extents, of which so many (4 bytes) are opened; one
-    // has this number of records. If all bits of its mask of unborn ones (8 bytes) are set that stand for a block of the chunk,
-    // its records were never used; else those with a TCB were.
+    // Chunks of blocks: chunk_count (4 bytes) of them, each of chunk.size bytes. chunk.opened (4 bytes) of a chunk's extents are in use.
+    // An extent has extent.records records and a mask of unborn ones (8 bytes). If the mask has all bits that stand for a block of the
+    // chunk, no record of the extent was ever used. Else the records with a TCB were used.
     ADDRESS("chunks", chunks),
     ADDRESS("chunk_count", chunk_count),
     NUMBER("chunk.size", sizeof(Chunk)),
@@ -56,7 +57,7 @@ constexpr DebugEntry fiberthread_debug_layout[] = {
     OFFSET("extent.unborn", Extent, unborn),
 
     NUMBER("record.size", sizeof(FiberRecord)),
-    OFFSET("record.sp", FiberRecord, context.sp),    // of the saved frame, unless it runs
+    OFFSET("record.sp", FiberRecord, context.sp),    // the address of the saved frame, unless the fiber runs
     OFFSET("record.tp", FiberRecord, context.tp),    // the thread pointer, always
     OFFSET("record.state", FiberRecord, run.state),  // 4 bytes, State
     OFFSET("record.kernel", FiberRecord, run.kernel),
@@ -71,7 +72,7 @@ constexpr DebugEntry fiberthread_debug_layout[] = {
     OFFSET("record.worker", FiberRecord, run.worker),  // while it runs
     OFFSET("record.bound", FiberRecord, run.bound),
     OFFSET("record.preempted", FiberRecord, turns.preempted),  // 4 bytes
-    // Why it waits, while it is parked.
+    // Why the fiber waits, while it is parked.
     OFFSET("record.what", FiberRecord, wait.reason.what),
     OFFSET("record.object", FiberRecord, wait.reason.object),
     OFFSET("record.owner", FiberRecord, wait.reason.owner),
@@ -79,14 +80,15 @@ constexpr DebugEntry fiberthread_debug_layout[] = {
     OFFSET("record.line", FiberRecord, wait.reason.line),
     OFFSET("record.since", FiberRecord, wait.since),  // 8 bytes, CLOCK_MONOTONIC
 
-    // The frame at record.sp: registers by their usual names, where the fiber goes on, and what its stack pointer will be above it.
+    // The frame at record.sp: registers by their usual names, and the address where the fiber goes on. The fiber's stack pointer will then be
+    // record.sp + frame.size.
     OFFSET("frame.pc", SavedFrame, FIBERTHREAD_SAVED_PC),
     NUMBER("frame.size", sizeof(SavedFrame)),
     FIBERTHREAD_SAVED_REGISTERS(SAVED)
 
         OFFSET("worker.next", Worker, thread.all_next),
     OFFSET("worker.tid", Worker, thread.tid),                // 4 bytes
-    OFFSET("worker.kernel_tid", Worker, thread.kernel_tid),  // 4 bytes; 0 once its thread has ended, but for the initial one
+    OFFSET("worker.kernel_tid", Worker, thread.kernel_tid),  // 4 bytes; 0 once the thread has ended, unless it is the initial one
     OFFSET("worker.initial", Worker, thread.initial),
     OFFSET("worker.running", Worker, run.running),
     OFFSET("worker.idle", Worker, idle.listed),
@@ -99,9 +101,9 @@ constexpr DebugEntry fiberthread_debug_layout[] = {
     OFFSET("worker.steals", Worker, counts.steals),
     OFFSET("worker.preemptions", Worker, counts.preemptions),
 
-    // What the reason of a wait says of the objects of POSIX. "mutex": its object is a word that holds the owner's record (and bit 0),
-    // which is part of a pthread_mutex_t if the tid beside it is the owner's. "cond": a waiter, which knows the address waited on by
-    // now and whether that is a mutex. "rwlock…": if bit 0 of its first word is set, its writer's tid is there.
+    // What record.object points to, by record.what. "mutex": a word that holds the owner's record (and bit 0). It is part of a
+    // pthread_mutex_t if the tid beside it is the owner's. "cond": a Waiter, which has the address that the fiber waits on now, and whether
+    // that is a mutex's. "rwlock…": if bit 0 of the object's first word is set, the object has its writer's tid.
     OFFSET("mutex.word", pthread_mutex_t, __data.__list),
     OFFSET("mutex.tid", pthread_mutex_t, __data.__owner),
     OFFSET("waiter.address", Waiter, address),

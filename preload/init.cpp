@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The library's start and end, and its options. It is linked with -z initfirst, so that nothing of the program or of
-// other libraries runs before; libc itself is not ready then, which is why options come from envp and output is raw.
+// The library's start and end, and its options. It is linked with -z initfirst, so its constructor runs before those of the program and of
+// other libraries. libc itself is not ready then, so options come from envp and output is raw.
 #include <string.h>
 #include <unistd.h>
 
@@ -68,7 +68,7 @@ void read_option(const char* name, size_t length, const char* value) {
 }
 
 void read_options(char** envp) {
-  // In a program with more rights than its caller, which names a file for a trace for example, the caller has no say.
+  // The caller of a program with more rights than its own must not control it, for example by naming a file for a trace.
   if (getauxval(AT_SECURE)) return;
   for (; envp && *envp; envp++) {
     if (strncmp(*envp, kPrefix, sizeof kPrefix - 1) != 0) continue;
@@ -87,7 +87,7 @@ void read_options(char** envp) {
   if (options.dump_signal) signal_dump_init();
   if (options.statistics != Report::None) {
     observing.fetch_or(kObserveStats, std::memory_order_relaxed);
-    // A program may close stderr before it ends: keep one of ours, out of its way.
+    // The program may close stderr before it ends. So keep a copy of it among our own descriptors.
     own_fd_take(raw_syscall(SYS_fcntl, 2, F_DUPFD_CLOEXEC, 0), report_fd);
   }
 }

@@ -14,9 +14,9 @@ const size_t kOptionCount = sizeof kOptions / sizeof *kOptions;
 
 namespace {
 
-constexpr size_t kLongest = 32;  // of words that are compared
+constexpr size_t kLongest = 32;  // letters of a word that distance() compares
 
-// visit(word, length, place) for each in a list divided by commas or |, until it returns true; then true.
+// Calls visit(word, length, place) for each word of a list divided by commas or |, until visit returns true. Returns whether it did.
 template <class Visit>
 bool each_word(const char* list, Visit visit) {
   for (size_t place = 0;; place++) {
@@ -57,8 +57,7 @@ const OptionRow* option_row(const char* name, size_t length) {
   return nullptr;
 }
 
-// Levenshtein, "Binary codes capable of correcting deletions, insertions, and reversals", 1966; by the usual table, of which two rows
-// are enough.
+// Levenshtein, "Binary codes capable of correcting deletions, insertions, and reversals", 1966. Of the usual table, two rows are kept.
 size_t distance(const char* a, size_t a_length, const char* b, size_t b_length) {
   if (a_length > kLongest) a_length = kLongest;
   if (b_length > kLongest) b_length = kLongest;
@@ -142,7 +141,7 @@ void explain(Text& out, const Form& form, const char* value) {
     out.put(w, n);
     each_word(value, [&](const char* given, size_t length, size_t) {
       uint64_t known;
-      if (in_list(form.values, given, length, known)) return false;  // of several, that is not the wrong one
+      if (in_list(form.values, given, length, known)) return false;  // of several words, this one is right
       if (size_t d = distance(given, length, w, n); d < least) {
         least = d;
         nearest = w;

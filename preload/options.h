@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The table of variables (options.def), and what a value must look like. Used by the library and by the launcher.
+// The table of variables (options.def), and the form of each one's value. The library and the launcher use it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace fiberthread {
 
 struct Form {
   enum Kind { Flag, Number, Size, Choice, Words, Text } kind;
-  uint64_t low = 0, high = 0;    // of a flag: `high` is its default
-  const char* values = nullptr;  // divided by | or commas; what a text stands for
+  uint64_t low = 0, high = 0;    // the limits; for a flag, `high` is its default
+  const char* values = nullptr;  // the valid words, divided by | or commas; for numbers, sizes and texts, a word for --help
 };
 constexpr Form flag(bool fallback) { return {Form::Flag, 0, fallback, "0|1"}; }
 constexpr Form number(uint64_t low, uint64_t high) { return {Form::Number, low, high, "N"}; }
@@ -21,8 +21,8 @@ constexpr Form words(const char* values) { return {Form::Words, 0, 0, values}; }
 constexpr Form text(const char* what) { return {Form::Text, 0, 0, what}; }
 
 struct OptionRow {
-  const char* name;    // of the variable, behind FIBERTHREAD_
-  const char* option;  // of the launcher, or null
+  const char* name;    // the variable's, after FIBERTHREAD_
+  const char* option;  // the launcher's, or null
   char letter;
   Form form;
   const char* fallback;  // the default, in words
@@ -33,17 +33,17 @@ extern const size_t kOptionCount;
 
 constexpr char kPrefix[] = "FIBERTHREAD_";
 
-// The row of a variable, by its name without the prefix; null: there is none.
+// Returns the row of a variable, by its name without the prefix, or null if there is no such variable.
 const OptionRow* option_row(const char* name, size_t length);
-// The name that is most like this one.
+// Returns the variable's name that is most like this one.
 const char* nearest_option(const char* name, size_t length);
 
-// What a value means, as options.def says. False: nothing.
+// Sets `n` to the value as a number, as options.def describes it. Returns false if the value is not valid.
 bool understand(const Form& form, const char* value, uint64_t& n);
-// "is not a number from 1 to 256", …
+// Writes why the value is not valid: " is not a number from 1 to 256" and the like.
 void explain(Text& out, const Form& form, const char* value);
 
-// The least number of letters to change, add or leave out that make one word of the other.
+// Returns the least number of letters to change, add or leave out that turn one word into the other.
 size_t distance(const char* a, size_t a_length, const char* b, size_t b_length);
 
 }  // namespace fiberthread

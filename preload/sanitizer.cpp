@@ -11,8 +11,8 @@ extern "C" {
 void __asan_init() __attribute__((weak));
 void __lsan_do_leak_check() __attribute__((weak));
 void __tsan_init() __attribute__((weak));
-// AddressSanitizer's own start comes before ours, and would end the program for the order in which we find things. It asks for options
-// by this name; the second time it is in front, and so is its own answer.
+// AddressSanitizer starts before us, and would end the program because of the order of libraries. This function, by which it asks for options,
+// turns that check off. After the second start AddressSanitizer is in front, and finds its own function instead.
 __attribute__((visibility("default"))) const char* __asan_default_options() { return "verify_asan_link_order=0"; }
 }
 
@@ -22,7 +22,7 @@ namespace {
 constexpr char kPreload[] = "LD_PRELOAD=", kBegunAnew[] = "FIBERTHREAD_BEGUN_ANEW=";
 constexpr size_t kMost = 4096;
 
-// libc's own for these may be taken over by a sanitizer that is not ready yet; the barriers keep the compiler from calling them.
+// A sanitizer that is not ready yet may have taken over libc's functions for these. The barriers keep the compiler from calling them.
 size_t length(const char* s) {
   size_t n = 0;
   for (; s[n]; n++) asm volatile("" ::: "memory");
@@ -59,7 +59,7 @@ const char* file_of(const void* address) {
   return dladdr(address, &info) != 0 ? info.dli_fname : nullptr;
 }
 
-// The value of LD_PRELOAD without our entry; false if that is not there.
+// Copies the value of LD_PRELOAD without our entry to `to`. Returns false if our entry is not there.
 bool without_us(const char* value, char* to) {
   const char* path = file_of(reinterpret_cast<const void*>(&sanitizer_start));
   const char* us = path ? base_name(path) : "";
@@ -82,7 +82,7 @@ bool without_us(const char* value, char* to) {
 }
 
 void begin_anew(char** argv, char** envp) {
-  if (getauxval(AT_BASE) == 0) return;  // by the loader as a command: it is the program, and argv is not its
+  if (getauxval(AT_BASE) == 0) return;  // the loader was run as a command: /proc/self/exe is the loader, and argv is not its own
   char path[kMost];
   long n = raw_syscall(SYS_readlinkat, -100 /* AT_FDCWD */, arg("/proc/self/exe"), arg(path), sizeof path - 1);
   if (n <= 0) return;
@@ -94,7 +94,7 @@ void begin_anew(char** argv, char** envp) {
 }  // namespace
 
 void sanitizer_start(char** argv, char** envp) {
-  // What we changed for this start is not for the programs that this one runs.
+  // This is the second start. Programs that this one runs must not inherit the changes that we made for it.
   if (char** anew = find(envp, kBegunAnew)) {
     size_t added = length(*anew + sizeof kBegunAnew - 1) + 1;
     if (char** preload = find(envp, kPreload)) {
@@ -120,7 +120,7 @@ void sanitizer_start(char** argv, char** envp) {
       raw_syscall(SYS_write, 2, arg(kLine), sizeof kLine - 1);
     }
   } else {
-    // Whose pthread_create do others call? Inside the program itself the sanitizer is first anyway.
+    // A second start is needed only if calls of pthread_create find ours first. A sanitizer inside the program itself comes first anyway.
     if (dlsym(RTLD_DEFAULT, "pthread_create") != reinterpret_cast<void*>(&pthread_create)) return;
     const char* tool = file_of(__asan_init ? reinterpret_cast<void*>(&__asan_init) : reinterpret_cast<void*>(&__lsan_do_leak_check));
     if (!tool || length(tool) + sizeof kBegunAnew > kMost) return;

@@ -4,8 +4,8 @@
 
 namespace fiberthread {
 
-// At library start. AddressSanitizer and LeakSanitizer want to be in front of everybody who makes threads, ThreadSanitizer to be alone:
-// if it is not so, the program is begun anew as it should be, and this does not return.
+// Called by the library's constructor. AddressSanitizer and LeakSanitizer must come before any library that makes threads, and ThreadSanitizer
+// must be without this one. If it is otherwise, executes the program again with another LD_PRELOAD, and does not return.
 void sanitizer_start(char** argv, char** envp);
 
 }  // namespace fiberthread

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the tests of cords have in common.
+// Code that the tests of cords share.
 #pragma once
 #include "fiberthread/cord.h"
 
@@ -17,7 +17,7 @@ using namespace fiberthread;
 inline int kernel_tid() { return static_cast<int>(raw_syscall(SYS_gettid)); }
 inline void* number(uintptr_t n) { return reinterpret_cast<void*>(n); }
 
-// A line of the status of the caller's kernel thread.
+// Returns the name of the caller's kernel thread.
 inline std::string kernel_name() {
   char name[17] = {};
   raw_syscall(SYS_prctl, PR_GET_NAME, arg(name));

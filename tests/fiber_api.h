@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the tests of the fibers' own interface have in common.
+// Code that the tests of the fiber API share.
 #pragma once
 #include "fiberthread/fiber.h"
 
@@ -15,7 +15,7 @@
 
 using namespace fiberthread;
 
-constexpr uint64_t kLong = 60'000 * kMs;  // against hangs
+constexpr uint64_t kLong = 60'000 * kMs;  // a wait that takes longer hangs
 
 inline FiberRecord* record(FiberRef f) { return reinterpret_cast<FiberRecord*>(reinterpret_cast<uint64_t>(f.handle()) & 0xffff'ffff'ffc0); }
 inline bool on_nptl() { return !sched_start(); }
@@ -27,18 +27,18 @@ void until(Condition condition) {
 inline void until_waits(FiberRef f) {
   until([&] { return record(f)->run.state.load() == State::Parked && !record(f)->handle.fresh.load(); });
 }
-// A call that waits in the kernel cannot be told from one that is about to.
+// Returns whether the fiber is parked for `what`. A fiber that waits in the kernel does not show here.
 inline bool waits_for(FiberRef f, const char* what) {
   return record(f)->run.state.load() == State::Parked && record(f)->wait.reason.what && !strcmp(record(f)->wait.reason.what, what);
 }
-// Queues of one worker are in order, unless chaos is wanted.
+// Sets one worker and returns true, if its queues run fibers in order. Returns false under chaos and on NPTL.
 inline bool one_in_order() {
   if (chaos_seed || options.force_nptl || options.fail_self_check) return false;
   run_on(1);
   return !on_nptl();
 }
 
-// Of a fiber: whether anybody on its worker has been preempted since, itself included.
+// Made by a fiber: any() returns whether a fiber has been preempted on its worker since then, itself included.
 class Preemptions {
  public:
   bool any() const { return count() != before_; }
@@ -48,8 +48,9 @@ class Preemptions {
   uint64_t before_ = count();
 };
 
-// The order in which `body` has called its argument. It runs in a fiber that has just begun to run, and is seldom preempted in the middle
-// (under an emulator, which has to translate all this first, each 15th time); and again, if it was, or if they did not run in turn.
+// Returns the order of the numbers with which `body` has called its argument. `body` runs in a fiber that has just begun to run, and so is
+// seldom preempted in the middle (under an emulator, which has to translate all this code first, each 15th time). It runs again if it was
+// preempted, or if the fibers did not run in turn.
 inline std::vector<int> order_of(const std::function<void(const std::function<void(int)>&)>& body) {
   for (;;) {
     InTurn in_turn;

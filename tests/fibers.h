@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Fibers for tests. With the whole library they are POSIX threads, as programs have them. -DALONE is for tests that are linked with `sched`,
-// or `sched` and `sync`, and nothing else of the library (build/tests/alone/): there sched's own calls make them.
+// Fibers for tests. With the whole library they are POSIX threads, as in programs. -DALONE is for tests that are linked only with `sched`,
+// or with `sched` and `sync` (build/tests/alone/). There sched's own calls make the fibers.
 #pragma once
 #include <pthread.h>
 
@@ -18,7 +18,7 @@
 #include "sched/glibc/tcb.h"
 #include "sched/memory/block.h"
 #include "sched/memory/reaper.h"
-#define REAL(function) (&::function)  // nothing stands before libc's own
+#define REAL(function) (&::function)  // no function of the library replaces libc's own
 #else
 #include "shim/real.h"
 #endif
@@ -29,14 +29,14 @@ namespace fibers {
 
 using fiberthread::FiberRecord;
 
-// As preload/init.cpp does, but that nothing is told to the scheduler.
+// Starts the library as preload/init.cpp does, but with an empty embedder and without options.
 [[gnu::constructor(101)]] inline void start() {
   fiberthread::sched_embed({});
   fiberthread::context_init();
   fiberthread::sched_init();
 }
 
-// What every fiber runs. Busy at its beginning and at its end.
+// The function that every fiber runs. It is Busy at its beginning and at its end.
 inline void run(FiberRecord* f) {
   fiberthread::tcb_first_steps();
   {
@@ -121,7 +121,7 @@ inline void detach(Handle t) { pthread_detach(t); }
 
 #endif
 
-// The caller, a fiber or not, sleeps where it parks.
+// Lets the caller, a fiber or a foreign thread, sleep for `us` microseconds by parking.
 inline void nap(uint64_t us) {
   static const std::atomic<uint32_t> never{0};
   uint64_t deadline = fiberthread::now_ns() + us * 1000;
@@ -131,7 +131,7 @@ inline void nap(uint64_t us) {
 
 }  // namespace fibers
 
-// Joins in its destructor, so declare it after what the threads use.
+// Threads of a test. The destructor joins them, so declare this after the objects that the threads use.
 class Threads {
  public:
   ~Threads() { join(); }
@@ -149,7 +149,7 @@ class Threads {
       body();
     });
   }
-  // One kind after the other: fiber, kernel thread, bound fiber.
+  // Makes a fiber, a kernel thread or a bound fiber in turn, by `i`.
   void any(size_t i, std::function<void()> body) {
     i % 3 == 0 ? fiber(std::move(body)) : i % 3 == 1 ? kernel(std::move(body)) : bound(std::move(body));
   }
@@ -173,7 +173,8 @@ class Threads {
   std::vector<One> threads_;
 };
 
-// The frame that a test runs in may have started the scheduler already, and a slot too many goes when its worker next looks.
+// Sets the number of workers. The test's frame may have started the scheduler already, and a surplus slot goes only when its worker next
+// checks. So this makes some fibers that sleep.
 inline void run_on(uint32_t workers) {
   fiberthread::options.workers = workers;
   if (!fiberthread::sched_start()) return;
@@ -184,8 +185,8 @@ inline void run_on(uint32_t workers) {
   }
 }
 
-// Whether one slot, by itself, stayed with one worker since: who ran, ran in turn. A worker that the kernel stops may lose its slot, or have
-// another beside it, and then both run.
+// held() returns whether there has been one slot, and one worker has had it, since the object was made. Then fibers have run in turn. A
+// worker that the kernel stops may lose its slot, or sysmon may add another, and then fibers run at the same time.
 class InTurn {
  public:
   bool held() const { return alone_ && fiberthread::slots_wanted() == 1 && fiberthread::statistics.handovers == handovers_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the tests of JobQueue have in common.
+// Code that the tests of JobQueue share.
 #pragma once
 #include "fiberthread/job_queue.h"
 
@@ -13,7 +13,7 @@ using namespace fiberthread;
 inline void* twice(void* p) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(p) * 2); }
 inline void* number(uintptr_t n) { return reinterpret_cast<void*>(n); }
 
-// Runs it as a fiber and as a kernel thread.
+// Runs f in a fiber and in a kernel thread.
 template <class F>
 void as_both(F f) {
   Threads t;
@@ -21,7 +21,7 @@ void as_both(F f) {
   t.kernel(f);
 }
 
-// A job that waits until it is let go.
+// A job that waits until the test opens the gate.
 struct Gate {
   FiberFutex open;
   std::atomic<int> inside{0};

@@ -5,7 +5,7 @@
 //
 //     struct Call { enum { Send, Receive } what; int value; };      // a call, with its result
 //     struct Model {                                                 // the sequential object, at its start
-//       bool apply(const Call& c);      // could it be the next one, with that result? Then do it
+//       bool apply(const Call& c);      // returns whether c could be the next call, with that result, and if so does it
 //       std::string key() const;        // equal for equal states, and only for those
 //     };
 //     History<Call> history(threads);
@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-constexpr uint64_t kPending = ~uint64_t{0};  // the end of a call that has not returned: it may have happened or not
+constexpr uint64_t kPending = ~uint64_t{0};  // the end of a call that has not returned: it may have happened or may not have
 
 template <class Call>
 struct Recorded {

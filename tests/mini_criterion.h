@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// As much of Criterion as our unit tests use: each test in a process of its own, results as TAP on stdout.
+// The part of Criterion that our unit tests use. Each test runs in a process of its own. The results are TAP on stdout.
 #pragma once
 #include <signal.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@ namespace mini {
 struct Options {  // in Criterion's order
   void (*init)() = nullptr;
   void (*fini)() = nullptr;
-  int signal = 0;  // that the test shall end by
+  int signal = 0;  // the signal by which the test shall end
   int exit_code = 0;
   bool disabled = false;
   const char* description = nullptr;
@@ -96,7 +96,7 @@ inline bool passes(const Test& t, bool* skipped) {
 #define cr_skip(...) mini::skip(__VA_ARGS__)
 #define cr_skip_test cr_skip
 
-// An argument is a part of the names of tests to run.
+// Runs the tests whose names contain the argument, or all tests.
 int main(int argc, char** argv) {
   int n = 0, bad = 0;
   for (mini::Test* t = mini::Test::first; t; t = t->next) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What this machine's libgcc and libstdc++ want of libc, for releases that have it not yet; see tests/glibc, which compiles this with the
-// headers of such a release.
+// Functions of libc that this machine's libgcc and libstdc++ need, for releases that do not have them yet. tests/glibc compiles this with
+// the headers of such a release.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>

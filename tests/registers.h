@@ -13,7 +13,8 @@ struct Random {
   }
 };
 
-// All of each vector register, or the upper parts zero, or all: "initial" to the processor, so not saved.
+// How vector registers are filled: in full, with zero upper parts, or all zero. Zero parts are in their initial state, so the processor
+// does not save them.
 enum Parts : uint32_t { kFull, kLowOnly, kZero };
 
 #if defined(__x86_64__)

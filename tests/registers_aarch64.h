@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// All registers of AArch64: filled, kept busy, compared. For registers.h.
+// Fills, uses and compares all registers of AArch64. For registers.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "sched/arch/aarch64/kernel_frame.h"
 #include "sched/embedder.h"
 
-// All that a thread sees of its registers. The assembly below has the offsets typed in.
+// All registers that a thread can see. The assembly below has the offsets as numbers.
 struct alignas(64) Registers {
   uint64_t x[31];  // x0 is the counter: 0 at the end
   uint64_t flags;
@@ -26,10 +26,10 @@ static_assert(offsetof(Registers, flags) == 248 && offsetof(Registers, fpcr) == 
               offsetof(Registers, ffr) == 288 && offsetof(Registers, p) == 320 && offsetof(Registers, z) == 4096 &&
               offsetof(Registers, za) == 12288);
 
-// With kSme in streaming mode, with ZA in use.
+// The extensions that are used. With kSme, the code runs in streaming mode, with ZA in use.
 enum : uint32_t { kNeon = 0, kSve = 1, kSme = 2 };
 
-// Loads `in`, counts to `rounds` by instructions that touch neither flags nor memory, and stores what it then finds.
+// Loads `in`, counts to `rounds` by instructions that touch neither flags nor memory, and then stores the registers to `out`.
 extern "C" void preempt_stress(const Registers* in, Registers* out, uint64_t rounds, uint32_t level);
 extern "C" const char preempt_stress_end[];
 
@@ -189,7 +189,7 @@ inline size_t streaming_bytes() {
 }
 inline size_t vector_bytes(uint32_t level) { return level == kSme ? streaming_bytes() : level == kSve ? sve_bytes() : 16; }
 
-constexpr uint64_t kFpcr = 0x7c00000, kFpsr = 0x0800009f;  // rounding, flush to zero, the half precision; what has happened
+constexpr uint64_t kFpcr = 0x7c00000, kFpsr = 0x0800009f;  // fpcr: rounding, flush to zero, half precision; fpsr: sticky flags
 constexpr uint64_t kNzcv = 0xf0000000;
 
 inline void fill(Registers& r, Random& random, Parts parts) {
@@ -210,11 +210,11 @@ inline void fill(Registers& r, Random& random, Parts parts) {
   if (parts == kLowOnly) return;
   fill_bytes(r.p, sizeof r.p);
   fill_bytes(r.za, sizeof r.za);
-  // Bits from the lowest on: others it cannot have.
+  // ffr can only have its lowest bits set, as many as there are without a gap.
   for (size_t n = random() % (8 * sizeof r.ffr), i = 0; i < n; i++) r.ffr[i / 8] |= static_cast<unsigned char>(1u << i % 8);
 }
 
-// The name of what differs, or null.
+// Returns the name of the registers that differ, or null.
 inline const char* difference(const Registers& in, const Registers& out, uint32_t level) {
   size_t width = vector_bytes(level);
   if (memcmp(in.x, out.x, sizeof in.x)) return "general registers";
@@ -231,7 +231,7 @@ inline const char* difference(const Registers& in, const Registers& out, uint32_
   return nullptr;
 }
 
-// What the library keeps is what the kernel has saved. So forgetting means to spoil a part of the copy.
+// The library keeps the registers that the kernel has saved. A test of a library that forgets some spoils that part of the copy.
 enum : uint32_t { kGeneral = 1, kCondition, kControl, kStatus, kVectors, kUpper, kPredicates, kFfr, kZa };
 inline void (*inject_right)(void*, void (*)());
 inline uint32_t forgotten;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// All registers of x86-64: filled, kept busy, compared. For registers.h.
+// Fills, uses and compares all registers of x86-64. For registers.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 extern "C" uint32_t fiberthread_xsave_mask __attribute__((visibility("hidden")));
 
-// All that a thread sees of its registers. The assembly below has the offsets typed in.
+// All registers that a thread can see. The assembly below has the offsets as numbers.
 struct alignas(64) Registers {
   uint64_t zmm[32][8];
   uint64_t k[8];
@@ -25,7 +25,7 @@ static_assert(offsetof(Registers, k) == 2048 && offsetof(Registers, x87) == 2112
 
 enum : uint32_t { kSse = 0, kAvx = 1, kAvx512 = 2 };
 
-// Loads `in`, counts to `rounds` by instructions that touch neither flags nor memory, and stores what it then finds.
+// Loads `in`, counts to `rounds` by instructions that touch neither flags nor memory, and then stores the registers to `out`.
 extern "C" void preempt_stress(const Registers* in, Registers* out, uint64_t rounds, uint32_t level);
 extern "C" const char preempt_stress_end[];
 
@@ -205,7 +205,7 @@ inline void fill(Registers& r, Random& random, Parts parts) {
   r.x87_control = 0x37f | (random() % 4 << 10);
 }
 
-// The name of what differs, or null.
+// Returns the name of the registers that differ, or null.
 inline const char* difference(const Registers& in, const Registers& out, uint32_t level) {
   size_t width = level == kAvx512 ? 64 : level == kAvx ? 32 : 16;
   for (int i = 0; i < (level == kAvx512 ? 32 : 16); i++)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stops a kernel thread at a chosen instruction of what it runs, so that others can do at each point what they may do there at the worst.
+// Stops a kernel thread at a chosen instruction of a call, so that the test can do there what another thread might do at the worst moment.
 #pragma once
 #if defined(__x86_64__)
 #include <signal.h>
@@ -16,7 +16,7 @@ inline int stop_at, passed_by;
 inline bool in_busy;
 
 inline void at_instruction(int, siginfo_t*, void* p) {
-  if ((fiberthread::tls_busy && !in_busy) || passed_by++ != stop_at) return;  // Busy: it has a lock, perhaps
+  if ((fiberthread::tls_busy && !in_busy) || passed_by++ != stop_at) return;  // under Busy it may hold a lock
   static_cast<ucontext_t*>(p)->uc_mcontext.gregs[REG_EFL] &= ~0x100;
   int before = kBefore;
   if (!stage.compare_exchange_strong(before, kStopped)) return;
@@ -35,7 +35,7 @@ inline bool asleep(int tid) {
   return end && end[2] == 'S';
 }
 
-// The trap flag. Below the stack pointer may be locals.
+// Set and clear the trap flag. They leave the 128 bytes below the stack pointer alone, where locals may be.
 inline void begin() {
   asm volatile("lea -128(%%rsp), %%rsp; pushfq; orq $0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp" ::: "memory", "cc");
 }
@@ -43,9 +43,9 @@ inline void end() {
   asm volatile("lea -128(%%rsp), %%rsp; pushfq; andq $~0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp" ::: "memory", "cc");
 }
 
-// On a kernel thread of `t`. True: it has stopped before its instruction `at`, not counting those that run under Busy, until the stage is
-// kGoOn. False: it sleeps, or f has returned, before. `busy`: those count, too, and whoever looks must do without what may be locked then.
-// f may end() and begin() the steps.
+// Runs f on a kernel thread of `t`. Returns true when the thread has stopped before instruction number `at`, where it stays until the stage
+// is kGoOn. Returns false if the thread sleeps, or f has returned, before that. Instructions under Busy count only with `busy`. Then the
+// caller must not use anything that the stopped thread may have locked. f may call end() and begin() to leave out a part.
 template <class F>
 bool run(Threads& t, int at, F f, bool busy = false) {
   struct sigaction action{};

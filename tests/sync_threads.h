@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// For the tests of sync, beside fibers.h: queues, rounds, memory whose end matters.
+// Code that the tests of sync share, beside fibers.h: queues, rounds, and memory whose use after the end is found.
 #pragma once
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ inline void until_parked(fiberthread::FiberRecord* f) {
   while (f->run.state.load() != fiberthread::State::Parked) fiberthread::yield();
 }
 
-// Makes its threads begin each round together: what is lost in one is not covered up by what comes later.
+// Makes its threads begin each round together. So a wake-up lost in one round is not covered up by those of later rounds.
 class Rounds {
  public:
   explicit Rounds(unsigned n) : n_(n) {}
@@ -51,8 +51,8 @@ class Rounds {
   std::atomic<unsigned> round_{0}, arrived_{0};
 };
 
-// Memory for objects whose end matters: after it, any touch is an error for AddressSanitizer, and else finds nonsense. Each piece comes
-// back only after all others. By one thread.
+// Memory for objects that must not be used after their end. AddressSanitizer reports such a use; without it, the memory has nonsense in it.
+// Each piece is used again only after all others. Only one thread may use this.
 template <class T, size_t n = 64>
 class Pieces {
  public:
@@ -93,7 +93,8 @@ struct Random {
 
 constexpr uint64_t kMs = 1'000'000;
 
-// Under FIBERTHREAD_CHAOS each round counts for more, and lasts longer. In an emulator it only lasts longer.
+// Returns a smaller number of rounds under FIBERTHREAD_CHAOS, where each round finds more and takes longer, and in an emulator, where it
+// only takes longer.
 inline int chaos_rounds(int n) {
 #if defined(__x86_64__)
   return fiberthread::chaos_seed ? n / 12 + 1 : n;
@@ -102,7 +103,7 @@ inline int chaos_rounds(int n) {
 #endif
 }
 
-// As FIBERTHREAD_WORKERS and FIBERTHREAD_CHAOS do. Before the first thread.
+// Sets what FIBERTHREAD_WORKERS and FIBERTHREAD_CHAOS set. Must be called before the first thread is made.
 inline void use_chaos(uint32_t workers, uint64_t seed) {
   fiberthread::options.workers = workers;
   fiberthread::options.preempt_us = 150;
@@ -110,16 +111,16 @@ inline void use_chaos(uint32_t workers, uint64_t seed) {
   fiberthread::chaos_seed = seed + (n ? strtoull(n, nullptr, 10) : 0);
 }
 
-// TEST_TIMES=n: so many times as many rounds as usual, for long runs with a sanitizer.
+// Returns n of TEST_TIMES=n: the tests do n times as many rounds, for long runs with a sanitizer.
 inline int times() {
   const char* n = getenv("TEST_TIMES");
   return n ? atoi(n) : 1;
 }
 
-// For tests/address_soak, which adds up what many runs have done.
+// Prints a count for tests/address_soak, which adds up the counts of many runs.
 inline void counted(long n, const char* what) {
   if (getenv("TEST_TIMES")) fprintf(stderr, "counted: %ld %s\n", n, what);
 }
 
-// Whoever has been cancelled stays so; tests go on.
+// Clears the cancellation of the calling fiber, which would otherwise stay cancelled, so that the test can go on.
 inline void forget_cancel() { fiberthread::self()->run.interrupts.fetch_and(~uint32_t{fiberthread::kInterruptEnd}); }

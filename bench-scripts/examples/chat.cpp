@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
-// A chat server, and a load for it. What it shows: two fibers for each connection that read and write as if they were alone, with a
-// channel between them; and a room that needs no locks, since it lives in a cord, whose callbacks run one after the other.
+// A chat server, and a load generator for it. It shows two fibers for each connection that read and write as if they were alone, with a
+// channel between them. It also shows a room that needs no locks, since it lives in a cord, whose callbacks run one after the other.
 //
 //   build/examples/chat [PORT]                          serves (0, the default: a free port, which it prints); try telnet
-//   build/examples/chat --load PORT CLIENTS MESSAGES    each client says so many lines, and waits for what all say
+//   build/examples/chat --load PORT CLIENTS MESSAGES    each client says MESSAGES lines, and waits for the lines of all clients
 //
-// The protocol is lines. The first is a name: answered by "+name", or "-taken" and an end. Then each line is said to all the others, as
-// "name: line". "/who" is answered by "+names"; "/quit" ends. Who does not read what the others say for too long is put out.
+// The protocol is lines. A client's first line is its name. The server answers "+name", or "-taken" and closes the connection. Then each
+// line goes to all other clients, as "name: line". "/who" is answered by "+names", and "/quit" ends the connection. A client that does not
+// read for too long is disconnected.
 #include <arpa/inet.h>
 #include <fiberthread/channel.h>
 #include <fiberthread/cord.h>
@@ -30,12 +31,12 @@ using fiberthread::Nursery;
 using fiberthread::Receiver;
 using fiberthread::Sender;
 
-using Line = std::shared_ptr<const std::string>;  // said to many: one copy
+using Line = std::shared_ptr<const std::string>;  // one copy for all receivers
 
-constexpr size_t kRoom = 1024;  // lines that may wait for who does not read
+constexpr size_t kRoom = 1024;  // lines that may wait for a client that does not read
 constexpr size_t kLongest = 4096;
 
-// Lines of a socket.
+// Reads a socket by lines.
 class Lines {
  public:
   explicit Lines(int fd) : fd_(fd) {}
@@ -79,7 +80,7 @@ static bool send_all(int fd, const std::string& text) { return send_all(fd, text
 
 // ---- the server ----
 
-// Everything here runs in the room's cord: nobody else touches it.
+// All members run in the room's cord, and no other fiber touches the room.
 struct Room {
   struct Member {
     Sender<Line> lines;
@@ -88,7 +89,7 @@ struct Room {
   std::map<std::string, Member> members;
 
   void tell(Member& m, const Line& line) {
-    if (m.lines.try_send(line) == EAGAIN) shutdown(m.fd, SHUT_RDWR);  // its reader then ends, and it leaves
+    if (m.lines.try_send(line) == EAGAIN) shutdown(m.fd, SHUT_RDWR);  // then the client's reader ends, and the client leaves
   }
   void say(const std::string& from, const std::string& text) {
     auto line = std::make_shared<const std::string>(from + ": " + text + "\n");
@@ -105,7 +106,7 @@ struct Room {
 static void write_lines(int fd, const Receiver<Line>& lines) {
   bool alive = true;
   while (auto first = lines.receive()) {
-    // What else has come meanwhile goes with it.
+    // Lines that have come meanwhile are sent together with the first one.
     std::string text = **first;
     for (std::optional<Line> more; text.size() < 65536 && (more = lines.try_receive());) text += **more;
     if (alive && !send_all(fd, text)) {
@@ -139,7 +140,7 @@ static void serve(int fd, Cord& cord, Room& room) {
         if (line == "/who") cord.call([&room, name] { room.who(name); });
         else cord.call([&room, name, line] { room.say(name, line); });
       }
-      cord.call([&room, name] { room.members.erase(name); });  // its sender goes, and then the writer
+      cord.call([&room, name] { room.members.erase(name); });  // this destroys its Sender, and so the writer ends
     }
   }
   close(fd);
@@ -186,7 +187,7 @@ static int run_load(int port, int clients, int messages) {
     long heard = 0;
   };
   auto all = std::make_unique<Client[]>(static_cast<size_t>(clients));
-  // All must be in the room before the first says something.
+  // All clients must be in the room before the first one says something.
   auto [entered, enter] = Channel<int>::make(static_cast<size_t>(clients));
   auto [may_go, go] = Channel<int>::make(0);
   long expected = static_cast<long>(clients - 1) * messages;
@@ -204,14 +205,14 @@ static int run_load(int port, int clients, int messages) {
       std::string line, name = "client" + std::to_string(i);
       if (!send_all(c.fd, name + "\n") || !in.next(line) || line != "+" + name) return EPROTO;
       entered.send(1);
-      go.receive();  // until it is closed
+      go.receive();  // returns when the channel is closed
       Nursery both;
       both.spawn([&c, messages]() -> int {
         for (int m = 0; m < messages; m++)
           if (!send_all(c.fd, "message " + std::to_string(m) + "\n")) return errno;
         return 0;
       });
-      std::map<std::string, int> next;  // of each, in order
+      std::map<std::string, int> next;  // the next message expected from each client
       for (; c.heard < expected && in.next(line); c.heard++) {
         size_t colon = line.find(": message ");
         if (colon == line.npos || std::atoi(line.c_str() + colon + 10) != next[line.substr(0, colon)]++) both.cancel(EPROTO);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// A concurrent web fetcher: plain blocking sockets, a fiber for each page. What it shows: structured concurrency (a nursery that ends when
-// all of it has, at the first error, or at a time limit: also what is inside a read then ends), a semaphore as the limit of what
-// is done at once, and code that reads as if it were serial.
+// A concurrent web fetcher: plain blocking sockets, a fiber for each page. It shows structured concurrency: a nursery ends when all its
+// fibers have ended, at the first error, or at a time limit, which also end reads that wait. It shows a semaphore that limits how many
+// pages are fetched at once, and code that reads as if it were serial.
 //
 //   build/examples/fetch [--at-once N] [--limit MS] [--strict] http://HOST[:PORT]/PATH…
 //   build/examples/fetch [the same] [--pages N] [--delay MS]     from a server of its own, which takes MS for each page
 //
-// Prints a line for each page in the order of the arguments: status, bytes, checksum. --strict: the first that fails ends all.
+// Prints a line for each page in the order of the arguments: status, bytes, checksum. --strict: the first page that fails ends all.
 #include <arpa/inet.h>
 #include <fiberthread/fiber.h>
 #include <fiberthread/nursery.h>
@@ -25,7 +25,7 @@
 using fiberthread::Fiber;
 using fiberthread::Nursery;
 
-// A descriptor that is closed however its owner ends.
+// A descriptor that is closed when its owner goes out of scope.
 class Socket {
  public:
   explicit Socket(int fd) : fd_(fd) {}
@@ -77,7 +77,7 @@ static int connect_to(const std::string& host, const std::string& port) {
   return fd;
 }
 
-// 0, or an errno value. If the fiber is cancelled, connect and recv end with ECANCELED.
+// Returns 0 or an errno value. If the fiber is cancelled, connect and recv fail with ECANCELED.
 static int fetch(Page& page) {
   const std::string scheme = "http://";
   if (page.url.compare(0, scheme.size(), scheme) != 0) return EPROTONOSUPPORT;
@@ -114,7 +114,7 @@ static int fetch(Page& page) {
   return page.status == 200 ? 0 : EREMOTEIO;
 }
 
-// ---- the server that it brings along ----
+// ---- the fetcher's own server ----
 
 static void serve_page(Socket s, int delay_ms) {
   std::string request;
@@ -170,7 +170,7 @@ int main(int argc, char** argv) {
     }
     for (int i = 0; i < pages; i++)
       all.emplace_back().url = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port)) + "/" + std::to_string(i);
-    // A child that makes children, until it is cancelled: its accept ends then.
+    // A fiber of the nursery that spawns further ones. When it is cancelled, its accept ends.
     server.spawn([&server, delay_ms, l = Socket(listener)] {
       for (;;) {
         int fd = accept(l.fd(), nullptr, nullptr);

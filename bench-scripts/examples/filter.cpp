@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// An image filter, cut into jobs. What it shows: a loop over rows that becomes parallel by one call, parallel_for, with parts whose size
-// nobody has to choose; and two stages that run side by side, with parallel_invoke.
+// An image filter, cut into jobs. It shows a loop over rows that becomes parallel by one call, parallel_for, which chooses the size of the
+// parts. It also shows two stages that run side by side, with parallel_invoke.
 //
 //   build/examples/filter [--serial] [--radius N] [--times N] IN OUT    IN and OUT are PGM (P5) or PPM (P6); "-" is stdin or stdout
 //   build/examples/filter --make WIDTHxHEIGHT OUT                       makes a picture to try it with
@@ -33,7 +33,7 @@ struct Image {
   std::exit(1);
 }
 
-// A number of a header, in which there may be comments.
+// Reads a number of a header, which may have comments in it.
 static size_t number(FILE* f, const char* name) {
   int c;
   while ((c = std::fgetc(f)) == '#' || c == ' ' || c == '\n' || c == '\t' || c == '\r')
@@ -68,7 +68,7 @@ static void write_image(const Image& image, const char* name) {
   if ((f == stdout ? std::fflush(f) : std::fclose(f)) != 0 || !ok) fail("cannot be written", name);
 }
 
-// All that makes it parallel: how a loop over rows is run.
+// Runs a loop over rows. Only this makes the filter parallel.
 static bool serial = false;
 template <class Body>
 static void for_rows(size_t rows, Body body) {
@@ -115,7 +115,7 @@ static Image blur(const Image& in, int radius) {
   return out;
 }
 
-// How much the brightness changes at each place, in one direction.
+// Computes how much the brightness changes at each place, in one direction.
 static std::vector<int> slope(const Image& in, bool across) {
   std::vector<int> out(in.width * in.height);
   auto brightness = [&](long x, long y) {
@@ -159,7 +159,7 @@ static Image filter(const Image& in, int radius) {
   return out;
 }
 
-// Circles and a slope of colours.
+// Makes a picture of circles on a gradient of colours.
 static Image make(size_t width, size_t height) {
   Image image;
   image.size(width, height, 3);

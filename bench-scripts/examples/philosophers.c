@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Dining philosophers: a program of plain POSIX threads that knows nothing of fibers. What it shows: a deadlock that on NPTL is silence
-// is a report under fiberthread, with each wait, its owner and the cycle; and that with the forks taken in order there is none.
+// Dining philosophers: a program of plain POSIX threads that knows nothing of fibers. It shows a deadlock: on NPTL the program hangs
+// without a word, and on fiberthread there is a report with each wait, the lock's owner and the cycle. If the forks are taken in order,
+// there is no deadlock.
 //
 //   build/examples/philosophers [--ordered] [PHILOSOPHERS [MEALS]]
 //
@@ -25,14 +26,15 @@ static void* dine(void* p) {
   snprintf(name, sizeof name, "philosopher %ld", i % 100);
   pthread_setname_np(pthread_self(), name);
   long left = i, right = (i + 1) % philosophers;
-  // Everybody takes the left one first, and the last one too, which closes the circle. In order, it is the lower one first.
+  // Each philosopher takes the left fork first. The last one does so too, which closes the circle. In order, each takes the lower fork
+  // first.
   long first = left, second = right;
   if (ordered && right < left) first = right, second = left;
   for (int meal = 0; meal < meals; meal++) {
     pthread_mutex_lock(&forks[first]);
-    // So that it happens at the first meal, and not once in a million.
+    // This makes the deadlock happen at the first meal, and not once in a million.
     if (!ordered && meal == 0) pthread_barrier_wait(&all_have_one);
-    else sched_yield();  // thinks
+    else sched_yield();  // the philosopher thinks
     pthread_mutex_lock(&forks[second]);
     eaten[i]++;
     pthread_mutex_unlock(&forks[second]);

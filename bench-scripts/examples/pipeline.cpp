@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// A pipeline: fibers in stages, with channels between them, and a select at its end. What it shows: stages that end by themselves when
-// what feeds them is closed, work that is shared among the receivers of one channel, a select over channels with a time limit, and
-// a nursery that holds all of it.
+// A pipeline: fibers in stages, with channels between them, and a select at its end. It shows stages that end by themselves when the
+// channel that feeds them is closed, and work that is shared among the receivers of one channel. It shows a select over channels with a
+// time limit, and a nursery that holds all of it.
 //
 //   build/examples/pipeline [NUMBERS [WORKERS [ROOM]]]    default 200000 4 64; ROOM is that of each channel
 //
 //     numbers ──▶ worker ──▶ primes ────▶ select: counts and sums up
 //            └──▶ worker ──▶ composites ─┘
 //
-// Prints the count and the sum of each kind, and the time of a value's way through the pipeline.
+// Prints the count and the sum of each kind, and the time that a value takes through the pipeline.
 #include <fiberthread/channel.h>
 #include <fiberthread/nursery.h>
 
@@ -50,7 +50,7 @@ int main(int argc, char** argv) {
   nursery.spawn([tx = std::move(all), numbers] {
     for (uint64_t n = 1; n <= numbers; n++)
       if (int e = tx.send(n)) return e;
-    return 0;  // the sender goes, and with it the channel is closed
+    return 0;  // this destroys the Sender, and so closes the channel
   });
   for (int i = 0; i < workers; i++)
     nursery.spawn([rx = to_do, primes = to_primes, composites = to_composites] {
@@ -69,7 +69,7 @@ int main(int argc, char** argv) {
     fiberthread::ReceiveCase from_primes(more[0] ? primes : Receiver<uint64_t>(), n);
     fiberthread::ReceiveCase from_composites(more[1] ? composites : Receiver<uint64_t>(), n);
     auto chosen = fiberthread::select_for(1'000'000'000, from_primes, from_composites);
-    if (chosen.error == ETIMEDOUT) ticks++;  // a second without anything
+    if (chosen.error == ETIMEDOUT) ticks++;  // a second without a value
     else if (chosen.error == ClosedChannel) more[chosen.index] = false;
     else if (chosen.error) return chosen.error;
     else (chosen.index == 0 ? prime : composite).add(n);

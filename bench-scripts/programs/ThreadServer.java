@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A thread for each connection: lines are sent back. Prints its port.
+// A server with a thread for each connection, which sends lines back. Prints its port.
 import java.io.*;
 import java.net.*;
 

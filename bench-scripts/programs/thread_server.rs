@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A thread for each connection: what comes is counted and sent back.
+// A server with a thread for each connection, which counts the bytes that come and sends them back.
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};

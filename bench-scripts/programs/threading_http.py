@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# http.server's server with a thread for each connection, and kept connections.
+# http.server's server with a thread for each connection, which keeps connections open.
 import http.server
 import sys
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: MIT
 """gdb commands for programs that run on libfiberthread.so, live ones and cores:
 
-    info fibers                         all fibers: who they are, and what they wait for
-    fiber                               the one that is looked at
-    fiber ID [COMMAND]                  look at this one; or run one command there
-    fiber apply all|ID... COMMAND       run a command in each, as "thread apply" does
+    info fibers                         show all fibers, and what they wait for
+    fiber                               show the selected fiber
+    fiber ID [COMMAND]                  select this fiber; or run one command in it
+    fiber apply all|ID... COMMAND       run a command in each fiber, as "thread apply" does
 
-An ID is a fiber's number as in "info fibers", its name, or "main". While a parked fiber is looked at, its frames stand in for those of the
-thread that was selected: they begin at #1 or a little above, and no register of the process is changed. "thread N", and letting the
-program go on, end that.
+An ID is a fiber's number as in "info fibers", its name, or "main". While a parked fiber is selected, its frames stand in for those of the
+selected thread. They begin at #1 or a little above, and no register of the process is changed. The fiber stays selected until "thread N", or
+until the program goes on.
 
-The data are found by the library's own table of them (preload/debug_layout.cpp), so no debug information of it is needed.
+The script finds the library's data by the library's own table (preload/debug_layout.cpp), so it needs no debug information of the library.
 """
 
 import itertools
@@ -46,7 +46,7 @@ class Layout:
         try:
             return self.numbers[name]
         except KeyError:
-            raise gdb.GdbError(f"The library does not tell its \"{name}\": it is of another version than this script.")
+            raise gdb.GdbError(f"The library has no \"{name}\" in its table: it is of another version than this script.")
 
 
 def read(address, size):
@@ -70,7 +70,7 @@ def text(address):
 
 
 def layout():
-    # Read anew each time: the process, or the library in it, may be another one by now. It is some 70 reads.
+    # Read it again each time: the process, or the library in it, may be another one by now. That takes some 70 reads.
     try:
         return Layout()
     except gdb.MemoryError:
@@ -104,10 +104,10 @@ class Fiber:
         self.file = get("file")
         self.line = get("line", 4)
         self.main = False
-        self.thread = None  # that runs it
+        self.thread = None  # the thread that runs it
 
     def registers(self):
-        """Those that were saved when it left its thread, by their names in gdb."""
+        """Returns the registers that were saved when the fiber left its worker, by their names in gdb."""
         l = self.layout
         frame = read(self.sp, l["frame.size"])
         saved = {n[6:]: int.from_bytes(frame[at:at + 8], "little") for n, at in l.numbers.items() if n.startswith("frame.") and n != "frame.size"}
@@ -115,7 +115,7 @@ class Fiber:
         return saved
 
     def wait(self, by_record):
-        """What it waits for, and the record of who holds that, brought up to date as the deadlock report does it."""
+        """Returns what the fiber waits for, its address, and the record of its owner, brought up to date as in the deadlock report."""
         l = self.layout
         what, obj, owner = text(self.what), self.object, self.owner
         try:
@@ -168,7 +168,7 @@ def symbol(address):
 
 
 def thread_pointers():
-    """Of all threads, by thread pointer: it tells which fiber a thread runs, whatever the fiber's state says at this moment."""
+    """Returns all threads by thread pointer. That tells which fiber a thread runs, whatever the fiber's state says at this moment."""
     before, frame = gdb.selected_thread(), None
     try:
         frame = gdb.selected_frame()
@@ -183,7 +183,7 @@ def thread_pointers():
                 if value.type.code != gdb.TYPE_CODE_VOID:
                     found[int(value) & (1 << 64) - 1] = t
         except gdb.error:
-            pass  # it runs
+            pass  # the thread is running
     if before:
         before.switch()
         if frame and frame.is_valid():
@@ -241,7 +241,7 @@ def find(fibers, wanted):
 
 
 class Unwinder(gdb.unwinder.Unwinder):
-    """Puts a fiber's frames in place of those of the thread that was selected when somebody began to look at the fiber."""
+    """Puts the frames of the selected fiber in place of those of the thread that was selected with it."""
 
     the = None
 
@@ -249,7 +249,7 @@ class Unwinder(gdb.unwinder.Unwinder):
         super().__init__("fiberthread")
         self.view = None  # (fiber, thread, its pc, its sp, the saved registers)
         self.types = {}   # of registers
-        self.past_main = False  # set by us
+        self.past_main = False  # whether we have set gdb's "backtrace past-main"
 
     def suspend(self):
         view, self.view = self.view, None
@@ -281,19 +281,19 @@ class Unwinder(gdb.unwinder.Unwinder):
 
     @staticmethod
     def first_frame():
-        """The fiber's own, after the one of the thread that was selected, which may have inlined calls."""
+        """Returns the fiber's first frame. It follows the thread's newest frame, which may have inlined calls."""
         frame = gdb.newest_frame()
         while frame and frame.type() == gdb.INLINE_FRAME:
             frame = frame.older()
         if frame and not frame.older() and frame.name() == "main" and not gdb.parameter("backtrace past-main"):
-            # Where a backtrace ends by default. What lies below it now is the fiber's.
+            # By default a backtrace ends at main. The frames below it are the fiber's now.
             gdb.set_parameter("backtrace past-main", True)
             Unwinder.the.past_main = True
             return Unwinder.first_frame()
         return frame and frame.older()
 
     def active(self):
-        """The fiber that is looked at, if that is a parked one."""
+        """Returns the selected fiber if it is a parked one, else None."""
         if not self.view:
             return None
         thread = gdb.selected_thread()
@@ -316,7 +316,7 @@ class Unwinder(gdb.unwinder.Unwinder):
 
 
 class HideThread:
-    """Leaves the frame of the thread out of the backtrace of a fiber that is shown in its place."""
+    """Leaves the thread's own frames out of the backtrace of the fiber that is shown in its place."""
 
     def __init__(self):
         self.name = "fiberthread"
@@ -332,12 +332,12 @@ class HideThread:
 
 
 def run_in(fiber, command):
-    """In `fiber`; then all is as before. What it printed."""
+    """Runs a command in `fiber`, restores the selection, and returns what the command printed."""
     unwinder = Unwinder.the
     before, view = gdb.selected_thread(), unwinder.view
     try:
         unwinder.look_at(fiber)
-        # At once, as "thread apply" does it: gdb writes each word by itself, which is a third of the time.
+        # Take the output as one string, as "thread apply" does. Else gdb writes each word by itself, which takes a third of the time.
         return gdb.execute(command, to_string=True)
     finally:
         unwinder.suspend()
@@ -350,8 +350,8 @@ def run_in(fiber, command):
 
 
 class InfoFibers(gdb.Command):
-    """All fibers of a program that runs on libfiberthread.so.
-The one that is looked at is marked by a star."""
+    """Show all fibers of a program that runs on libfiberthread.so.
+A star marks the selected fiber."""
 
     def __init__(self):
         super().__init__("info fibers", gdb.COMMAND_STACK)
@@ -368,8 +368,8 @@ The one that is looked at is marked by a star."""
 
 
 class FiberCommand(gdb.Command):
-    """Look at a fiber: fiber ID [COMMAND].
-ID is a number or a name as in "info fibers", or "main". With a command, run that there and come back."""
+    """Select a fiber: fiber ID [COMMAND].
+ID is a number or a name as in "info fibers", or "main". With a command, run it in that fiber and keep the selection."""
 
     def __init__(self):
         super().__init__("fiber", gdb.COMMAND_STACK, prefix=True)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// fiberthread compare [-r RUNS] [--] program [argument…]: the program on libc's threads and on fibers, in turn, and a verdict.
+// fiberthread compare [-r RUNS] [--] program [argument…]: runs the program on libc's threads and on fibers, in turn, and prints a verdict.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,19 +45,19 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-// The number behind "name": in its report; NaN without one.
+// Returns the number that follows "name": in hyperfine's report, or NaN if there is none.
 double number_in(const std::string& json, const char* name) {
   size_t at = json.find(std::string("\"") + name + "\":");
   return at == std::string::npos ? NAN : strtod(json.c_str() + at + strlen(name) + 3, nullptr);
 }
 
-// "name": {"value": NUMBER
+// The same for "name": {"value": NUMBER
 double value_in(const std::string& json, const char* name) {
   size_t at = json.find(std::string("\"") + name + "\":");
   return at == std::string::npos ? NAN : number_in(json.substr(at, 100), "value");
 }
 
-// Of all processes that have made some, each of which has written a report; NaN without one.
+// Returns the number of fibers that all processes together have made. Each process that made one has written a report; NaN if there is no report.
 double fibers_made(const std::string& err) {
   constexpr char kReport[] = "{\"fiberthread\":{";
   double made = NAN;
@@ -71,7 +71,7 @@ bool time_once(Side& side, const std::vector<std::string>& command) {
   char file[] = "/tmp/fiberthread-compare-XXXXXX";
   int fd = mkstemp(file);
   if (fd < 0) return false;
-  std::string line = "env";  // both sides start by way of it
+  std::string line = "env";  // for both sides, so that both pay for its start
   for (auto& e : side.environment) line += " " + quoted(e);
   for (auto& word : command) line += " " + quoted(word);
   Result r = run({"hyperfine", "-N", "-i", "-r", "1", "--style", "none", "--export-json", file, line});
@@ -84,7 +84,7 @@ bool time_once(Side& side, const std::vector<std::string>& command) {
     return false;
   }
   json[n] = 0;
-  // Before version 2, and since.
+  // hyperfine's reports before version 2, and since.
   bool old = std::isfinite(number_in(json, "mean")) && std::isfinite(number_in(json, "user"));
   side.wall.push_back(old ? number_in(json, "mean") : value_in(json, "time_wall_clock"));
   side.cpu.push_back(old ? number_in(json, "user") + number_in(json, "system")
@@ -110,14 +110,14 @@ void put_result(Side (&sides)[2], double made) {
   line("time, best", sides[0].at(0), sides[1].at(0), "%.4f s");
   line("CPU time", sides[0].median(sides[0].cpu), sides[1].median(sides[1].cpu), "%.4f s");
   line("peak memory", static_cast<double>(nptl.peak_kb) / 1024, static_cast<double>(fibers.peak_kb) / 1024, "%.1f MB");
-  // What ends within the first look has had one at least.
+  // A process that ended before we looked had at least one kernel thread.
   line("kernel threads", std::max(nptl.most_threads, 1), std::max(fibers.most_threads, 1), "%.0f");
   if (std::isfinite(made)) printf("%-16s%12s%12.0f\n", "fibers made", "", made);
 
-  // Noise: what lies between the quarters of either side's runs.
+  // A difference is clear of the noise if the middle halves of both sides' runs do not overlap.
   bool clear = sides[0].at(0.25) > sides[1].at(0.75) || sides[1].at(0.25) > sides[0].at(0.75);
   printf("\nverdict: ");
-  // A process without threads, or one that does not come to its end, says nothing.
+  // A process that makes no thread, or that is killed, writes no report. Then the kernel threads that we saw decide.
   bool none = std::isfinite(made) ? made == 0 : nptl.most_threads <= 1;
   if (none) puts("no threads were seen in it, so there is nothing to gain");
   else if (!clear || std::fabs(a / b - 1) < 0.005) puts("no difference in time that stands out of the noise");
@@ -128,7 +128,7 @@ void put_result(Side (&sides)[2], double made) {
 int usage(FILE* to, int status) {
   fputs(
       "usage: fiberthread compare [-r RUNS] [--] PROGRAM [ARGUMENT…]\n"
-      "Runs it once with libc's threads and once with fibers; if output and exit status are the same, times both by hyperfine.\n"
+      "Runs the program once on libc's threads and once on fibers. If output and exit status are the same, times both by hyperfine.\n"
       "  -r, --runs RUNS  timed runs of each side, 2 to 1000 (default: 10)\n"
       "  -h, --help       this text\n",
       to);
@@ -163,7 +163,7 @@ int main_compare(int argc, char** argv) {
     fputs("fiberthread: compare needs hyperfine, which is not installed (Debian's package has that name)\n", stderr);
     return kCannotRun;
   }
-  // The caller's own settings: an allocator and the like on both sides, variables of the library on its side.
+  // The caller's own settings: other preloaded libraries, such as an allocator, count for both sides, variables of the library for the fibers' side.
   std::string others;
   for (std::string list = getenv("LD_PRELOAD") ? getenv("LD_PRELOAD") : ""; !list.empty();) {
     size_t end = list.find_first_of(": ");
@@ -179,7 +179,7 @@ int main_compare(int argc, char** argv) {
       preloaded.push_back(*e);
   Side sides[2] = {{"NPTL", plain, {}, {}, {}}, {"fibers", preloaded, {}, {}, {}}};
 
-  // Once each to see what it prints, with an eye on memory and threads; this also warms up.
+  // Run each side once, to compare the output and to observe memory and threads. This also warms up the caches.
   sides[0].first = run(command, plain, true);
   preloaded.push_back(statistics + "json");
   sides[1].first = run(command, preloaded, true);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// fiberthread doctor [program]: can this machine, and this program, run on fibers, and what of it will keep kernel threads?
+// fiberthread doctor [program]: can this machine, and this program, run on fibers, and what will cost kernel threads?
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -192,7 +192,7 @@ Object read_object(const std::string& path) {
   if (map == MAP_FAILED) return o;
   auto* base = static_cast<const char*>(map);
   auto size = static_cast<size_t>(s.st_size);
-  // n of T at `at`, or null: files may be damaged.
+  // Returns n objects of type T at offset `at`, or null if they are not inside the file, which may be damaged.
   auto get = [&]<class T>(T, size_t at, size_t n) -> const T* {
     return at <= size && n <= (size - at) / sizeof(T) && at % alignof(T) == 0 ? reinterpret_cast<const T*>(base + at) : nullptr;
   };
@@ -227,7 +227,7 @@ bool is_privileged(const std::string& path) {
          getxattr(path.c_str(), "security.capability", nullptr, 0) > 0;
 }
 
-// What is not as cheap on fibers, by the names that a program imports.
+// Things that keep or cost kernel threads, by the names that a program imports for them.
 const struct Use {
   const char* what;
   std::vector<const char*> names;
@@ -236,7 +236,7 @@ const struct Use {
      {"pthread_setaffinity_np", "pthread_attr_setaffinity_np", "sched_setaffinity"}},
     {"a thread with a scheduling policy or nice value of its own gets a kernel thread of its own",
      {"pthread_setschedparam", "pthread_attr_setschedpolicy", "pthread_setschedprio", "sched_setscheduler", "setpriority", "nice"}},
-    {"mutexes with priority inheritance or protection, and robust ones, are libc's: who owns one has a kernel thread of its own",
+    {"mutexes with priority inheritance or protection, and robust ones, are libc's: a thread that owns one has a kernel thread of its own",
      {"pthread_mutexattr_setprotocol", "pthread_mutexattr_setrobust"}},
     {"process-shared objects are libc's: waiting for one costs a kernel thread",
      {"pthread_mutexattr_setpshared", "pthread_condattr_setpshared", "pthread_rwlockattr_setpshared", "pthread_barrierattr_setpshared",
@@ -247,7 +247,7 @@ const struct Use {
      {"waitpid", "wait", "system", "getaddrinfo", "gethostbyname", "flock", "lockf"}},
 };
 
-// The program and all libraries that its loader would load.
+// Returns the paths of the program and of all libraries that its loader would load.
 std::vector<std::string> all_objects(const std::string& path, const Object& program) {
   std::vector<std::string> files{path};
   Result list = run({program.interpreter, "--list", path});
@@ -270,7 +270,7 @@ bool is_libc(const std::string& path) {
   return false;
 }
 
-// A file without zeros: what has no #! either is run by sh.
+// Returns whether the file has no zero bytes at its start. Such a file without #! is run by sh.
 bool is_text(const std::string& path) {
   char part[512];
   FILE* f = fopen(path.c_str(), "r");
@@ -279,7 +279,7 @@ bool is_text(const std::string& path) {
   return n && !memchr(part, 0, n);
 }
 
-bool missing = false;  // the program, or what has to run it
+bool missing = false;  // the program, or its interpreter
 
 void look_at_program(const std::string& name, int depth = 0) {
   std::string why_not = "there is no such program", path = find_program(name, &why_not);
@@ -302,7 +302,7 @@ void look_at_program(const std::string& name, int depth = 0) {
     std::string interpreter = first.substr(from, to == std::string::npos ? to : to - from);
     good("a script, run by its interpreter");
     bool env = interpreter.size() > 4 && !interpreter.compare(interpreter.size() - 4, 4, "/env");
-    // What env starts, after options of its own (-S) and variables.
+    // The interpreter is the program that env starts. It stands after env's own options (-S) and variables.
     while (env && to != std::string::npos && (from = first.find_first_not_of(" \t", to)) != std::string::npos) {
       to = first.find_first_of(" \t", from);
       std::string word = first.substr(from, to == std::string::npos ? to : to - from);
@@ -335,7 +335,7 @@ void look_at_program(const std::string& name, int depth = 0) {
       fatal("ThreadSanitizer (" + base + ")", "it keeps threads' state where fibers cannot have their own; threads stay NPTL's");
     if (has("__asan_init") && said.insert("asan").second)
       lacking("AddressSanitizer (" + base + ")", "runs on fibers; its reports name fibers as threads");
-    if (o.go && said.insert("go").second) fatal("Go (" + base + ")", "its runtime makes system calls by itself; threads stay NPTL's");
+    if (o.go && said.insert("go").second) fatal("Go (" + base + ")", "its runtime makes system calls without libc; threads stay NPTL's");
     if (is_libc(file)) continue;
     threads |= o.imports.count("pthread_create") || o.imports.count("thrd_create");
     for (size_t i = 0; i < sizeof kUses / sizeof *kUses; i++)
@@ -346,12 +346,12 @@ void look_at_program(const std::string& name, int depth = 0) {
       }
   }
   if (impossible) return;
-  if (threads) good("it, or a library of its own, makes threads: they become fibers");
-  else lacking("threads", "neither it nor what it is linked with makes any; libraries that it loads later may");
+  if (threads) good("the program, or a library of its own, makes threads: they become fibers");
+  else lacking("threads", "neither the program nor the libraries that it is linked with make any; libraries that it loads later may");
   bool first = true;
   for (size_t i = 0; i < sizeof kUses / sizeof *kUses; i++) {
     if (found[i].names.empty()) continue;
-    if (first) printf("what may keep or cost kernel threads, if it is called:\n");
+    if (first) printf("these may keep or cost kernel threads, if the program calls them:\n");
     first = false;
     printf("  %s\n       (%s in %s)\n", kUses[i].what, found[i].names.c_str(), found[i].files.c_str());
   }
@@ -374,8 +374,8 @@ int main_doctor(int argc, char** argv) {
     bool asked = argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"));
     fputs(
         "usage: fiberthread doctor [PROGRAM]\n"
-        "Says what of this machine matters to fibers; and of a program, whether its threads become fibers, and what will cost kernel "
-        "threads.\n",
+        "Says whether this machine can run fibers, and what it lacks for them. Of a program, says whether its threads become fibers, and\n"
+        "what will cost kernel threads.\n",
         asked ? stdout : stderr);
     return asked ? 0 : kWrongUsage;
   }
@@ -386,6 +386,6 @@ int main_doctor(int argc, char** argv) {
   if (!machine) puts("verdict: threads on this machine stay those of libc, whatever the program");
   else if (missing) puts("verdict: there is nothing to run");
   else if (impossible) puts("verdict: the program's threads stay those of libc");
-  else puts(argc == 2 ? "verdict: what threads the program makes become fibers" : "verdict: threads become fibers on this machine");
+  else puts(argc == 2 ? "verdict: threads that the program makes become fibers" : "verdict: threads become fibers on this machine");
   return missing ? kNotFound : impossible;
 }

@@ -17,19 +17,19 @@ namespace {
 const char kUsage[] =
     "usage: fiberthread dump [options] PID|core\n"
     "Shows all fibers of a process, or of a core, with their stacks.\n"
-    "      --full       the library's own frames too, and stacks of any depth\n"
+    "      --full       show the library's own frames too, and stacks of any depth\n"
     "      --no-stacks  one line for each fiber\n"
-    "      --fiber ID   this one only\n"
+    "      --fiber ID   only this fiber\n"
     "      --most N     no more than N fibers\n"
     "  -h, --help       this text\n";
 
-constexpr unsigned kFrames = 10'000;                              // of a stack, to be found
-constexpr size_t kFirst = 48, kLast = 16;                         // of these, to be shown if there are many
-constexpr size_t kCopy = 64 * 1024, kCopies = size_t{512} << 20;  // of a stack; of all
+constexpr unsigned kFrames = 10'000;                              // limit of frames unwound for one stack
+constexpr size_t kFirst = 48, kLast = 16;                         // frames shown of a longer stack
+constexpr size_t kCopy = 64 * 1024, kCopies = size_t{512} << 20;  // limits of copied bytes: of one stack, of all stacks
 
 struct Shown {
   FiberSeen fiber;
-  int tid = 0;  // that runs it
+  int tid = 0;  // of the kernel thread that runs the fiber
   bool frozen = false;
   Registers registers;
   std::vector<char> copied;
@@ -42,7 +42,7 @@ struct DumpOptions {
   size_t most = ~size_t{0};
 };
 
-// The fiber's part of its stack, of which its owner may soon have other use.
+// Copies the used part of the fiber's stack. The fiber may go on and overwrite it once the process is resumed.
 void copy_stack(const Target& target, Shown& s, size_t size) {
   uint64_t sp = s.registers.value[kStackPointer];
   if (sp < s.fiber.stack_low || sp >= s.fiber.stack_high) return;
@@ -56,12 +56,13 @@ void unwind(Symbols& symbols, Shown& s) {
   s.copied = {};
 }
 
-// The library's frames tell how it waits; the program's reader wants what it waits for. So of those on top only the one that
-// the program called is shown, and of those below its start routine none. A frame that was interrupted has called nobody.
+// Removes the library's frames, which tell how the fiber waits: a reader wants to know what it waits for. Of the library's frames on top,
+// only the function that the program called stays. Below the start routine, none stays. An interrupted frame of the program has called none
+// of them.
 void trim(const Target& target, Symbols& symbols, std::vector<StackFrame>& frames) {
   size_t top = 0;
   while (top < frames.size() && target.in_library(frames[top].pc)) top++;
-  // Below the handler of a signal is libc's return from it, and then what was interrupted.
+  // Below a signal handler there is libc's return from it, and then the interrupted frame.
   if (top > 0 && top + 1 < frames.size() && frames[top + 1].exact) top++;
   bool called = top < frames.size() && top > 0 && !frames[top].exact;
   if (called && symbols.place(frames[top - 1]).find("(anonymous namespace)") == std::string::npos) top--;
@@ -87,8 +88,9 @@ void put_stack(Output& out, const Target& target, Symbols& symbols, Shown& s, co
 
 bool belongs(uint64_t address, const FiberSeen& f) { return address > f.stack_low && address <= f.stack_high; }
 
-// Who has the thread pointer of a fiber runs it, whatever its state says, unless its stack is another one's already: then it
-// was stopped between the two.
+// Fills in each fiber's registers and, where they are wanted, its stack. A kernel thread that has the thread pointer of a fiber runs it,
+// whatever the fiber's state says. The exception is a thread on the stack of another fiber: it was stopped in a switch, between the two
+// changes.
 void take_registers(Target& target, Symbols& symbols, const std::vector<KernelThread>& threads, const std::vector<WorkerSeen>& workers,
                     std::vector<Shown>& all, bool stacks, bool full) {
   std::vector<const FiberSeen*> stacks_by_address;
@@ -209,7 +211,7 @@ int dump(const char* name, const DumpOptions& o) {
         << count[static_cast<int>(State::Queued)] + count[static_cast<int>(State::Created)] << " ready, "
         << count[static_cast<int>(State::Parked)] << " parked; " << alive << " workers\n";
   }
-  if (!not_stopped.empty()) out.begin() << "no stacks of those that run: " << not_stopped.c_str() << "\n";
+  if (!not_stopped.empty()) out.begin() << "no stacks of running fibers: " << not_stopped.c_str() << "\n";
   if (!remark.empty()) out.begin() << remark.c_str() << "\n";
   for (auto& s : all) put_shown(out, target, symbols, s, o, stacks, now);
   if (more) out.begin() << "… and " << more << " more\n";
@@ -236,7 +238,7 @@ int main_dump(int argc, char** argv) {
     switch (c) {
       case kFull: o.full = true; break;
       case kNoStacks: o.stacks = false; break;
-      case kReport: o.report = true; break;  // how the library calls it, for its own reports
+      case kReport: o.report = true; break;  // the library passes this for its own reports
       case kFiber: o.fiber = strtoul(optarg, &end, 10); break;
       case kMost: o.most = strtoul(optarg, &end, 10); break;
       case 'h': fputs(kUsage, stdout); return 0;

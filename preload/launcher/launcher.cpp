@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// fiberthread: runs a program with libfiberthread.so preloaded, or one of the subcommands. What options there are comes from the
-// table of variables (options.def): each sets its variable.
+// fiberthread: runs a program with libfiberthread.so preloaded, or one of the subcommands. The options come from the table of variables
+// (options.def), and each sets its variable.
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -45,12 +45,12 @@ struct Command {
 };
 const Command kCommands[] = {
     {"doctor", main_doctor, "[PROGRAM]", "can this machine, and this program, run on fibers?"},
-    {"compare", main_compare, "[-r RUNS] [--] PROGRAM [ARGUMENT…]", "run it with and without, and say what differs"},
+    {"compare", main_compare, "[-r RUNS] [--] PROGRAM [ARGUMENT…]", "run it on libc's threads and on fibers, and compare"},
     {"top", main_top, "[options] PID", "a live view of a process"},
     {"dump", main_dump, "[options] PID|CORE", "all fibers of a process, with their stacks"},
     {"trace", main_trace, "FILE", "the trace of a process that was killed, or ended by _exit() or exec()"},
 };
-constexpr int kOwnBase = 256, kRowBase = 512;  // what getopt_long() returns for them
+constexpr int kOwnBase = 256, kRowBase = 512;  // getopt_long() returns these plus an index of kOwn or kOptions
 
 bool optional_value(const OptionRow& row) { return row.form.kind == Form::Choice && row.form.values[0] == '0'; }
 bool has_value(const OptionRow& row) { return row.form.kind != Form::Flag; }
@@ -82,7 +82,7 @@ void usage(FILE* to) {
   for (auto& own : kOwn) line(option_text(own.name, own.letter, own.values, false), own.help);
   fputs("\nsubcommands (\"fiberthread -- doctor\" runs a program of that name):\n", to);
   for (auto& c : kCommands) line(std::string(c.name) + " " + c.arguments, c.help);
-  fputs("\nEach option sets a variable, which the library reads; these have no option of their own or another form:\n", to);
+  fputs("\nEach option sets a variable, which the library reads. These variables have no option, or an option of another form:\n", to);
   for (size_t i = 0; i < kOptionCount; i++) {
     const OptionRow& row = kOptions[i];
     if (row.option && !is_negative(row)) continue;
@@ -91,7 +91,8 @@ void usage(FILE* to) {
   fputs("\nEach subcommand has a --help of its own. See fiberthread(1) and fiberthread(7).\n", to);
 }
 
-// variable, option, letter, values, default, help; then the launcher's own without a variable, and the subcommands without either.
+// Prints a line for each variable: variable, option, letter, values, default, help. The launcher's own options follow, without a variable,
+// and then the subcommands, without a variable or an option.
 void table() {
   for (size_t i = 0; i < kOptionCount; i++) {
     const OptionRow& row = kOptions[i];
@@ -107,7 +108,7 @@ void table() {
   exit(kWrongUsage);
 }
 
-// An unknown word of an option, with what it may have meant.
+// Ends with a message on an unknown option, and names the options that the user may have meant.
 [[noreturn]] void unknown_option(const char* given) {
   if (strncmp(given, "--", 2)) wrong(std::string("there is no option ") + given + "; see fiberthread --help");
   given += 2;
@@ -139,7 +140,7 @@ void set_variable(const OptionRow& row, const char* value) {
     explain(why, row.form, text.c_str());
     wrong(std::string("--") + row.option + ": " + (text.empty() ? "\"\"" : text) + std::string(why.data(), why.size()));
   }
-  // The program may change its directory before its first thread, when the file is made.
+  // The file is made with the first thread, and the program may change its directory before that.
   if (!strcmp(row.name, "TRACE") && text[0] != '/') {
     char here[PATH_MAX];
     if (getcwd(here, sizeof here)) text = std::string(here) + "/" + text;
@@ -153,7 +154,7 @@ std::string jemalloc() {
   return "";
 }
 
-// For `doctor`: does a thread of this very process run as a fiber? Fibers' ids are above those of the kernel.
+// Runs for `doctor`: does a thread of this process run as a fiber? Fibers' ids are above those of the kernel. Returns 0 if it does.
 int self_check() {
   pthread_t thread;
   void* result = nullptr;
@@ -166,7 +167,7 @@ int self_check() {
 
 }  // namespace
 
-// Beside the launcher (a build tree), or ../lib of where it is installed.
+// The library stands beside the launcher in a build tree. Installed, it is in ../lib as seen from the launcher.
 std::string find_library() {
   char self[PATH_MAX];
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -235,13 +236,13 @@ Result run(const std::vector<std::string>& command, const std::vector<std::strin
     dup2(null, 0);
     dup2(fileno(out), 1);
     dup2(fileno(err), 2);
-    execvpe(program.c_str(), argv.data(), env.data());  // and not execve(): what has no #! is run by sh, as a shell would
+    execvpe(program.c_str(), argv.data(), env.data());  // not execve(): like a shell, it has sh run a script without #!
     int e = errno;
     if (write(failed[1], &e, sizeof e) < 0) _exit(kNotFound);
     _exit(kCannotRun);
   }
   close(failed[1]);
-  r.started = read(failed[0], &r.error, sizeof r.error) == 0;  // after the exec: until then the child's memory is ours
+  r.started = read(failed[0], &r.error, sizeof r.error) == 0;  // returns after the exec: until then, the child has our memory
   close(failed[0]);
   rusage usage{};
   char name[64];
@@ -260,7 +261,7 @@ Result run(const std::vector<std::string>& command, const std::vector<std::strin
   }
   clock_gettime(CLOCK_MONOTONIC, &end);
   r.seconds = static_cast<double>(end.tv_sec - begin.tv_sec) + static_cast<double>(end.tv_nsec - begin.tv_nsec) / 1e9;
-  // The kernel's own figure is exact, but not less than what we had ourselves when it was forked.
+  // The kernel's own figure is exact, but never below the launcher's own peak, which the child has inherited by the fork.
   rusage own{};
   getrusage(RUSAGE_SELF, &own);
   if (usage.ru_maxrss > own.ru_maxrss || !r.peak_kb) r.peak_kb = usage.ru_maxrss;
@@ -283,7 +284,7 @@ int main(int argc, char** argv) {
       return c.run(argc - 1, argv + 1);
     }
   std::vector<option> options;
-  std::string letters = "+";  // the program's own options are none of ours
+  std::string letters = "+";  // stop at the first word that is no option: the rest is the program's
   for (size_t i = 0; i < kOptionCount; i++) {
     const OptionRow& row = kOptions[i];
     if (!row.option) continue;
@@ -339,7 +340,7 @@ int main(int argc, char** argv) {
   if (!allocator.empty()) preload += ":" + allocator;
   if (const char* others = getenv("LD_PRELOAD"); others && *others) preload += std::string(":") + others;
   setenv("LD_PRELOAD", preload.c_str(), 1);
-  // The library is not there to say so.
+  // If the loader does not load the library, only the launcher can say so.
   if (const char* verbose = getenv("FIBERTHREAD_VERBOSE"); verbose && !strcmp(verbose, "1"))
     if (std::string path = find_program(argv[optind]), why = path.empty() ? "" : why_nothing_is_preloaded(path); !why.empty())
       fprintf(stderr, "fiberthread: %s: no fibers: %s\n", argv[optind], why.c_str());

@@ -8,8 +8,8 @@
 
 namespace fiberthread {
 
-// What is used of libdw and libelf, by their own names and in their form (elfutils/libdwfl.h, libelf.h): so nothing of them is needed
-// to build, and only dumps need the library.
+// The used part of libdw and libelf, by their own names and with their layouts (elfutils/libdwfl.h, libelf.h). So the build needs nothing
+// of them, and only dumps need the library.
 struct Dwfl;
 struct Module;
 struct SourceLine;
@@ -79,7 +79,7 @@ namespace {
 
 constexpr int kContinue = 0, kAbort = 1;  // DWARF_CB_OK, DWARF_CB_ABORT
 constexpr int kReadMapped = 8;            // ELF_C_READ_MMAP
-constexpr pid_t kTheThread = 1;           // all fibers are that thread, one after the other
+constexpr pid_t kTheThread = 1;           // to libdw, each fiber in turn is this thread
 
 }  // namespace
 
@@ -127,7 +127,7 @@ Symbols::~Symbols() {
 Trouble Symbols::open() {
   l_ = library();
   if (!l_) return "libdw (elfutils) is not installed";
-  unsetenv("DEBUGINFOD_URLS");  // nobody waits for servers here
+  unsetenv("DEBUGINFOD_URLS");  // a dump must not wait for servers
   static const DwflCallbacks of_process{l_->dwfl_linux_proc_find_elf, l_->dwfl_standard_find_debuginfo, nullptr, nullptr};
   static const DwflCallbacks of_core{l_->dwfl_build_id_find_elf, l_->dwfl_standard_find_debuginfo, nullptr, nullptr};
   static const ThreadCallbacks threads{Callbacks::next, Callbacks::get, Callbacks::read, Callbacks::registers, nullptr, nullptr};
@@ -178,7 +178,7 @@ const std::string& Symbols::place(const StackFrame& frame) {
   }
   int line = 0;
   const char* file = nullptr;
-  // The library's own lines tell the reader of a program nothing.
+  // Line numbers of the library do not help a reader who knows only the program.
   SourceLine* l = target_.in_library(pc) && !full_ ? nullptr : l_->dwfl_module_getsrc(m, pc);
   if (l) file = l_->dwfl_lineinfo(l, nullptr, &line, nullptr, nullptr, nullptr);
   const char* object = l_->dwfl_module_info(m, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
@@ -190,7 +190,7 @@ const std::string& Symbols::place(const StackFrame& frame) {
 std::string Symbols::variable(uint64_t address) {
   Module* m = l_->dwfl_addrmodule(static_cast<Dwfl*>(dwfl_), address);
   if (!m) {
-    // What follows the file's part of its data (.bss) belongs to the module as well, though no file is mapped there.
+    // The memory after the data that come from the file (.bss) belongs to the module as well, though no file is mapped there.
     const Mapping* before = nullptr;
     for (auto& mapping : target_.mappings())
       if (mapping.high <= address && (!before || mapping.high > before->high)) before = &mapping;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stacks and names of code, by libdw of elfutils, if that is installed: loaded when it is first wanted.
+// Stacks and names of code, by libdw of elfutils, if that is installed. It is loaded when it is first needed.
 #pragma once
 #include <map>
 #include <string>
@@ -11,7 +11,7 @@ namespace fiberthread {
 
 struct StackFrame {
   uint64_t pc;
-  bool exact;  // the instruction itself; else a return address
+  bool exact;  // pc is the interrupted instruction itself; else it is a return address
 };
 
 class Symbols {
@@ -19,24 +19,25 @@ class Symbols {
   Symbols(const Target& target, bool full) : target_(target), full_(full) {}
   ~Symbols();
   Trouble open();
-  // `copied`: bytes of the stack as they were when the registers were, at `copied_at`.
+  // Returns at most `most` frames. `copied` has the bytes of the stack from address `copied_at` on, as they were together with the
+  // registers.
   std::vector<StackFrame> unwind(const Registers& registers, const std::vector<char>& copied, uint64_t copied_at, unsigned most);
-  // "function at file:line (object)", as much of it as is known.
+  // Returns "function at file:line", "function in object" if the line is not known, and "??" for an unknown function.
   const std::string& place(const StackFrame& frame);
-  // A variable's name, empty if it is none.
+  // Returns the name of the variable at this address, with "+offset" inside one, or "" if there is none.
   std::string variable(uint64_t address);
 
  private:
   struct Library;
   static const Library* library();
   const Target& target_;
-  bool full_;  // lines of the library too
+  bool full_;  // place() gives lines of the library too
   const Library* l_ = nullptr;
   void* dwfl_ = nullptr;
   void* elf_ = nullptr;
   std::map<std::pair<uint64_t, bool>, std::string> places_;
   friend struct Callbacks;
-  // What is unwound now.
+  // Arguments and result of the running unwind().
   const Registers* registers_ = nullptr;
   const std::vector<char>* copied_ = nullptr;
   uint64_t copied_at_ = 0;

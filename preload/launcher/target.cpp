@@ -186,7 +186,7 @@ size_t Target::read_some(uint64_t address, void* to, size_t size) const {
       if (s != segments_.begin() && at < (--s)->address + s->size) {
         n = pread(core_, out + done, std::min<uint64_t>(left, s->address + s->size - at), static_cast<off_t>(s->offset + at - s->address));
       } else {
-        // Not in the core, as it is the same in the file.
+        // Cores leave out memory that is the same as in its file.
         for (auto& m : mappings_) {
           if (at < m.low || at >= m.high) continue;
           auto f = files_.find(m.path);
@@ -216,7 +216,7 @@ std::string Target::text(uint64_t address) const {
   return s;
 }
 
-// By the object's own tables, as the loader finds it. 0: it has none of that name.
+// Looks the name up in the object's own tables, as the loader does. Returns 0 if the object has no such symbol.
 uint64_t Target::symbol_in_memory(uint64_t base, const char* name) const {
   auto header = get<Elf64_Ehdr>(base);
   if (memcmp(header.e_ident, ELFMAG, SELFMAG) || header.e_machine != kMachine) return 0;
@@ -228,7 +228,7 @@ uint64_t Target::symbol_in_memory(uint64_t base, const char* name) const {
   if (!dynamic) return 0;
   uint64_t symbols = 0, strings = 0, hash = 0;
   for (auto d = get<Elf64_Dyn>(dynamic); d.d_tag != DT_NULL; d = get<Elf64_Dyn>(dynamic += sizeof d)) {
-    uint64_t value = d.d_un.d_ptr < base ? d.d_un.d_ptr + base : d.d_un.d_ptr;  // the loader adds the base to some
+    uint64_t value = d.d_un.d_ptr < base ? d.d_un.d_ptr + base : d.d_un.d_ptr;  // the loader has added the base to some
     if (d.d_tag == DT_SYMTAB) symbols = value;
     if (d.d_tag == DT_STRTAB) strings = value;
     if (d.d_tag == DT_GNU_HASH) hash = value;
@@ -257,7 +257,7 @@ Trouble Target::find_library() {
   uint64_t table = 0;
   for (auto& m : mappings_) {
     if (m.offset != 0 || base_name(m.path).find("fiberthread") == std::string::npos) continue;
-    // The first look inside.
+    // The first read of the process's memory shows whether it is permitted.
     char byte;
     if (!is_core() && !read(m.low, &byte, 1) && (errno == EPERM || errno == EACCES)) return no_permission(pid_);
     if (!(table = symbol_in_memory(m.low, "fiberthread_debug_layout"))) continue;
@@ -267,7 +267,8 @@ Trouble Target::find_library() {
     break;
   }
   if (!table)
-    return is_core() ? "not of a program that runs on fiberthread" : "process " + std::to_string(pid_) + " does not run on fiberthread";
+    return is_core() ? "the core is not of a program that runs on fiberthread"
+                     : "process " + std::to_string(pid_) + " does not run on fiberthread";
   for (auto e = get<DebugEntry>(table); *e.name; e = get<DebugEntry>(table += sizeof e))
     layout_.emplace(std::string(e.name, strnlen(e.name, sizeof e.name)), e.number);
   if (layout("version") != 1) return "it runs on a version of fiberthread that this command does not know";
@@ -283,7 +284,7 @@ Trouble Target::find_library() {
 uint64_t Target::layout(const char* name) const {
   auto e = layout_.find(name);
   if (e != layout_.end()) return e->second;
-  fprintf(stderr, "fiberthread: the library there is of a version that does not tell its \"%s\"\n", name);
+  fprintf(stderr, "fiberthread: the process has another version of the library, which lacks \"%s\" in its table\n", name);
   exit(1);
 }
 
@@ -305,7 +306,7 @@ std::vector<WorkerSeen> Target::workers() const {
     s.spawned = get<uint64_t>(w + layout("worker.spawned"));
     s.ended = get<uint64_t>(w + layout("worker.ended"));
     all.push_back(s);
-    if (all.size() > 100'000) break;  // it changes faster than we read
+    if (all.size() > 100'000) break;  // the list changes faster than we read it
   }
   return all;
 }
@@ -371,7 +372,7 @@ void Target::each_fiber(void (*visit)(void*, const FiberSeen&), void* data) cons
 WaitView Target::wait_of(const FiberSeen& f, FiberSeen& owner) const {
   WaitView w;
   std::string what = text(f.what);
-  static std::map<std::string, std::string> kept;  // who shows it needs the string to stay
+  static std::map<std::string, std::string> kept;  // WaitView::what points into it
   uint64_t object = f.object, owner_record = f.owner;
   if (what == "cond") {
     bool requeued = get<bool>(object + layout("waiter.requeued"));
@@ -383,12 +384,12 @@ WaitView Target::wait_of(const FiberSeen& f, FiberSeen& owner) const {
     FiberSeen o = fiber(owner_record);
     uint64_t mutex = object - layout("mutex.word");
     auto tid = get<int32_t>(mutex + layout("mutex.tid"));
-    // Those of the library are but a word.
+    // The library's own mutexes are only a word, and have no tid beside it.
     constexpr int kFirstTid = 1 << 22, kLastTid = 1 << 30, kInconsistent = 0x7fffffff;
     bool same = tid == static_cast<int>(o.id) || tid == kInconsistent;
     if (owner_record && (same || (tid >= kFirstTid && tid <= kLastTid))) {
       object = mutex;
-      if (!same) owner_record = 0;  // its owner has ended, and the record is somebody else's
+      if (!same) owner_record = 0;  // the owner has ended, and another fiber has the record
     }
   } else if (!what.compare(0, 6, "rwlock") && get<uint32_t>(object) & 1) {
     auto tid = get<uint32_t>(object + layout("rwlock.tid"));
@@ -436,7 +437,7 @@ Trouble Target::stop(std::vector<KernelThread>& threads) {
   constexpr int kPatienceMs = 500;
   std::vector<int> asked;
   int error = 0;
-  // Those that come while we are at it too.
+  // Repeat until there are no new workers: they may be made while we stop the others.
   for (bool more = true; more;) {
     more = false;
     std::vector<int> wanted = {pid_};
@@ -455,7 +456,7 @@ Trouble Target::stop(std::vector<KernelThread>& threads) {
     }
   }
   if (stopped_.empty() && error) {
-    // Somebody else's is stopped by that one, perhaps; what is parked can be told all the same.
+    // Another process may trace this one. Parked fibers can be shown all the same.
     std::string by;
     if (FILE* f = fopen(file_of_process(pid_, "status").c_str(), "re")) {
       char line[256];

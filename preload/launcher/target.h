@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A process or a core in which the library runs, seen from outside: its memory, and the fibers in it.
+// Reads a process or a core in which the library runs, from outside: its memory, and the fibers in it.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -13,10 +13,10 @@
 
 namespace fiberthread {
 
-// What cannot be done, in words for the user; empty: it went well.
+// A message for the user that says what failed; empty after a success.
 using Trouble = std::string;
 
-// A file's part in the address space.
+// A mapped part of a file.
 struct Mapping {
   uint64_t low, high, offset;
   std::string path;
@@ -30,7 +30,7 @@ struct Segment {  // of a core
 struct Registers {
   static constexpr unsigned kCount = 33;
   uint64_t value[kCount] = {};
-  uint64_t known = 0;  // by bits
+  uint64_t known = 0;  // a bit for each register that has a value
   uint64_t pc = 0;
   void set(unsigned number, uint64_t v) {
     value[number] = v;
@@ -65,14 +65,14 @@ struct FiberSeen {
 class Target {
  public:
   ~Target();
-  // A process's id, or a core's file name.
+  // `name` is a process's id or a core's file name.
   Trouble open(const char* name);
   bool is_core() const { return core_ >= 0; }
   int pid() const { return pid_; }
   int core() const { return core_; }
 
   bool read(uint64_t address, void* to, size_t size) const;
-  // What of it can be read, from its beginning on.
+  // Reads from `address` on until `size` bytes are read or the next one cannot be read. Returns how many it has read.
   size_t read_some(uint64_t address, void* to, size_t size) const;
   template <class T>
   T get(uint64_t address) const {
@@ -83,14 +83,14 @@ class Target {
   std::string text(uint64_t address) const;
   const std::vector<Mapping>& mappings() const { return mappings_; }
 
-  // Of the library's layout. An unknown name ends the program, with a word on versions.
+  // Returns a number of the library's layout. An unknown name ends the program, with a message about versions.
   uint64_t layout(const char* name) const;
-  // The library's place.
+  // Returns whether the address is in the mapped library.
   bool in_library(uint64_t address) const { return address >= library_low_ && address < library_high_; }
 
   std::vector<WorkerSeen> workers() const;
   uint64_t counter(const char* name) const { return get<uint64_t>(layout(name)); }
-  // visit(fiber) for each that has not ended.
+  // Calls visit(fiber) for each fiber that has not ended.
   template <class Visit>
   void each_fiber(Visit visit) const {
     struct Call {
@@ -98,15 +98,16 @@ class Target {
     };
     each_fiber(&Call::one, &visit);
   }
-  FiberSeen fiber(uint64_t record) const;  // state Done: there is none
-  // Why it waits, brought up to date from the objects: who holds one by now, and its address as the program knows it.
+  FiberSeen fiber(uint64_t record) const;  // state Done if there is no such fiber
+  // Returns why the fiber waits, brought up to date from the object that it waits for: its present owner, and its address as the program
+  // knows it.
   WaitView wait_of(const FiberSeen& f, FiberSeen& owner) const;
-  uint64_t now() const;  // CLOCK_MONOTONIC, of a core as of sysmon's last look
-  // Where a fiber that does not run goes on.
+  uint64_t now() const;  // CLOCK_MONOTONIC; for a core, the time of sysmon's last look
+  // Returns the registers with which a fiber that does not run will go on.
   Registers saved_registers(const FiberSeen& f) const;
 
-  // Stops the workers, and says what they are at; resume() lets them go on. Of a core, it only says so. A thread that cannot be
-  // stopped is left out.
+  // Stops the main thread and the workers, and returns their registers. resume() lets them go on. Of a core, it only returns the registers.
+  // A thread that cannot be stopped is left out.
   Trouble stop(std::vector<KernelThread>& threads);
   void resume();
 
@@ -123,17 +124,17 @@ class Target {
   std::vector<Segment> segments_;
   std::vector<KernelThread> core_threads_;
   struct Stopped {
-    int tid, signal;  // one that stopped it before us, to be delivered
+    int tid, signal;  // a signal that stopped the thread before we did, to be delivered by resume(), or 0
   };
   std::vector<Stopped> stopped_;
-  mutable std::map<std::string, int> files_;  // open ones
+  mutable std::map<std::string, int> files_;  // descriptors of mapped files, -1 if one could not be opened
   std::map<std::string, uint64_t> layout_;
-  struct {  // of a record; looked up once
+  struct {  // offsets in a record, looked up once
     uint64_t size, sp, tp, state, kernel, id, name, start, tcb, stack_low, stack_high, worker, bound, preempted;
     uint64_t what, object, owner, file, line, since;
   } at_;
   mutable uint64_t main_record_ = 0;
-  mutable std::map<uint64_t, uint64_t> ids_;  // the records of fibers, filled when wanted
+  mutable std::map<uint64_t, uint64_t> ids_;  // the records of fibers by id, filled when first needed
   uint64_t library_low_ = 0, library_high_ = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// fiberthread top PID: a live view of what the fibers of a process do. It only reads the process's memory and stops nothing, so what it
-// shows is of about one moment.
+// fiberthread top PID: a live view of what the fibers of a process do. It only reads the process's memory and does not stop the process, so
+// the parts of one view are from slightly different moments.
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -26,10 +26,10 @@ namespace {
 const char kUsage[] =
     "usage: fiberthread top [options] PID\n"
     "Shows what the fibers of a process do: how many are in which state and what they wait for, switches and steals per second,\n"
-    "and those that have waited longest.\n"
-    "  -d, --delay SECONDS  between two looks (default: 1)\n"
-    "  -n, --number N       end after N looks\n"
-    "  -b, --batch          plain text, one look after the other: for files and scripts\n"
+    "and the fibers that have waited longest.\n"
+    "  -d, --delay SECONDS  time between two views (default: 1)\n"
+    "  -n, --number N       end after N views\n"
+    "  -b, --batch          plain text, one view after the other: for files and scripts\n"
     "  -h, --help           this text\n"
     "Keys: q ends it.\n";
 
@@ -52,7 +52,7 @@ Sample take(const Target& target, size_t most) {
   s.handovers = target.counter("handovers");
   s.all = target.workers();
   for (auto& w : s.all) {
-    // Those whose threads have ended count with what they did.
+    // Workers whose threads have ended count too.
     s.spawned += w.spawned;
     s.ended += w.ended;
     s.switches += w.switches;
@@ -101,7 +101,7 @@ std::string name_of(uint64_t id, bool main, const char* name) {
   return std::to_string(id) + (main ? " (main)" : "") + (*name ? " '" + std::string(name) + "'" : "");
 }
 
-// One look, in lines.
+// Returns one view as lines.
 std::vector<std::string> lines_of(const Target& target, const Sample& s, const Sample& before, const std::string& command) {
   std::vector<std::string> lines;
   char line[512];
@@ -167,7 +167,7 @@ std::vector<std::string> lines_of(const Target& target, const Sample& s, const S
   return lines;
 }
 
-// The terminal as it was, however we end.
+// The terminal's settings at the start, which are restored however we end.
 termios saved;
 bool changed = false;
 void restore() {
@@ -216,7 +216,7 @@ int top(const char* name, double delay, long looks, bool batch) {
     winsize size{};
     size_t rows = screen && ioctl(1, TIOCGWINSZ, &size) == 0 && size.ws_row ? size.ws_row : 50, columns = size.ws_col ? size.ws_col : 200;
     Sample s = take(target, 20);
-    // What is read of a process that ends meanwhile is nothing.
+    // Nothing can be read from a process that ends meanwhile.
     if (s.all.empty() && !s.states[static_cast<int>(State::Running)] && kill(target.pid(), 0) != 0 && errno == ESRCH) {
       restore();
       fprintf(stderr, "fiberthread: process %d has ended\n", target.pid());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// fiberthread trace FILE: makes the file that viewers read of what a process has left in FILE.raw, as it was killed, or ended by _exit()
-// or exec().
+// fiberthread trace FILE: converts FILE.raw to FILE, which viewers can read. A process leaves FILE.raw when it is killed, or ends by
+// _exit() or exec().
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@ int main_trace(int argc, char** argv) {
   if (argc == 2 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"))) {
     puts(
         "usage: fiberthread trace FILE\n"
-        "Makes FILE of FILE.raw, which is left by a traced process that was killed, or ended by _exit() or exec().");
+        "Makes FILE from FILE.raw, which a traced process leaves when it is killed, or ends by _exit() or exec().");
     return 0;
   }
   if (argc != 2 || argv[1][0] == '-') {
@@ -31,7 +31,7 @@ int main_trace(int argc, char** argv) {
   if (flock(raw, LOCK_EX | LOCK_NB)) return fails(raw_name, "its process has not ended");
   decltype(fiberthread::TraceHead::magic) magic = 0;
   if (pread(raw, &magic, sizeof magic, offsetof(fiberthread::TraceHead, magic)) != sizeof magic || magic != fiberthread::TraceHead::kMagic)
-    return fails(raw_name, "is no trace");  // FILE stays what it is
+    return fails(raw_name, "is no trace");  // and FILE is not touched
   int file = open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (file < 0) return fails(name, strerror(errno));
   if (flock(file, LOCK_EX | LOCK_NB)) return fails(name, "its process has not ended");

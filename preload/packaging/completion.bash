@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-# Completion of fiberthread's options for bash. What there is, fiberthread --table says itself.
+# Completion of fiberthread's options for bash. fiberthread --table lists the options and subcommands.
 _fiberthread() {
   local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} i name values table
   COMPREPLY=()
   table=$(fiberthread --table 2>/dev/null) || return
   if [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD - 2]}; fi
   if [ "$word" = = ]; then word=; fi
-  # Behind the first word that is neither an option nor an option's value, the program's own completion takes over.
+  # After the first word that is neither an option nor an option's value, the program's own completion takes over.
   for ((i = 1; i < COMP_CWORD; i++)); do
     case ${COMP_WORDS[i]} in
       --) i=$((i + 1)); break ;;

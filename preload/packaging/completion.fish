@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Completion of fiberthread's options for fish. What there is, fiberthread --table says itself.
+# Completion of fiberthread's options for fish. fiberthread --table lists the options and subcommands.
 for row in (fiberthread --table 2>/dev/null)
     set -l fields (string split \t -- $row)
     if test $fields[2] = -

@@ -1,6 +1,6 @@
 #compdef fiberthread
 # SPDX-License-Identifier: MIT
-# Completion of fiberthread's options for zsh. What there is, fiberthread --table says itself.
+# Completion of fiberthread's options for zsh. fiberthread --table lists the options; the subcommands are named at the end here.
 local -a rows options fields
 rows=("${(@f)$(fiberthread --table 2>/dev/null)}")
 for row in $rows; do

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Bound fibers: a fiber that gets a worker of its own while others wake it and run it is never run twice at once, is never in a queue
-// and handed to its worker at once, and is not forgotten; its worker ends with it, and one that comes too late ends too.
+// Bound fibers: a fiber gets a worker of its own while others wake it and run it. It is never run twice at once, is never in a queue
+// and handed to its worker at the same time, and is not forgotten. Its worker ends with it, and a worker that comes too late ends too.
 //
 // Mirrors sched_bind(), handed_to_bound() and its callers (enqueue_woken(), suspend(), post_yield(), worker_loop()), await_handed(),
 // dismiss(), leave_worker(), the binding by habit in Entry::settle(), and post_exit(). One fiber waits for its flag, and ends.
-// It binds itself before or after its wait, by sched_bind() or by habit, or yields; another binds it at any time. There is one
-// worker of the pool, on which it may become bound by habit, and a clone for each who may bind it.
+// It binds itself before or after its wait, by sched_bind() or by habit, or it yields. Another thread binds it at any time. There is one
+// worker of the pool, on which the fiber may become bound by habit, and a clone for each thread that may bind it.
 //
-// Left out: which queue an entry is in (one counter stands for all), slots, the timers, what the latch does besides (park.pml).
+// Left out: the queue that an entry is in (one counter stands for all), slots, timers, and other effects of the latch (park.pml).
 // Memory is sequentially consistent.
 //
 // holds:
@@ -15,14 +15,14 @@
 // fails: -DBROKEN_HABIT
 // fails: -DBROKEN_LATE
 // fails: -DBROKEN_TAINT
-// Mutations. BROKEN_HANDED: the worker looks at what it was handed, and then clears `wake`. BROKEN_HABIT:
-// binding by habit looks, then stores, and another's worker is forgotten. BROKEN_LATE: who binds does not look whether the fiber has
-// ended. BROKEN_TAINT: who finds it bound by habit does not taint that worker.
+// Mutations. BROKEN_HANDED: the worker looks at what it was handed, and then clears `wake`. BROKEN_HABIT: binding by habit reads
+// `bound` and then stores it, and forgets a worker that another thread has bound meanwhile. BROKEN_LATE: the binding thread does not check
+// whether the fiber has ended. BROKEN_TAINT: a thread that finds the fiber bound by habit does not taint that worker.
 
 #ifndef POOL
 #define POOL 1
 #endif
-#define WORKERS (POOL + 2)      // the clone of the fiber itself is POOL + 1, that of the other POOL + 2
+#define WORKERS (POOL + 2)      // the fiber's own clone is POOL + 1, the binder's is POOL + 2
 
 mtype = { Queued, Running, Parked, Done };
 mtype = { PostPark, PostYield, PostExit };
@@ -31,26 +31,26 @@ mtype state = Queued;
 bit pending, flag;
 byte entries;                   // in queues
 bit saved = 1, resumed;
-byte on;                        // worker that it runs on, from 1
+byte on;                        // worker that the fiber runs on, from 1
 byte bound;                     // FiberRecord::run.bound
 bit join_lock, over;
 
 mtype post[WORKERS + 1];
 bit started[WORKERS + 1];       // the kernel thread exists
-bit left[WORKERS + 1];          // and has ended
+bit left[WORKERS + 1];          // the kernel thread has ended
 bit tainted[WORKERS + 1];
 bit own[WORKERS + 1];           // Worker::bond.fiber is the fiber
 bit handed[WORKERS + 1];
 bit wake[WORKERS + 1];
 bit leaves[WORKERS + 1];
 
-byte when, how;                 // it binds itself: 0 never, but yields, 1 first, 2 after its wait; how: 0 sched_bind(), 1 habit
+byte when, how;                 // when the fiber binds itself: 0 never (it yields), 1 first, 2 after its wait; how: 0 sched_bind(), 1 habit
 bit finished, bound_by_other;
-byte told;                      // worker that the other was told to give properties to
+byte told;                      // worker that the binder was told to give properties to
 
 inline get_up(w) { wake[w] = 1 }
 
-// Into the queues, or to its worker.
+// Puts the fiber into the queues, or hands it to its worker.
 inline enqueue(here) {
   if
   :: atomic { bound && bound != here -> b = bound }
@@ -73,7 +73,7 @@ inline dismiss(w) { leaves[w] = 1; get_up(w) }
 
 inline start(w) { atomic { own[w] = 1; tainted[w] = 1; started[w] = 1; run worker(w) } }
 
-// Up to the yield() of one who binds himself.
+// sched_bind(), up to the yield() of a fiber that binds itself.
 inline bind(clone, ended) {
   mine = 0;
   if
@@ -172,7 +172,7 @@ inline run_it() {
   atomic {
     assert(state == Queued);
     state = Running;
-    assert(saved && !on && !resumed && entries == 0);  // off its stack, nowhere else
+    assert(saved && !on && !resumed && entries == 0);  // the fiber is off its stack, and nowhere else
     saved = 0; on = me; resumed = 1
   }
   if
@@ -247,7 +247,7 @@ end:
      :: else
      fi
   :: atomic { !leaves[me] && !own[me] && entries > 0 -> entries-- }
-     // A queue's entry, found by worker_loop() or suspend().
+     // An entry of a queue, which worker_loop() or suspend() has found.
      if
      :: bound && bound != me -> enqueue(me)
      :: else -> run_it()
@@ -287,9 +287,9 @@ proctype binder() {
   byte mine;
   bind(POOL + 2, ended);
   atomic {
-    told = bound;  // 0: it has ended
+    told = bound;  // 0: the fiber has ended
     bound_by_other = 1;
-    assert(!told || tainted[told])  // no other fiber gets what we do to it
+    assert(!told || tainted[told])  // no other fiber gets the properties that the binder gives to the worker
   }
 }
 
@@ -324,7 +324,7 @@ init {
     do
     :: i <= WORKERS ->
        assert(!handed[i]);
-       // Clones have ended, if they were made. So has a pool worker that was tainted, and no other.
+       // All clones that were made have ended. A pool worker has ended if it was tainted, and no other pool worker has.
        assert(left[i] == (started[i] && tainted[i]));
        assert(i > POOL || left[i] || !own[i]);
        i++

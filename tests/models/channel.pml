@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Channel: every value whose send succeeded is received once, in the order of its sender, or is left in a channel without receivers; nobody
-// waits for ever; close with sends in flight loses nothing.
+// Channel: every value whose send succeeded is received once, in the order of its sender, or is left in a channel without receivers. No
+// process waits for ever. Closing with sends in flight loses no value.
 //
 // Mirrors send_fast(), receive_fast(), push(), send_locked(), receive_locked(), queue(), dequeue(), close() of sync/channel.cpp and
-// wait_for() around them, for a channel with room for CAP values in a ring of 2 cells. One sender sends two values, and another, who
-// may give up while he waits, one; or (-DTWO_RECEIVERS) one receiver may give up. A receiver receives until it is closed. Somebody closes
-// at any time.
+// wait_for() around them, for a channel with room for CAP values in a ring of 2 cells. One sender sends two values. Another sends one, and
+// may give up while it waits; or (-DTWO_RECEIVERS) there is a second receiver, which may give up. A receiver receives until the channel is
+// closed. Another process closes the channel at any time.
 //
-// Left out: select (select.pml), parking (park.pml), channels without a ring, whose every step is under the lock. Memory is sequentially
-// consistent: each word is changed by compare-and-swap, and a cell is handed on by its turn (release, acquire).
+// Left out: select (select.pml), parking (park.pml), and channels without a ring, where every step is under the lock. Memory is
+// sequentially consistent: each word is changed by compare-and-swap, and a cell is handed on by its turn (release, acquire).
 //
 // holds:
 // holds: -DCAP=2
@@ -19,10 +19,10 @@
 // fails: -DBROKEN_REFILL
 // fails: -DBROKEN_DECIDE
 // fails: -DBROKEN_ROOM
-// Mutations. BROKEN_CLOSE: the flag is not in the word that senders raise: they only look at it before. BROKEN_DRAIN: a receiver takes a
-// position given but not filled yet for none. BROKEN_QUEUE: no second look after the flag was set. BROKEN_REFILL: the flags are
-// cleared before the waiting sender's value is in its place. BROKEN_DECIDE: who gives up does not look whether it has happened.
-// BROKEN_ROOM: a ring with more cells than room, and the turn alone decides.
+// Mutations. BROKEN_CLOSE: the flag is not in the word that senders raise, and they only read it before. BROKEN_DRAIN: a receiver treats a
+// position that is given to a sender but not filled yet as empty. BROKEN_QUEUE: there is no second look after the flag was set.
+// BROKEN_REFILL: the flags are cleared before the waiting sender's value is in its place. BROKEN_DECIDE: a process that gives up does not
+// check whether its case has happened. BROKEN_ROOM: the ring has more cells than room, and the turn alone decides whether there is room.
 
 #ifndef CAP
 #define CAP 1
@@ -33,7 +33,7 @@
 #define AGAIN 3
 #define GAVE_UP 4
 
-// The two words.
+// The channel's two words.
 byte tail, head;
 bit receivers_wait, senders_wait, closed, head_senders_wait;
 #define TAIL_FLAGS (receivers_wait || senders_wait || TAIL_CLOSED)
@@ -56,7 +56,7 @@ bit sent[4], received[4];  // by value, from 1
 byte finished;
 
 inline fill(p, v) {
-  atomic { turn[p % RING] == p -> cell[p % RING] = v }  // whoever had the cell before is done with it
+  atomic { turn[p % RING] == p -> cell[p % RING] = v }  // waits until the cell's last user has left it
   turn[p % RING] = p + 1
 }
 
@@ -65,7 +65,7 @@ inline take(p) {
   turn[p % RING] = p + RING
 }
 
-// ---- the lock-free path: `done` says whether it was enough ----
+// ---- the lock-free path: `done` says whether the operation is complete ----
 
 inline send_fast(v) {
   done = 0;
@@ -128,7 +128,7 @@ inline receive_fast() {
 
 // ---- under the lock ----
 
-// `other`: the first in the list that had not been decided, and has been now; 9: none.
+// Decides the first undecided waiter of the list, and sets `other` to it, or to 9 if there is none.
 inline pop(list, what) {
   atomic {
     other = 9;
@@ -158,7 +158,7 @@ inline clear_senders() {
   fi
 }
 
-// `done`: there was room.
+// Sets `done` if there was room.
 inline push(v) {
   done = 0;
   do
@@ -256,7 +256,7 @@ inline receive_locked() {
   fi
 }
 
-// `done`: it is queued.
+// Sets `done` if the process is queued.
 inline queue_sender() {
   done = 1;
   if
@@ -304,7 +304,7 @@ inline unlock_and_wake() {
   fi
 }
 
-// Until it was decided, or given up: `e`.
+// Waits until the case was decided, or gives up. Sets `e`.
 inline wait(list, may_give_up) {
   if
   :: signaled[me] -> e = result[me]
@@ -464,7 +464,7 @@ init {
     run closer()
   }
   timeout -> assert(finished == 4);
-  // The receiver that never gives up goes on until it is closed and empty.
+  // The receiver that never gives up goes on until the channel is closed and empty.
   assert(sent[1] == received[1] && sent[2] == received[2] && sent[3] == received[3]);
   assert(!sent[2] || sent[1]);
   assert(!receivers_wait && !senders_wait && !head_senders_wait)

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
-// FiberFuture: who waits, subscribes or waits for several learns that one is set, exactly once, and nothing is touched that may be gone.
+// FiberFuture: a consumer that waits, subscribes or waits for several futures learns exactly once that one is set. No object is touched
+// that may have been destroyed.
 //
-// Mirrors FiberFuture of sync/: set(), wait_for_set() with wait_until_over(), waitForMultiple(), subscribe(), unsubscribe(). Two futures,
-// a producer for each, and one consumer who begins in one of several ways, may be cancelled on the way, and in the end waits for what he has
-// not got yet. He destroys each future as soon as he knows that it is set, his MultipleWaitState when the call returns, and his
-// callback once it was called or taken back.
+// Mirrors FiberFuture of sync/: set(), wait_for_set() with wait_until_over(), waitForMultiple(), subscribe(), unsubscribe(). There are two
+// futures, a producer for each, and one consumer. The consumer begins in one of several ways, may be cancelled on the way, and in the end
+// waits for each future that it has not got yet. It destroys each future as soon as it knows that the future is set, its MultipleWaitState
+// when the call returns, and its callback once that was called or taken back.
 //
-// Left out: park_if() is one step (park.pml), timeouts, which are like cancellation. The consumer's record is never gone.
+// Simplified: park_if() is one step (park.pml). Left out: timeouts, which are like cancellation. The consumer's record is never destroyed.
 //
 // holds:
 // fails: -DBROKEN_INSTALL
@@ -15,15 +16,16 @@
 // fails: -DBROKEN_COUNT
 // fails: -DBROKEN_LAST
 // fails: -DBROKEN_WAKE
-// Mutations. BROKEN_INSTALL: a waiter comes into the word by a store after a look. BROKEN_WITHDRAW: it leaves by a store. BROKEN_DETACH:
-// so does a wait for several. BROKEN_COUNT: that returns without waiting for signals in flight. BROKEN_LAST: set() looks into the state
-// after it has counted itself. BROKEN_WAKE: set() unparks before it has changed the word.
+// Mutations. BROKEN_INSTALL: a waiter reads the word and then stores itself. BROKEN_WITHDRAW: a waiter withdraws by a plain store.
+// BROKEN_DETACH: a wait for several futures withdraws by a plain store. BROKEN_COUNT: a wait for several futures returns without waiting
+// for signals in flight. BROKEN_LAST: set() reads the wait's state after it has counted itself. BROKEN_WAKE: set() unparks before it has
+// changed the word.
 
 mtype = { Running, Parked };
 mtype = { Empty, Set, Waits, Multiple, Subscribed };
 
 mtype word[2] = Empty;
-bit gone[2];              // destroyed
+bit gone[2];              // the future is destroyed
 mtype state = Running;    // of the consumer
 bit latch;
 bit interrupts;
@@ -253,5 +255,5 @@ init {
     :: else
     fi
   }
-  timeout -> assert(finished && got[0] && got[1])  // nothing can happen any more: then it waits for nothing
+  timeout -> assert(finished && got[0] && got[1])  // when nothing can happen any more, the consumer must not wait
 }

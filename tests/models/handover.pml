@@ -3,23 +3,23 @@
 //
 // Mirrors Entry, Entry::settle(), suspend(), arrive(), prepare_run(), take_free_slot(), go_idle() and Blocking of sched/run/
 // as far as they touch in_sched, revoked, heartbeat and slot, and look_at(), try_take() of sched/sysmon.cpp with
-// hand_slot_to_spare(). Two workers, two slots. A worker in fiber code may stay there for ever. Sysmon takes slots from
-// worker 0, and only that has a store buffer and gives slots away; with -DBOTH both (15 million states and more: for once, not
-// for each day).
+// hand_slot_to_spare(). There are two workers and two slots. A worker in fiber code may stay there for ever. Sysmon takes slots only from
+// worker 0, and only worker 0 has a store buffer and gives slots away. With -DBOTH that holds for both workers (15 million states and more:
+// to be run by hand, and not each day).
 //
-// A worker's plain stores go through a store buffer (x86). Its locked instructions wait until that is empty; sysmon's
+// A worker's plain stores go through a store buffer (x86). Its locked instructions wait until that is empty. Sysmon's
 // membarrier makes each worker do so once. Sections under idle_lock are one step. Sysmon's own stores follow locked
 // instructions. A use of a slot lasts until the store that ends it has left the buffer. The heartbeat is a bit that says
-// "changed since sysmon looked", so that it does not wrap. Left out: queues, who is asleep (any worker may look so), workers
-// started anew.
+// "changed since sysmon looked", so that it does not wrap. Left out: queues, new workers, and which workers are asleep (any worker may look
+// asleep).
 //
 // holds:
 // fails: -DBROKEN_MEMBARRIER
 // fails: -DBROKEN_HEARTBEAT
 // fails: -DBROKEN_SETTLE
 // fails: -DBROKEN_BLOCKING
-// Mutations. BROKEN_MEMBARRIER: there is none. BROKEN_HEARTBEAT: sysmon does not compare it. BROKEN_SETTLE: the worker gives
-// its claim up by a plain store, not by CAS. BROKEN_BLOCKING: who gives the slot away leaves the heartbeat as it is.
+// Mutations. BROKEN_MEMBARRIER: sysmon does no membarrier. BROKEN_HEARTBEAT: sysmon does not compare the heartbeat. BROKEN_SETTLE: the
+// worker gives its claim up by a plain store, not by CAS. BROKEN_BLOCKING: a worker that gives its slot away does not change the heartbeat.
 
 #define W 2
 #define SLOTS 2
@@ -45,9 +45,9 @@ bit free[SLOTS];
 
 chan buffer[W] = [4] of { mtype, byte };
 
-// For the assertions only.
+// These are for the assertions only.
 byte uses[4];             // by worker 0 of slot 0, 1, by worker 1 of slot 0, 1
-bit handing[SLOTS];       // in the hand of sysmon, or of who gives it away
+bit handing[SLOTS];       // sysmon, or a worker that gives the slot away, has it
 
 #define use_of(w, s) uses[2 * (w) + (s)]
 #define holds(w, s) (slot[w] == s && revoked[w] != Taken)
@@ -92,7 +92,7 @@ inline use() {
   fi
 }
 
-// in_sched = 0, which ends the use.
+// in_sched = 0, which ends the use of the slot.
 inline leave() { put(Leave, mine) }
 
 inline settle() {
@@ -112,7 +112,7 @@ inline settle() {
 inline enter() {
   put(Enter, 1);
   atomic {
-    // It reads its own store while that is in the buffer.
+    // A worker reads its own store while that is in the buffer.
     if
     :: buffer[me]??[Revoked, eval(Kept)] -> r = Kept
     :: else -> r = revoked[me]
@@ -139,7 +139,7 @@ inline take_free_slot() {
   assert(sound)
 }
 
-// Of one's own slot. The lock in hand_slot_to_spare() comes after the stores.
+// The worker gives its own slot away. The lock in hand_slot_to_spare() comes after the stores.
 inline give_away() {
   atomic { put(Slot, none); handed = mine }
 #ifndef BROKEN_BLOCKING
@@ -161,7 +161,7 @@ inline give_away() {
 
 proctype worker(byte me) {
   byte handed = none;
-  byte mine = none;  // what it reads in its own `slot`
+  byte mine = none;  // the value that the worker reads in its own `slot`
   mtype r = Kept;
   goto context;
 fiber:
@@ -208,7 +208,7 @@ context:
     mine = none; slot[me] = none; idle[me] = 1;
     assert(sound)
   }
-  // Woken, or it gets up by itself.
+  // The worker is woken, or gets up by itself.
 end:
   atomic {
     if
@@ -257,7 +257,7 @@ proctype sysmon() {
        :: true
        fi;
 #endif
-       beat[w] = 0  // looks at it
+       beat[w] = 0  // sysmon reads the heartbeat
      }
      if
      :: in_sched[w]

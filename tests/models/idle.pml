@@ -68,7 +68,7 @@ mtype buffer[W] = Nothing;
 byte buffer_slot[W];
 
 bit blocked[W];           // in the kernel; one at a time
-bit changed;              // since sysmon began to look
+bit changed;              // something has changed since sysmon began to look
 byte spawns = SPAWNS;
 
 #if SLOTS == 2
@@ -100,7 +100,7 @@ inline sysmon_poke() {
   }
 }
 
-// The idle lock; s = none if there is none.
+// Under the idle lock. s becomes none if no slot is free.
 inline pop_free_slot(s) {
   if
   :: free[0] -> s = 0; free[0] = 0
@@ -473,7 +473,7 @@ look:
   fi;
   if
   :: !queued ->  // quiet for long
-     atomic { asleep = 1; changed = 1 }  // (it will look in any case)
+     atomic { asleep = 1; changed = 1 }  // (sysmon will look in any case)
 #ifndef BROKEN_MEMBARRIER
      buffer[0] == Nothing;
      buffer[1] == Nothing;

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: MIT
-// Join, detach and the end of a thread: its block goes back exactly once, by whoever comes last, and no join waits for ever.
+// Join, detach and the end of a thread. Its block goes back exactly once, by the last of its end, its joiner and its detacher, and no join
+// waits for ever.
 //
 // Mirrors sched/life/join.cpp and post_exit() of birth.cpp beside it, and of shim/thread.cpp thread_exit_raw(), join() and
-// pthread_detach(). `f` ends; a thread joins it (plainly, with a deadline, or with a cancellation on its way) and then ends,
-// too: its record comes back as another thread, which waits for a flag of its own while the late unpark for the join may
+// pthread_detach(). `f` ends. A thread joins it (plainly, with a deadline, or with a cancellation on its way) and then ends,
+// too. Its record comes back as another thread, which waits for a flag of its own while the late unpark for the join may
 // still come. A third thread does nothing, detaches `f`, or joins it as well.
 //
-// Left out: park_if() is one step (park.pml), as is a section under join.lock where nobody looks without it; an unpark is
-// two, as its look may be of the record's former life. EDEADLK, for two that join each other. What POSIX leaves undefined: nobody uses the
-// handle after it was joined, or detached and ended.
+// Simplified: park_if() is one step (park.pml), and so is a section under join.lock whose stores are only read under the lock. An unpark is
+// two steps, as it may have read the state in the record's former life. Left out: EDEADLK, for two threads that join each other, and uses
+// that POSIX leaves undefined: no thread uses the handle after `f` was joined, or was detached and has ended.
 //
 // holds:
 // fails: -DBROKEN_CLEAR
 // fails: -DBROKEN_LOCK
 // fails: -DBROKEN_VALID
 // fails: -DBROKEN_EARLY
-// Mutations. BROKEN_CLEAR: join_wait() forgets the latch, though registered already: a cancellation is lost. BROKEN_LOCK:
-// the joiner does not wait for the ending side to be out of the lock. BROKEN_VALID: post_exit() leaves the handle of a
-// thread valid that was detached on its way there. BROKEN_EARLY: who ends wakes no joiner if it has chosen one to run next, though
-// another may have come since.
+// Mutations. BROKEN_CLEAR: join_wait() clears the latch when the caller is registered already, so a cancellation is lost. BROKEN_LOCK:
+// the joiner does not wait until the ending side has left the lock. BROKEN_VALID: if the thread was detached on its way to post_exit(),
+// that leaves its handle valid. BROKEN_EARLY: an ending thread that has chosen a joiner to run next wakes no other joiner, though
+// another one may have registered since.
 
-mtype = { Unborn, Running, Parked, Chosen };  // Chosen: queued, to run when who ends is off its stack
+mtype = { Unborn, Running, Parked, Chosen };  // Chosen: queued, to run when the ending thread is off its stack
 mtype = { Plain, Timed, Cancelled, Detaches, Joins, Idles };
 
-// The records of two that join; the first comes back as another thread.
+// The records of two joiners. The first record comes back as another thread.
 mtype state[2] = Running;
 bit latch[2];
 bit requested;            // pthread_cancel for joiner 0
@@ -34,10 +35,10 @@ bit lock, done, valid = 1, detached, off_stack, inside;
 byte joiner;              // from 1
 byte given_back;
 bit joined;
-bit gone[2];              // done with the handle
+bit gone[2];              // the thread does not use the handle any more
 
 mtype kind, third;
-bit after;                // `f` ends only after joiner 0 gave up
+bit after;                // `f` ends only after joiner 0 has returned
 bit flag, finished[2];
 
 inline unpark(who) {
@@ -64,7 +65,7 @@ inline unpark(who) {
   seen = 0
 }
 
-// park_if(condition): parks unless the latch is set or the condition true.
+// park_if(condition): parks unless the latch is set or the condition is true.
 inline park_unless(condition) {
   atomic {
     if
@@ -100,7 +101,7 @@ proctype ending() {
     :: else
     fi
   }
-  // join_choose_next(), which may as well choose nobody
+  // join_choose_next(), which may also choose no joiner
   if
   :: early = joiner;
      atomic {
@@ -141,14 +142,14 @@ proctype ending() {
      :: else
      fi
   fi;
-  // The one chosen goes on.
+  // The chosen joiner goes on.
   if
   :: early -> state[early - 1] = Running
   :: else
   fi
 }
 
-// `ok`: it is registered.
+// Sets `ok` to whether the joiner is registered.
 inline join_register() {
   atomic {
     !lock;
@@ -209,7 +210,7 @@ again:
   joined = 1;
 out:
   gone[me] = 1;
-  // It ends, and its record comes back as another thread, which waits for the flag.
+  // The joiner ends, and its record comes back as another thread, which waits for the flag.
   if
   :: me == 0 ->
      state[me] = Unborn;
@@ -283,7 +284,7 @@ init {
     :: kind != Plain -> after = 1
     :: true
     fi;
-    // Who is born detached is joined by nobody in earnest, but both may try.
+    // A thread that is created detached cannot be joined, but both threads may try.
     if
     :: detached = 1
     :: true

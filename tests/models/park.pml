@@ -4,12 +4,12 @@
 // Mirrors park_if() with its timer, suspend(), post_park(), post_yield(), prepare_run(), unpark() and interrupt() of sched/,
 // TimerWheel's add, run and cancel as far as they touch the fiber, and the loop of the parking lot's wait() around
 // park_if(). One fiber waits twice, with a yield in between: for flag[0], then for flag[1], an interrupt or a deadline. Each
-// waker may come at any time, so the second wait may start with what was left of the first. Two workers run the fiber. With
+// waker may come at any time, so the second wait may start with a latch that the first has left. Two workers run the fiber. With
 // -DKERNEL the waiter is a kernel thread: park_in_kernel().
 //
-// Left out: which queue an entry is in (one counter stands for all), the switch straight to another fiber (whoever comes
-// next runs the post-switch action either way), slots. Memory is sequentially consistent but for plain stores to the latch,
-// which stay in the store buffer until the next locked instruction or any time before (x86).
+// Left out: the queue that an entry is in (one counter stands for all), slots, and the switch straight to another fiber (either way, the
+// next code on the worker runs the post-switch action). Memory is sequentially consistent except for plain stores to the latch.
+// They stay in the store buffer until the next locked instruction or any time before (x86).
 //
 // holds:
 // holds: -DKERNEL
@@ -17,8 +17,9 @@
 // fails: -DBROKEN_COMMIT
 // fails: -DBROKEN_LOOK
 // fails: -DBROKEN_LATCH
-// Mutations. BROKEN_RECHECK: unpark() does not look at the state again after it set the latch. BROKEN_COMMIT: PARKED before
-// the switch. BROKEN_LOOK: no look at the latch after PARKED. BROKEN_LATCH: the latch is cleared by a plain store, and an interrupt that comes just then is forgotten.
+// Mutations. BROKEN_RECHECK: unpark() does not read the state again after it has set the latch. BROKEN_COMMIT: the state becomes Parked
+// before the switch. BROKEN_LOOK: the latch is not read after the state has become Parked. BROKEN_LATCH: a plain store clears the latch,
+// and an interrupt that comes just then is lost.
 
 mtype = { Queued, Running, Parked, Done };
 mtype = { PostPark, PostYield, PostExit };
@@ -32,8 +33,8 @@ bit buffered;             // pending = 0 is in the store buffer
 byte entries;             // in queues
 bit saved = 1;            // the fiber is off its stack, its context valid
 bit resumed;              // a worker has switched to it
-byte on;                  // worker that it runs on, from 1
-mtype post[3];            // it has left that worker, which does this now
+byte on;                  // worker that the fiber runs on, from 1
+mtype post[3];            // post-switch action that the worker runs now: the fiber has left it
 
 bit wheel_lock, in_wheel, timer_exists, late_now;
 bit word;                 // kernel_word
@@ -105,7 +106,7 @@ inline wait_parked(timed) {
   fi;
   if
   :: ok
-  :: else -> word  // an unpark won
+  :: else -> word  // an unpark has changed the state first
   fi;
   state = Running
 #else
@@ -215,7 +216,7 @@ end:
   od
 }
 
-// Whoever runs the timers.
+// The worker, or sysmon, that runs the timers.
 proctype timers() {
   mtype s;
   bit ok;
@@ -267,5 +268,5 @@ init {
     :: else
     fi
   }
-  timeout -> assert(finished)  // nothing can happen any more: then it waits for nothing
+  timeout -> assert(finished)  // when nothing can happen any more, the fiber must not wait
 }

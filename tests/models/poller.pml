@@ -32,7 +32,7 @@
 #define SLOTS 2
 #endif
 #ifndef WAITS
-#define WAITS 1           // for descriptors
+#define WAITS 1           // waits for descriptors
 #endif
 #ifndef CALLS
 #define CALLS 1           // of idle workers, by fibers that queue something
@@ -40,17 +40,17 @@
 #define none 255
 
 byte watcher = none;      // poll_watcher
-bit leaves[W];            // its store of none is in the store buffer
+bit leaves[W];            // the worker's store of none is in its store buffer
 bit idle[W], wake[W], in_poller[W], slot[W];
 byte free = SLOTS;
 byte waiting, event, waits = WAITS, calls = CALLS;
-bit opened;               // poll_active(): since the first wait
-bit bell;                 // wake_fd's edge in epoll
+bit opened;               // poll_active(): set by the first wait
+bit bell;                 // epoll has wake_fd's edge
 bit asleep, on_poller;    // sysmon's
 bit changed;
 
 #define watched (watcher != none)
-// As worker `me` sees it: its own store.
+// Whether there is a watcher, as worker `me` sees it, which reads its own store.
 #define i_see_watched (watcher != none && !(watcher == me && leaves[me]))
 
 inline sysmon_poke() {
@@ -163,7 +163,7 @@ find:
   fi;
   harvest();
   if
-  :: goto fiber  // that found one
+  :: goto fiber  // the harvest has made a fiber runnable
   :: true
   fi;
 

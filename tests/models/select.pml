@@ -19,7 +19,7 @@
 // woken select does not leave the other channel's queue. BROKEN_LOCKS: one channel is locked after the other, to try and then to queue.
 // BROKEN_GIVE_UP: a select gives up without a look whether one of its cases has happened.
 
-#define NONE 2   // else the channel: each has one case for either
+#define NONE 2   // no case yet; other values are the channel, as each select has one case for each
 #define GAVE_UP 3
 
 bit lock[2];
@@ -28,17 +28,17 @@ chan waiting[4] = [3] of { byte };  // senders of 0 and 1, receivers of 0 and 1
 #define RECEIVERS(c) waiting[2 + (c)]
 
 byte selected[3] = NONE;
-bit here[3];        // its cases exist
+bit here[3];        // the select's cases exist
 bit signaled[3];
 byte sent[2], received[2];
 byte finished;
 
-// Which way does it use that channel?
+// Whether a select sends to that channel; otherwise it receives.
 #define SENDS(who, c) (who == 1 || (who == 2 && c == 1))
 
 inline take_lock(c) { atomic { !lock[c] -> lock[c] = 1 } }
 
-// Under the lock of c. `done`: the case for c has happened, with `other`.
+// Called under the lock of c. Sets `done` if the case for c has happened, with `other`.
 inline attempt(c) {
   byte_list = (SENDS(me, c) -> 2 + c : c);
   done = 0;
@@ -104,7 +104,7 @@ proctype chooser(byte me; bit may_give_up) {
   :: done -> goto happened
   :: else
   fi;
-  // All locked.
+  // Now all channels are locked.
 #ifdef BROKEN_LOCKS
   take_lock(0); attempt(0); lock[0] = 0;
   if
@@ -141,7 +141,7 @@ proctype chooser(byte me; bit may_give_up) {
   :: else
   fi;
 #endif
-  // It waits, or gives up.
+  // The select waits, or gives up.
 end:
   if
   :: signaled[me]
@@ -185,7 +185,7 @@ init {
     run chooser(2, 1)
   }
   timeout -> assert(sent[0] == received[0] && sent[1] == received[1]);
-  // The first two can always meet, but if the third has met one of them the other waits.
+  // The first two can always meet. But if the third has met one of them, the other waits.
   assert(finished == 3 || sent[0] + sent[1] == 1);
   // No two selects that still wait may wait for each other.
   assert(len(SENDERS(0)) == 0 || len(RECEIVERS(0)) == 0);

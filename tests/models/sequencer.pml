@@ -9,8 +9,8 @@
 // fibers that have counted up may still be on their way out. With -DTICKETS the count is a mutex, which is free when the count is even.
 // Each waiter that gets the mutex unlocks it.
 //
-// Left out: how the table finds its waiters, and their order (tests/fiber_sequencer_test.cpp does that), the fibers' parking (park.pml)
-// and the Future's word (future.pml): to be set is one step here. A push onto a stack is one step, and so is taking all of it.
+// Left out: how the table finds its waiters, and their order (tests/fiber_sequencer_test.cpp tests that), the fibers' parking (park.pml)
+// and the Future's word (future.pml): setting it is one step here. A push onto a stack is one step, and so is taking all of the stack.
 //
 // holds:
 // holds: -DTICKETS
@@ -41,13 +41,13 @@
 byte word;
 byte requests, cancels;   // sets of waiters
 bit in_table[USERS];
-bit there[USERS];         // its Future
+bit there[USERS];         // the waiter's Future exists
 bit cancelled[USERS], woken[USERS];
 byte result[USERS];       // 1: set to 0, 2: set to ECANCELED
 byte token[USERS];
-bit gone;                 // the sequencer
+bit gone;                 // the sequencer is destroyed
 byte holders;
-byte finished;            // waiters
+byte finished;            // waiters that have finished
 byte returned;
 
 #define TOUCH assert(!gone)
@@ -142,7 +142,7 @@ inline combine() {
 #ifdef BROKEN_WAKE
      wake_settled();
 #endif
-     // The table is the combiner's: one step.
+     // Only the combiner touches the table, so this is one step.
      atomic {
        next = COUNT(w) * ONE;
        for (k : 0 .. USERS - 1) {
@@ -259,7 +259,7 @@ proctype waiter(byte me) {
      kick();
      if
      :: true
-     :: true ->  // gives up, at any time
+     :: true ->  // the waiter gives up, at any time
         atomic {
           if
           :: cancelled[me] || woken[me] -> ok = 0

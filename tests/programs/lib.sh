@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Shared by the program tests. LIBRARY is the library, TMP a fresh directory.
+# Functions that the program tests share. LIBRARY is the library, TMP a fresh directory.
 set -u
 fail() {
   echo "$*"
@@ -12,7 +12,8 @@ skip() {
 need() {
   command -v "$1" >/dev/null || skip "$1 is not installed"
 }
-# From here on, a copy of the library: for suites that start programs as other users, who may not be allowed to look where it was built.
+# Makes LIBRARY a copy of the library that all users can read. Suites that start programs as other users need it: these may not be allowed
+# to read the build directory.
 readable_library() {
   chmod 755 "$TMP" && install -m 755 "$LIBRARY" "$TMP" || fail "the library cannot be copied"
   LIBRARY=$TMP/${LIBRARY##*/}
@@ -27,14 +28,14 @@ fiber() {
   grep -v '^fiberthread: ' "$TMP/stderr" >&2
   return $status
 }
-# The library did something: at least N fibers, in one process of what ran last.
+# made_fibers N: fails unless a process of the last run has made at least N fibers.
 made_fibers() {
   [ "$1" -eq 0 ] && return
   local most
   most=$(sed -n 's/.*fibers=\([0-9]*\).*/\1/p' "$TMP/stats" | sort -n | tail -n 1)
   [ "${most:-0}" -ge "$1" ] || fail "only ${most:-no} fibers were made, not $1"
 }
-# compare FIBERS COMMAND…: same output and exit status on NPTL and on 1, 2 and 16 workers, with at least so many fibers.
+# compare FIBERS COMMAND…: fails unless output and exit status are the same on NPTL and on 1, 2 and 16 workers, with at least FIBERS fibers.
 compare() {
   local fibers=$1 expected status workers
   shift
@@ -51,10 +52,11 @@ compare() {
     made_fibers "$fibers"
   done
 }
-# begin WORKERS COMMAND…: starts it preloaded in $TMP and waits until it has said "ready". It is $pid, and lasts until `end WHAT`.
+# begin WORKERS COMMAND…: starts the command preloaded in $TMP and waits until it has printed "ready". Its process is $pid. `end WHAT` ends
+# it.
 begin() {
   [ -p "$TMP/in" ] || mkfifo "$TMP/in"
-  : >"$TMP/out"  # that of the last one says ready
+  : >"$TMP/out"  # the file of an earlier command says "ready"
   (cd "$TMP" && ulimit -c unlimited 2>/dev/null
     exec env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS="$1" "${@:2}") <"$TMP/in" >"$TMP/out" &
   pid=$!
@@ -69,7 +71,8 @@ end() {
   exec 9>&-
   wait $pid || fail "$*: status $?"
 }
-# Where the system writes cores into the directory: ends it by one, which is $core.
+# makes_cores: whether the system writes cores into the current directory. end_by_core: ends $pid by a core dump, and sets $core to its
+# file.
 makes_cores() {
   [ "$(cat /proc/sys/kernel/core_pattern)" = core ] && [ "$(ulimit -Hc)" = unlimited ]
 }
@@ -80,12 +83,12 @@ end_by_core() {
   core=$(ls "$TMP"/core* | head -n 1)
   [ -s "$core" ] || fail "no core"
 }
-# A file of real text and binaries, $1 MB.
+# Makes a file of $1 MB of real text and binaries.
 corpus() {
   find /usr/lib /usr/share /usr/bin -xdev -type f -readable -size +4k 2>/dev/null | LC_ALL=C sort | head -n 4000 | tr '\n' '\0' |
     xargs -0 cat 2>/dev/null | head -c "$(($1 << 20))" >"$TMP/corpus"
 }
-# source_of PACKAGE DIRECTORY…: these parts of the source of a Debian package, unpacked once under $BUILD; its place is in $source.
+# source_of PACKAGE DIRECTORY…: unpacks these parts of the source of a Debian package once under $BUILD, and sets $source to the directory.
 source_of() {
   local package=$1 lists="$BUILD/suites/apt"
   shift
@@ -95,17 +98,17 @@ source_of() {
   rm -rf "$source"
   mkdir -p "$lists/partial" "$source"
   echo "deb-src http://deb.debian.org/debian $(. /etc/os-release && echo "$VERSION_CODENAME") main" >"$lists.list"
-  # A list of its own: the machine's configuration stays as it is.
+  # apt gets its own list of sources, so that the machine's configuration stays as it is.
   local apt=(apt-get -qq -o "Dir::Etc::SourceList=$lists.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$lists"
     -o APT::Sandbox::User=root)
   (cd "$source" && timeout 200 "${apt[@]}" update && timeout 200 "${apt[@]}" source --download-only "$package") >"$TMP/apt" 2>&1 ||
-    skip "the source of $package is not to be had: $(tail -n 1 "$TMP/apt")"
+    skip "the source of $package cannot be fetched: $(tail -n 1 "$TMP/apt")"
   tar -xf "$source/$package"_*.orig.tar.* -C "$source" --strip-components=1 --wildcards "${@/#/*/}" || fail "$package has no $*"
   rm -f "$source/$package"_*
   touch "$source/.complete"
 }
-# same_verdicts NAME FILTER COMMAND…: as on NPTL, what FILTER makes of a suite's output, and its status; `rounds` times (1), of which
-# each is on another number of workers: the default, 1, 16, 2.
+# same_verdicts NAME FILTER COMMAND…: fails unless a suite's status and the output of FILTER on its output are as on NPTL. Runs the suite
+# `rounds` times (1), with another number of workers each time: the default, 1, 16, 2.
 same_verdicts() {
   local name=$1 filter=$2 status got i workers=("" 1 16 2)
   shift 2

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# A browser in its own sandbox (namespaces, and filters that trap what they do not know): the same page on NPTL and on fibers, and the
+# A browser in its own sandbox (namespaces, and filters that trap unknown calls) shows the same page on NPTL and on fibers. The
 # processes that show it, under their filters, have fibers.
 # packages: chromium chromium-sandbox fonts-dejavu-core procps
 . "$(dirname "$0")/../lib.sh"
@@ -8,7 +8,7 @@ need chromium
 browser=/usr/lib/chromium/chromium
 [ -x $browser ] || skip "chromium is elsewhere"
 readable_library
-# As root it wants no sandbox.
+# As root, the browser refuses to use its sandbox.
 as=()
 if [ "$(id -u)" = 0 ]; then
   need setpriv
@@ -18,7 +18,7 @@ fi
 cat >"$TMP/page.html" <<'P'
 <!doctype html><html><body><p id="p">before</p><canvas id="c" width="64" height="64"></canvas><script>
 const code = 'onmessage = e => { let s = 0; for (let i = 0; i < 2000000; i++) s += (i * e.data) % 7; postMessage(e.data + ":" + s); }';
-// The browser's own time runs ahead when nothing is to be done but in workers: something is, until they have answered.
+// The browser's own time runs ahead when there is work only in workers. This timer is other work until they have answered.
 const busy = setInterval(() => {}, 1);
 const all = [];
 for (let n = 1; n <= 4; n++) all.push(new Promise(done => {
@@ -49,14 +49,15 @@ for workers in "" 1 2 16; do
   grep '^fiberthread: ' "$TMP/err" >"$TMP/stats"
   made_fibers 20
 done
-# A picture, of a page that is as it is.
+# The test takes a picture of a page that does not change.
 echo '<!doctype html><body style="background:#123"><h1 style="color:#fed">Fibers</h1><div style="border-radius:9px;background:linear-gradient(red,blue);height:60px">' >"$TMP/page.html"
 more=(--screenshot="$TMP/home/picture.png" --window-size=200,200)
 run A=b && cp "$TMP/home/picture.png" "$TMP/nptl.png" || fail "no picture on NPTL"
 run LD_PRELOAD="$LIBRARY" || fail "no picture: status $?"
 cmp "$TMP/nptl.png" "$TMP/home/picture.png" || fail "another picture"
 
-# Who shows the page is under a filter, has the library, and its kernel threads are workers: NPTL's would have names of their own.
+# The process that shows the page is under a filter and has the library. Its kernel threads are workers: threads of NPTL would have names of
+# their own.
 more=(--remote-debugging-port=0)
 run LD_PRELOAD="$LIBRARY" &
 seen=0

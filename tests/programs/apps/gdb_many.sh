@@ -1,5 +1,5 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc gdb
-# gdb on a core of 10,000 threads: all stacks.
+# gdb shows all stacks of a core of 10,000 threads.
 exec "$(dirname "$0")/../quick/gdb.sh" many

@@ -3,7 +3,7 @@
 # packages: procps memcached python3
 . "$(dirname "$0")/../lib.sh"
 need memcached
-run() { # expected exit status comes from NPTL's run
+run() { # the expected exit status is that of the run on NPTL
   rm -f "$TMP/sock"
   "$@" -t 4 -s "$TMP/sock" -u root &
   job=$!

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Python's own tests of threads, signals, processes and sockets: the same verdict of each test as on NPTL. ROUNDS (1) times all of
-# them, those of threads and signals at least TIMES (3).
+# Python's own tests of threads, signals, processes and sockets have the same verdicts as on NPTL. All run ROUNDS (1) times, and those of
+# threads and signals at least TIMES (3) times.
 # packages: python3 libpython3.14-testsuite|libpython3.13-testsuite|libpython3.11-testsuite
 . "$(dirname "$0")/../lib.sh"
 python=/usr/bin/python3
@@ -9,12 +9,12 @@ need $python
 $python -c 'import test.test_threading' 2>/dev/null || skip "Python's test suite is not installed"
 readable_library
 cd "$TMP" || exit 1
-# Each test with its verdict; a test that took part in no run is missed.
+# Prints each test with its verdict. So a test that did not run is noticed.
 verdicts() {
   grep -aE "^(test|setUp|tearDown).* \.\.\. " "$1" | sed -E "s: \.\.\. (ok|skipped|FAIL|ERROR|expected failure)?.*: \1:" | LC_ALL=C sort
 }
 run() { # name of the output, suite
-  # That of VSOCK waits for ever, on NPTL too, where a machine cannot connect to itself that way.
+  # The test of VSOCK waits for ever, on NPTL too, if the machine cannot connect to itself by VSOCK.
   timeout -k 5 1000 $python -m test -v -i "*ThreadedVSOCK*" "$2" >"$TMP/$1" 2>&1
   echo "exit $?" >>"$TMP/$1"
 }

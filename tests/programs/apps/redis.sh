@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: procps redis-server redis-tools
-# Its I/O threads spin: on two workers they only get on because fibers are preempted.
+# redis's I/O threads spin. On two workers they make progress only because fibers are preempted.
 . "$(dirname "$0")/../lib.sh"
 need redis-server
 cd "$TMP"

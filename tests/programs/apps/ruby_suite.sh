@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Ruby's own tests of threads, queues, condition variables, monitors, signals and processes: each test's verdict as on NPTL.
+# Ruby's own tests of threads, queues, condition variables, monitors, signals and processes have the same verdicts as on NPTL.
 # packages: ruby ruby-dev
 . "$(dirname "$0")/../lib.sh"
 need ruby

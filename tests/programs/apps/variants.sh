@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: g++ make
-# What a build can set: DEBUG=1, and DEFINES with other defaults. Each is built, and does what it says.
+# Builds the library with DEBUG=1, and with other defaults by DEFINES. Each build works as its settings say.
 . "$(dirname "$0")/../lib.sh"
 top=$(cd "$(dirname "$0")/../../.." && pwd)
 src="$top/tests/programs/src"
@@ -39,15 +39,15 @@ works() {
 }
 build defaults DEFINES='-DFIBERTHREAD_DEFAULT_WORKERS=3 -DFIBERTHREAD_DEFAULT_STACK_SIZE=262144 -DFIBERTHREAD_QUEUE_SIZE=64'
 works defaults 3
-stack() { # LEAST: that, or a little more
+stack() { # LEAST: the stack must have that size, or a little more
   local size
   size=$(LD_PRELOAD="$LIBRARY" "$TMP/size")
   [ "$size" -ge $1 ] && [ "$size" -lt $(($1 * 2)) ] || fail "the stack's size is $size, not $1"
 }
 stack 262144
-# The variable comes before the build's default.
+# The variable overrides the build's default.
 FIBERTHREAD_STACK_SIZE=1048576 stack 1048576
-# Positions wrap: no other size will do.
+# Positions in the queue wrap, so its size must be a power of two.
 g++ -std=c++20 -I"$top" -DFIBERTHREAD_QUEUE_SIZE=100 -fsyntax-only -x c++ "$top/sched/queue.h" 2>"$TMP/err" && fail "a queue of 100 is taken"
 grep -q 'power of two' "$TMP/err" || fail "a queue of 100: $(cat "$TMP/err")"
 build debug DEBUG=1

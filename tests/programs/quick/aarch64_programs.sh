@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Debian's programs for AArch64, preloaded under the emulator: the same bytes, lines and status as on NPTL under the same emulator.
-# They are those of this machine's release, fetched once into $BUILD/aarch64/root; without a network or the emulator they are skipped.
-# packages: python3
+# Debian's programs for AArch64, preloaded under the emulator, give the same bytes, lines and status as on NPTL under the same emulator.
+# They come from this machine's release, and are fetched once into $BUILD/aarch64/root. Without a network or the emulator the test is
+# skipped. packages: python3
 . "$(dirname "$0")/../lib.sh"
 emulator=$(command -v qemu-aarch64-static qemu-aarch64 | head -n 1)
 [ -n "$emulator" ] || skip "no emulator of AArch64 is installed"
@@ -18,11 +18,12 @@ fetch() {
   mkdir -p "$root/usr/lib" "$state/lists/partial" "$state/cache/archives/partial"
   ln -s usr/lib "$root/lib"
   : >"$state/status"
-  # A state of its own, where nothing is installed: so it fetches all that the programs depend on, and the machine's state stays as it is.
+  # apt gets a state of its own, where nothing is installed. So it fetches all packages that the programs depend on, and the machine's state
+  # stays as it is.
   local apt=(apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o APT::Install-Recommends=0 -o APT::Sandbox::User=root
     -o Acquire::Languages=none -o "Dir::State=$state" -o "Dir::State::status=$state/status" -o "Dir::Cache=$state/cache")
   (timeout 100 "${apt[@]}" update && timeout 150 "${apt[@]}" -y --download-only install pigz xz-utils python3 memcached) >"$TMP/apt" 2>&1 ||
-    skip "the programs are not to be had: $(tail -n 1 "$TMP/apt")"
+    skip "the programs cannot be fetched: $(tail -n 1 "$TMP/apt")"
   for deb in "$state"/cache/archives/*.deb; do
     # memcached has scripts for perl, which do not run here. A package may have its files in /lib or in /usr/lib.
     case ${deb##*/} in perl* | libperl*) continue ;; esac
@@ -41,7 +42,8 @@ split_stderr() {
   grep '^fiberthread: ' "$TMP/stderr" >"$TMP/stats"
   grep -v '^fiberthread: ' "$TMP/stderr" >&2
 }
-# same FIBERS PROGRAM ARGUMENT…: status 0 and the same output on NPTL and on fibers, of which there are so many. It is in $TMP/fiber.out.
+# same FIBERS PROGRAM ARGUMENT…: fails unless NPTL and fibers give status 0 and the same output, which is in $TMP/fiber.out, with at least
+# FIBERS fibers.
 same() {
   local count=$1 program=$2
   shift 2
@@ -53,7 +55,7 @@ same() {
 }
 corpus 2
 
-# pigz and xz start a thread only where all others are busy: how many there are depends on the machine.
+# pigz and xz start a thread only when all others are busy, so their number depends on the machine.
 same 2 pigz -p 4 -c "$TMP/corpus"
 cp "$TMP/fiber.out" "$TMP/corpus.gz"
 same 2 pigz -dc "$TMP/corpus.gz"
@@ -64,7 +66,7 @@ cp "$TMP/fiber.out" "$TMP/corpus.xz"
 same 1 xz -T4 -dc "$TMP/corpus.xz"
 cmp "$TMP/corpus" "$TMP/fiber.out" || fail "xz: not what it was"
 
-# Not the parts that fork or start other programs: the emulator cannot fork a process with threads.
+# The parts that fork or start other programs are left out: the emulator cannot fork a process with threads.
 cp "$(dirname "$0")/../src/threads.py" "$TMP" || exit 1
 same 64 python3 -B -c "import sys; sys.path.insert(0, '$TMP')
 import threads as t
@@ -98,7 +100,7 @@ def client(n):
     for i in range(50):
         ask(b"incr count-%d 3\r\n" % n)
         ask(b"incr common 1\r\n")
-        answers.pop()  # that one depends on the others
+        answers.pop()  # this answer depends on the other clients
     return b"".join(answers)
 
 with socket.socket(socket.AF_UNIX) as first:
@@ -111,13 +113,13 @@ with socket.socket(socket.AF_UNIX) as first:
     first.sendall(b"get common\r\n")
     print(first.recv(100))
 END
-# serve OUTPUT COMMAND…: memcached, until the clients are done and SIGTERM ends it; its status is in $status.
+# serve OUTPUT COMMAND…: runs memcached until the clients have finished and SIGTERM ends it. Its status is in $status.
 serve() {
   local output=$1 pid i
   shift
   rm -f "$TMP/socket"
   "$@" "$bin/memcached" -t 2 -m 16 -c 64 -u "$(id -un)" -s "$TMP/socket" 2>"$TMP/stderr" &
-  pid=$!  # that of `timeout`, which passes the signal on and ends with the server's status
+  pid=$!  # the process of `timeout`, which passes the signal on and ends with the server's status
   for ((i = 0; i < 600; i++)); do
     [ -S "$TMP/socket" ] && break
     sleep 0.05

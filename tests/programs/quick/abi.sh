@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # packages: python3 g++
-# What programs have compiled into themselves from the public headers is what tests/abi.txt says: size and alignment of each class and struct, the
-# place of each member, and the values of constants. Compiled for this processor, and for AArch64 where its compiler is; in a few modes.
-# `abi.sh print` prints what the file should hold.
+# The facts that programs have compiled into themselves from the public headers are as in tests/abi.txt: size and alignment of each class
+# and struct, the place of each member, and the values of constants. They are compiled for this processor, and for AArch64 if its compiler
+# is installed, in a few modes. `abi.sh print` prints the right contents of the file.
 import difflib
 import glob
 import os
@@ -25,7 +25,7 @@ def declared(path):
     text = re.sub(r"//.*|/\*[\s\S]*?\*/|#.*|\[\[.*?\]\] |FIBERTHREAD_[A-Z_]+(?:\([^)]*\))? |alignas\([^)]*\) ", lambda m: "\n" * m[0].count("\n"), open(path).read())
     c = path.endswith("/fiberthread.h")
     scope = "" if c else "fiberthread::"
-    classes, template = [], ""  # those that we are in: (indentation, name)
+    classes, template = [], ""  # the classes that enclose the line: (indentation, name)
     found = []
     for line in filter(None, map(str.rstrip, text.splitlines())):
         indent = len(line) - len(line.lstrip())
@@ -36,7 +36,7 @@ def declared(path):
             template = body
         elif m := CLASS.fullmatch(line):
             inside = classes[-1][1] if classes else None
-            if "..." in template or (classes and (not inside or indent != classes[-1][0] + 2)):  # a closure; what is inside of a function
+            if "..." in template or (classes and (not inside or indent != classes[-1][0] + 2)):  # a closure, or a class inside a function
                 name = None
             else:
                 name = (f"{inside}::" if inside else scope) + m[2]
@@ -78,14 +78,14 @@ def main():
     paths = sorted(glob.glob(f"{HEADERS}/fiberthread/*.h"))
     items = sorted({i for p in paths for i in declared(p)})
     program = "".join(f"#include <fiberthread/{os.path.basename(p)}>\n" for p in paths) + "#include <cstddef>\nvoid all() {\n"
-    # Of 32 bits each, with a sign: compilers print no others.
+    # Each number is printed as two halves of 32 bits with a sign, since compilers print no larger ones this way.
     line = '  asm volatile("@abi {0} %c0 %c1@" :: "i"((int)((unsigned long long)({1}) >> 32)), "i"((int)({1})));\n'
     program += "".join(line.format(*i) for i in items) + "}\n"
     compilers = [["g++", "-std=c++17"]]
     if sys.argv[1:] == ["print"]:
         print("\n".join(compiled(compilers[0], program)))
         return
-    # None of these may change what a program and the library agree on.
+    # None of these modes may change the layout that a program and the library share.
     compilers += [["g++", "-std=c++20", "-O2", "-DFIBERTHREAD_DEBUG_CHECKS"], ["aarch64-linux-gnu-g++", "-std=c++17"]]
     if platform.machine() != "x86_64":
         compilers.append(["x86_64-linux-gnu-g++", "-std=c++17"])

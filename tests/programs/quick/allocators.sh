@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Other allocators, preloaded before us and after us: threads that end, are cancelled, fork and exec behave as with the same
+# With other allocators, preloaded before and after the library, threads that end, are cancelled, fork and exec behave as with the same
 # allocator on NPTL.
 # packages: libjemalloc2 libtcmalloc-minimal4|libtcmalloc-minimal4t64
 . "$(dirname "$0")/../lib.sh"
@@ -18,7 +18,7 @@ for name in libjemalloc.so.2 libtcmalloc_minimal.so.4; do
       LD_PRELOAD="$preload" timeout -k 5 100 "$BUILD/tests/preloaded/$1" ${2:-} >fiber 2>&1
       got=$?
       [ $got = $status ] || fail "$program with $preload: status $got, not $status"
-      sed -i '/wrong ELF class: ELFCLASS64/d' nptl fiber # the loader's, of 32-bit children
+      sed -i '/wrong ELF class: ELFCLASS64/d' nptl fiber # the loader prints this for 32-bit children
       cmp -s nptl fiber || {
         diff nptl fiber | head -n 20
         fail "$program with $preload: output differs"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc
-# 100,000 threads blocked at once, at default limits, in a program that knows nothing of it.
+# 100,000 threads can be blocked at once, at default limits, in an unmodified program.
 . "$(dirname "$0")/../lib.sh"
 gcc -O2 -w -pthread -o "$TMP/many" "$(dirname "$0")/../src/many.c" || fail "gcc failed"
 compare 1064 "$TMP/many" 1000

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Go's runtime, which makes system calls by itself and has signal stacks of its own, with C code on its threads: such a program's
-# threads are left to NPTL. A program that loads a library of Go's later: each thread gets a kernel thread of its own. Where there is Go.
+# Go's runtime makes system calls by itself and has signal stacks of its own. A program of Go with C code on its threads keeps NPTL's
+# threads. In a program that loads a library of Go's later, each thread gets a kernel thread of its own. Skipped without Go.
 . "$(dirname "$0")/../lib.sh"
 need go
 cp "$(dirname "$0")/../src/cgo.go" "$TMP/main.go"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# The fiber API's waits under FIBERTHREAD_CHAOS: their unit tests, half of whose users are kernel threads that are none of ours, and
-# counted rounds of channels that are closed, cancelled and timed out at every point. CHANNEL_OPERATIONS on each number of workers.
+# Runs the fiber API's waits under FIBERTHREAD_CHAOS: their unit tests, in which half of the callers are foreign threads, and
+# counted rounds of channels that are closed, cancelled and timed out at every point, CHANNEL_OPERATIONS on each number of workers.
 . "$(dirname "$0")/../lib.sh"
 seed=${SOAK_SEED:-$((RANDOM + 1))}
 for workers in 1 2 16; do

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc util-linux
-# As many slots as CPUs that the process may use: by its affinity mask, and by the quota of its cgroup or one above.
+# There are as many slots as CPUs that the process may use, by its affinity mask, and by the quota of its cgroup or of one above.
 . "$(dirname "$0")/../lib.sh"
 gcc -O2 -w -pthread -o "$TMP/many" "$(dirname "$0")/../src/many.c" || fail "gcc failed"
 slots() {
@@ -17,7 +17,7 @@ first=$(taskset -pc $$ | sed 's/.*: \([0-9]*\).*/\1/')
 expect 1 taskset -c "$first" "$TMP/many" 10
 expect 3 env FIBERTHREAD_WORKERS=3 "$TMP/many" 10
 unshare -m true 2>/dev/null || skip "no mount namespaces: quotas were not tried"
-# with V1|V2 QUOTA QUOTA_ABOVE: in a namespace where /proc and /sys show such a cgroup.
+# with V1|V2 QUOTA QUOTA_ABOVE: runs the program in a namespace where /proc and /sys show such a cgroup.
 with() {
   rm -rf "$TMP/sys" && mkdir -p "$TMP/sys"
   case $1 in
@@ -37,7 +37,7 @@ with() {
   esac
 }
 quota() {
-  # The file of this very process, which exec keeps.
+  # The file of this process, whose id exec keeps.
   slots unshare -m bash -c 'mount --bind "$0/sys" /sys/fs/cgroup && mount --bind "$0/cgroup" /proc/$$/cgroup && exec "$0/many" 10' "$TMP"
 }
 all=$(slots "$TMP/many" 10)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: g++
-# What the C++ library makes of threads: futures, stop tokens, latches, barriers, semaphores, atomic waits, locks, call_once
+# The C++ library's parts that use threads: futures, stop tokens, latches, barriers, semaphores, atomic waits, locks, call_once
 # and statics that throw first, thread_local destructors, exceptions across waits, an exit with threads of every kind.
 . "$(dirname "$0")/../lib.sh"
 need g++

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc libdw1|libdw1t64
-# Deadlocks are reported: once, with each fiber's wait and the cycle, and without a wake-up afterwards. Programs that wait
-# for anything else than their own threads are left in peace.
+# A deadlock is reported once, with each fiber's wait and the cycle, and no thread wakes up afterwards. There is no report for programs that
+# wait for anything other than their own threads.
 . "$(dirname "$0")/../lib.sh"
 ulimit -c 0
 program="$TMP/deadlock" no_deadlock="$TMP/no_deadlock"
@@ -10,7 +10,7 @@ for name in deadlock no_deadlock; do
   gcc -O2 -g -w -pthread -o "$TMP/$name" "$(dirname "$0")/../src/$name.c" || fail "gcc failed"
 done
 
-# Switches of all threads of a process so far.
+# Prints the context switches of all threads of a process so far.
 switches() { cat /proc/"$1"/task/*/status 2>/dev/null | awk '/ctxt_switches/ { n += $2 } END { print n }'; }
 
 reported() { # CASE WORKERS
@@ -18,7 +18,7 @@ reported() { # CASE WORKERS
   : >"$log.err"
   env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS="$2" "$program" "$1" >"$log.out" 2>"$log.err" &
   pid=$!
-  for ((i = 0; i < 300; i++)); do # only against hangs
+  for ((i = 0; i < 300; i++)); do # the limit only finds hangs
     grep -q '^fiberthread: .*cycle: .*' "$log.err" && break
     sleep 0.05
   done
@@ -60,11 +60,11 @@ failed=0
 for job in "${jobs[@]}"; do wait "$job" || failed=1; done
 [ $failed = 0 ] || exit 1
 
-# Of two locks, both names, and where each fiber waits.
+# The report names both locks, and where each fiber waits.
 line=$(grep -n 'pthread_mutex_lock(&m\[(i + 1) % n\])' "$(dirname "$0")/../src/deadlock.c" | cut -d: -f1)
 for at in m m+40; do grep -qE "^fiberthread:     0x[0-9a-f]+ is ${at/+/\\+}$" "$TMP/two.2.err" || fail "no name of $at: $(cat "$TMP/two.2.err")"; done
 [ "$(grep -cE "^fiberthread:     #[0-9] 0x[0-9a-f]+ in_cycle at .*deadlock\.c:$line$" "$TMP/two.2.err")" = 2 ] || fail "no places: $(cat "$TMP/two.2.err")"
-# Where the launcher is not to be found, the same without stacks.
+# Without the launcher, the report has no stacks.
 cp "$LIBRARY" "$TMP/libfiberthread.so"
 env LD_PRELOAD="$TMP/libfiberthread.so" FIBERTHREAD_DEADLOCK=abort timeout -s KILL 200 "$program" two >"$TMP/out" 2>"$TMP/err"
 while read -r line; do grep -qF -- "$line" "$TMP/err" || fail "without the launcher: no \"$line\" in: $(cat "$TMP/err")"; done <"$TMP/out"
@@ -76,7 +76,7 @@ grep -qF -- "$(head -n 1 "$TMP/out")" "$TMP/err" || fail "no report before SIGAB
 env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEADLOCK=off timeout -s KILL 1 "$program" two >/dev/null 2>"$TMP/err"
 [ $? = 137 ] || fail "off: it has ended"
 [ -s "$TMP/err" ] && fail "off: $(cat "$TMP/err")"
-# Nobody reads stderr: the program waits on, as it would without us.
+# If no process reads stderr, the program goes on waiting, as it would without the library.
 env LD_PRELOAD="$LIBRARY" timeout -s KILL 1 "$program" two 2>&1 >/dev/null | true
 [ "${PIPESTATUS[0]}" = 137 ] || fail "it does not outlive its stderr"
 env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEADLOCK=maybe "$program" >/dev/null 2>"$TMP/err"

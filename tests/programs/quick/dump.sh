@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc libdw1|libdw1t64
-# `fiberthread dump` shows all fibers of a process and of its core: where they wait, for what, and who has it.
+# `fiberthread dump` shows all fibers of a process and of its core: where they wait, for what, and its owner.
 . "$(dirname "$0")/../lib.sh"
 dump="$BUILD/fiberthread dump"
 program="$TMP/inside"
@@ -9,7 +9,7 @@ waiters=500
 gcc -O1 -g -w -pthread -o "$program" "$(dirname "$0")/../src/inside.c" || fail "gcc failed"
 line() { grep -n "$1" "$(dirname "$0")/../src/inside.c" | head -n 1 | cut -d: -f1; }
 
-# check FILE TEXT…: what must be in a dump, of a process or a core.
+# check FILE TEXT…: checks a dump, of a process or a core.
 check() {
   local file=$1 main lock
   main=$(sed -n 's/^fiber \([0-9]*\) (main).*/\1/p' "$file")
@@ -22,7 +22,7 @@ check() {
   [ "$(grep -c '^    0x[0-9a-f]* is never$' "$file")" = $waiters ] || fail "$2: not all wait for the condition"
   [ "$(grep -c "^    #[0-9] 0x[0-9a-f]* wait_for_never at .*inside\.c:$(line 'wait_for_never(depth - 1)')$" "$file")" = $((3 * waiters)) ] || fail "$2: the waiters' frames: $(head -n 40 "$file")"
   [ "$(grep -c "^    #[0-9] 0x[0-9a-f]* waiter at .*inside\.c:$(line 'wait_for_never(3)')$" "$file")" = $waiters ] || fail "$2: not all stacks go to the waiters' start"
-  # Those that run: one computes, one sleeps in the kernel.
+  # Of the running fibers, one computes, and one sleeps in the kernel.
   has "^fiber [0-9]+ 'reader', started at 0x[0-9a-f]+, runs on thread [0-9]+" "$2"
   has "^    #[0-9]* 0x[0-9a-f]* read_pipe at .*inside\.c:$(line 'fgetc(f)')" "$2"
   grep -A 1 "^fiber [0-9]* 'computer'" "$file" | grep -qE '^    #0 0x[0-9a-f]* compute at .*inside\.c:' || fail "$2: the one that computes: $(grep -A 3 "'computer'" "$file")"
@@ -37,7 +37,7 @@ for workers in 1 2 16; do
   $dump --most 3 $pid | grep -q "^… and $((waiters + 1)) more" || fail "--most"
   [ "$($dump --fiber $pid $pid | grep -c '^fiber ')" = 1 ] || fail "--fiber"
   kill -0 $pid || fail "$workers workers: it has ended"
-  # In a core too, where cores are made.
+  # The core shows the same, where cores are made.
   if [ $workers = 2 ] && makes_cores; then
     end_by_core
     $dump "$core" >"$TMP/dump" 2>"$TMP/err" || fail "core: status $?: $(cat "$TMP/err")"

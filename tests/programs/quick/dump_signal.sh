@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # packages: gcc libdw1|libdw1t64
 # FIBERTHREAD_DUMP_SIGNAL: on that signal all fibers are shown, with or without a handler of the program's, before and after its first
-# thread; a program that ignores or blocks it is left alone.
+# thread. Nothing is shown in a program that ignores or blocks the signal.
 . "$(dirname "$0")/../lib.sh"
 cat >"$TMP/p.c" <<'C'
 #define _GNU_SOURCE
@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
 C
 gcc -O0 -g -w -pthread -o "$TMP/p" "$TMP/p.c" || fail "gcc failed"
 mkfifo "$TMP/in"
-# run MODE WORKERS LIBRARY LINE: until that line is in what it says, at most a while.
+# run MODE WORKERS LIBRARY LINE: runs the program until it has printed that line, or for a limited time.
 run() {
   : >"$TMP/err"
   env LD_PRELOAD="$3" FIBERTHREAD_DUMP_SIGNAL=12 FIBERTHREAD_WORKERS="$2" "$TMP/p" "$1" <"$TMP/in" >"$TMP/out" 2>"$TMP/err" &
@@ -92,7 +92,7 @@ run alone-handler 2 "$LIBRARY" ''
 run alone-reset 2 "$LIBRARY" "^fiberthread:     #[0-9]+ 0x[0-9a-f]+ main at .*p\.c:"
 run ignore 2 "$LIBRARY" ''
 [ -s "$TMP/err" ] && fail "ignored, and yet: $(cat "$TMP/err")"
-# Without the launcher, the lines alone.
+# Without the launcher, there are only the lines, without stacks.
 cp "$LIBRARY" "$TMP/libfiberthread.so"
 run plain 2 "$TMP/libfiberthread.so" "^fiberthread: fiber [0-9]+ 'spinner'"
 grep -q '#0' "$TMP/err" && fail "stacks without the launcher?"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: coreutils
-# The examples in bench-scripts do what they say, on 1, 2 and 16 workers.
+# The examples in bench-scripts work as they say, on 1, 2 and 16 workers.
 . "$(dirname "$0")/../lib.sh"
 ulimit -c 0
 bin="$BUILD/examples"
@@ -11,7 +11,7 @@ expect() { # WHAT FOUND EXPECTED
   [ "$2" = "$3" ] || fail "$1 on $FIBERTHREAD_WORKERS workers: \"$2\" instead of \"$3\": $(tail -n 3 "$TMP/err")"
 }
 
-# What the pipeline must find, by other means.
+# Computes the pipeline's result by other means.
 seq 1 5000 | factor >"$TMP/factors"
 primes=$(awk 'NF == 2 { n++; s += $2 } END { printf "primes: %d, sum %d", n, s }' "$TMP/factors")
 others=$(awk 'NF != 2 { sub(":", "", $1); n++; s += $1 } END { printf "composites and 1: %d, sum %d", n, s }' "$TMP/factors")
@@ -23,7 +23,7 @@ grey >"$TMP/grey"
 
 for FIBERTHREAD_WORKERS in 1 2 16; do
   export FIBERTHREAD_WORKERS
-  # fetch: all pages, whatever the order; the time limit and the first error end what waits.
+  # fetch: it fetches all pages, in any order. The time limit and the first error end waiting fibers.
   expect fetch "$(run fetch --pages 60 --delay 2 --at-once 10 | sed 's/1:[0-9]*\//1:PORT\//' | tee "$TMP/fetched.$FIBERTHREAD_WORKERS" | tail -n 1)" \
     "60 of 60 pages, $(for ((i = 0; i < 60; i++)); do for ((k = 0; k <= i; k++)); do echo "page $i, line $k"; done; done | wc -c) bytes"
   cmp -s "$TMP/fetched.1" "$TMP/fetched.$FIBERTHREAD_WORKERS" || fail "fetch: other pages on $FIBERTHREAD_WORKERS workers"

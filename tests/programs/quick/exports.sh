@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: binutils
-# The library exports what tests/exports.txt lists and nothing else, needs only libc and the loader, and initializes nothing as it is loaded.
+# The library exports the names in tests/exports.txt and no others, needs only libc and the loader, and initializes nothing when it is
+# loaded.
 set -u
 list="$(dirname "$0")/../../exports.txt"
 bad=0
@@ -10,10 +11,11 @@ differ() { LC_ALL=C diff "$list" "$2" >"$TMP/diff" || { cat "$TMP/diff"; echo "$
 nm -D --defined-only "$LIBRARY" | awk '{print $3}' | LC_ALL=C sort >"$TMP/built"
 differ "what the library exports (>) is not what tests/exports.txt lists (<)" "$TMP/built"
 
-# A name that a source exports but preload/exports.map forgot is hidden without a word: libc's own would be used.
+# If a source exports a name that is missing in preload/exports.map, the linker hides it without a message, and libc's function would be
+# used.
 top="$(dirname "$0")/../../.."
 objects=()
-while read -r o; do # not what is left of removed sources
+while read -r o; do # leave out objects of removed sources
   source=${o#"$BUILD"/obj/}
   [ -e "$top/${source%.o}" ] && objects+=("$o")
 done < <(find "$BUILD"/obj/{sched,sync,shim,preload} -name '*.o')
@@ -24,6 +26,7 @@ differ "what the sources mark for export (>) is not in tests/exports.txt (<); pr
 needed=$(readelf -dW "$LIBRARY" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so\.6|ld-linux-.*)$')
 [ -z "$needed" ] || { echo "needs more than libc: $needed"; bad=1; }
 readelf -VW "$LIBRARY" | grep -q 'Version definition' && { echo "has version nodes: callers of other versions would not bind"; bad=1; }
-# Each program pays for what that touches: an array of locks once cost 65 pages, half of the time that the library adds to a start.
+# Each program pays for the pages that initialization touches. An array of locks once cost 65 pages, half of the time that the library adds
+# to a start.
 nm -C "$LIBRARY" | grep _GLOBAL__ && { echo "has objects that are not constant-initialized"; bad=1; }
 exit $bad

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc gdb
-# gdb with our script shows all fibers, on a live process and on a core, in C, C++ and Rust; without it, the threads that run them.
+# gdb with our script shows all fibers, on a live process and on a core, in C, C++ and Rust. Without the script it shows the threads that
+# run them.
 . "$(dirname "$0")/../lib.sh"
 need gdb
 # gdb's own libraries may not match its Python everywhere.
@@ -19,13 +20,13 @@ check_c() { # WHAT
   has "^  fiber [0-9]+ 'locker', started at <locker>: waits for mutex 0x[0-9a-f]+ <lock_a> held by fiber [0-9]+ \(main\)" "$1"
   has "^[* ] fiber [0-9]+ \(main\): waits for descriptor 0 \(" "$1"
   has "^[* ] fiber [0-9]+ 'computer', started at <computer>: running on thread [0-9]+" "$1"
-  # All stacks from where they wait to their starts: "apply all" once.
+  # "apply all" has shown each stack once, from where the fiber waits to its start.
   [ "$(count '^#[0-9]+ .* waiter \(p=.*inside\.c:')" = 20 ] || fail "$1: the waiters' stacks: $(cat "$TMP/log")"
   [ "$(count '^#[0-9]+ .* in wait_for_never \(depth=')" = 80 ] || fail "$1: the waiters' frames: $(cat "$TMP/log")"
   [ "$(count '^#[0-9]+ .* main \(argc=')" = 1 ] || fail "$1: main's stack: $(cat "$TMP/log")"
   has '^#[0-9]+ .* compute \(\) at .*inside\.c:' "$1"
   has '^#[0-9]+ .* read_pipe \(fd=' "$1"
-  # The frames of a fiber that is looked at are there for every command.
+  # All commands see the frames of the selected fiber.
   has '^mark fiber [0-9]+ .locker.: waits for mutex' "$1"
   has '^mark up .*locker \(p=0x0\)' "$1"
   has '^mark one .*turns' "$1"
@@ -35,7 +36,7 @@ check_c() { # WHAT
 commands=(-ex "source $script" -ex 'info fibers' -ex 'fiber apply all bt' -ex 'echo mark\040' -ex 'fiber locker'
   -ex 'python f = gdb.selected_frame()' -ex 'python while f.name() != "locker": f = f.older()' -ex 'python f.select()' -ex 'echo mark\040up\040' -ex 'frame'
   -ex 'echo mark\040one\040' -ex 'fiber computer info symbol &turns' -ex 'fiber')
-# A core of N threads that wait D calls deep.
+# many N D: checks a core of N threads that wait D calls deep.
 many() {
   makes_cores || return 0
   ulimit -S -s 256
@@ -53,11 +54,11 @@ if [ "${1:-}" = many ]; then
   exit 0
 fi
 
-# Stopped in main, where a backtrace ends by default.
+# The program is stopped in main, where a backtrace ends by default.
 gcc -O1 -g -w -pthread -o "$TMP/stops_in_main" "$here/../src/stops_in_main.c" || fail "gcc failed"
 debug -ex "set environment LD_PRELOAD $LIBRARY" -ex 'set startup-with-shell off' -ex run -ex "source $script" -ex 'fiber apply all bt' "$TMP/stops_in_main" >"$TMP/log"
 has '^#[0-9]+ .* waits \(p=0x0\) at .*stops_in_main\.c:' "stopped in main"
-# Through the stubs that stand for libgomp's system calls.
+# Stacks go through the stubs that replace libgomp's system calls.
 if [ "$(uname -m)" = x86_64 ]; then
   gcc -O1 -g -w -fopenmp -o "$TMP/openmp_waits" "$here/../src/openmp_waits.c" || fail "gcc failed"
   debug -ex "set environment LD_PRELOAD $LIBRARY" -ex 'set startup-with-shell off' -ex run -ex "source $script" -ex 'fiber apply all bt' "$TMP/openmp_waits" >"$TMP/log"
@@ -66,7 +67,7 @@ fi
 
 for workers in 1 4; do
   begin $workers "$TMP/inside" 20
-  # Without the script first: the one that computes runs on a thread, and its stack ends where its fiber began.
+  # Without the script, the computing fiber is seen on its thread, and its stack ends where the fiber began.
   debug -p $pid -ex 'thread apply all bt' >"$TMP/log"
   has '^#0 .*compute \(\) at .*inside\.c:' "plain gdb"
   has '^#1 .*computer \(p=' "plain gdb"

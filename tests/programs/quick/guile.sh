@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: guile-3.0
-# A collector that stops threads by signals: its handlers wait in sigsuspend.
+# Guile's garbage collector stops threads by signals: its handlers wait in sigsuspend.
 . "$(dirname "$0")/../lib.sh"
 need guile
 cat >"$TMP/threads.scm" <<'P'

@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: clang cmake gdb libc++-dev pkg-config
-# What `make install` puts there: each public header by itself and all together, in both languages, under both compilers, with both C++
-# libraries; a C program built by pkg-config and a C++ one by CMake run on it; the library is loaded once where a program is linked with it
-# and it is preloaded as well, by whatever name; gdb finds its script; so does the launcher the library; pages are found by each name.
+# Tests what `make install` installs. Each public header compiles by itself and all together, in both languages, under both compilers, with
+# both C++ libraries. A C program built by pkg-config and a C++ program built by CMake run on the library. The library is loaded once in a
+# program that is linked with it, even if it is preloaded as well, by any name. gdb finds its script, and the launcher finds the library.
+# Pages are found by each name.
 . "$(dirname "$0")/../lib.sh"
 top=$(cd "$(dirname "$0")/../../.." && pwd)
 unset MAKEFLAGS MFLAGS MAKELEVEL CDPATH
@@ -11,7 +12,7 @@ prefix=/opt/fibers
 at=$TMP/dest$prefix
 make -C "$top" --no-print-directory -j1 install DESTDIR="$TMP/dest" PREFIX=$prefix >"$TMP/install" 2>&1 || { cat "$TMP/install"; fail "make install failed"; }
 find "$TMP/dest" -type f | sed "s|^$at/||" | LC_ALL=C sort >"$TMP/list"
-# One file; by its soname and by the name for linking and preloading there are links.
+# The library is one file. The soname and the name for linking and preloading are links to it.
 file=$(grep -E '^lib/libfiberthread\.so' "$TMP/list")
 [[ $file =~ ^lib/libfiberthread\.so\.[0-9]+\.[0-9]+\.[0-9]+$ ]] || fail "the library: $file"
 soname=$(readelf -dW "$at/$file" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
@@ -33,7 +34,7 @@ done
 echo '#include <fiberthread/fiberthread.h>' >c.c
 echo "#include \"$all\"" >all.cpp
 ls one_*.cpp | xargs -P 2 -n 1 g++ -std=c++20 $strict || fail "a header does not compile by itself"
-# The library that includes the least on its own.
+# libc++ is the C++ library whose headers include the least.
 ls one_*.cpp | xargs -P 2 -n 1 clang++ -std=c++2b -stdlib=libc++ $strict || fail "a header does not compile by itself with libc++"
 status=0
 for compiler in g++ clang++ "clang++ -stdlib=libc++"; do
@@ -83,7 +84,7 @@ gcc -std=c11 -Wall -Wextra -Werror program.c -o program $flags || fail "the C pr
 said=$(LD_LIBRARY_PATH=$at/lib timeout 20 ./program) || fail "the C program: $?"
 [ "$said" = "C runs, 2 fibers" ] || fail "the C program says: $said"
 
-# ---- linked and preloaded: one library, by whatever name ----
+# ---- linked and preloaded: one library, by any name ----
 [ "$(readelf -dW program | grep -c "(NEEDED).*\[$soname\]")" = 1 ] || fail "the C program does not need $soname"
 cat >loaded.c <<'C'
 #define _GNU_SOURCE
@@ -116,7 +117,7 @@ for preload in "" "$LIBRARY"; do
   [ "$(LD_PRELOAD=$preload timeout 20 ./loaded_here)" = 1 ] || fail "in the build directory, preloaded as \"$preload\", it is not loaded once"
 done
 
-# ---- gdb's script: by the name of the file that the links lead to, here below a directory of our own ----
+# ---- gdb's script: found by the name of the file that the links lead to, here below a directory of our own ----
 scripts=share/gdb/auto-load$prefix/lib
 grep -qx "$scripts/${file#lib/}-gdb.py" "$TMP/list" || fail "gdb's script is not there by the library's name"
 if gdb -nx -batch -ex 'python print(1)' 2>/dev/null | grep -q 1; then
@@ -129,7 +130,7 @@ if gdb -nx -batch -ex 'python print(1)' 2>/dev/null | grep -q 1; then
   done
 fi
 
-# ---- a C++ one by CMake, of two files, since all is inline ----
+# ---- a C++ program by CMake, of two files, since all is inline ----
 mkdir cmake && cp $all cmake/
 cat >cmake/CMakeLists.txt <<'C'
 cmake_minimum_required(VERSION 3.13)

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: binutils
-# Each object of the library says that it has landing pads wherever an indirect jump may come, IBT on x86-64 and BTI on AArch64, and so does the
-# library, if the compiler's own parts of it say so. What is written in assembly, and so the library, does not say that it keeps a shadow stack.
+# Each object of the library is marked as having landing pads for all indirect jumps, IBT on x86-64 and BTI on AArch64. So is the library,
+# if the compiler's own parts in it are marked. Objects from assembly, and so the library, are not marked as keeping a shadow stack.
 . "$(dirname "$0")/../lib.sh"
 need readelf
-# In a note, or (GCC 16 for AArch64) in a section of attributes, of which the linker makes a note.
+# Prints the marks. They are in a note, or (GCC 16 for AArch64) in a section of attributes, which the linker turns into a note.
 properties() { LC_ALL=C readelf -nA "$1" 2>/dev/null | sed -n '/feature:/p; s/^ *Tag_Feature_\(.*\):.*(0x1)/\1/p'; }
 check() { # build directory, property, the compiler's archive
   local object found=0 compilers

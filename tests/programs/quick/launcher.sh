@@ -7,7 +7,7 @@ top=$(cd "$(dirname "$0")/../../.." && pwd)
 ft=$BUILD/fiberthread
 gcc -O2 -w -pthread -o "$TMP/many" "$top/tests/programs/src/many.c" || fail "gcc failed"
 
-# gives STATUS TEXT ARGUMENTS…: that status, and the text in what it prints.
+# gives STATUS TEXT ARGUMENTS…: fails unless the launcher ends with that status and prints the text.
 gives() {
   local status=$1 text=$2
   shift 2
@@ -45,13 +45,13 @@ gives 0 'FIBERTHREAD_DEADLOCK=abort' --deadlock=abort env
 gives 0 'FIBERTHREAD_PREEMPT=0' --no-preempt env
 gives 0 'FIBERTHREAD_CHAOS=7' --chaos 7 env
 gives 0 "FIBERTHREAD_TRACE=$PWD/t.json" --trace t.json env
-gives 0 '--help' echo --help # the program's option
+gives 0 '--help' echo --help # this option is the program's
 "$ft" --malloc=jemalloc true 2>/dev/null && gives 0 'libfiberthread.so:/' --malloc=jemalloc env
 
-# Each option and variable is in the help, in the manual pages and in the README.
+# Each option is in the help and in fiberthread(1), and each variable in fiberthread(7).
 "$ft" --table >"$TMP/table"
 "$ft" --help >"$TMP/help"
-# As a reader sees them: without fonts and escapes.
+# Prints a page as a reader sees it, without fonts and escapes.
 plain() { sed -e 's/\\f[A-Z]//g' -e 's/\\-/-/g' "$@"; }
 plain "$top/man/fiberthread.1" >"$TMP/man1"
 plain "$top/man/fiberthread.7" >"$TMP/man7"
@@ -72,14 +72,14 @@ while IFS=$'\t' read -r variable option letter values _; do
     case $word in [a-z]*) grep -q -- "\b$word\b" "$TMP/man7" "$TMP/man1" || fail "the value $word of $variable$option is in no manual page" ;; esac
   done
 done <"$TMP/table"
-# And they name no variable that there is not.
+# The pages and the README name only variables that exist.
 for name in $(grep -oh 'FIBERTHREAD_[A-Z_]*[A-Z]' "$top/README.md" "$TMP/man1" "$TMP/man7" | sort -u); do
   grep -q "^$name	" "$TMP/table" || fail "$name is documented, but there is no such variable"
 done
 
 # doctor
 gives 0 'threads become fibers on this machine' doctor
-gives 0 'it, or a library of its own, makes threads' doctor "$TMP/many"
+gives 0 'the program, or a library of its own, makes threads' doctor "$TMP/many"
 gives 127 'no such program' doctor /no/such/program
 gives 127 'Is a directory' doctor /tmp
 gives 127 'NO   /no/such/interpreter: there is no such program' doctor "$TMP/orphan"
@@ -104,7 +104,7 @@ head -c 1000 "$TMP/many" >"$TMP/cut"
 chmod +x "$TMP/cut"
 "$ft" doctor "$TMP/cut" >/dev/null
 [ $? -le 1 ] || fail "doctor and a damaged file"
-# A library that does not understand this libc is found out by the self-check itself.
+# doctor finds out that a library makes no fibers.
 mkdir "$TMP/broken"
 cp "$ft" "$TMP/broken/"
 gcc -shared -x c /dev/null -o "$TMP/broken/libfiberthread.so"
@@ -117,7 +117,7 @@ gives 0 'no threads' compare -r 2 true
 gives 0 'Output and status are the same' compare -r 2 -- sh -c "'$TMP/many' 100; '$TMP/many' 100"
 grep -q '^fibers made *328$' "$TMP/out" || fail "compare, of two processes: $(cat "$TMP/out")"
 gives 0 'exit status 3' compare -r 2 -- sh -c 'exit 3'
-# Peak memory is the program's: not what the launcher keeps of the first side's output.
+# Peak memory is the program's, without the memory in which the launcher keeps the first side's output.
 gives 0 '(60000000 bytes' compare -r 2 -- head -c 60000000 /dev/zero
 awk '/^peak memory/ { ok = $3 < 30 && $5 < 30 } END { exit !ok }' "$TMP/out" || fail "compare: $(cat "$TMP/out")"
 gives 1 'Nothing was compared' compare -- sh -c 'echo $LD_PRELOAD'

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: lbzip2
-# It ends by _exit, so there are no statistics: what compare checks is the output only.
+# lbzip2 ends by _exit, so there are no statistics, and compare checks only the output.
 . "$(dirname "$0")/../lib.sh"
 need lbzip2
 corpus 6

@@ -11,9 +11,9 @@ cat >"$TMP/a.cpp" <<'C'
 int main() { std::map<std::string, int> m{{"a", 1}}; std::cout << std::regex_match("aaa", std::regex("a*")) << m["a"] << "\n"; }
 C
 g++ -g -O1 -c -o "$TMP/a.o" "$TMP/a.cpp" || fail "g++ failed"
-# Static, so that there is much to link; the addresses of all that is written depend on what the threads found.
-export LLD_IN_TEST=1 # makes it end by exit, which statistics need
+# Static, so that there is much to link, and the addresses in the output depend on the results of the threads.
+export LLD_IN_TEST=1 # makes lld end by exit, which statistics need
 link="g++ -static -fuse-ld=lld -Wl,--threads=8,--gc-sections,--icf=all,--build-id=sha1 -o $TMP/a $TMP/a.o"
-# Its pool starts threads only as work comes.
+# lld's thread pool starts threads only when there is work.
 compare 1 sh -c "$link && cat $TMP/a"
 [ "$("$TMP/a")" = 11 ] || fail "what it linked does not work"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # packages: mandoc man-db
-# Each C function that the library exports, and each class of a public header, has a page in section 3 that names it; no page names
-# what there is not; and neither mandoc nor man finds anything wrong with a page.
+# Each C function that the library exports, and each class of a public header, has a page in section 3 that names it. No page names
+# a function or class that does not exist. Neither mandoc nor man finds anything wrong with a page.
 import glob
 import os
 import re
@@ -23,7 +23,7 @@ functions = {n for n in open(f"{top}/tests/exports.txt").read().split() if n.sta
 classes = {}
 for header in sorted(glob.glob(f"{top}/sync/include/fiberthread/*.h")):
     text = open(header).read()
-    # At the beginning of a line: not those inside of others. A `namespace detail` or the like is nobody's business.
+    # Only classes at the beginning of a line count, not nested ones. Those in a `namespace detail` or the like need no page.
     text = re.sub(r"^namespace (?!fiberthread\b)\w+ \{.*?^\}", "", text, flags=re.M | re.S)
     for name in re.findall(r"^(?:template <.*>\s*)?(?:class|struct)\s+(?:\[\[.*?\]\]\s*|FIBERTHREAD_\w+\s+|alignas\(.*?\)\s*)*(\w+)[^;(]*?\{", text, re.M):
         classes[name] = os.path.basename(header)
@@ -33,7 +33,7 @@ for name in sorted(functions - told.keys()):
 for name in sorted(classes.keys() - told.keys()):
     bad.append(f"class {name} of {classes[name]} has no man page: add it to the NAME section of one in man/*.3")
 for name in sorted(told.keys() - functions - classes.keys() - {"libfiberthread"}):
-    # A function in C++, then.
+    # Otherwise the name must be a C++ function.
     if not any(re.search(rf"\b{name}\(", open(h).read()) for h in glob.glob(f"{top}/sync/include/fiberthread/*.h")):
         bad.append(f"{told[name]} tells of {name}, which there is not")
 

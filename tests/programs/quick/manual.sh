@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: mandoc man-db
-# The manual pages: nothing that mandoc or man finds fault with.
+# mandoc and man find no fault in the manual pages.
 . "$(dirname "$0")/../lib.sh"
 need mandoc
 cd "$(dirname "$0")/../../../man" || exit 1
-# How long lines of the source are is our business.
+# We choose the length of source lines ourselves.
 mandoc -Tlint ./*.[1-9] | grep -v 'STYLE: input text line longer than 80 bytes' >"$TMP/mandoc"
 [ -s "$TMP/mandoc" ] && fail "$(cat "$TMP/mandoc")"
 for page in ./*.[1-9]; do

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: g++
-# What a library built with FIBERTHREAD_DEBUG_CHECKS catches: the program ends with a line that names the object and what was wrong.
+# A library built with FIBERTHREAD_DEBUG_CHECKS catches misuse: the program ends with a line that names the object and the misuse.
 . "$(dirname "$0")/../lib.sh"
 top="$(dirname "$0")/../../.."
 checked='mutex semaphore rw_lock wait_group once channel checks'

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# The library runs with libcs whose condition variables look otherwise than in the headers that it was compiled with: it looks where this one
-# keeps what it must know of a process-shared one. Where it finds nothing, threads are libc's.
+# The library runs with a libc whose condition variables have another layout than in the headers that it was compiled with. It looks for the
+# place where this libc marks process-shared ones. If it finds none, threads are libc's.
 # packages: gcc
 . "$(dirname "$0")/../lib.sh"
 need gcc

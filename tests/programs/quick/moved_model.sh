@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# The library learns how libc looks on a model thread. When that thread comes to another CPU meanwhile, the kernel writes into its rseq area.
-# The library must not take this for the state of random numbers, or it leaves threads to libc.
+# The library learns libc's layout from a model thread. When that thread comes to another CPU meanwhile, the kernel writes into its rseq
+# area. The library must not take this for the state of random numbers, or it leaves threads to libc.
 # packages: gcc
 . "$(dirname "$0")/../lib.sh"
 need gcc

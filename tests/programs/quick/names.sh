@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # packages: binutils
-# shim/names.txt lists every name of libc's that has to do with threads; what it says is served is exported; each error in it has a
-# case in tests/preloaded/errors_*.c, and no case gives an error that is not in it.
+# shim/names.txt lists every name of libc's that has to do with threads. The names that it says the library serves are exported. Each error
+# in it has a case in tests/preloaded/errors_*.c, and no case gives an error that is not in it.
 import collections
 import glob
 import os
@@ -18,7 +18,7 @@ def output(*command, env=None):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env).stdout
 
 
-# libc's names, whatever their versions; GLIBC_PRIVATE is for libc itself.
+# Collects libc's names in all versions except GLIBC_PRIVATE, which is for libc itself.
 library = os.environ["LIBRARY"]
 libc = re.search(r"libc\.so\.6 => (\S+)", output("ldd", library)).group(1)
 versions = collections.defaultdict(set)
@@ -34,7 +34,7 @@ def releases(names):
 
 this = max(releases(set().union(*versions.values())))
 
-# The table.
+# Reads the table.
 table = {}
 release = {}
 differing = set()
@@ -93,7 +93,7 @@ for name, (what, _) in table.items():
 for name in sorted(n for n in exports if n not in table and n != "__asan_default_options" and not re.match(r"fiberthread_|_Z\w*11fiberthread", n)):
     bad.append(f"{name} is exported, but not in the table")
 
-# The cases. They are NPTL's answers: the tests themselves compare ours with them.
+# Reads the cases from NPTL's output. The tests themselves compare the library's output with that.
 cases = set()
 for test in sorted(glob.glob(f"{top}/tests/preloaded/errors_*.c")):
     binary = os.path.join(os.environ["BUILD"], "tests/preloaded", os.path.basename(test)[:-2])

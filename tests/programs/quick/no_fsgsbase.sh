@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Where each switch asks the kernel for the thread pointer: the same results, also under filters of system calls that do not know that
-# call; said where such a filter came by a way that nobody sees.
+# Where each switch asks the kernel to set the thread pointer, programs give the same results, also under filters that refuse this system
+# call. If the library could not see that such a filter was set, a line says so.
 # packages: gcc
 . "$(dirname "$0")/../lib.sh"
 [ "$(uname -m)" = x86_64 ] || skip "other processors have nothing like it"
@@ -15,14 +15,14 @@ LD_PRELOAD=$TMP/no_fsgsbase.so "$BUILD/fiberthread" doctor | grep -q '^  -    FS
 for program in filter_own filter_traps own_thread process_fork signals_stack signals_unwind tls; do
   compare 1 "$BUILD/tests/preloaded/$program"
 done
-compare 0 "$BUILD/tests/preloaded/process_exec" # none of its processes lives to tell of its fibers
+compare 0 "$BUILD/tests/preloaded/process_exec" # none of its processes lives to print statistics
 
-# Seen before the first thread: threads are NPTL's.
+# If the filter comes before the first thread, threads are NPTL's.
 LD_PRELOAD=$LIBRARY FIBERTHREAD_VERBOSE=1 "$TMP/raw_filter" before >"$TMP/out" 2>"$TMP/err" || fail "filter before the first thread: status $?"
 grep -q '^joined, 6$' "$TMP/out" && grep -q "^fiberthread: threads are NPTL's: .*arch_prctl" "$TMP/err" || fail "filter before the first thread: $(cat "$TMP/out" "$TMP/err")"
-# Later no thread could go on.
+# If it comes later, no thread could go on, and the process ends.
 LD_PRELOAD=$LIBRARY timeout -k 5 60 "$TMP/raw_filter" after >"$TMP/out" 2>"$TMP/err"
 status=$?
 [ $status -gt 128 ] && grep -q '^fiberthread: .*arch_prctl' "$TMP/err" || fail "filter among threads: status $status: $(cat "$TMP/out" "$TMP/err")"
-# None of this where the switch needs no system call.
+# Where the switch needs no system call, such a filter has no effect.
 ! grep -q fsgsbase /proc/cpuinfo || [ "$(LD_PRELOAD=$ours "$TMP/raw_filter" after)" = 'joined, 6' ] || fail "filter, and a switch without system call"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# What is newer than Linux 5.10, or refused by some sandbox, is missing: each call alone and all at once, refused with ENOSYS and with EPERM,
-# and as Linux 5.10 refuses them. The same as on NPTL, which lacks them as well.
+# System calls that are newer than Linux 5.10, or that some sandbox refuses, are missing: each alone and all at once, refused with ENOSYS
+# and with EPERM, and as Linux 5.10 refuses them. The results are the same as on NPTL, which lacks the calls as well.
 # packages: gcc
 . "$(dirname "$0")/../lib.sh"
 ulimit -c 0
@@ -27,17 +27,17 @@ for name in "${names[@]}"; do
   under EPERM "$name"
 done
 under ENOSYS "${names[@]}"
-under EPERM $(printf '%s\n' "${names[@]}" | grep -v clone3)  # for which libc makes no threads
+under EPERM $(printf '%s\n' "${names[@]}" | grep -v clone3)  # libc makes no threads when clone3 gives EPERM
 under 510 "${names[@]}"
-# What is not even tried, where there is a filter or at all.
+# The library does not even try these calls where there is a filter, or unless a variable asks for them.
 under KILL io_uring perf_event_open
 
-# They are fibers all the same.
+# Threads are fibers all the same.
 doctor=$BUILD/fiberthread
 "$TMP/old_kernel" ENOSYS "${names[@]}" -- env FIBERTHREAD_STATS=1 LD_PRELOAD="$LIBRARY" "$TMP/old_kernel_work" 2>&1 | grep -q '^fiberthread: fibers=[0-9]\{3\}' ||
   fail "threads are no fibers without these calls"
 
-# doctor names each that is missing, and what that costs, and nothing that is there.
+# doctor names each missing call and what its lack costs, and no call that is there.
 says() { # answer, name, what doctor says
   "$TMP/old_kernel" "$1" "$2" -- "$doctor" doctor >"$TMP/doctor" || fail "doctor without $2: status $?: $(cat "$TMP/doctor")"
   grep -q "^  -    $3.*: .*$4" "$TMP/doctor" || fail "doctor says nothing of $2: $(cat "$TMP/doctor")"
@@ -54,7 +54,7 @@ for answer in ENOSYS EPERM; do
   says $answer timerfd 'timers that are cancelled when the clock is set' 'tenth of a second'
   says $answer close_range 'close_range' 'one by one'
   [ "$(uname -m)" != x86_64 ] || says $answer timer "timers of threads' CPU time" 'kernel threads'
-  # Nothing of these is asked of the kernel by the library.
+  # The library does not use these calls, so doctor does not name them.
   for name in rseq pidfd; do
     "$TMP/old_kernel" $answer $name -- "$doctor" doctor >"$TMP/without" || fail "doctor without $name: $(cat "$TMP/without")"
   done

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc python3
-# libgomp's threads wait as fibers, in programs and in plugins; a libgomp that is not built as those that we know is left alone.
+# libgomp's threads wait as fibers, in programs and in plugins. A libgomp that is built otherwise than the known ones is left alone.
 . "$(dirname "$0")/../lib.sh"
 [ "$(uname -m)" = x86_64 ] || skip "only builds for x86-64 are known"
 cat >"$TMP/work.c" <<'C'
@@ -60,13 +60,13 @@ int main(int argc, char** argv) {
   return 0;
 }
 C
-# Its team sleeps in libgomp when dlopen returns.
+# The plugin's team sleeps in libgomp when dlopen returns.
 echo 'void work(void); __attribute__((constructor)) static void first(void) { work(); }' >"$TMP/constructor.c"
 echo 'void work(void); int main(void) { work(); return 0; }' >"$TMP/main.c"
 gcc -O2 -fopenmp -o "$TMP/omp" "$TMP/main.c" "$TMP/work.c" && gcc -O2 -fopenmp -shared -fPIC -o "$TMP/plugin.so" "$TMP/work.c" &&
   gcc -O2 -fopenmp -shared -fPIC -o "$TMP/constructor.so" "$TMP/work.c" "$TMP/constructor.c" &&
   gcc -O2 -pthread -o "$TMP/host" "$TMP/host.c" || fail "gcc failed"
-# One of the places that only old kernels come to is gone.
+# In this copy of libgomp, one of the places that run only on old kernels is missing.
 library="$(ldd "$TMP/omp" | awk '/libgomp/ {print $3}')"
 mkdir "$TMP/other" && python3 - "$library" "$TMP/other/libgomp.so.1" <<'P' || fail "no copy"
 import sys

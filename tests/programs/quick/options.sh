@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc python3
-# Options: unknown or odd values give one line and do no harm; the ways to NPTL work.
+# Unknown variables and invalid values give one line and do no harm. The variables that leave threads to NPTL work.
 . "$(dirname "$0")/../lib.sh"
 gcc -O2 -w -pthread -o "$TMP/many" "$(dirname "$0")/../src/many.c" || fail "gcc failed"
 run() { env LD_PRELOAD="$LIBRARY" FIBERTHREAD_STATS=1 "$@" "$TMP/many" 100 >"$TMP/out" 2>"$TMP/err" || fail "$*: status $?"; }
@@ -11,7 +11,7 @@ for bad in WORKERS=abc WORKERS= WORKERS=0 WORKERS=-1 WORKERS=9999999999999999999
   [ "$(grep -vc 'fibers=' "$TMP/err")" = 1 ] || fail "$bad: $(cat "$TMP/err")"
   says "FIBERTHREAD_${bad%%=*}"
 done
-# The nearest valid name: of a variable, and of a value.
+# The line has the nearest valid name, of a variable and of a value.
 run FIBERTHREAD_WORKER=2
 says 'nearest: FIBERTHREAD_WORKERS'
 run FIBERTHREAD_DEADLOK=abort
@@ -33,7 +33,7 @@ says 'fibers=0'
 run FIBERTHREAD_SELFCHECK=fail
 [ "$(grep -vc 'fibers=' "$TMP/err")" = 0 ] || fail "not silent: $(cat "$TMP/err")"
 
-# The size of stacks, as the program sees it, on fibers and on libc's threads.
+# The program sees the size of its stacks, on fibers and on libc's threads.
 cat >"$TMP/stack.c" <<'C'
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -61,7 +61,7 @@ int main() {
 C
 gcc -O2 -w -pthread -o "$TMP/stack" "$TMP/stack.c" || fail "gcc failed"
 [ "$(FIBERTHREAD_STACK_SIZE=256k FIBERTHREAD_NPTL=1 LD_PRELOAD="$LIBRARY" "$TMP/stack" | tr '\n' ' ')" = "262144 262144 1048576 " ] || fail "stacks on NPTL"
-# A fiber has what is left of its block, too.
+# A fiber's stack also has the rest of its block.
 FIBERTHREAD_STACK_SIZE=256k LD_PRELOAD="$LIBRARY" "$TMP/stack" | tr '\n' ' ' | {
   read -r a b c
   [ "$a" -ge 262144 ] && [ "$a" -lt 524288 ] && [ "$b" = "$a" ] && [ "$c" -ge 1048576 ] && [ "$c" -lt 2097152 ] || fail "stacks: $a $b $c"
@@ -76,7 +76,7 @@ assert s["fibers"] == 164 and s["live"] == 1 and s["peak"] == 101 and s["workers
 assert s["recycled"] >= 60 and s["switches"] > 164, s
 assert sum(s["parked_for"].values()) == s["parks"] > 100 and s["parked_for"]["cond"] >= 100 and s["parked_for"]["join"] >= 1, s
 P
-# Processes that have made no thread are silent: the shell, and the child of a fork.
+# Processes that have made no thread print no statistics: the shell, and the child of a fork.
 cat >"$TMP/child.c" <<'C'
 #include <pthread.h>
 #include <stdlib.h>
@@ -97,7 +97,7 @@ for nptl in 0 1; do
   says 'fibers='
 done
 
-# Without preemption the only worker stays with who computes; with it, it does not.
+# Without preemption, the only worker stays with the computing thread. With preemption, it does not.
 cat >"$TMP/spin.c" <<'C'
 #include <pthread.h>
 #include <stdatomic.h>

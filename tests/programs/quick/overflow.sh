@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc libdw1|libdw1t64
-# A stack overflow ends the program as on NPTL, and says which fiber it was; a program's own handler gets it first.
+# A stack overflow ends the program as on NPTL, and a line says which fiber it was. A program's own handler gets the signal first.
 . "$(dirname "$0")/../lib.sh"
 cat >"$TMP/overflow.c" <<'C'
 #define _GNU_SOURCE
@@ -42,7 +42,7 @@ for workers in 1 2 16; do
   env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS=$workers "$TMP/overflow" 2>"$TMP/err"
   [ $? = 139 ] || fail "not ended by SIGSEGV on $workers workers"
   grep -q "^fiberthread: stack overflow in fiber [0-9]* 'deep', started at 0x[0-9a-f]*, stack 0x[0-9a-f]* to 0x[0-9a-f]* ([0-9]* kB)$" "$TMP/err" || fail "report: $(cat "$TMP/err")"
-  # The fiber, and its stack from where it ended to where it began, but for the middle.
+  # The report has the fiber, and its stack from where it ended to where it began, without the middle.
   grep -q "^fiberthread: fiber [0-9]* 'deep', started at 0x[0-9a-f]*, runs on thread [0-9]*$" "$TMP/err" || fail "the fiber: $(cat "$TMP/err")"
   grep -qE '^fiberthread:     #0 0x[0-9a-f]+ depth at .*overflow\.c:(7|10)$' "$TMP/err" || fail "the end of its stack: $(cat "$TMP/err")"
   grep -qE '^fiberthread:     #[0-9]+ 0x[0-9a-f]+ overflow at .*overflow\.c:16$' "$TMP/err" || fail "the start of its stack: $(cat "$TMP/err")"

@@ -34,9 +34,9 @@ for graph in fp dwarf; do
     END { print n + 0, whole + 0 }' "$TMP/script" >"$TMP/count"
   read -r samples whole <"$TMP/count"
   [ "$samples" -gt 10 ] || fail "$graph: only $samples samples in hot_leaf: $(head -n 30 "$TMP/script")"
-  # Those that were taken in a function's first instructions have no frame pointer yet.
+  # A sample that was taken in a function's first instructions has no frame pointer yet.
   [ $((whole * 10)) -ge $((samples * 9)) ] || fail "$graph: only $whole of $samples chains are whole: $(head -n 60 "$TMP/script")"
 done
-# The ends of stacks are where fibers begin: nothing is made up beyond.
+# Stacks end where fibers begin: perf makes up no frames beyond that.
 grep -A 1 'fiberthread_entry' "$TMP/script" | grep -vE 'fiberthread_entry|^--|^$' | grep -q . && fail "frames beyond the first: $(grep -A 1 -m 3 fiberthread_entry "$TMP/script")"
 exit 0

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: perl
-# Threads of an interpreter that copies its whole state for each.
+# Perl's interpreter copies its whole state for each thread.
 . "$(dirname "$0")/../lib.sh"
 cat >"$TMP/threads.pl" <<'P'
 use strict; use warnings; use threads; use threads::shared; use Thread::Queue; use Thread::Semaphore;
@@ -20,7 +20,7 @@ my $tids = 0; $tids += $_->join for @threads;
 my $squares = 0; while (defined(my $x = $out->dequeue_nb)) { $squares += $x }
 print "$sum $squares $tids\n";
 
-# A ping-pong of conditions, one that times out, an exception, a process from each thread.
+# A ping-pong by conditions, a wait that times out, an exception, a process from each thread.
 my $turn :shared = 0;
 @threads = map { my $i = $_; threads->create(sub { for (1 .. 50) { lock $turn; cond_wait($turn) until $turn % 4 == $i; $turn++; cond_broadcast($turn) } }) } 0 .. 3;
 $_->join for @threads;

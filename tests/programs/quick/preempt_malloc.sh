@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: g++ libjemalloc2 libtcmalloc-minimal4|libtcmalloc-minimal4t64
-# The stress of tests/preloaded/preempt_stress.cpp on other allocators, loaded before or after the library.
+# Runs tests/preloaded/preempt_stress.cpp on other allocators, loaded before or after the library.
 . "$(dirname "$0")/../lib.sh"
 stress=$TMP/stress
 g++ -std=c++20 -O2 -w -pthread -rdynamic -o "$stress" "$(dirname "$0")/../../preloaded/preempt_stress.cpp" -ldl || fail "g++ failed"

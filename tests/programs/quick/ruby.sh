@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: ruby
-# A VM with a global lock that it hands on by a timer thread and signals.
+# Ruby's VM has a global lock, which it hands on by a timer thread and signals.
 . "$(dirname "$0")/../lib.sh"
 need ruby
 cat >"$TMP/threads.rb" <<'R'
@@ -15,7 +15,7 @@ workers = 32.times.map { Thread.new { while (x = queue.pop) != :end; results << 
 workers.each(&:join)
 puts results.size.times.sum { results.pop }
 
-# Those that compute have the lock taken from them.
+# The VM takes the lock from threads that compute.
 counts = Array.new(4, 0); stop = false
 spin = 4.times.map { |i| Thread.new { counts[i] += 1 until stop } }
 sleep 0.01 until counts.all? { |n| n > 0 }

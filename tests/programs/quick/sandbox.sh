@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Where there is no /proc, or another one: an empty root, namespaces of users, processes and mounts. The same program as outside.
+# A program runs as outside where there is no /proc, or another one: in an empty root, and in namespaces of users, processes and mounts.
 # packages: gcc util-linux bubblewrap
 . "$(dirname "$0")/../lib.sh"
 need unshare
@@ -51,7 +51,7 @@ int main() {
 P
 gcc -O2 -w -pthread -static-libgcc -o "$TMP/threads" "$TMP/threads.c" || fail "gcc failed"
 
-# A root with what the loader needs, and nothing else.
+# Makes a root with the files that the loader needs, and nothing else.
 root=$TMP/root
 mkdir -p "$root/tmp"
 for file in "$TMP/threads" "$LIBRARY" $(ldd "$TMP/threads" "$LIBRARY" | grep -o '/[^ :]*\.so[^ :]*'); do

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc
-# Programs built with sanitizers and for gcov run as on NPTL, and find what they find there: on fibers, and on NPTL under
-# ThreadSanitizer, which is said.
+# Programs built with sanitizers and for gcov run as on NPTL, and find the same errors. They run on fibers. Under ThreadSanitizer they run
+# on NPTL, and a line says so.
 . "$(dirname "$0")/../lib.sh"
 src=$(cd "$(dirname "$0")/../src" && pwd)
 cat >"$TMP/bad.c" <<'C'
@@ -28,7 +28,7 @@ int main() {
   return 0;
 }
 C
-# on WORKERS PROGRAM ARGUMENT…: its status; what it says in $TMP/log.
+# on WORKERS PROGRAM ARGUMENT…: runs the program and returns its status. Its output is in $TMP/log.
 on() {
   env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS="$1" FIBERTHREAD_STATS=1 FIBERTHREAD_VERBOSE=1 "${@:2}" >"$TMP/log" 2>&1
 }
@@ -70,7 +70,7 @@ check() { # COMPILER SANITIZER
 }
 for sanitizer in address leak thread undefined; do check gcc $sanitizer; done
 if command -v clang >/dev/null; then check clang address; check clang thread; fi
-# What the program runs has the environment that was given to us.
+# Programs that the program runs have the environment that the program was started with.
 cat >"$TMP/child.c" <<'C'
 #include <stdlib.h>
 int main() { return system("env | grep -E 'LD_PRELOAD|BEGUN'"); }
@@ -78,7 +78,7 @@ C
 gcc -w -fsanitize=address -o "$TMP/child" "$TMP/child.c" || fail "child.c"
 [ "$(env LD_PRELOAD="$LIBRARY" "$TMP/child")" = "LD_PRELOAD=$LIBRARY" ] || fail "the environment of what it runs: $(env LD_PRELOAD="$LIBRARY" "$TMP/child")"
 
-# Each line as often as on NPTL.
+# gcov counts each line as often as on NPTL.
 mkdir "$TMP/gcov" && cd "$TMP/gcov" || exit 1
 gcc -g -O0 -w -pthread --coverage -fprofile-update=atomic -o turns "$src/turns.c" || fail "gcc --coverage"
 count() { gcov -t turns.gcda 2>/dev/null | grep -E 'sum \+=|malloc\(1000\)|pthread_create' | sed 's/^ *\([0-9*]*\):.*/\1/'; }

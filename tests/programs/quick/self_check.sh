@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Whatever libc has elsewhere than it says, or lacks, is found at start: threads are libc's then, and the program ends as ever.
+# The self-check at the start finds anything that libc lacks, or has in another place than it says. Then threads are libc's, and the program
+# ends as usual.
 # packages: gcc python3
 . "$(dirname "$0")/../lib.sh"
 need gcc

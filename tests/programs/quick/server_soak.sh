@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc
-# A server with a thread for each connection under storms of connections, clients that are killed, and too few descriptors: in turn on
-# 1, 2 and 16 workers, and under FIBERTHREAD_CHAOS. SERVER_SOAK_SECONDS in all ("make soak": 300).
+# A server with a thread for each connection has storms of connections, clients that are killed, and too few descriptors. It runs in turn on
+# 1, 2 and 16 workers, and under FIBERTHREAD_CHAOS, for SERVER_SOAK_SECONDS in all ("make soak": 300).
 . "$(dirname "$0")/../lib.sh"
 seconds=${SERVER_SOAK_SECONDS:-4}
 gcc -O2 -w -pthread -o "$TMP/server_soak" "$(dirname "$0")/../src/server_soak.c" || fail "gcc failed"
@@ -10,7 +10,7 @@ seed=${SOAK_SEED:-$((RANDOM + 1))}
 for how in WORKERS=1 WORKERS=2 WORKERS=16 CHAOS=$seed; do
   (
     ulimit -n 400
-    # Threads' caches stay in malloc's heaps, which shrink at their ends only: without the large blocks, a leak is seen earlier.
+    # Threads' caches stay in malloc's heaps, which shrink only at their ends. Without the large blocks, a leak is seen earlier.
     exec env MALLOC_MMAP_THRESHOLD_=32768 LD_PRELOAD="$LIBRARY" FIBERTHREAD_$how "$TMP/server_soak" server >"$TMP/port" 2>"$TMP/err"
   ) &
   server=$!

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc
-# Everything at once under FIBERTHREAD_CHAOS, SOAK_SECONDS on each number of workers ("make soak": 600), with SOAK_AT_ONCE on all numbers
-# at the same time: twenty-two workers on a few cores, so that they are also stopped by the kernel at every point.
+# Uses all primitives at once under FIBERTHREAD_CHAOS, for SOAK_SECONDS on each number of workers ("make soak": 600). With SOAK_AT_ONCE all
+# numbers run at the same time: twenty-two workers on a few cores, so that the kernel also stops them at every point.
 . "$(dirname "$0")/../lib.sh"
 seconds=${SOAK_SECONDS:-15}
 for program in soak storm; do

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# stress-ng's stressors of threads, locks, futexes, forks, clones and signals, which verify what they do: each passes or fails as on
-# NPTL. STRESS_SECONDS (1) is the most that each may take.
+# stress-ng's stressors of threads, locks, futexes, forks, clones and signals verify their own work. Each passes or fails as on
+# NPTL. STRESS_SECONDS (1) is the most time that each may take.
 # packages: stress-ng
 . "$(dirname "$0")/../lib.sh"
 need stress-ng
@@ -11,7 +11,8 @@ rounds=${ROUNDS:-1}
 results() { sed -nE 's/ run completed in .*//; s/^.*(fail:|skipped|[^ ]*successful)/\1/p' | sed 's/\[[0-9]*\]//' | LC_ALL=C sort -u; }
 cd "$TMP" || exit 1
 for stressor in pthread mutex sem futex fork vfork clone signal sigq sigrt sigsuspend sigfd sigsegv switch; do
-  # It may have done its number before its threads are made, and takes that for a lack of resources: so that one ends by time.
+  # The mutex stressor may reach its count before its threads are made, and then reports a lack of resources. Its count is so large that
+  # time ends it.
   n=$ops
   [ $stressor = mutex ] && n=$((ops * 100000))
   same_verdicts "$stressor" results stress-ng --$stressor 2 --$stressor-ops $n --timeout "$seconds" --verify --log-brief --temp-path "$TMP"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc
-# `fiberthread top` shows what fibers do, while they do it, and stops nothing.
+# `fiberthread top` shows what fibers do, and does not stop the process.
 . "$(dirname "$0")/../lib.sh"
 top="$BUILD/fiberthread top"
 gcc -O1 -g -w -pthread -o "$TMP/inside" "$(dirname "$0")/../src/inside.c" || fail "gcc failed"
@@ -43,18 +43,18 @@ has '^per second: [0-9]+ switches, '
 parked() { sed -n '/PARKED FOR/,/^$/{/^ *[0-9]/p}' "$TMP/top" | grep -oE '[0-9.]+ s  '; }
 [ "$(parked | wc -l)" = 40 ] || fail "not twenty each time: $(cat "$TMP/top")"
 end inside
-# With fewer, all of them; who has waited longest, and that is not main, comes first.
+# With fewer than twenty fibers, all are shown, and the fiber that has waited longest comes first.
 begin 2 "$TMP/inside" 3
 $top -b -n 1 $pid >"$TMP/top" 2>"$TMP/err" || fail "status $?: $(cat "$TMP/err")"
 has "^ *[0-9]+ +locker +[0-9.]+ s  mutex 0x[0-9a-f]+ held by fiber $pid \(main\)$"
 [ "$(parked | wc -l)" = 5 ] && [ "$(parked)" = "$(parked | sort -nr)" ] || fail "not in order: $(cat "$TMP/top")"
 end inside
 
-# It counts: two that wake each other switch all the time, and nobody else.
+# top counts switches: two threads that wake each other switch all the time, and no other does.
 begin 1 "$TMP/pairs"
 $top -b -n 3 -d 0.3 $pid >"$TMP/top" || fail "status $?"
 [ "$(sed -n 's/^per second: \([0-9]*\) switches.*/\1/p' "$TMP/top" | sort -n | head -n 1)" -gt 100 ] || fail "no switches: $(cat "$TMP/top")"
-# One that ends meanwhile.
+# The process ends while top shows it.
 $top -b -n 1000 -d 0.05 $pid >"$TMP/last" 2>"$TMP/last.err" 9>&- &
 looker=$!
 for ((i = 0; i < 600; i++)); do

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc python3 binutils
-# The trace says what a known program did: the JSON, its tracks, how slices nest, and all counts against the statistics. And the
-# probes, and all words of FIBERTHREAD_DEBUG.
+# The trace of a known program is right: the JSON, its tracks, how slices nest, and all counts against the statistics. The
+# probes and all words of FIBERTHREAD_DEBUG are tested too.
 . "$(dirname "$0")/../lib.sh"
 src=$(dirname "$0")/../src
 gcc -O2 -w -pthread -o "$TMP/traced" "$src/traced.c" || fail "gcc failed"
@@ -20,8 +20,8 @@ assert workers and [e for e in events if e["name"] == "process_name"], tracks
 assert len({e["pid"] for e in events}) == 1
 assert all(e.get("tid") in tracks or e["name"] in ("process_name", "main") for e in events), "an event without a track"
 
-# On a worker's track one thing at a time, and what is blocked lies within the run that it blocks.
-us = lambda x: round(x * 1000)  # as whole ns
+# A worker's track has one slice at a time, and a "blocked" slice lies within the run that is blocked.
+us = lambda x: round(x * 1000)  # in whole ns
 runs = collections.defaultdict(list)
 blocked = []
 for e in events:
@@ -33,11 +33,11 @@ for e in events:
 for track in runs.values():
     track.sort()
     for a, b in zip(track, track[1:]):
-        assert a[1] <= b[0] + 1, ("two at once", a, b)  # each end is rounded by itself
+        assert a[1] <= b[0] + 1, ("two at once", a, b)  # start and end are rounded separately
 for at, until, tid, fiber in blocked:
     assert any(a - 1 <= at and until <= b + 1 and f == fiber for a, b, f, *_ in runs[tid]), ("blocked outside of its run", at, until)
 
-# A fiber is on one worker at a time, and its track is: born, waits one after the other, ended.
+# A fiber is on one worker at a time. Its track has its birth, its waits one after the other, and its end.
 of_fiber = collections.defaultdict(list)
 for tid, track in runs.items():
     for a, b, fiber, then, name in track: of_fiber[fiber].append((a, b, then))
@@ -63,7 +63,7 @@ for fiber, its in lives.items():
         assert len(open_now) <= 2, ("life and one wait is all", fiber, at)
     assert not open_now, (fiber, its[-4:])
 
-# Against the counts that the library keeps anyway.
+# Compares the trace with the library's statistics.
 s = json.load(open(stats))["fiberthread"]
 marks = collections.Counter(e["cat"] for e in events if e["ph"] == "i")
 ends = collections.Counter(r[2].split(":")[0] for its in of_fiber.values() for r in its)
@@ -88,7 +88,7 @@ for workers in 1 2 16; do
   python3 check.py t.json stats traced $workers || fail "the trace on $workers workers: $(cat stats)"
   [ $workers != 1 ] || [ "$(uname -m)" != x86_64 ] || grep -q '"preemptions":[1-9]' stats || fail "nothing was preempted: $(cat stats)"
 done
-# More than the buffers hold.
+# The program makes more records than the buffers have room for.
 timeout 100 env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=t.json FIBERTHREAD_STATS=json FIBERTHREAD_WORKERS=2 ./many 10000 65536 2>stats >out || fail "many: status $?"
 python3 check.py t.json stats many || fail "a long trace: $(cat stats)"
 [ "$(cat out)" = "$(printf '10000 1\n65')" ] || fail "many: $(cat out)"
@@ -101,7 +101,7 @@ grep "\"pid\":$child," stats >stats.child
 grep -v "\"pid\":$child," stats >stats.parent
 python3 check.py t.json stats.parent traced 2 || fail "the parent's trace"
 python3 check.py "t.json.$child" stats.child traced 2 || fail "the child's trace"
-# So has a process that finds it in use; and %p is the process's id.
+# A process that finds the file in use has one of its own too, and %p is the process's id.
 rm -f t.json*
 exec 9>>t.json
 flock 9
@@ -110,8 +110,8 @@ exec 9>&-
 [ "$(ls t.json.* | wc -l)" = 1 ] && [ ! -s t.json ] || fail "a file in use: $(ls)"
 env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=p%p.json sh -c 'echo $$ >pid; exec ./many 10' >/dev/null || fail "%p: status $?"
 [ -s "p$(cat pid).json" ] || fail "%p: $(ls)"
-# Nothing is lost when the process is killed, or ends by _exit() or exec(): `fiberthread trace` makes the file then. The waits and ends
-# of known fibers are all there, however full the chunk was.
+# No event is lost when the process is killed, or ends by _exit() or exec(). `fiberthread trace` makes the file then. It has the waits and
+# ends of all known fibers, however full the chunk was.
 cat >leaves.c <<'C'
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -144,7 +144,7 @@ import collections, json, sys
 events = json.load(open(sys.argv[1]))
 yields = int(sys.argv[2])
 then = collections.Counter(e["args"]["then"].split(":")[0] for e in events if e["ph"] == "X")
-# On a busy machine there may be a second worker meanwhile: who yields there finds nobody, and goes on.
+# On a busy machine there may be a second worker meanwhile. A fiber that yields there finds no other fiber, and goes on.
 turns = 2 * yields if len({e["tid"] for e in events if e["ph"] == "X"}) == 1 else then["yields"]
 assert then["yields"] == turns <= 2 * yields and then["ends"] == 2 and then["parks"] >= 1, then
 assert sum(e["ph"] == "X" and e["name"] == "yielder" for e in events) == turns + 2
@@ -167,7 +167,7 @@ done
 "$BUILD/fiberthread" trace t.json 2>err && fail "a trace made twice"
 "$BUILD/fiberthread" trace leaves.c 2>>err && fail "what is no trace"
 [ "$(wc -l <err)" = 2 ] || fail "errors of fiberthread trace: $(cat err)"
-# Somebody else's FILE.raw stays as it is.
+# A FILE.raw that is not a trace stays as it is.
 rm -f t.json*
 for other in 'echo a photograph >t.json.raw' 'mkfifo t.json.raw' 'ln -s leaves.c t.json.raw'; do
   eval "$other"
@@ -182,20 +182,20 @@ done
 env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=/dev/full ./many 10 >out 2>err
 [ "$(cat out)" = "$(printf '10 1\n65')" ] && [ "$(grep -c 'ends here' err)" = 1 ] || fail "a full disk: $(cat err)"
 
-# Probes: all of them, each with arguments in registers or constants.
+# The library has all probes, each with arguments in registers or constants.
 readelf -nW "$LIBRARY" >notes || fail "readelf"
 for probe in spawn switch park unpark steal preempt hand-over done; do
   grep -qx " *Name: $probe" notes || fail "there is no probe $probe"
 done
 [ "$(grep -c 'Provider: fiberthread' notes)" = "$(grep -cE '^ *Arguments: 8@[%$x0-9]' notes)" ] || fail "probes without arguments: $(cat notes)"
-# Where the note says, there is a no-op.
+# At the address in the note, there is a no-op.
 if [ "$(uname -m)" = x86_64 ]; then
   for at in $(sed -n 's/.*Location: 0x0*\([0-9a-f]*\),.*/\1/p' notes); do
     objdump -d --no-show-raw-insn --start-address=0x$at --stop-address=$((16#$at + 1)) "$LIBRARY" | grep -q "$at:.*nop" || fail "no no-op at $at"
   done
 fi
 
-# Lines about single events.
+# FIBERTHREAD_DEBUG prints lines about single events.
 for word in 'join:waits for the end of' 'join:has ended' wake:'is woken' park:'parks for' inbox: sysmon:; do
   env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEBUG=${word%%:*} FIBERTHREAD_WORKERS=1 ./traced >/dev/null 2>err || fail "debug $word: status $?"
   [ -z "${word#*:}" ] || grep -q "^fiberthread: ${word%%:*}: .*${word#*:}" err || fail "debug $word: $(head err)"
@@ -226,7 +226,8 @@ C
 gcc -w -pthread -o kills kills.c || fail "gcc failed"
 env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEBUG=signal FIBERTHREAD_WORKERS=1 ./kills 2>err || fail "debug signal: status $?"
 grep -q '^fiberthread: signal: fiber [0-9]* gets .*10$' err || fail "debug signal: $(head err)"
-# Of the fiber API: a pipeline with channels that have room for one, whose stages close what they send to, and a select at its end.
+# Events of the fiber API come from a pipeline of channels with room for one value. Its stages close the channels that they send to, and a
+# select is at its end.
 for word in 'channel:waits to send to 0x' 'channel:waited to send, and sent to 0x' 'channel:waits to receive from 0x' \
   'channel:waited to receive, and received from 0x' 'channel:closes 0x' \
   'select:waits; cases: 2' 'select:takes case 0' 'select:takes case 1' 'select:finds closed: case [01]'; do

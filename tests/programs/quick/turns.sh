@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc
-# Who finds data at every call still gives way to the others on its worker, also where nothing is ever preempted. There are so many
+# A thread that finds data at every call still gives way to others on its worker, even without preemption. There are so many such threads
 # that sysmon adds no slots for them.
 . "$(dirname "$0")/../lib.sh"
 cat >"$TMP/turns.c" <<'C'
@@ -24,7 +24,7 @@ static void* other(void* p) {
   return p;
 }
 
-// Never waits: what it takes, it has put there before.
+// Never waits: it takes only data that it has written before.
 static void* take(void* p) {
   int ends[2];
   char c = 'x';

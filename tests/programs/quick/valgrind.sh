@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc valgrind
-# Under valgrind programs run on NPTL, which is said, and nothing is found in them that is not there.
+# Under valgrind programs run on NPTL, a line says so, and valgrind finds no errors that are not there.
 . "$(dirname "$0")/../lib.sh"
 need valgrind
 gcc -g -O1 -w -pthread -o "$TMP/turns" "$(dirname "$0")/../src/turns.c" || fail "gcc failed"

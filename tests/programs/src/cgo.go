@@ -46,7 +46,7 @@ static int run_threads(int n, int rounds) {
 	}
 	return sum;
 }
-// Goroutines that take turns by C's objects, each on a thread of Go's.
+// Goroutines that take turns by C's synchronization objects, each on a thread of Go's.
 static void take_turns(int me, int of, int rounds) {
 	for (int i = 0; i < rounds; i++) {
 		pthread_mutex_lock(&m);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Boost's coroutines and fibers of its contexts inside threads: stacks that nobody knows, on which threads wait, throw and are
-// preempted; some go on in another thread.
+// Boost's coroutines, and fibers of Boost.Context, inside threads. Threads wait, throw and are preempted on stacks that the library does
+// not know. Some of these go on in another thread.
 #include <pthread.h>
 #include <unistd.h>
 
@@ -58,7 +58,7 @@ int main() {
   for (int i = 0; i < 8; i++) t.emplace_back([&] { sum += in_thread(); });
   for (auto& x : t) x.join();
   std::printf("%ld %ld\n", sum.load(), shared);
-  // One that each thread takes a step of.
+  // A coroutine of which each thread runs a step.
   coroutine<long>::pull_type wanders([](coroutine<long>::push_type& sink) {
     for (long i = 1;; i++) {
       usleep(i % 5 ? 0 : 100);
@@ -75,7 +75,7 @@ int main() {
     });
   for (auto& x : t) x.join();
   std::printf("%ld\n", wanders.get());
-  // Left in the middle: its stack is unwound.
+  // This coroutine is left in the middle, so its stack is unwound.
   struct Guard {
     std::atomic<int>& n;
     ~Guard() { n++; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the C++ library makes of POSIX threads. Each part prints a result that does not depend on the order of threads.
+// The parts of the C++ library that use POSIX threads. Each part prints a result that does not depend on the order of threads.
 #include <atomic>
 #include <barrier>
 #include <condition_variable>
@@ -255,7 +255,7 @@ void once() {
   });
   say("call_once", tries * 10000 + thrown * 100 + after);
 
-  // A static that needs several tries, by the compiler's guards.
+  // A static whose initialization needs several tries, guarded by the compiler.
   static std::atomic<int> built = 0;
   std::atomic<int> failures = 0;
   struct Slow {
@@ -283,7 +283,7 @@ struct Guest {
 };
 thread_local Guest guest;
 thread_local std::unique_ptr<int> number;
-struct MakesAnother {  // a destructor that makes a thread_local anew
+struct MakesAnother {  // its destructor makes a thread_local again
   ~MakesAnother() {
     static thread_local Guest second;
     late += second.name.size() == 100;
@@ -319,7 +319,7 @@ void locals() {
   say("at thread exit", at_exit);
 }
 
-// Thrown, caught and active across waits: what the runtime keeps per thread has to move with it.
+// Exceptions are thrown, caught and active across waits. The runtime's state of each thread has to move with the thread.
 void exceptions() {
   std::atomic<int> good = 0;
   in_threads(50, [&](int i) {
@@ -350,7 +350,7 @@ void exceptions() {
         }
         try {
           std::this_thread::yield();
-          throw;  // the outer one
+          throw;  // rethrows the outer exception
         } catch (int y) {
           good += x == y && y == i * 100 + k;
         }
@@ -409,8 +409,8 @@ int main() {
   locals();
   exceptions();
 
-  // The end finds threads of every kind still there: asleep, waiting, computing, in a system call.
-  static auto& held = *new std::mutex;  // never destroyed: the destructor of a condition waits for who waits for it
+  // When the process ends, there are threads of every kind: asleep, waiting, computing, in a system call.
+  static auto& held = *new std::mutex;  // never destroyed: the destructor of a condition variable waits for its waiters
   static auto& never = *new std::condition_variable_any;
   held.lock();
   for (int i = 0; i < 4; i++) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Loads a library of Go's while there are threads, which then call it, as new ones do.
+// Loads a library of Go's while there are threads. These and new threads then call it.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Threads that wait for ever and hold memory by nothing but their stacks and TLS: no leak. With an argument, one of 33 bytes.
+// Threads wait for ever and hold memory only by their stacks and TLS, which is no leak. With an argument, the program leaks 33 bytes.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

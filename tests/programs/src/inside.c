@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// inside N: N threads that wait in known places, one that computes, one that sleeps in the kernel; for those who look inside.
-// Says "ready" when all are where they will stay, and ends when its stdin does.
+// inside N: N threads that wait in known places, one that computes, one that sleeps in the kernel, for debuggers and the like to look at.
+// Prints "ready" when all threads are where they will stay, and ends when its stdin does.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ void* computer(void* p) {
 __attribute__((noinline)) void read_pipe(int fd) {
   char c;
   FILE* f = fdopen(fd, "r");
-  fgetc(f);  // libc's own read: the kernel thread waits
+  fgetc(f);  // libc's own read waits in the kernel
 }
 void* reader(void* p) {
   pthread_setname_np(pthread_self(), "reader");

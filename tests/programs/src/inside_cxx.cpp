@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// inside_cxx [N [DEPTH]]: N threads of C++ that wait, so many calls deep, for those who look inside. Says "ready", and ends when its
-// stdin does.
+// inside_cxx [N [DEPTH]]: N threads of C++ that wait DEPTH calls deep, for debuggers to look at. Prints "ready", and ends when its stdin
+// does.
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Many threads blocked at once on a condition, then a chain of readers in the kernel. Argument: how many.
+// Many threads are blocked at once on a condition. Then a chain of readers waits in the kernel. Argument: the number of threads.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>

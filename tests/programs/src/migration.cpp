@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What belongs to a thread stays its own when it moves between kernel threads: errno, __thread, thread_local with destructors,
-// malloc, locale, strerror, exceptions in flight, keys, getaddrinfo, dlerror. Preloaded, it also shows that threads did move.
+// A thread keeps its own state when it moves between kernel threads: errno, __thread, thread_local with destructors,
+// malloc, locale, strerror, exceptions in flight, keys, getaddrinfo, dlerror. Preloaded, the program also shows that threads did move.
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <locale.h>
@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-static long kernel_tid() {  // of the kernel thread: not by libc
+static long kernel_tid() {  // the kernel thread's id, which libc's function would not return
   long r;
 #if defined(__x86_64__)
   asm volatile("syscall" : "=a"(r) : "a"(SYS_gettid) : "rcx", "r11", "memory");
@@ -64,7 +64,7 @@ static void work(int id) {
     pthread_setspecific(key, reinterpret_cast<void*>(static_cast<long>(id + 1)));
     locale_t old = uselocale(french);
     std::string* heap = new std::string(static_cast<size_t>(id * 10 + i), 'x');
-    char* error = strerror(1000 + id);  // a buffer of the thread's
+    char* error = strerror(1000 + id);  // the thread's own buffer
     assert(dlopen(("/nonexistent-" + std::to_string(id)).c_str(), RTLD_NOW) == nullptr);
     int* where = &errno;
     errno = id * 100 + i;
@@ -122,6 +122,6 @@ int main() {
     for (auto& x : t) x.join();
   }
   printf("%ld %ld\n", destroyed.load(), key_sum.load());
-  // A thread of the kernel's own never moves; several workers must have made ours do so.
+  // A thread of NPTL never moves to another kernel thread. On several workers, fibers must have moved.
   if (getenv("FIBERTHREAD_STATS")) fprintf(stderr, "moves=%ld\n", moves.load());
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// usage: misuse CASE: does what a build with FIBERTHREAD_DEBUG_CHECKS must catch; "none" does what it must not. --list lists all.
+// usage: misuse CASE: makes a misuse that a build with FIBERTHREAD_DEBUG_CHECKS must catch. "none" makes correct calls, which it must not
+// catch. --list lists all cases.
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +17,7 @@ using namespace fiberthread;
 
 namespace {
 
-// An object that may be destroyed at any time, and its memory is still there.
+// An object whose memory remains when it is destroyed.
 template <class T>
 struct Remains {
   alignas(T) unsigned char bytes[sizeof(T)];
@@ -29,7 +30,7 @@ struct Remains {
   }
 };
 
-// Another fiber waits. If it should not yet, the test fails and does not pass.
+// Lets another fiber begin to wait. If it does not wait yet, the test fails; it cannot pass by mistake.
 template <class Wait>
 void in_another(Wait) {
   pthread_t t;

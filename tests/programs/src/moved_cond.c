@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Stands in for a libc that keeps what a condition variable's attributes say in another word than the one that runs: in WORD.
-// -DNOWHERE: not in the object at all.
+// Replaces libc's condition variables by ones that keep their attributes in another word, WORD. With -DNOWHERE, they do not keep them in
+// the object at all.
 #define _GNU_SOURCE
 #include <limits.h>
 #include <linux/futex.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Preloaded before the library: the kernel says that user code may not write the thread pointer itself, as on processors before 2012, on
-// Linux before 5.9 and in some virtual machines.
+// Preloaded before the library, this makes the kernel seem to forbid user code to write the thread pointer, as on processors before 2012,
+// on Linux before 5.9 and in some virtual machines.
 #define _GNU_SOURCE
 #include <elf.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@ static long call(long number, long a, long b, long c) {
   return r;
 }
 
-// The library asks before libc is ready.
+// The library calls this before libc is ready.
 unsigned long getauxval(unsigned long type) {
   static ElfW(auxv_t) table[64];
   if (!table[0].a_type) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// old_kernel ANSWER NAME… -- COMMAND…: runs it where the kernel answers ENOSYS, EPERM, or what Linux 5.10 answers (510), to these calls, or
-// ends the process for them (KILL).
+// old_kernel ANSWER NAME… -- COMMAND…: runs the command under a filter that answers these calls with ENOSYS, with EPERM, or as Linux 5.10
+// does (510), or kills the process for them (KILL).
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>
@@ -12,13 +12,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// By number where headers are older than the call. `argument` < 0: whatever the arguments are; else if one of `bits` is set in it, or, with
-// no bits, if it is `value`.
+// Calls are given by number if they may be newer than the headers. If `argument` < 0, the call is refused with any arguments. Otherwise it
+// is refused if one of `bits` is set in that argument, or, without bits, if the argument is `value`.
 static const struct Call {
   const char* name;
   int number, argument;
   unsigned bits, value;
-  int in_5_10;  // 0: it is there
+  int in_5_10;  // errno in Linux 5.10, 0 if that has the call
 } calls[] = {
     {"guard", SYS_madvise, 2, 0, 102, EINVAL},    // MADV_GUARD_INSTALL
     {"guard", SYS_madvise, 2, 0, 103, EINVAL},    // MADV_GUARD_REMOVE

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Some of everything for which the library asks the kernel for more than libc does. What is said is the same on any kernel, or what the
-// program's own calls are told.
+// Uses a part of everything for which the library needs more system calls than libc. The output is the same on any kernel, or has the
+// answers to the program's own calls.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -42,7 +42,7 @@ static void births() {
   for (int i = 0; i < kThreads; i++) failed += pthread_create(&t[i], NULL, adds, &sum) != 0;
   for (int i = 0; i < kThreads - failed; i++) pthread_join(t[i], NULL);
   printf("births: %d of %d\n", sum, kThreads - failed);
-  if (failed) exit(3);  // libc makes no threads where clone3() is refused otherwise than by ENOSYS
+  if (failed) exit(3);  // libc makes no threads if clone3() fails with anything other than ENOSYS
 }
 static void* overflows(void* p) {
   volatile char here[4096];
@@ -55,7 +55,7 @@ static void* looks_below(void* p) {
   size_t size;
   int ends[2];
   if (pthread_getattr_np(pthread_self(), &attr) || pthread_attr_getstack(&attr, &low, &size) || pipe(ends)) exit(1);
-  long r = write(ends[1], (char*)low - 1, 1);  // the kernel reads it for us
+  long r = write(ends[1], (char*)low - 1, 1);  // the kernel reads the byte, and would fail with EFAULT
   printf("below the stack: %s\n", said(r));
   return p;
 }
@@ -158,7 +158,7 @@ static void connections() {
   close(fd);
 }
 
-// ---- who sleeps in the kernel, who computes ----
+// ---- threads that sleep in the kernel, and threads that compute ----
 
 static atomic_int asleep, stop, spinning;
 static void* sleeps(void* p) {
@@ -279,7 +279,7 @@ int main() {
   workers();
   others();
   births();
-  // The last one ends the process.
+  // The last thread ends the process.
   pthread_t t;
   for (int i = 0; i < 20; i++)
     if (pthread_create(&t, NULL, last, NULL) == 0) pthread_detach(t);

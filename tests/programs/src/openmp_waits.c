@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Two threads of OpenMP wait for a lock while main, which has it, stops for a debugger.
+// Two threads of OpenMP wait for a lock. Main has the lock, and stops for a debugger.
 #include <omp.h>
 #include <unistd.h>
 

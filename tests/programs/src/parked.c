@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Waits for ever, all threads parked, main in pthread_join.
+// Waits for ever. All threads are parked, main in pthread_join.
 #include <pthread.h>
 #include <stdio.h>
 static pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;

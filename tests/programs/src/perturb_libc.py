@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Runs a program on the library with a libc that is not as it says. In copies of libc, which itself works on as before, each descriptor that
-the self-check reads is made wrong. In copies of the library, each name that it asks libc for is another, which libc lacks. The program
-has to end as ever, on libc's threads with a line that says why; on fibers only where the lie makes no difference.
+"""Runs a program on the library with a libc that describes itself wrongly. In copies of libc, which otherwise work as before, each descriptor that
+the self-check reads is made wrong. In copies of the library, each name that it asks libc for is replaced by one that libc lacks. The program
+has to end as usual: on libc's threads with a line that says why, or on fibers if the wrong descriptor makes no difference.
 
 Arguments: library, the folder of the sources that read libc (sched/glibc), program, its argument, a directory; then patterns of
 perturbations' names. PERTURB_VERBOSE=1 shows them all."""
@@ -17,7 +17,7 @@ import sys
 library, sources, program, module, directory = sys.argv[1:6]
 patterns = sys.argv[6:]
 HUGE = [0x10000000, 0x7FFFFFF8, 0xFFFFFFF8]
-# Lies that make no difference: nobody reads how many elements an array without a bound has.
+# Wrong descriptors that make no difference: the library does not read the number of elements of an array without a bound.
 HARMLESS = r"_thread_db_(dtv_dtv|dtv_slotinfo_list_slotinfo) count"
 
 
@@ -72,7 +72,7 @@ for source in sorted(glob.glob(f"{sources}/*.cpp")):
 descriptors = sorted(set(re.findall(r'"(_thread_db_\w+)"', text)))
 private = sorted(set(re.findall(r'private_symbol\("([^_]\w+|_(?!thread_db)\w+)"\)', text)))
 assert len(descriptors) >= 20 and len(private) >= 5
-cases = [("as it is", lambda: None)]  # name, what makes (file name, its bytes)
+cases = [("as it is", lambda: None)]  # name, function that returns (file name, its bytes)
 
 
 def lie(name, place, form, value):
@@ -87,7 +87,7 @@ for name in descriptors:
                 lie(f"{name} {true} -> {value}", libc.place(name), "<I", value)
         continue
     bits, count, offset = libc.words(name, 3)
-    # Another field of the same structure, by the start of the name, takes its place.
+    # Offsets of other fields of the same structure (names with the same start) replace the right one.
     others = {libc.words(n, 3)[2] for n in libc.symbols if n.startswith("_thread_db_") and not n.startswith("_thread_db_sizeof")
               and n.split("_")[3:5] == name.split("_")[3:5]}
     for value in sorted({0, 1, offset + 4, offset + 8, offset - 8, offset + 16, offset - 16, offset * 2, *others, *HUGE} - {offset}):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// raw_filter before|after: a filter that refuses arch_prctl(ARCH_SET_FS) is made by an instruction of the program's own, where no library
-// sees it, before its first thread or while it has some.
+// raw_filter before|after: sets a filter that refuses arch_prctl(ARCH_SET_FS), by a system call instruction that no library can intercept,
+// before the first thread or while there are threads.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>

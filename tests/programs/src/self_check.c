@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// All that depends on what is learnt about libc, for quick/self_check.sh. Its argument is a module whose thread-local variable has to be in
-// static TLS. It prints "right" on whatever its threads run, or ends with the line that was wrong.
+// Uses everything that depends on facts that the library learns about libc, for quick/self_check.sh. The argument is a module whose
+// thread-local variable has to be in static TLS. The program prints "right", on fibers or on libc's threads, or ends with the line that was
+// wrong.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,7 +25,7 @@ extern void* __dso_handle;
 static __thread int with_value = 42;
 static __thread int zero;
 static __thread char large[500];
-enum { kThreads = 4, kKeys = 70 };  // some of them beyond those that have their place in the TCB
+enum { kThreads = 4, kKeys = 70 };  // more keys than have their place in the TCB
 static pthread_key_t keys[kKeys];
 static int destroyed[kKeys], tls_destroyed, cleaned;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER, robust;
@@ -80,7 +81,7 @@ static void round_of_threads(const char* module) {
   for (long i = 0; i < kThreads; i++) check(pthread_create(&t[i], NULL, uses_all, (void*)i) == 0);
   pthread_mutex_lock(&mutex);
   while (arrived < kThreads) pthread_cond_wait(&cond, &mutex);
-  if (module && !plugin) {  // the threads that there are get its variable
+  if (module && !plugin) {  // the existing threads get its variable
     void* m = dlopen(module, RTLD_NOW);
     if (!m) fprintf(stderr, "%s\n", dlerror());
     check(m && (plugin = dlsym(m, "variable")));
@@ -137,7 +138,7 @@ int main(int argc, char** argv) {
   check(pthread_mutex_consistent(&robust) == 0 && pthread_mutex_unlock(&robust) == 0);
 
   check(pthread_create(&t, NULL, waits, &sem) == 0 && sem_wait(&sem) == 0);
-  pid_t pid = fork();  // while another thread is there
+  pid_t pid = fork();  // while there is another thread
   if (pid == 0) {
     plugin_is_there = 0;
     round_of_threads(NULL);

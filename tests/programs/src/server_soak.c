@@ -3,9 +3,9 @@
 //
 // server_soak server           prints its port. It may have few descriptors (ulimit -n): then accept() fails now and then.
 // server_soak clients PORT SECONDS SEED
-//     processes that open and close connections, end them by a reset, half of them, in the middle of a message, and are killed at
-//     random; now and then more connections at once than the server has descriptors for. What comes back is compared. At the end the
-//     server has no thread, descriptor or memory more than it had before.
+//     starts processes that open and close connections, and end them by a reset, by closing one direction, or in the middle of a message.
+//     They are killed at random. Now and then they open more connections at once than the server has descriptors for. The answers are
+//     compared. At the end the server must not have more threads, descriptors or memory than before.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -50,7 +50,7 @@ static double now(void) {
   clock_gettime(CLOCK_MONOTONIC, &t);
   return t.tv_sec + t.tv_nsec / 1e9;
 }
-// All of it, or as much as there is.
+// Reads n bytes, or as many as there are. Returns their number, or -1.
 static ssize_t get(int fd, void* to, size_t n) {
   size_t done = 0;
   while (done < n) {
@@ -186,7 +186,7 @@ static void client(void) {
         close(fd[i]);
         fd[i] = -1;
         break;
-      case 3:  // one half first: the answer comes all the same
+      case 3:  // one direction first: the answer comes all the same
         send_message(fd[i], message, n);
         shutdown(fd[i], SHUT_WR);
         check_answer(fd[i], message, n);
@@ -211,7 +211,7 @@ static struct statistics ask(void) {
   close(fd);
   return s;
 }
-// More connections than there are descriptors for; and some of them want an answer.
+// Opens more connections than the server has descriptors for. Some of them send a message.
 static void crowd(void) {
   int fd[kCrowd];
   char message[100];
@@ -222,8 +222,8 @@ static void crowd(void) {
   pause_ms(50);
   for (int i = 0; i < kCrowd; i++) close(fd[i]);
 }
-// Until all that were there have gone, and no more descriptors are open than then. One that is about to be served, or that the library
-// looks at its threads with, is not there for long.
+// Waits until all threads of connections have ended, and at most `descriptors` descriptors are open. A connection that is about to be
+// served, or a descriptor with which the library looks at its threads, is open only for a short time.
 static struct statistics settle(int descriptors) {
   struct statistics s;
   for (int i = 0; i < 3000; i++) {
@@ -263,7 +263,7 @@ int main(int argc, char** argv) {
   setrlimit(RLIMIT_NOFILE, &l);
   to = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons(atoi(argv[2]))};
   seed = (unsigned)atoi(argv[4]);
-  // With what the library needs for its first wait.
+  // A first connection makes the library open the descriptors that it needs for waits.
   int idle = open_connection();
   pause_ms(100);
   close(idle);
@@ -274,7 +274,7 @@ int main(int argc, char** argv) {
     if (s.descriptors < descriptors) descriptors = s.descriptors;
   }
   int kills = 0, rounds = 0;
-  // The server's descriptors are too few at least once: a slow one may not see a crowd before it has gone.
+  // Go on until the server has had too few descriptors at least once. A slow server may not see a crowd before that has gone.
   while (now() < end || rounds < 2 || (!s.refused && rounds < 30)) {
     for (int i = 0; i < kClients; i++) seed++, clients[i] = start_client();
     double next = now() + 1;
@@ -289,11 +289,11 @@ int main(int argc, char** argv) {
     for (int i = 0; i < kClients; i++) end_client(clients[i]);
     s = settle(descriptors);
     rounds++;
-    // Workers keep some free blocks each, and on a loaded machine it takes a while until all have some.
+    // Each worker keeps some free blocks, and on a loaded machine it takes a while until all workers have some.
     if ((now() - begin < (end - begin) * 0.6 || rounds == 1) && s.kb > early.kb) early = s;
   }
   printf("rounds=%d kills=%d served=%d refused=%d kb_early=%d kb=%d\n", rounds, kills, s.served, s.refused, early.kb, s.kb);
-  // Allocators keep some, and not always the same; so do workers.
+  // Allocators and workers keep some memory, and not always the same amount.
   if (s.kb > early.kb + early.kb / 5 + 8192) {
     fprintf(stderr, "server_soak: from %d to %d kB\n", early.kb, s.kb);
     return 2;

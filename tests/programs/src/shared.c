@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Process-shared objects of all kinds in a file that several processes map; shared.sh runs them with and without the library.
-//   shared FILE make PROCESSES     the objects
-//   shared FILE work NUMBER        threads that use all of them, together with the other processes
-//   shared FILE check              that nothing was lost
-//   shared FILE hold               owns all robust mutexes, says "held" and waits to be killed
-//   shared FILE recover            finds that they lost their owner
+//   shared FILE make PROCESSES     makes the objects
+//   shared FILE work NUMBER        uses all of them by threads, together with the other processes
+//   shared FILE check              checks that nothing was lost
+//   shared FILE hold               locks all robust mutexes, prints "held" and waits to be killed
+//   shared FILE recover            checks that they have lost their owner, and recovers them
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -29,7 +29,7 @@ struct Objects {
   long written, writers;
   atomic_int readers;
 
-  sem_t sem;  // three at a time
+  sem_t sem;  // admits three threads at a time
   atomic_int in_sem;
   atomic_long sem_uses;
 
@@ -175,7 +175,7 @@ static void* consume(void* p) {
 
 static void* work(void* p) {
   long me = (long)p;
-  use_barrier();  // and all begin at once
+  use_barrier();  // this makes all begin at the same time
   use_mutexes(me);
   use_rwlock(me);
   use_semaphores();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Games for many threads in which a lost wake-up, a double one, or a broken exclusion shows: as a wrong sum, or as a hang.
+// Games for many threads, in which a lost or double wake-up, or a broken mutual exclusion, shows as a wrong sum or as a hang.
 // Arguments: seconds, seed. Rounds of all games run until the time is over; each takes some milliseconds.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -180,7 +180,7 @@ static void* brief(void* p) {
   pthread_cleanup_push(count_end, NULL);
   if (i == 1) sched_yield();
   if (i == 2) usleep(100);
-  // Until they are cancelled; the last only after a signal.
+  // They wait until they are cancelled, the last one only after a signal.
   if (i == 3) pause();
   if (i == 4) {
     pthread_mutex_t mine = PTHREAD_MUTEX_INITIALIZER;

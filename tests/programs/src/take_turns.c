@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Threads of two processes take turns by a condition variable; with an argument, two of one process.
+// Threads of two processes take turns by a condition variable. With an argument, two threads of one process do.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Does a known number of each thing that a trace shows. Arguments: "fork" makes a child that does the same.
+// Causes a known number of each event that a trace shows. With the argument "fork", a child does the same.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <pthread.h>
@@ -26,7 +26,7 @@ static void* waits(void* p) {
   return p;
 }
 
-// Computes until all of its kind have had a turn: more than there may be slots on one worker, so that takes preemption.
+// Computes until all hogs have had a turn. There are more of them than there may be slots, so this takes preemption.
 static void* computes(void* p) {
   pthread_setname_np(pthread_self(), "hog \"1\\");
   turns++;
@@ -36,7 +36,7 @@ static void* computes(void* p) {
 }
 static void* nothing(void* p) { return p; }
 
-// Sleeps in the kernel in a way that the library does not know beforehand.
+// Sleeps in the kernel by a system call instruction, which the library cannot know beforehand.
 static void* blocks(void* p) {
   char c;
   struct timespec t = {0, 200000000};
@@ -52,19 +52,19 @@ static void all(void) {
   sem_init(&go, 0, 0);
   for (int i = 0; i < kWaiters; i++) assert(!pthread_create(&t[i], NULL, waits, NULL));
   struct timespec a_while = {0, 20000000};
-  nanosleep(&a_while, NULL);  // all wait now
+  nanosleep(&a_while, NULL);  // by now all threads wait
   for (int i = 0; i < kWaiters; i++) sem_post(&go);
   for (int i = 0; i < kWaiters; i++) pthread_join(t[i], NULL);
   pthread_create(&blocker, NULL, blocks, NULL);
   nanosleep(&a_while, NULL);
-  // Somebody has to want the slot.
+  // Other fibers must want the slot, or it is not handed over.
   for (int i = 0; i < 100; i++) {
     nanosleep(&(struct timespec){0, 1000000}, NULL);
     pthread_create(&other, NULL, nothing, NULL);
     pthread_join(other, NULL);
   }
   pthread_join(blocker, NULL);
-  // Last: there may be more slots from then on, and nobody is in want of one.
+  // The hogs come last: there may be more slots after them, and then no fiber would wait for one.
   turns = 0;
   for (int i = 0; i < kHogs; i++) assert(!pthread_create(&hog[i], NULL, computes, NULL));
   for (int i = 0; i < kHogs; i++) pthread_join(hog[i], NULL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Eight threads in turn, some rounds of them: memory of each kind, condition, mutex, sleep; for runs under tools.
+// Eight threads take turns for some rounds, with memory of each kind, condition, mutex and sleep. For runs under tools.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
