@@ -187,6 +187,7 @@ struct alignas(64) FiberRecord {
       done.store(0, std::memory_order_release);
       __atomic_store_n(&joiner, nullptr, __ATOMIC_RELEASE);
       leaves_with = nullptr;
+      detached = false;
     }
     void in_child() {  // a joiner stayed in the parent
       lock.reset();

@@ -112,7 +112,7 @@ FiberRecord* owner_of_clock(clockid_t clock) {
   for (;; id += kClockIds) {
     FiberRecord* f = id >= kMostIds ? nullptr : fiber_of_tid(static_cast<int>(id));
     if (is_ours(f) && !f->join.done.load(std::memory_order_acquire)) return f;
-    if (id < kFirstOfOurs || !id || id >= kMostIds) return nullptr;
+    if (id < kFirstOfOurs || id >= kMostIds) return nullptr;
   }
 }
 

@@ -219,8 +219,10 @@ void default_stack_size() {
   pthread_attr_destroy(&attr);
 }
 
+}  // namespace
+
 // Starts the scheduler at the first thread. Returns false if threads are NPTL's.
-bool start_scheduler() {
+bool thread_start_scheduler() {
   bool first = !sched_started();
   if (__builtin_expect(first, 0)) {
     signal_init();
@@ -238,7 +240,7 @@ bool start_scheduler() {
 }
 
 // Does all of pthread_create except what makes the thread run. Returns 0 or an errno value.
-inline int make_fiber(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made) {
+int thread_make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made) {
   Wanted w;
   if (attr) read_attr(attr, w);
   else w = default_attr();
@@ -272,12 +274,6 @@ inline int make_fiber(const pthread_attr_t* attr, size_t stack_size, FiberRecord
   *made = f;
   return 0;
 }
-
-}  // namespace
-
-bool thread_start_scheduler() { return start_scheduler(); }
-
-int thread_make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** made) { return make_fiber(attr, stack_size, made); }
 
 void thread_begin(FiberRecord* f) {
   f->join.valid.store(true, std::memory_order_release);
@@ -325,10 +321,10 @@ extern "C" void fiberthread_main_landed() {
 }
 
 FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* attr, void* (*start)(void*), void* arg) noexcept {
-  if (!start_scheduler()) return REAL(pthread_create)(thread, attr, start, arg);
+  if (!thread_start_scheduler()) return REAL(pthread_create)(thread, attr, start, arg);
   if (__builtin_expect(dl_is_opening(), 0)) libgomp_look();
   FiberRecord* f;
-  if (int e = make_fiber(attr, 0, &f)) return e;
+  if (int e = thread_make(attr, 0, &f)) return e;
   f->identity.start = start;
   f->identity.arg = arg;
   f->join.valid.store(true, std::memory_order_release);
