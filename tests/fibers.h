@@ -12,8 +12,6 @@
 #include "sched/life/join.h"
 #include "sched/worker.h"
 #ifdef ALONE
-#include <string.h>
-
 #include "sched/embedder.h"
 #include "sched/glibc/tcb.h"
 #include "sched/memory/block.h"
@@ -63,9 +61,7 @@ inline Handle spawn(void* (*start)(void*), void* argument = nullptr) {
   }
   cr_assert(f);
   if (blocks_are_many()) reaper_start_if_needed();
-  f->join.detached = false;
   f->run.sigmask = self()->run.sigmask;
-  memset(f->embedder.room, 0, sizeof f->embedder.room);
   sched_prepare(f, run);
   f->identity.start = start;
   f->identity.arg = argument;

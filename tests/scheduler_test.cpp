@@ -273,6 +273,37 @@ Test(scheduler, a_record_is_recycled_only_when_its_fiber_is_gone) {
   cr_assert_eq(ran.load(), 10000);
 }
 
+// Each fiber finds in its record what it would find in a new one, and leaves something else there.
+Test(scheduler, a_fiber_inherits_nothing_of_the_fiber_that_had_its_record) {
+  static std::atomic<int> again{0};
+  static FiberRecord* last = nullptr;
+  for (int i = 0; i < 100; i++)
+    join(spawn([](void*) -> void* {
+      FiberRecord* me = self();
+      if (me == last) again++;
+      last = me;
+      cr_assert(me->turns.blocked == 0 && me->turns.woke_at == 0 && me->turns.went_on == 0);
+      cr_assert(me->wait.pins == 0 && me->wait.pins_below == 0 && me->wait.clock_seen == 0 && !me->wait.calling);
+      cr_assert(me->cpu.told.load() == 0 && me->ends.reasons == 0 && !me->ends.asked && !me->ends.held);
+      cr_assert_eq(me->run.interrupts.load(), 0u);
+      me->turns.blocked = 3;
+      me->turns.went_on = 1;
+      me->wait.clock_seen = 1;
+      me->cpu.told = 1;
+      hold_end(me, true);
+      add_end_reason(me);
+      me->run.interrupts.fetch_or(kInterruptEnd);  // a held reason does not set it
+#ifdef ALONE
+      for (unsigned char& b : me->embedder.room) {
+        cr_assert_eq(b, 0);
+        b = 1;
+      }
+#endif
+      return nullptr;
+    }));
+  cr_assert(again > 0);
+}
+
 // Who is woken goes to the waker's own worker, until that waker has gone on for long after two wake-ups in a row: then another worker is
 // told, if one is idle; and that until it has soon waited again. What is counted is where it went in either state; one that went elsewhere
 // as another worker came or went just then is no matter.
