@@ -95,7 +95,7 @@ bool sched_count_end();
 // Returns the number of fibers that have not ended, main included. Never too low; 0 is final.
 uint64_t live_fibers();
 
-// Set while the kernel has refused the last worker that was wanted (RLIMIT_NPROC, a filter).
+// Set while the last worker that was wanted could not be made: the kernel refused it (RLIMIT_NPROC, a filter), or there was no memory.
 extern std::atomic<bool> workers_refused;
 
 void sched_block_signals(uint64_t* old);

@@ -381,7 +381,7 @@ void sysmon_main() {
     growth.decide(queued);
     if (chaos(64)) want_slots(base_slots() + chaos_number() % 4);
     if (queued && idle_slots()) {
-      if (workers_refused.load(std::memory_order_relaxed)) empty_free_slots();
+      if (workers_refused.load(std::memory_order_relaxed)) empty_unheld_slots();
       wake_if_needed();
     } else if (queued) {
       balance_queues();

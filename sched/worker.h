@@ -206,7 +206,7 @@ extern std::atomic<bool> no_membarrier __attribute__((visibility("hidden")));
 // before its barrier, the caller sees after the call.
 void barrier_everywhere();
 [[noreturn]] void worker_loop(Worker* w);
-void empty_free_slots();      // moves fibers in free slots to the global queue, where a worker looks before it steals
+void empty_unheld_slots();    // moves fibers in free and retired slots to the global queue, where a worker looks before it steals
 bool want_slots(uint32_t n);  // sets the number of slots to n; false without memory
 uint32_t slots_wanted();
 
@@ -225,6 +225,10 @@ bool idle_slots();
 void wake_if_needed();
 Worker* start_worker(Slot* s, FiberRecord* bound = nullptr);  // null without memory or threads
 void get_up(Worker* w);
+// The pool: the workers that hold slots, or may get one. A worker is in it unless it is bound. leave_pool() is called before a worker of
+// the pool is bound, and returns false if it is the last. It must stay then, because there may be no memory or thread for another.
+void join_pool();
+bool leave_pool();
 extern std::atomic<uint32_t> helpers;
 [[noreturn]] void leave_worker(Worker* w);           // ends the kernel thread; in worker context
 bool handed_to_bound(FiberRecord* f, Worker* here);  // gives f to its worker, if f is bound to another than `here`; true then

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -388,4 +389,70 @@ Test(scheduler, a_search_that_does_not_pay_is_halved, .timeout = 120) {
       else if (f->run.state == State::Parked) unpark(f);
     }
   });
+}
+
+namespace {
+
+// While it lives, no memory can be mapped. So no worker can be made, as long as none has ended.
+class NoMemory {
+ public:
+  NoMemory() {
+    cr_assert_eq(getrlimit(RLIMIT_AS, &before_), 0);
+    rlimit none = before_;
+    none.rlim_cur = 0;
+    cr_assert_eq(setrlimit(RLIMIT_AS, &none), 0);
+  }
+  ~NoMemory() { setrlimit(RLIMIT_AS, &before_); }
+
+ private:
+  rlimit before_;
+};
+
+}  // namespace
+
+// A fiber that costs its worker the slot again and again is bound there. If that were the last worker, no other could run fibers.
+Test(scheduler, the_last_worker_is_bound_to_no_fiber, .timeout = 60) {
+  run_on(1);
+  static std::atomic<uint32_t> go{0}, over{0};
+  Threads t;
+  t.fiber([] {
+    while (!go.load()) nap(1000);
+    while (!over.load()) yield();
+    nap(1000);
+    over = 2;
+  });
+  NoMemory none;
+  go = 1;
+  nap(5000);
+  for (int i = 0; i < 20; i++) {
+    {
+      Blocking b;
+    }
+    yield();
+  }
+  over = 1;
+  while (over.load() != 2) nap(1000);
+}
+
+// A fiber sleeps in the kernel, unknown to the scheduler, until another has run. There is no memory for a worker to run that one.
+Test(scheduler, sleepers_give_way_if_no_worker_can_be_made, .timeout = 60) {
+  run_on(1);
+  static std::atomic<uint32_t> go{0};
+  static int pipe_ends[2];
+  cr_assert_eq(pipe(pipe_ends), 0);
+  Threads t;
+  t.fiber([] {
+    while (!go.load()) nap(1000);
+    char c = 0;
+    cr_assert_eq(raw_syscall(SYS_read, pipe_ends[0], arg(&c), 1), 1);
+    cr_assert_eq(c, 'x');
+  });
+  t.fiber([] {
+    while (!go.load()) nap(1000);
+    nap(20'000);
+    cr_assert_eq(raw_syscall(SYS_write, pipe_ends[1], arg("x"), 1), 1);
+  });
+  NoMemory none;
+  go = 1;
+  t.join();
 }

@@ -51,8 +51,12 @@ void post_exit(Worker* w, FiberRecord* f) {
   if (__builtin_expect(own && !in_cord, 0)) {
     bool leaves = own->thread.tainted || own->run.cord;
     own->run.cord = nullptr;
-    if (leaves) dismiss(own);
-    else own->bond.fiber = nullptr;  // bound by habit only: `own` is this worker, which now is like any other
+    if (leaves) {
+      dismiss(own);
+    } else {  // bound by habit only: `own` is this worker, which now is like any other
+      own->bond.fiber = nullptr;
+      join_pool();
+    }
   }
   chaos_delay();
   if (ending.joiner) {

@@ -30,6 +30,9 @@ std::atomic<uint32_t> helpers{0};
 
 namespace {
 
+// Workers of the pool: those that hold slots, or may get one. There is always one, once a fiber has run.
+std::atomic<uint32_t> pool{0};
+
 constexpr size_t kWorkerStack = 64 * 1024;
 
 void publish_worker(Worker* w) {
@@ -86,6 +89,10 @@ Worker* fresh_worker() {
   w->look.random = static_cast<uint32_t>(cycles());
   w->run.in_sched.store(1, std::memory_order_relaxed);
   return w;
+}
+
+void set_refused(bool refused) {
+  if (workers_refused.load(std::memory_order_relaxed) != refused) workers_refused.store(refused, std::memory_order_relaxed);
 }
 
 Worker* make_worker() {
@@ -164,6 +171,7 @@ bool become_worker(FiberRecord* me) {
   w->run.running.store(me, std::memory_order_relaxed);
   if (!w->thread.published) publish_worker(w);
   if (observed(kObserveTrace)) observe_begins(w);
+  join_pool();
   take_free_slot(w);
   w->run.in_sched.store(0, std::memory_order_release);
   preempt_start_worker(w);
@@ -199,7 +207,10 @@ Worker* start_worker(Slot* s, FiberRecord* bound) {
   Worker* here = this_worker();
   if (!bound && here && (here->thread.tainted || here->run.cord)) return nullptr;
   Worker* w = make_worker();
-  if (!w) return nullptr;
+  if (!w) {
+    set_refused(true);
+    return nullptr;
+  }
   if (bound) {
     w->bond.fiber = bound;
     w->thread.tainted = true;
@@ -209,15 +220,25 @@ Worker* start_worker(Slot* s, FiberRecord* bound) {
   }
   w->run.kernel_mask = kIdleMask;
   int tid = clone_thread(worker_main, w);
-  if (workers_refused.load(std::memory_order_relaxed) != (tid < 0)) workers_refused.store(tid < 0, std::memory_order_relaxed);
+  set_refused(tid < 0);
   if (tid < 0) {
     SpinGuard guard(left_lock);
     w->thread.left_next = left_workers;
     left_workers = w;
     return nullptr;
   }
+  if (!bound) join_pool();
   w->thread.tid = tid;
   return w;
+}
+
+void join_pool() { pool.fetch_add(1, std::memory_order_relaxed); }
+
+bool leave_pool() {
+  uint32_t n = pool.load(std::memory_order_relaxed);
+  while (n > 1)
+    if (pool.compare_exchange_weak(n, n - 1, std::memory_order_relaxed)) return true;
+  return false;
 }
 
 void leave_worker(Worker* w) {
@@ -266,6 +287,7 @@ FIBERTHREAD_IN_FORK_CHILD(Workers, [](FiberRecord*) {
   left_workers = nullptr;
   statistics.workers.store(0);
   workers_refused.store(false);
+  pool.store(0);
   helpers.store(0);
 })
 

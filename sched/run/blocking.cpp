@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kHabit = 8;  // blocking calls that cost a slot before the fiber becomes bound
 
-// Hands the worker's slot to a spare. The running fiber goes on without a slot. Inside an Entry.
+// Hands the worker's slot to a spare, or frees it if no spare can be made. The running fiber goes on without a slot. Inside an Entry.
 void hand_own_slot(Worker* w) {
   Slot* s = w->run.slot;
   w->run.slot = nullptr;
@@ -17,6 +17,18 @@ void hand_own_slot(Worker* w) {
   // the slot.
   w->run.heartbeat.store(w->run.heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   hand_slot_to_spare(s);
+}
+
+// Binds f, which runs on w, to w. Returns false if w is the last worker of the pool, or f is bound already.
+bool bind_here(Worker* w, FiberRecord* f) {
+  if (!leave_pool()) return false;
+  Worker* none = nullptr;  // another thread may be binding f just now
+  if (f->run.bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) {
+    w->bond.fiber = f;
+    return true;
+  }
+  join_pool();
+  return false;
 }
 
 }  // namespace
@@ -35,9 +47,7 @@ void Entry::count_loss(Worker* w) {
   FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
   if (!f || f->run.bound.load(std::memory_order_relaxed) || ++f->turns.blocked < kHabit || (w->thread.initial && !f->identity.is_main))
     return;
-  // Another thread may be binding it just now.
-  Worker* none = nullptr;
-  if (f->run.bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) w->bond.fiber = f;
+  bind_here(w, f);  // if not now, then at a later loss
 }
 
 void Blocking::begin(bool short_ones) {
@@ -73,11 +83,10 @@ void sched_bind_to_initial() {
   Busy busy;
   Worker* w = me->run.worker;
   if (!w->thread.initial) return;
+  if (me->run.bound.load(std::memory_order_relaxed)) return;
   Entry entry(w);
-  Worker* none = nullptr;
-  if (!me->run.bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) return;
-  w->bond.fiber = me;
-  if (w->run.slot) hand_own_slot(w);
+  if (w->run.slot) hand_own_slot(w);  // first, because this makes another worker if this is the last
+  if (!bind_here(w, me) && !me->run.bound.load(std::memory_order_relaxed)) take_free_slot(w);
 }
 
 }  // namespace fiberthread

@@ -181,9 +181,10 @@ void run_timers(uint64_t now) {
   for (uint32_t i = 0; i < n; i++) slots[i]->timers.run(now);
 }
 
-void empty_free_slots() {
+void empty_unheld_slots() {
   SpinGuard guard(idle_lock);
   for (Slot* s = free_slots; s; s = s->free_next) empty_slot(s);
+  for (Slot* s = retired_slots; s; s = s->free_next) empty_slot(s);
 }
 
 FIBERTHREAD_IN_FORK_CHILD(Slots, [](FiberRecord*) {

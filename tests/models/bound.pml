@@ -5,7 +5,8 @@
 // Mirrors sched_bind(), handed_to_bound() and its callers (enqueue_woken(), suspend(), post_yield(), worker_loop()), await_handed(),
 // dismiss(), leave_worker(), the binding by habit in Entry::settle(), and post_exit(). One fiber waits for its flag, and ends.
 // It binds itself before or after its wait, by sched_bind() or by habit, or it yields. Another thread binds it at any time. There is one
-// worker of the pool, on which the fiber may become bound by habit, and a clone for each thread that may bind it.
+// worker of the pool, on which the fiber may become bound by habit, and a clone for each thread that may bind it. The pool's other workers,
+// without which it would not become bound, never meet it.
 //
 // Left out: the queue that an entry is in (one counter stands for all), slots, timers, and other effects of the latch (park.pml).
 // Memory is sequentially consistent.
