@@ -21,7 +21,9 @@ int join_register(FiberRecord* me, FiberRecord* f, StillNamed named) {
   bool detached = __atomic_load_n(&f->join.detached, __ATOMIC_ACQUIRE);
   if (!named(f)) return ESRCH;
   if (joiner || detached) return EINVAL;
-  if (me->join.joiner == f) return EDEADLK;
+  // As in NPTL: a fiber that has been asked to end will give up its wait for `me`.
+  constexpr uint32_t kEnds = kInterruptUnwind | kInterruptLeave | kInterruptEnd;
+  if (me->join.joiner == f && !(f->run.interrupts.load(std::memory_order_acquire) & kEnds)) return EDEADLK;
   f->join.joiner = me;
   me->wait.pins++;  // while we are the joiner
   return 0;

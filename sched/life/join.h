@@ -28,7 +28,7 @@ struct StillNamed {
 };
 
 // Makes the caller, `me`, f's only joiner, and begins a wait, which wait_over() ends. Returns 0, ESRCH (not named any more), EINVAL
-// (detached, or another joins it) or EDEADLK (f joins `me`, or is `me`). Does not park.
+// (detached, or another joins it) or EDEADLK (f is `me`, or joins `me` and has not been asked to end). Does not park.
 int join_register(FiberRecord* me, FiberRecord* f, StillNamed named = {});
 // Withdraws the caller as f's joiner. Returns false, and changes nothing, if f has ended.
 bool join_withdraw(FiberRecord* f);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // When a cancellation request acts: at once or later, before the thread runs or after its end. Threads are cancelled twice, cancel one
 // another, and are cancelled in pthread_join().
+#include <atomic>
+
 #include "thread_end.h"
 
 namespace {
@@ -121,6 +123,35 @@ void cancels_a_joiner() {
   printf(" %s\n", result_of(target));
 }
 
+// Two threads that join one another are no deadlock if the one that waits has been cancelled, even if it does not act on that yet. (Without
+// that, the second join may fail with EDEADLK, as with the library, or wait, as libc does since 2.34.)
+void joins_a_cancelled_joiner() {
+  static pthread_t first;
+  static std::atomic<int> waits, disabled;
+  first = pthread_self();
+  for (int tries = 0; tries < 2; tries++) {
+    disabled = tries;
+    waits = 0;
+    pthread_t t;
+    pthread_create(
+        &t, nullptr,
+        [](void*) -> void* {
+          pthread_setcancelstate(disabled ? PTHREAD_CANCEL_DISABLE : PTHREAD_CANCEL_ENABLE, nullptr);
+          waits = 1;
+          pthread_join(first, nullptr);
+          return nullptr;
+        },
+        nullptr);
+    while (!waits) usleep(1000);
+    usleep(20000);
+    pthread_cancel(t);
+    timespec soon;
+    clock_gettime(CLOCK_REALTIME, &soon);
+    soon.tv_sec += disabled ? 0 : 60;
+    printf("joins a cancelled joiner: %s\n", strerror(pthread_timedjoin_np(t, nullptr, &soon)));
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -130,5 +161,6 @@ int main() {
   cancels_early_and_late();
   cancels_in_a_chain();
   cancels_a_joiner();
+  joins_a_cancelled_joiner();
   return 0;
 }

@@ -158,7 +158,8 @@ FIBERTHREAD_API int fiberthread_set_joinable(fiberthread_t fiber, int joinable);
 
 /* Waits until the fiber has ended, stores its result in `*result` (unless `result` is NULL) and gives the fiber back. A fiber can be
  * joined once.
- * ECANCELED: the caller was cancelled; the fiber can be joined later. EDEADLK: the fiber is the caller, or is joining the caller.
+ * ECANCELED: the caller was cancelled; the fiber can be joined later. EDEADLK: the fiber is the caller, or is joining the caller and
+ * has not been cancelled.
  * EINVAL: the fiber is not joinable or a foreign thread, or another thread is joining it. ESRCH: the fiber was joined, or was not
  * joinable and has ended. Any thread. Parks. */
 FIBERTHREAD_API int fiberthread_join(fiberthread_t fiber, void** result);
