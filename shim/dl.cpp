@@ -61,15 +61,27 @@ link_map* object_with_own_path(const void* caller) {
   return nullptr;
 }
 
-// Puts the caller's directory in place of $ORIGIN at the start of `file`. Returns false if `file` has no $ORIGIN, or is too long.
+// Puts the directory of the object into `out`. libc learns that of the program itself only when it first needs it, and dlinfo() crashes
+// before that.
+bool origin_of(link_map* map, char (&out)[PATH_MAX]) {
+  if (map->l_name[0]) return dlinfo(map, RTLD_DI_ORIGIN, out) == 0;
+  ssize_t n = readlink("/proc/self/exe", out, sizeof out - 1);
+  while (n > 1 && out[n - 1] != '/') n--;
+  if (n < 1) return false;
+  out[n > 1 ? n - 1 : n] = 0;
+  return true;
+}
+
+// Puts the caller's directory in place of $ORIGIN at the start of `file`. Returns false if `file` has no $ORIGIN as its first directory, or
+// is too long.
 bool expand_origin(const char* file, const void* caller, char (&out)[PATH_MAX]) {
   const char* rest = nullptr;
   for (const char* name : {"$ORIGIN", "${ORIGIN}"})
     if (strncmp(file, name, strlen(name)) == 0) rest = file + strlen(name);
   Dl_info info;
   link_map* map = nullptr;
-  if (!rest || !dladdr1(caller, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) || !map) return false;
-  if (dlinfo(map, RTLD_DI_ORIGIN, out) != 0 || strlen(out) + strlen(rest) >= sizeof out) return false;
+  if (!rest || *rest != '/' || !dladdr1(caller, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) || !map) return false;
+  if (!origin_of(map, out) || strlen(out) + strlen(rest) >= sizeof out) return false;
   strcat(out, rest);
   return true;
 }
