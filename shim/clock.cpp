@@ -36,7 +36,7 @@ struct ThreadTimer {
 ThreadTimer timers[1024];
 std::atomic<size_t> timers_used{0};  // the rooms from here on have never been used
 // Where add_timer() looks for room next. Rooms are taken in turn, so a deleted timer keeps its number as long as possible. Relaxed: no
-// other memory depends on it, and the CAS on a room's number decides who gets the room.
+// other memory depends on it, and the CAS on a room's number decides which thread gets the room.
 std::atomic<size_t> timers_next{0};
 
 void add_timer(int number, FiberRecord* f) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Who may call the fiber API: main before any fiber, foreign threads, the child of a fork. And all calls at once.
+// The threads that may call the fiber API: main before any fiber, foreign threads, the child of a fork. And all calls at once.
 // tests/programs/quick/fiber_api.sh runs this with one and many workers, under FIBERTHREAD_CHAOS and on NPTL as well.
 #include "fiberthread/fiber.h"
 

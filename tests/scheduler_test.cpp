@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// park_if, unpark, join, timers, and who runs what.
+// park_if, unpark, join, timers, and which worker runs what.
 // alone: sched
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Cords as programs see them: the scheduler fiber, callbacks, messages. Who runs when is up to sched/cord.h.
+// Cords as programs see them: the scheduler fiber, callbacks, messages. sched/cord.h decides which fiber runs when.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // expect: preloaded only
 // Very many threads are blocked at once. The test checks what each costs in memory, page tables included, and that all memory comes back
-// after their end. Some are made so slowly that workers which prepare memory for the next ones could get far ahead. `million [THREADS
-// [STACK]]` prints what it measures. STACK is in bytes, 0 for the default. Without arguments there are 100,000 threads of each kind, and no
-// figures.
+// after their end. Some are made so slowly that workers which prepare memory for the next ones could get far ahead.
+// `million [THREADS [STACK]]` prints what it measures. STACK is in bytes, 0 for the default. Without arguments there are 100,000 threads of
+// each kind, and no figures.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
