@@ -107,13 +107,13 @@ void cancel_leave(FiberRecord* me, void* result) {
   if (!me->wait.pins) return;
   void** back = signal_handler_to_leave(me);
   if (!back) return;
-  tls_busy = 1;  // as the code expects where it goes on
+  tls_busy = 1;  // the code at the jump target expects this
   std::atomic_signal_fence(std::memory_order_seq_cst);
   Cancellation& s = state_of(me);
   s.leaves = true;
   s.result = result;
   s.requested.store(true, std::memory_order_relaxed);
-  s.exiting.store(false, std::memory_order_relaxed);  // it begins to exit at the place that it is left to
+  s.exiting.store(false, std::memory_order_relaxed);  // it begins to exit only at the jump target
   __atomic_fetch_and(tcb_cancelhandling(me->memory.tcb), ~kLibcExiting, __ATOMIC_RELAXED);
   interrupt(me, kInterruptUnwind | kInterruptLeave);
   __builtin_longjmp(back, 1);

@@ -36,7 +36,7 @@ struct ThreadTimer {
 ThreadTimer timers[1024];
 std::atomic<size_t> timers_used{0};  // the rooms from here on have never been used
 // Where add_timer() looks for room next. Rooms are taken in turn, so a deleted timer keeps its number as long as possible. Relaxed: no
-// other memory depends on it, and the CAS on a room's number decides who gets the room.
+// other memory depends on it, and the CAS on a room's number decides which thread gets the room.
 std::atomic<size_t> timers_next{0};
 
 void add_timer(int number, FiberRecord* f) {
@@ -49,7 +49,7 @@ void add_timer(int number, FiberRecord* f) {
     if (n == -2 || (n >= 0 && t.pid == pid && t.fiber.load(std::memory_order_relaxed)) ||
         !t.number.compare_exchange_strong(n, -2, std::memory_order_acquire))
       continue;
-    if (t.pid != pid) t.handing_over.store(0, std::memory_order_relaxed);  // of the parent's threads
+    if (t.pid != pid) t.handing_over.store(0, std::memory_order_relaxed);  // they were threads of the parent
     t.pid = pid;
     t.id = f->identity.id;
     t.fiber.store(f, std::memory_order_relaxed);
@@ -102,7 +102,7 @@ constexpr uint32_t kClockIds = 1u << 28;
 clockid_t cpu_clock_of(const FiberRecord* f) { return static_cast<clockid_t>(~(f->identity.id % kClockIds) << 3 | 6); }
 
 FiberRecord* owner_of_clock(clockid_t clock) {
-  constexpr int kThreads = 6;  // in the low three bits: one thread's, as the scheduler counts
+  constexpr int kThreads = 6;  // the low three bits: CPU time of one thread, as the scheduler counts it
   constexpr uint32_t kFirstOfOurs = 1u << 22, kMostIds = 1u << 30;
   FiberRecord* me = tls_current;
   if (!sched_started() || in_vfork_child() || !me) return nullptr;

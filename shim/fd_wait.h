@@ -108,7 +108,7 @@ long receive(int fd, PollNotes* notes, size_t want, Taking taking, Attempt attem
     auto look = [&]() -> long {
       long r = attempt(size_t{0});
       if (r > seen) seen = r;
-      // Will there be more?
+      // This asks whether the peer can send more.
       return r <= 0 || static_cast<size_t>(r) >= want || is_ready(fd, EPOLLRDHUP) ? r : -EAGAIN;
     };
     long r = wait_for(fd, notes, EPOLLIN, kHow | kAsks, look, [&] { return plain(size_t{0}); });

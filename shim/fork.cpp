@@ -24,10 +24,10 @@ namespace {
 
 thread_local constinit uint64_t mask_before __attribute__((tls_model("initial-exec"))) = 0;
 
-// Between prepare and parent or child the fiber is Busy: it stays on its kernel thread. Of locks it has only that of libc's stack
-// lists, for which others sleep: libc goes on to wait for malloc's, whose owner may wait for a slot, so nobody must spin meanwhile.
-// All locks of ours are made anew in the child. Signals wait meanwhile: what was recorded in the
-// child before it is itself would be taken for the parent's.
+// Between prepare() and in_parent() or in_child() the fiber is Busy, and stays on its kernel thread. The only lock that it holds is the one
+// of libc's stack lists. Other threads must sleep for that lock and not spin, because libc then waits for malloc's lock, whose owner may
+// wait for a slot. All locks of ours are made anew in the child. Signals are blocked meanwhile. A signal recorded in the child before its
+// reset would be taken for the parent's. child before it is itself would be taken for the parent's.
 void prepare() {
   self();
   tls_busy = tls_busy + 1;
@@ -50,7 +50,7 @@ void in_child() {
   bool was_fiber = !me->run.kernel;
   uint64_t mask = me->run.sigmask;
   sched_reset_after_fork(me);
-  if (tls_vforked) {  // the child of a vfork has forked: this one has its memory to itself
+  if (tls_vforked) {  // the child of a vfork has forked, so this process has its memory to itself
     tls_vforked = 0;
     tls_busy = tls_busy - 1;
   }
@@ -74,16 +74,17 @@ long fork_by(long nr, long a, long b, long c, long d, long e) {
   return r;
 }
 
-// With libc's own, which pthread_atfork() calls: a program's (Firefox') would run ours before it calls clone(), where they run anyhow.
+// Registers with libc's own function, which pthread_atfork() calls. A program's own pthread_atfork (Firefox has one) would run our handlers
+// before it calls clone(), which runs them anyway.
 void fork_init() { REAL(__register_atfork)(prepare, in_parent, in_child, nullptr); }
 
 }  // namespace fiberthread
 
 using namespace fiberthread;
 
-// vfork proper is in sched/arch/<cpu>/posix/vfork.S, as its child returns first and the parent then returns from the same frame. Until
-// that, the parent's kernel thread sleeps uninterruptibly and stands for nobody: its slot goes to who waits for one. Busy, because the child
-// shall run nothing that was meant for the parent.
+// The call itself is in sched/arch/<cpu>/posix/vfork.S, since the child returns first and the parent then returns from the same frame.
+// Until then the parent's kernel thread sleeps uninterruptibly and runs nothing, so its slot goes to a worker that waits for one. The fiber
+// is Busy, so that the child runs nothing that was meant for the parent.
 extern "C" __attribute__((visibility("hidden"), used)) void fiberthread_vfork_begin() {
   FiberRecord* me = tls_current;
   poll_memory_shared();
@@ -107,7 +108,7 @@ extern "C" __attribute__((visibility("hidden"), used)) pid_t fiberthread_vfork_e
   return static_cast<pid_t>(with_errno(result));
 }
 
-// A process made this way is a fork for us, with a function to begin in.
+// Makes a process. To the library this is a fork whose child begins in a function.
 FIBERTHREAD_EXPORT int clone(int (*function)(void*), void* stack, int flags, void* argument, ...) noexcept {
   va_list list;
   va_start(list, argument);
@@ -128,7 +129,7 @@ FIBERTHREAD_EXPORT int clone(int (*function)(void*), void* stack, int flags, voi
         Start s = *static_cast<Start*>(p);
         in_child();
         int status = s.function(s.argument);
-        // libc would end the kernel thread, which with us is not the only one.
+        // libc would end the kernel thread only, and the library may have made others.
         if (sched_count_end()) raw_syscall(SYS_exit_group, status);
         thread_exit_raw();
         return 0;
@@ -138,7 +139,7 @@ FIBERTHREAD_EXPORT int clone(int (*function)(void*), void* stack, int flags, voi
   return pid;
 }
 
-// Without the handlers of pthread_atfork, ours are needed all the same.
+// Runs our handlers only. _Fork skips those of pthread_atfork, and ours with them.
 FIBERTHREAD_EXPORT pid_t _Fork() noexcept {
   prepare();
   pid_t pid = REAL(_Fork)();

@@ -22,7 +22,7 @@ namespace {
 enum class Timeout { Relative, Absolute };
 enum class IfOwned { Waits, Fails };
 
-// A waiter's tag is its bit set.
+// A waiter's tag is its bit set, or 0 if it waits for a lock with an owner.
 
 long futex_wait_here(uint32_t* word, uint32_t expected, clockid_t clock, const timespec* user_t, Timeout kind, uint32_t bits) {
   bool relative = kind == Timeout::Relative;
@@ -64,8 +64,8 @@ long futex_wake_here(const uint32_t* word, int n, uint32_t bits) {
   return static_cast<long>(list.size());
 }
 
-// Locks whose word names their owner. The kernel could not find a fiber by that. Among the threads of this process they are ours,
-// first come first served, without inheritance. Their waiters have no tag.
+// Locks whose word names their owner. The kernel could not find a fiber by its tid. Among the threads of this process such a lock is ours.
+// Its waiters get it in the order in which they came, without priority inheritance. They have tag 0.
 
 bool lives(uint32_t tid) {
   FiberRecord* f = fiber_of_tid(static_cast<int>(tid));
@@ -79,24 +79,23 @@ long pi_lock(uint32_t* word, clockid_t clock, const timespec* user_t, IfOwned th
   const timespec* t = user_t ? &copy : nullptr;
   if (t && (!valid(*t) || t->tv_sec < 0)) return -EINVAL;
   FiberRecord* me = self();
-  constexpr uint64_t kLook = 100'000'000;  // ns: an owner without a robust list ends unheard
+  constexpr uint64_t kLook = 100'000'000;  // ns: an owner without a robust list ends without telling us
   bool waited = false;
   for (;;) {
     uint32_t now;
     if (fiberthread_user_load(word, &now) != 0) return -EFAULT;
     uint32_t owner = now & FUTEX_TID_MASK;
     if (owner == me->identity.id) return -EDEADLK;
-    uint32_t wanted = owner ? now | FUTEX_WAITERS
-                            : now | me->identity.id;  // the other bits stay: that the last one died, and that somebody waits
+    uint32_t wanted = owner ? now | FUTEX_WAITERS : now | me->identity.id;  // the other bits stay: "owner died" and "waiters"
     long changed = fiberthread_user_exchange(word, &now, wanted);
     if (changed < 0) return changed;
     if (changed == 1) continue;
     if (owner == 0) return 0;
     uint32_t expected = wanted;
-    if (!lives(owner)) {  // or has given it up before it ended
+    if (!lives(owner)) {  // or it gave the lock up before it ended
       if (fiberthread_user_load(word, &now) == 0 && now != expected) continue;
       if (!waited) return -ESRCH;
-      // Who waits when the owner ends gets the lock.
+      // A thread that has waited until the owner ended gets the lock.
       if (fiberthread_user_exchange(word, &now, me->identity.id | FUTEX_OWNER_DIED | FUTEX_WAITERS) == 0) return 0;
       continue;
     }
@@ -122,7 +121,7 @@ long pi_unlock(uint32_t* word) {
     Waiter *first = nullptr, *second = nullptr;
     for (Waiter* w = q.first(); w && !second; w = w->next)
       if (!w->tag) (first ? second : first) = w;
-    // Who has set the bit meanwhile looks at the word again before he waits.
+    // A thread that has set the bit meanwhile looks at the word again before it waits.
     uint32_t next = first ? first->fiber->identity.id | (second ? FUTEX_WAITERS : 0) : 0;
     long changed;
     do changed = fiberthread_user_exchange(word, &now, next);
@@ -171,7 +170,7 @@ long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* w
   uint32_t bits = command == FUTEX_WAIT_BITSET || command == FUTEX_WAKE_BITSET ? value3 : kAll;
   if (bits == 0) return -EINVAL;
   constexpr int kLockPi2 = 13;
-  if (real_time && command != FUTEX_WAIT_BITSET && command != kLockPi2) return kernel();  // no such call
+  if (real_time && command != FUTEX_WAIT_BITSET && command != kLockPi2) return kernel();  // the kernel has no such call
   // Kernel threads may wait by system calls that we do not see.
   auto wake_more = [&](long woken) {
     if (woken >= static_cast<int>(value)) return woken;
@@ -191,7 +190,7 @@ long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* w
         if (fiberthread_user_load(word, &now) != 0) return -EFAULT;
         if (now != value3) return -EAGAIN;
       }
-      // Those to be moved are woken instead, which a futex's users must expect anyway.
+      // The waiters that should move are woken instead. Users of a futex must expect spurious wake-ups anyway.
       long n = static_cast<long>(value) + static_cast<int>(fourth);
       return futex_wake_here(word, n > 0x7fffffff ? 0x7fffffff : static_cast<int>(n), kAll);
     }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-// pthread_mutex_*. A private mutex is a FiberMutex over __list of glibc's object; __count, __owner (tid) and __kind keep their
-// places and meanings. __lock holds what glibc keeps beside the lock bits: "owner died".
-// Process-shared mutexes are libc's, since their users may be processes without this library; so are those with priority
-// inheritance or protection, which are the kernel's business. See shim/shared_use.h.
+// pthread_mutex_*. A private mutex is a FiberMutex in the place of glibc's __list. __count, __owner (tid) and __kind keep their places and
+// meanings. __lock holds what glibc keeps beside the lock bits: "owner died". Process-shared mutexes are libc's, since other processes may
+// use them without this library. So are mutexes with priority inheritance or protection, which the kernel serves. See shim/shared_use.h.
 #include "shim/mutex.h"
 
 #include <errno.h>
@@ -25,14 +24,14 @@ namespace fiberthread {
 namespace {
 
 struct Mutex {
-  unsigned state;  // kOwnerDied
-  unsigned count;  // of a recursive mutex: times locked
+  unsigned state;  // kOwnerDied or 0
+  unsigned count;  // how often a recursive mutex is locked
   int owner;       // tid, 0, kInconsistent or kNotRecoverable
   unsigned users;  // unused
   std::atomic<int> kind;
   int unused;
   FiberMutex word;
-  Mutex* next_held;  // robust: the list of its owner
+  Mutex* next_held;  // robust mutexes: the next in the owner's list
 };
 #define SAME_PLACE(ours, glibc) static_assert(offsetof(Mutex, ours) == offsetof(pthread_mutex_t, __data.glibc))
 SAME_PLACE(state, __lock);
@@ -42,13 +41,13 @@ SAME_PLACE(kind, __kind);
 SAME_PLACE(word, __list);
 static_assert(sizeof(Mutex) <= sizeof(pthread_mutex_t) && alignof(Mutex) <= alignof(pthread_mutex_t));
 
-// Bits of kind, as static initialisers and other processes have them. The rest only concerns lock elision.
+// Bits of `kind`, with the values that static initialisers and other processes use. The remaining bits only concern lock elision.
 constexpr int kType = 3, kRobust = 16, kInherit = 32, kProtect = 64, kShared = 128;
 constexpr int kLibcs = kInherit | kProtect | kShared;
 constexpr int kInconsistent = INT_MAX, kNotRecoverable = INT_MAX - 1;
 constexpr unsigned kOwnerDied = FUTEX_OWNER_DIED;
 
-// Robust mutexes that the thread holds, last one first. TLS is the fiber's own.
+// The robust mutexes that the thread holds, the latest first. TLS belongs to the fiber.
 constinit thread_local Mutex* held_robust = nullptr;
 
 void private_owner_died(FiberRecord* me) {
@@ -65,13 +64,13 @@ Mutex& of(pthread_mutex_t* m) { return *reinterpret_cast<Mutex*>(m); }
 
 int kind_of(const Mutex& m) { return m.kind.load(std::memory_order_relaxed); }
 
-// The word alone would take a dead owner's record, re-used by a new fiber, for that fiber; the tid alone is not atomic with
-// the lock. Both can only agree for the owner itself.
+// Neither the word nor the tid is enough alone. The word names a record, which a new fiber may have after the owner died. The tid does not
+// change atomically with the lock. Both agree only for the owner itself.
 bool held_by(const Mutex& m, const FiberRecord* me) {
   return m.word.owner() == me && (m.owner == static_cast<int>(me->identity.id) || m.owner == kInconsistent);
 }
 
-// The bookkeeping of a new owner.
+// Does the bookkeeping of a new owner. Returns what the call returns.
 int acquired(Mutex& m, FiberRecord* me, int kind) {
   int result = 0;
   if (kind & kRobust) {
@@ -91,7 +90,7 @@ int acquired(Mutex& m, FiberRecord* me, int kind) {
   return result;
 }
 
-// If `me` holds it already and that matters: what the call returns, else -1.
+// If `me` holds the mutex already and its type cares, returns what the call returns. Otherwise returns -1.
 int owned_already(Mutex& m, const FiberRecord* me, int kind, int errorcheck) {
   if (kind < 0) return EINVAL;  // destroyed
   int type = kind & kType;
@@ -111,10 +110,10 @@ Use use_of(int kind) {
   return kind & kRobust || type == PTHREAD_MUTEX_RECURSIVE || type == PTHREAD_MUTEX_ERRORCHECK ? Use::Owns : Use::Waits;
 }
 
-// `wait` is the call of libc's that waits as long as need be.
+// `wait` is libc's call that waits as long as necessary.
 template <class Wait>
 int lock_libcs(pthread_mutex_t* mutex, Wait wait) {
-  // Not by trying first: libc's trylock keeps a mutex that it says is not recoverable.
+  // This does not try first. libc's trylock keeps a mutex that it reports as not recoverable.
   const Mutex& m = of(mutex);
   constexpr unsigned kBelowCeiling = (1u << 19) - 1;
   bool held = __atomic_load_n(&m.state, __ATOMIC_RELAXED) & (kind_of(m) & kProtect ? kBelowCeiling : FUTEX_TID_MASK);
@@ -192,7 +191,7 @@ int timed_lock(Mutex& m, clockid_t clock, const timespec* t) {
 
 bool is_libcs(pthread_mutex_t* m) { return is_libcs(kind_of(of(m))); }
 
-// For reports: the reason has the word's address, and the owner at the time.
+// For reports. `r` has the word's address, and the owner at that time.
 void look(ParkReason& r) {
   auto* mutex = reinterpret_cast<const Mutex*>(static_cast<const char*>(r.object) - offsetof(Mutex, word));
   alignas(Mutex) unsigned char copy[sizeof(Mutex)];
@@ -201,12 +200,12 @@ void look(ParkReason& r) {
   r.owner = m.word.owner();
   uint32_t id;
   if (!r.owner || !copy_user(&id, &r.owner->identity.id)) return;
-  // The library has mutexes that are but a word.
+  // The library's own mutexes are only a word.
   constexpr int kFirstTid = 1 << 22, kLastTid = 1 << 30;
   bool same = m.owner == static_cast<int>(id) || m.owner == kInconsistent;
   if (!same && (m.owner < kFirstTid || m.owner > kLastTid)) return;
   r.object = mutex;
-  if (!same) r.owner = nullptr;  // its owner has ended, and the record is somebody else's
+  if (!same) r.owner = nullptr;  // the owner has ended, and a later fiber has its record
 }
 WaitLook mutex_look{"mutex", look};
 [[gnu::constructor]] void set_look() { deadlock_look_by(mutex_look); }
@@ -273,7 +272,7 @@ FIBERTHREAD_EXPORT int pthread_mutex_trylock(pthread_mutex_t* mutex) noexcept {
   Mutex& m = of(mutex);
   int kind = kind_of(m);
   FiberRecord* me = self();
-  // As NPTL, where only the plain kind takes no look at the owner.
+  // As in NPTL, a trylock does not check the owner of a plain mutex.
   if (int e = owned_already(m, me, kind, kind & kRobust ? EDEADLK : EBUSY); e >= 0) return e;
   return m.word.try_lock(me) ? acquired(m, me, kind) : EBUSY;
 }
@@ -319,7 +318,7 @@ FIBERTHREAD_EXPORT int pthread_mutex_destroy(pthread_mutex_t* mutex) noexcept {
 
 FIBERTHREAD_EXPORT int pthread_mutex_consistent(pthread_mutex_t* mutex) noexcept {
   if (is_libcs(mutex)) {
-    AsKernelThread as(use_of(kind_of(of(mutex))));  // libc's stores the owner
+    AsKernelThread as(use_of(kind_of(of(mutex))));  // libc's function stores the owner
     return REAL(pthread_mutex_consistent)(mutex);
   }
   Mutex& m = of(mutex);

@@ -17,7 +17,8 @@ _Unwind_Reason_Code fiberthread_once_personality(int, _Unwind_Action actions, _U
 namespace fiberthread {
 namespace {
 
-// The word: 0, kDone as in glibc, or kRunning with the process that runs it: in the child of a fork nobody does.
+// The word is 0, kDone as in glibc, or kRunning with the id of the process whose thread runs the initialiser. In the child of a fork no
+// thread runs it.
 constexpr uint32_t kRunning = 1, kDone = 2;
 
 uint32_t running_here() { return static_cast<uint32_t>(raw_syscall(SYS_getpid)) << 2 | kRunning; }
@@ -34,8 +35,8 @@ void settle(std::atomic<uint32_t>& word, uint32_t value) {
   {
     LockedQueue q(&word);
     while (Waiter* w = q.first()) list.add(q, *w);
-    // Release: who finds it done sees what the initialiser did. Under the lock, the last touch: from then on somebody else may be there,
-    // with waiters of his own, whom we must not wake.
+    // Release: a thread that finds kDone sees what the initialiser did. Stored under the lock, as our last access. Afterwards another
+    // object may be at this address, with waiters of its own, which we must not wake.
     word.store(value, std::memory_order_release);
   }
   list.wake_all();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Calls that change what the kernel keeps for the calling thread alone, and hands on to what that clones: namespaces, file-system
-// ids, capabilities, filters, who traces, the base of GS. The fiber gets a kernel thread of its own before, and those that it makes get theirs.
+// Calls that change what the kernel keeps for the calling thread alone, and passes on to the threads which that one clones. These are
+// namespaces, file-system ids, capabilities, filters, the tracer, the base of GS. The fiber gets a kernel thread of its own first, and so
+// do the fibers that it makes.
 #include "shim/own_thread.h"
 
 #include <errno.h>
@@ -50,7 +51,7 @@ bool call_is_of_thread(long number, long b) {
     case SYS_personality:
     case SYS_ptrace:
     case SYS_set_mempolicy:
-    // A thread may have a keyring, and change which session's it has.
+    // A thread can have a keyring of its own, and can change which session keyring it has.
     case SYS_keyctl:
     case SYS_add_key:
     case SYS_request_key:
@@ -58,7 +59,7 @@ bool call_is_of_thread(long number, long b) {
     case SYS_ioperm:
     case SYS_iopl:
 #endif
-    // By number these are the thread's, by name the process's.
+    // By number, these calls change the thread. libc's functions of these names change the process.
     case SYS_setfsuid:
     case SYS_setfsgid:
     case SYS_setuid:
@@ -113,7 +114,7 @@ auto on_own_thread(Call call) -> decltype(call()) {
 
 using namespace fiberthread;
 
-extern "C" int capset(void*, const void*) noexcept;  // of <sys/capability.h>, which libc does not have
+extern "C" int capset(void*, const void*) noexcept;  // declared in <sys/capability.h>, which is not libc's
 
 FIBERTHREAD_EXPORT int unshare(int flags) noexcept {
   return on_own_thread([&] { return REAL(unshare)(flags); });
@@ -134,14 +135,14 @@ FIBERTHREAD_EXPORT int personality(unsigned long persona) noexcept {
   constexpr unsigned long kAsk = 0xffffffff;
   return persona == kAsk ? REAL(personality)(persona) : on_own_thread([&] { return REAL(personality)(persona); });
 }
-// Of a variable number of arguments, these are passed as if it took four.
+// ptrace() takes a variable number of arguments. Four are passed, as if it were declared so.
 FIBERTHREAD_EXPORT long four_of_ptrace(__ptrace_request request, long pid, void* address, void* data) noexcept asm("ptrace");
 long four_of_ptrace(__ptrace_request request, long pid, void* address, void* data) noexcept {
   return on_own_thread([&] { return REAL(ptrace)(request, pid, address, data); });
 }
 
 #if defined(__x86_64__)
-// In no header.
+// No header declares these.
 extern "C" int arch_prctl(int, unsigned long) noexcept;
 extern "C" int ioperm(unsigned long, unsigned long, int) noexcept;
 extern "C" int iopl(int) noexcept;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// pthread_rwlock_*. A private lock is one word in glibc's object; who has to wait is handed the lock by who gives it up. As in
-// NPTL readers pass waiting writers, but for PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP.
+// pthread_rwlock_*. A private lock is one word in glibc's object. The thread that gives the lock up hands it to the waiters. As in NPTL,
+// readers pass waiting writers unless the lock has PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP.
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
@@ -18,9 +18,9 @@ namespace fiberthread {
 namespace {
 
 struct RwLock {
-  std::atomic<uint32_t> word;  // {readers: 30, waiting, writer}; waiting may be left over from a timeout
+  std::atomic<uint32_t> word;  // {readers: 30, waiting, writer}; `waiting` may be left over from a timeout
 };
-constexpr uint32_t kWriter = 1, kWaiting = 2, kReader = 4, kMaxReaders = (1u << 28) - 1;  // as NPTL
+constexpr uint32_t kWriter = 1, kWaiting = 2, kReader = 4, kMaxReaders = (1u << 28) - 1;  // as in NPTL
 enum Kind : uint32_t { kWantsToRead, kWantsToWrite };                                     // Waiter::tag
 
 RwLock& of(pthread_rwlock_t* l) { return *reinterpret_cast<RwLock*>(l); }
@@ -55,7 +55,7 @@ int try_write(pthread_rwlock_t* l, FiberRecord* me) {
   return EBUSY;
 }
 
-// Whose turn is it when `readers` hold the lock and the queue is as it is? Takes them out; returns what they add to the word.
+// Takes out of the queue the waiters whose turn it is while `readers` hold the lock. Returns what they add to the word.
 uint32_t admit(LockedQueue& q, bool writers_first, uint32_t readers, WakeList& list) {
   Waiter* first_writer = nullptr;
   bool any_reader = false;
@@ -80,15 +80,15 @@ uint32_t admit(LockedQueue& q, bool writers_first, uint32_t readers, WakeList& l
   return n;
 }
 
-// Gives up `mine` (kWriter, kReader, or 0 when a waiter has gone), and hands the lock on.
+// Gives up `mine`, and hands the lock on. `mine` is kWriter, kReader, or 0 after a waiter has left the queue.
 void hand_over(pthread_rwlock_t* l, uint32_t mine) {
   WakeList list;
   {
     LockedQueue q(l);
     bool prefer = writers_first(l);
     auto& word = of(l).word;
-    // With kWaiting set, readers may still come and go by themselves, but only until the word says that none is left: then
-    // they come here as well. So first we give up our part, holding the place as a writer if it was the last.
+    // With kWaiting set, readers still come and go without this lock until the word says that no reader is left. The last reader comes here
+    // as well. So we give up our part first. If that was the last, we hold the lock as a writer meanwhile.
     uint32_t w = word.load(std::memory_order_relaxed), rest;
     do {
       rest = (w - mine) & ~kWaiting;
@@ -98,7 +98,7 @@ void hand_over(pthread_rwlock_t* l, uint32_t mine) {
     uint32_t add = admit(q, prefer, rest, list);
     uint32_t waiting = q.first() ? kWaiting : 0;
     w = word.load(std::memory_order_relaxed);
-    // Release: what was done under the lock is seen by those who get it. The last touch, but by them.
+    // Release: the next holders see what was done under the lock. This is the last access, except the next holders' own.
     while (
         !word.compare_exchange_weak(w, ((w - holds + add) & ~kWaiting) | waiting, std::memory_order_release, std::memory_order_relaxed)) {
     }
@@ -106,7 +106,7 @@ void hand_over(pthread_rwlock_t* l, uint32_t mine) {
   list.wake_all();
 }
 
-// A shared one: `wait` is the call of libc's that waits as long as need be. The writer's tid is stored.
+// Locks a shared lock. `wait` is libc's call that waits as long as necessary. The writer's tid is stored.
 template <class Wait>
 int lock_shared(pthread_rwlock_t* l, Kind kind, Wait wait) {
   AsKernelThread as(kind == kWantsToWrite ? Use::Owns : Use::Waits);
@@ -116,7 +116,7 @@ int lock_shared(pthread_rwlock_t* l, Kind kind, Wait wait) {
   return wait();
 }
 
-// Without `t` for ever.
+// Without `t`, waits for ever.
 int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock = CLOCK_MONOTONIC, const timespec* t = nullptr) {
   FiberRecord* me = self();
   for (;;) {
@@ -137,12 +137,12 @@ int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock = CLOCK_MONOTONIC, cons
     };
     const char* what = t ? "rwlock (timed)" : kind == kWantsToRead ? "rwlock (read)" : "rwlock (write)";
     WakeReason r = park(l, w, must_wait, {what, l}, deadline_from(clock, t));
-    if (r == WakeReason::Woken) {  // it is ours
+    if (r == WakeReason::Woken) {  // the lock was handed to us
       if (kind == kWantsToWrite) __atomic_store_n(&writer(l), static_cast<int>(me->identity.id), __ATOMIC_RELAXED);
       return 0;
     }
     if (r == WakeReason::TimedOut) {
-      // Readers may have queued behind a writer that has gone.
+      // Readers may have queued behind the writer that has left the queue.
       hand_over(l, 0);
       if (reached(clock, t)) return ETIMEDOUT;
     }
@@ -150,10 +150,10 @@ int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock = CLOCK_MONOTONIC, cons
 }
 
 int timed_lock(pthread_rwlock_t* l, Kind kind, clockid_t clock, const timespec* t) {
-  return valid(*t) ? lock(l, kind, clock, t) : EINVAL;  // at once, as NPTL
+  return valid(*t) ? lock(l, kind, clock, t) : EINVAL;  // checked at once, as in NPTL
 }
 
-// For reports. Who reads is not known.
+// For reports. It is not known which fibers read.
 void look(ParkReason& r) {
   pthread_rwlock_t copy;
   if (!copy_user(&copy, static_cast<const pthread_rwlock_t*>(r.object))) return;
@@ -222,7 +222,7 @@ FIBERTHREAD_EXPORT int pthread_rwlock_clockwrlock(pthread_rwlock_t* l, clockid_t
 
 FIBERTHREAD_EXPORT int pthread_rwlock_unlock(pthread_rwlock_t* l) noexcept {
   if (is_shared(l)) {
-    AsKernelThread as(Use::Waits);  // libc's looks whether the caller is the writer
+    AsKernelThread as(Use::Waits);  // libc's function checks whether the caller is the writer
     return REAL(pthread_rwlock_unlock)(l);
   }
   auto& word = of(l).word;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Policies, priorities, affinity and nice values of single threads. Fibers have none: what asks for others than those of the
-// process makes the fiber a bound one, and its kernel thread has them. Before the first thread is made the kernel's calls are
-// what they are, and the scheduler is made for the CPUs that they leave.
+// Policies, priorities, affinity and nice values of single threads. A fiber has the process's. A call that asks for others makes the fiber
+// a bound one, and its kernel thread gets them. Before the first thread is made, these calls go to the kernel unchanged. The scheduler is
+// then made for the CPUs that they leave.
 #include "shim/scheduling.h"
 
 #include <dlfcn.h>
@@ -31,7 +31,7 @@ namespace {
 
 std::atomic<int> concurrency{0};
 
-// A fiber's settings are ours to keep; a thread of the kernel's are the kernel's.
+// The library keeps the settings of fibers, and the kernel those of kernel threads.
 bool is_ours(FiberRecord* f) { return f && sched_started() && !f->run.kernel; }
 
 bool may_be_nice(int rtprio_needed) {
@@ -43,31 +43,31 @@ bool may_be_nice(int rtprio_needed) {
   return data[0].effective >> CAP_SYS_NICE & 1;
 }
 
-// Whom to ask the kernel about: a fiber that is not bound is as the process was when its scheduler started.
+// Returns the thread to ask the kernel about. A fiber that is not bound has the settings that the process had when its scheduler started.
 int kernel_thread_of(FiberRecord* f) {
-  if (f == tls_current && filtered.load(std::memory_order_relaxed)) return 0;  // sandboxes let a thread ask about itself only
+  if (f == tls_current && filtered.load(std::memory_order_relaxed)) return 0;  // a sandbox may let a thread ask about itself only
   Worker* w = f->run.bound.load(std::memory_order_acquire);
   return w ? w->thread.tid : sysmon_tid();
 }
 
-// Its attributes said what its policy is; only pthread_getattr_np asks.
+// Whether the fiber's attributes set its policy explicitly. Only pthread_getattr_np asks for this.
 bool& explicit_schedule(FiberRecord* f) { return shim_share<bool, 128, 144>(f); }
 
 bool is_bound(FiberRecord* f) { return f->run.bound.load(std::memory_order_relaxed) != nullptr; }
 
-// An errno value of what `call`, a system call, says about the fiber's own kernel thread.
+// Makes `call`, a system call, for the fiber's own kernel thread. Returns its errno value, or 0.
 template <class Call>
 int on_own_thread(FiberRecord* f, Call call) {
   if (int e = sched_bind(f)) return e;
   Worker* w = f->run.bound.load(std::memory_order_acquire);
-  if (!w) return ESRCH;  // it has ended since
+  if (!w) return ESRCH;  // the kernel thread has ended since
   long r = call(w->thread.tid);
   return r < 0 ? static_cast<int>(-r) : 0;
 }
 
 int policy_of(FiberRecord* f) {
   long r = raw_syscall(SYS_sched_getscheduler, kernel_thread_of(f));
-  return r == -ENOSYS ? SCHED_OTHER : static_cast<int>(r);  // a filter
+  return r == -ENOSYS ? SCHED_OTHER : static_cast<int>(r);  // a filter refuses the call
 }
 sched_param param_of(FiberRecord* f) {
   sched_param p{};
@@ -75,7 +75,7 @@ sched_param param_of(FiberRecord* f) {
   return p;
 }
 
-// What is refused, or changes nothing, is found out before a thread is spent on it.
+// Finds out first whether the request is refused or changes nothing. Otherwise a kernel thread would be spent on it.
 int set_policy(FiberRecord* f, int policy, const sched_param* user_p) {
   if (!user_p || policy < 0) return EINVAL;
   sched_param copy, *p = &copy;
@@ -85,7 +85,7 @@ int set_policy(FiberRecord* f, int policy, const sched_param* user_p) {
   bool real_time = wanted == SCHED_FIFO || wanted == SCHED_RR;
   auto bound = [&](long nr, long known) {
     long r = raw_syscall(nr, wanted);
-    return r == -ENOSYS ? (real_time ? known : 0) : r;  // a filter
+    return r == -ENOSYS ? (real_time ? known : 0) : r;  // a filter refuses the call
   };
   long low = bound(SYS_sched_get_priority_min, 1), high = bound(SYS_sched_get_priority_max, 99);
   constexpr int kDeadline = 6;  // has more parameters than these calls have
@@ -108,7 +108,7 @@ struct Attributes {
 };
 
 int set_attributes(FiberRecord* f, const sched_attr* user_a, unsigned flags) {
-  // Whether the kernel understands what is asked, it says of a thread that there is not.
+  // Asks the kernel about a thread that does not exist. If it answers anything but ESRCH, it does not accept the request.
   long r = raw_syscall(SYS_sched_setattr, INT_MAX, arg(user_a), flags);
   if (r != -ESRCH) return static_cast<int>(-r);
   Attributes a;
@@ -128,13 +128,13 @@ int set_attributes(FiberRecord* f, const sched_attr* user_a, unsigned flags) {
   return on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setattr, tid, arg(user_a), flags); });
 }
 
-// As the system call: bytes written, or a negative errno value.
+// Returns what the system call returns: bytes written, or a negative errno value.
 long get_cpus(FiberRecord* f, size_t size, cpu_set_t* set) {
   return raw_syscall(SYS_sched_getaffinity, kernel_thread_of(f), static_cast<long>(size), arg(set));
 }
 
 int set_cpus(FiberRecord* f, size_t size, const cpu_set_t* user_set) {
-  // More CPUs than any kernel knows are none; a size that is no multiple of a word's comes from nobody.
+  // No kernel has more CPUs than this set has bits. No program passes a size that is not a multiple of a word's.
   alignas(cpu_set_t) unsigned char copy[1024] = {};
   if (size > sizeof copy) size = sizeof copy;
   if (fiberthread_user_copy(copy, user_set, size & ~size_t{3}) != 0) return EFAULT;
@@ -149,11 +149,11 @@ int set_cpus(FiberRecord* f, size_t size, const cpu_set_t* user_set) {
     same &= wanted || !CPU_ISSET_S(i, static_cast<size_t>(n), &now);
   }
   if (!any) return EINVAL;
-  if (same && !is_bound(f)) return 0;  // a set that leaves out nothing that it has
+  if (same && !is_bound(f)) return 0;  // the set has all CPUs that the fiber may use already
   return on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setaffinity, tid, static_cast<long>(size), arg(set)); });
 }
 
-// For calls that take a tid: the fiber, or null where the kernel has to answer.
+// For calls that take a tid. Returns the fiber, or null where the kernel has to answer.
 FiberRecord* target(int tid) {
   if (!sched_started() || in_vfork_child()) return nullptr;
   FiberRecord* f = fiber_of_tid(tid);
@@ -166,7 +166,7 @@ int fail(int e) {
   return -1;
 }
 
-// For calls that take a handle. *e is set if it is of nobody.
+// For calls that take a handle. Sets *e to ESRCH if the handle is stale.
 FiberRecord* target(pthread_t t, int* e) {
   *e = 0;
   if (!sched_started()) return nullptr;
@@ -175,8 +175,8 @@ FiberRecord* target(pthread_t t, int* e) {
   return is_ours(f) ? f : nullptr;
 }
 
-// An attribute object says "bound" by a set of all CPUs that there can be, and, far beyond these, a mark. So it can be copied, and
-// is harmless to libc.
+// An attribute object says "bound" by a set of all possible CPUs and a mark far beyond them. So the object can be copied, and the set is
+// harmless to libc.
 struct BoundMark {
   unsigned char cpus[2048 - 8];
   char mark[8];
@@ -191,7 +191,8 @@ bool marked_bound(const pthread_attr_t* attr) {
 }  // namespace
 
 int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr_t* attr) {
-  // A clone of its maker's kernel thread, with all that only the kernel knows of that. A cord's is not one fiber's.
+  // A bound creator's kernel thread may have settings that only the kernel knows. The new fiber gets a clone of that kernel thread. A
+  // cord's kernel thread does not belong to one fiber, so it does not count.
   if ((is_ours(creator) && is_bound(creator) && creator->run.worker->thread.tainted && !creator->run.worker->run.cord) ||
       __builtin_expect(tcb_go_is_loaded(), 0))
     if (int e = sched_bind(f)) return e;
@@ -207,7 +208,7 @@ int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr
   }
   cpu_set_t set;
   CPU_ZERO(&set);
-  // Without a set of its own, an attribute object answers with all bits; with bits beyond the room for them, with an error.
+  // An attribute object without a set of its own reports all bits. If it has bits beyond `set`, the call fails.
   int e = pthread_attr_getaffinity_np(attr, sizeof set, &set);
   if (e == 0 && CPU_COUNT(&set) < CPU_SETSIZE) return set_cpus(f, sizeof set, &set);
   return e == EINVAL && marked_bound(attr) ? sched_bind(f) : 0;
@@ -217,7 +218,7 @@ void scheduling_to_attr(FiberRecord* f, pthread_attr_t* attr) {
   if (!is_ours(f)) return;
   sched_param p = param_of(f);
   Busy busy;
-  OwnCalls calls;  // libc asks the kernel for the bounds, which NPTL does not at this place
+  OwnCalls calls;  // libc asks the kernel for the bounds here, and NPTL does not
   pthread_attr_setschedpolicy(attr, policy_of(f) & ~SCHED_RESET_ON_FORK);
   pthread_attr_setschedparam(attr, &p);
   if (explicit_schedule(f)) pthread_attr_setinheritsched(attr, PTHREAD_EXPLICIT_SCHED);
@@ -234,7 +235,7 @@ FIBERTHREAD_EXPORT pid_t gettid() noexcept {
   return static_cast<pid_t>(me->identity.id);
 }
 
-// New names of libc's, which may have none of them.
+// These names are new in libc, which may lack them.
 FIBERTHREAD_EXPORT pid_t pthread_gettid_np(pthread_t t) {
   int e;
   FiberRecord* f = target(t, &e);
@@ -361,7 +362,7 @@ FIBERTHREAD_EXPORT int fiberthread_attr_setbound(pthread_attr_t* attr, int bound
   cpu_set_t set;
   CPU_ZERO(&set);
   if (!bound) return marked_bound(attr) ? pthread_attr_setaffinity_np(attr, 0, &set) : 0;
-  // Who has an affinity is bound anyway.
+  // A thread with a set of CPUs is bound anyway.
   if (pthread_attr_getaffinity_np(attr, sizeof set, &set) != 0 || CPU_COUNT(&set) < CPU_SETSIZE) return 0;
   BoundMark m;
   memset(m.cpus, 0xff, sizeof m.cpus);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// sem_*. A private semaphore is one 64-bit word in glibc's place, of which we use one more bit: {waiting: 1, libc's
-// waiters: 31, value: 32}. A post with somebody waiting hands over directly. Shared and named ones are libc's.
+// sem_*. A private semaphore is one 64-bit word in the place of glibc's. One more bit of it is ours: {waiting: 1, libc's waiters: 31,
+// value: 32}. If a thread waits, a post hands the permit over directly. Shared and named semaphores are libc's.
 //
-// As long as the scheduler does not run, waits are libc's: signals go straight to the program then, so only the kernel can
-// end a wait for one, and a handler that posts must find no lock of ours held. Such a wait may still go on when the
-// scheduler starts, on a thread that libc made for itself; so our posts wake libc's waiters too.
+// While the scheduler does not run, waits are libc's. Signals go straight to the program then, so only the kernel can end a wait for one.
+// And a handler that posts must find no lock of ours held. A wait of libc's may still go on when the scheduler starts, on a thread that
+// libc made for itself. So our posts wake libc's waiters too.
 #include <errno.h>
 #include <limits.h>
 #include <semaphore.h>
@@ -23,12 +23,12 @@ namespace {
 
 struct Semaphore {
   std::atomic<uint64_t> word;
-  uint32_t shared;  // glibc's `private`: 0, or 128 for a shared one
+  uint32_t shared;  // glibc's `private`: 0, or 128 for a shared semaphore
 };
 static_assert(sizeof(Semaphore) <= sizeof(sem_t));
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);  // libc's futex is the first half of the word
-// Set and cleared under the bucket lock. It stays when the last waiter is woken, who is likely to wait again, and goes with the
-// first post that finds nobody.
+// Set and cleared under the bucket lock. The bit stays when the last waiter is woken, since that waiter is likely to wait again. The first
+// post that finds the queue empty clears it.
 constexpr uint64_t kWaiting = uint64_t{1} << 63;
 
 Semaphore& of(sem_t* s) { return *reinterpret_cast<Semaphore*>(s); }
@@ -51,7 +51,7 @@ int fail(int e) {
 
 bool likely_to_wait(sem_t* sem) { return value_in(of(sem).word.load(std::memory_order_relaxed)) == 0; }
 
-// Without `t` for ever.
+// Without `t`, waits for ever.
 int wait_on(sem_t* sem, clockid_t clock = CLOCK_MONOTONIC, const timespec* t = nullptr, void (*test)() = test_cancel_as_libc) {
   Semaphore& s = of(sem);
   FiberRecord* me = self();
@@ -78,10 +78,10 @@ int wait_on(sem_t* sem, clockid_t clock = CLOCK_MONOTONIC, const timespec* t = n
 }
 
 int timed_wait_on(sem_t* sem, clockid_t clock, const timespec* t, void (*test)()) {
-  return valid(*t) ? wait_on(sem, clock, t, test) : fail(EINVAL);  // at once, as NPTL
+  return valid(*t) ? wait_on(sem, clock, t, test) : fail(EINVAL);  // checked at once, as in NPTL
 }
 
-// A handler may post to a shared one, and must not be the first to look it up.
+// A handler may post to a shared semaphore, and must not be the first to look up libc's function.
 [[gnu::constructor]] void resolve_for_handlers() { (void)REAL(sem_post); }
 
 }  // namespace
@@ -105,7 +105,7 @@ FIBERTHREAD_EXPORT int sem_post(sem_t* sem) noexcept {
   uint64_t w = s.word.load(std::memory_order_relaxed);
   while (!(w & kWaiting)) {
     if (value_in(w) == SEM_VALUE_MAX) return fail(EOVERFLOW);
-    // Our last touch: who takes the value may destroy the semaphore.
+    // This is our last access. The thread that takes the permit may destroy the semaphore.
     if (s.word.compare_exchange_weak(w, w + 1, std::memory_order_release, std::memory_order_relaxed)) {
       if (__builtin_expect(libc_waits(w), 0)) futex_wake(sem, 1);
       return 0;

@@ -15,21 +15,22 @@
 namespace fiberthread {
 namespace {
 
-// The kernel's struct robust_list_head. An entry is the address of a word that has the next one; the futex is `offset` away
-// from it. The lowest bit says that the futex is one with priority inheritance. The list ends at its head.
+// The kernel's struct robust_list_head. An entry is the address of a word that holds the next entry. The futex is at `offset` from the
+// entry. The lowest bit of an entry says that its futex has priority inheritance. The list ends at its head.
 struct RobustList {
   uintptr_t first;
   long offset;
   uintptr_t pending;  // being locked or unlocked
 };
 constexpr uintptr_t kInherits = 1;
-constexpr int kLongest = 2048;  // that the kernel follows
+constexpr int kLongest = 2048;  // the kernel follows at most so many entries
 static_assert(sizeof(RobustList) == kRobustListSize && sizeof(RobustList) == sizeof(Worker::Thread::robust_list));
 
-// Its kernel thread has its list. TLS is the fiber's own.
+// The worker for whose kernel thread the fiber's list is registered. TLS belongs to the fiber.
 constinit thread_local Worker* registered = nullptr;
 constinit thread_local bool never = false;
-// Its tid, if the kernel may know it as an owner since before it was a fiber. Not the same in the child of a fork.
+// The fiber's tid if the kernel may know it as an owner from before it was a fiber. The child of a fork has another tid, so this does not
+// count there.
 constinit thread_local uint32_t owned_before = 0;
 
 bool has_own_thread(FiberRecord* me) {
@@ -39,21 +40,22 @@ bool has_own_thread(FiberRecord* me) {
 
 bool get_own_thread(FiberRecord* me) {
   if (has_own_thread(me)) return true;
-  if (cord_of(me)) return false;  // that one is its cord's: others with the same tid would be taken for it
+  if (cord_of(me)) return false;  // the kernel thread is the cord's: other fibers with its tid would be taken for this one
   if (me->identity.is_main) sched_bind_to_initial();
-  // With another tid it could not give up what it got with the one that it has.
+  // A fiber that has failed here once keeps its virtual tid, because it may own mutexes by that. With another tid it could not unlock them.
   if (never || sched_bind(me) != 0) {
     never = true;
     return false;
   }
   Worker* own = me->run.bound.load(std::memory_order_relaxed);
-  if (me->run.worker != own) return false;  // in a signal handler, which stays where it is
+  if (me->run.worker != own) return false;  // the caller is a signal handler, which stays where it is
   if (void* list = tcb_robust_list(me->memory.tcb)) raw_syscall(SYS_set_robust_list, arg(list), sizeof(RobustList));
   registered = own;
   return true;
 }
 
-// So that no later fiber in this block of memory finds libc's account of priorities, which libc drops with a thread.
+// Learns where libc keeps account of priorities in the TCB. libc drops that account with its thread, so a later fiber in this block of
+// memory must not find it.
 void learn_ceilings() {
   static std::atomic<bool> learned{false};
   if (learned.load(std::memory_order_relaxed) || learned.exchange(true, std::memory_order_relaxed)) return;
@@ -70,13 +72,13 @@ void learn_ceilings() {
 
 enum class Entry { Listed, Pending };  // Pending: being locked or unlocked
 
-// What the kernel does for each entry.
+// Does what the kernel does for each entry.
 void owner_died(uintptr_t entry, long offset, uint32_t tid, uint32_t other_tid, Entry kind) {
   auto* word = reinterpret_cast<uint32_t*>((entry & ~kInherits) + static_cast<uintptr_t>(offset));
   uint32_t now;
   if (reinterpret_cast<uintptr_t>(word) % sizeof *word || fiberthread_user_load(word, &now) != 0) return;
   uint32_t owner = now & FUTEX_TID_MASK;
-  if (kind == Entry::Pending && now == 0) raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);  // it may have owed somebody a wake-up
+  if (kind == Entry::Pending && now == 0) raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);  // the dead thread may have owed a wake-up
   while (owner != 0 && (owner == tid || owner == other_tid)) {
     uint32_t dead = (now & FUTEX_WAITERS) | FUTEX_OWNER_DIED;
     long changed = fiberthread_user_exchange(word, &now, dead);
@@ -93,7 +95,7 @@ void owner_died(uintptr_t entry, long offset, uint32_t tid, uint32_t other_tid, 
   }
 }
 
-// Goes through the list. Those with inheritance only the kernel can release: they are left in `rest`, if there is one.
+// Goes through the list. Only the kernel can release mutexes with inheritance, so these are put into `rest` if that is given.
 void release_all(RobustList* head, uint32_t tid, uint32_t other_tid, RobustList* rest) {
   RobustList list;
   if (!head || !copy_user(&list, head)) return;
@@ -137,7 +139,7 @@ AsKernelThread::AsKernelThread(Use use) {
 }
 
 AsKernelThread::~AsKernelThread() {
-  if (tid_ && *tid_ == mine_) *tid_ = before_;  // else a handler has forked, and this is the child
+  if (tid_ && *tid_ == mine_) *tid_ = before_;  // otherwise a handler has forked, and this is the child
 }
 
 void shared_scheduler_started() {
@@ -145,11 +147,11 @@ void shared_scheduler_started() {
 }
 
 void shared_robust_owner_died(FiberRecord* me) {
-  if (me->run.kernel) return;  // the kernel will see to it
+  if (me->run.kernel) return;  // the kernel releases them
   release_all(static_cast<RobustList*>(own_robust_list(me)), me->identity.id, 0, nullptr);
   auto* head = static_cast<RobustList*>(tcb_robust_list(me->memory.tcb));
   Worker* own = has_own_thread(me) ? registered : nullptr;
-  // The library's own TLS is not set back with the block, and the worker may be another's when the next fiber has this one.
+  // These are TLS of the library, which is not reset with the block. When the next fiber has this block, the worker may be another fiber's.
   registered = nullptr;
   never = false;
   if (!head) return;

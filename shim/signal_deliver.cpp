@@ -198,7 +198,7 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
     Action f = action_of(SIGSEGV);
     siginfo_t none;
     memset(&none, 0, sizeof none);
-    none.si_signo = sig = SIGSEGV;
+    none.si_signo = SIGSEGV;
     none.si_code = SI_KERNEL;
     during = mask_during(before, f, SIGSEGV);
     bool second = info.si_signo != SIGSEGV && handled(f) && !(before & bit(SIGSEGV)) && claim(SIGSEGV, f) &&

@@ -20,7 +20,7 @@ namespace {
 
 bool in_fiber() { return sched_started() && !self()->run.kernel; }
 
-// Parks until the deadline (0), or until a handler has run (EINTR).
+// Waits until the deadline (0), until a handler has run (EINTR), or until the wait is cancelled (ECANCELED).
 int sleep_until(uint64_t deadline) {
   static const std::atomic<uint32_t> never{0};
   FiberRecord* me = self();
@@ -42,7 +42,7 @@ int sleep_and_test(uint64_t deadline) {
   return e;
 }
 
-// Until another fiber has used so much of the CPU, which takes at least as much time.
+// Waits until another fiber has used so much of the CPU. That takes at least as much time.
 int sleep_on_cpu_clock(FiberRecord* f, int flags, const timespec* t, timespec* left) {
   if (!valid(*t) || t->tv_sec < 0 || f == self()) return EINVAL;
   if (t->tv_sec > 4'000'000'000) return sleep_and_test(kNever);
@@ -53,7 +53,7 @@ int sleep_on_cpu_clock(FiberRecord* f, int flags, const timespec* t, timespec* l
   for (;;) {
     uint64_t used = cpu_time_of(f);
     if (used >= until) return 0;
-    // After its end the clock stands still.
+    // Once the fiber has ended, its clock stands still.
     bool ended = f->identity.id != id || f->join.done.load(std::memory_order_acquire);
     uint64_t rest = until - used, deadline = ended ? kNever : deadline_in(rest > kLook ? rest : kLook);
     if (int e = sleep_and_test(deadline)) {

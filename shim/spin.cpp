@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// pthread_spin_*. NPTL's values, as a shared lock's other users have them; but who does not get it soon gives way, because the
-// holder may be a fiber that waits for this very worker.
+// pthread_spin_*. The values are NPTL's, since other users of a shared lock have them. A caller that does not get the lock soon yields,
+// because the holder may be a fiber that waits for this very worker.
 #include <errno.h>
 #include <pthread.h>
 
@@ -19,7 +19,7 @@ constexpr int kFree = 0, kTaken = 1;
 constexpr int kSpins = 100;
 
 bool try_lock(pthread_spinlock_t* l) {
-  // Acquire, with the release of unlock. A value beyond kTaken (x86-64: below 0) is an NPTL that counts its waiters.
+  // Acquire: pairs with the release of unlock. A value beyond kTaken (on x86-64: below 0) comes from an NPTL that counts its waiters.
   return __atomic_load_n(l, __ATOMIC_RELAXED) == kFree && __atomic_exchange_n(l, kTaken, __ATOMIC_ACQUIRE) == kFree;
 }
 

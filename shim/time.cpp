@@ -24,7 +24,7 @@ uint64_t deadline_from(clockid_t clock, const timespec* t) {
   if (follows) {
     sysmon_follow_clock();
     uint32_t settings = clock_settings.load(std::memory_order_acquire);
-    // Before the clock is read: who sets it afterwards wakes us.
+    // Stored before the clock is read. A thread that sets the clock afterwards wakes us.
     if (me->wait.clock_seen != settings) __atomic_exchange_n(&me->wait.clock_seen, settings, __ATOMIC_SEQ_CST);
   }
   timespec now;

@@ -37,7 +37,7 @@ std::vector<FiberRecord*> get_many() {
   }
   return all;
 }
-// What the reaper does, for all that nobody wants. Returns how many blocks went.
+// Does what the reaper does, for all blocks that no fiber uses. Returns how many blocks it released.
 unsigned reap_idle() {
   Busy busy;
   Idle idle[3];
@@ -98,7 +98,7 @@ Test(block, a_block_is_used_again_with_its_tcb) {
   put(again);
 }
 
-Test(block, of_the_callers) {
+Test(block, records_belong_to_the_caller) {
   static char mine[65536];
   FiberRecord* f = get(sizeof mine, 0, mine);
   cr_assert(f->memory.stack_low == mine && f->memory.stack_high == mine + sizeof mine && f->memory.user_stack);
@@ -106,7 +106,7 @@ Test(block, of_the_callers) {
   put(f);
 }
 
-Test(block, what_is_no_handle_is_not_found) {
+Test(block, invalid_handles_are_not_found) {
   FiberRecord* f = get(65536);
   cr_assert(block_find(nullptr) == nullptr && block_find(f) == nullptr);
   cr_assert(block_find(static_cast<char*>(f->memory.tcb) + 8) == nullptr);
@@ -119,17 +119,17 @@ Test(block, memory_of_idle_blocks_goes_back) {
   std::vector<char*> low;
   std::vector<void*> tcb;
   for (FiberRecord* f : all) low.push_back(f->memory.stack_low), tcb.push_back(f->memory.tcb);
-  cr_assert_eq(reap_idle(), 0u);  // they are in use
+  cr_assert_eq(reap_idle(), 0u);  // the blocks are in use
   for (FiberRecord* f : all) put(f);
   unsigned released = reap_idle(), gone = 0;
-  cr_assert(released >= kMany - 64 - 32 && !block_any_idle());  // some stay for ever, some with their worker
+  cr_assert(released >= kMany - 64 - 32 && !block_any_idle());  // some stay for ever, and some stay with their worker
   for (unsigned i = 0; i < kMany; i++) {
     cr_assert(resident(low[i]) == (all[i]->memory.tcb != nullptr));
     cr_assert(block_find(tcb[i]) == (all[i]->memory.tcb ? all[i] : nullptr));
     gone += !all[i]->memory.tcb;
   }
   cr_assert_eq(gone, released);
-  // All can be had again, as new.
+  // All can be used again, and are as new.
   for (FiberRecord* f : get_many()) {
     cr_assert(f->memory.tcb && block_find(f->memory.tcb) == f && f->memory.guard_size == 4096);
     for (char* p = f->memory.stack_low + 4096; p < f->memory.stack_high - 4096; p += 64) cr_assert_eq(*p, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// CancelToken: whom it ends, and when it no longer does.
+// CancelToken: which waits it ends, and from when on it no longer does.
 #include "fiberthread/cancel_token.h"
 
 #include "tests/test.h"
@@ -48,7 +48,7 @@ Test(cancel_token, ends_the_waits_of_all_that_use_it) {
 }
 
 Test(cancel_token, ends_a_parked_read) {
-  if (!sched_start()) return;  // it waits in the kernel there
+  if (!sched_start()) return;  // without fibers, read() waits in the kernel
   CancelToken token;
   int ends[2];
   cr_assert_eq(pipe(ends), 0);
@@ -61,7 +61,7 @@ Test(cancel_token, ends_a_parked_read) {
   Fiber::sleep(2 * kMs);
   token.cancel();
   f.join();
-  // Nothing is lost.
+  // The pipe has lost nothing.
   cr_assert_eq(write(ends[1], "x", 1), 1);
   cr_assert_eq(read(ends[0], &c, 1), 1);
 }
@@ -93,9 +93,9 @@ Test(cancel_token, scopes_nest) {
       cr_assert(Fiber::cancelled());
       a.cancel();
     }
-    cr_assert(Fiber::cancelled());  // by a
+    cr_assert(Fiber::cancelled());  // cancelled by a
   }).join();
-  // A fiber's own cancel is not a token's to take back.
+  // A token does not take back a fiber's own cancellation.
   CancelToken c;
   c.cancel();
   Fiber::spawn([&] {
@@ -148,7 +148,7 @@ Test(cancel_token, while_it_is_not_cancellable_no_token_ends_its_waits) {
   }).join();
 }
 
-// Tokens come and go while others are cancelled; each fiber that began ends, with its waits as they should be.
+// Tokens come and go while others are cancelled. Each fiber that began ends, and its waits end as they should.
 Test(cancel_token, stress) {
   uint64_t end = now_ns() + 200 * kMs;
   std::atomic<uint64_t> rounds{0};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Closing, cancelling and timing out at every point loses no value and no permit and leaks nothing. CHANNEL_OPERATIONS=N: so many calls
-// (`make soak` and builds with SANITIZE=address are for many); half of the threads are kernel threads that are none of ours. Run with
-// FIBERTHREAD_CHAOS, or without: then it switches that on by itself.
+// Closing, cancelling and timing out at every point loses no value and no permit, and leaks nothing. CHANNEL_OPERATIONS=N sets the number
+// of calls. `make soak` and builds with SANITIZE=address use many. Half of the threads are foreign kernel threads. Without
+// FIBERTHREAD_CHAOS the test switches chaos on by itself.
 // alone: sync
 #include "fiberthread/channel.h"
 
@@ -22,7 +22,7 @@
 
 using namespace fiberthread;
 
-// There with AddressSanitizer.
+// Only AddressSanitizer defines this.
 extern "C" int __lsan_do_recoverable_leak_check() __attribute__((weak));
 
 namespace {
@@ -30,7 +30,7 @@ namespace {
 constexpr size_t kThreads = 12;
 constexpr int kChannels = 4;
 
-// What is sent: owns something, knows whether it lives, and whether it was received.
+// The value that is sent. It owns memory, and knows whether it is alive and whether it was received.
 struct Value {
   static inline std::atomic<long> alive{0};
   std::unique_ptr<std::atomic<int>> received;  // null: moved from
@@ -43,7 +43,7 @@ struct Value {
   ~Value() { alive--; }
 };
 
-struct Table {  // of one round
+struct Table {  // the objects of one round
   std::vector<Channel<Value>> boxed;
   std::vector<Channel<std::unique_ptr<long>>> plain;
   Semaphore permits{3};
@@ -78,7 +78,7 @@ class User {
       }
     }
   }
-  // Cancelled, but not for ever.
+  // Clears a cancellation, so that the test can go on.
   void settle(int error) {
     switch (error) {
       case ECANCELED:
@@ -153,7 +153,7 @@ class User {
     }
     t_.permits.release();
   }
-  // A channel of its own, whose handles go in any order, with values in it.
+  // Makes a channel of its own with values in it, and closes its handles in any order.
   void handles() {
     auto c = Channel<Value>::make(random_(4));
     auto sender = c.sender;
@@ -203,7 +203,7 @@ Test(channel_soak, loses_nothing_and_leaks_nothing, .timeout = 3600) {
         user.run(kCalls);
         totals.calls += user.calls();
         rounds.meet();
-        // Nobody cancels any more.
+        // No thread cancels any more.
         self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
       }
     };

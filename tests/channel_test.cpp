@@ -47,7 +47,7 @@ void by_each(F body) {
   }
 }
 
-Test(channel, buffered_values_come_in_order_and_as_many_fit_as_was_said) {
+Test(channel, buffered_values_come_in_order_up_to_the_capacity) {
   for (size_t capacity : {1, 2, 3, 5, 8, 100}) {
     auto [tx, rx] = Channel<int>::make(capacity);
     cr_assert_eq(tx.capacity(), capacity);
@@ -96,11 +96,11 @@ Test(channel, values_of_all_kinds) {
   auto ints = Channel<std::string>::make(2);
   std::string s(100, 'x');
   cr_assert_eq(ints.sender.send(s), 0);
-  cr_assert_eq(s.size(), 100u);  // copied
+  cr_assert_eq(s.size(), 100u);  // the value was copied
   cr_assert_eq(ints.sender.send(std::move(s)), 0);
   std::string failed(100, 'y');
   cr_assert_eq(ints.sender.try_send(std::move(failed)), EAGAIN);
-  cr_assert_eq(failed, std::string(100, 'y'));  // still the caller's
+  cr_assert_eq(failed, std::string(100, 'y'));  // the caller still has the value
   cr_assert_eq(ints.receiver.receive()->size(), 100u);
   std::string into = "before";
   cr_assert_eq(ints.receiver.receive(into), 0);
@@ -122,7 +122,7 @@ Test(channel, values_of_all_kinds) {
   for (char c : {'a', 'b', 'c'}) cr_assert_eq(odd.receiver.receive()->c[2], c);
 }
 
-Test(channel, rendezvous_needs_both) {
+Test(channel, rendezvous_needs_both_sides) {
   auto [tx, rx] = Channel<int>::make(0);
   cr_assert_eq(tx.try_send(1), EAGAIN);
   cr_assert(!rx.try_receive());
@@ -156,7 +156,7 @@ Test(channel, rendezvous_needs_both) {
 }
 
 // Waiting receivers get values in the order in which they began to wait. Waiting senders send theirs in that order.
-Test(channel, those_who_wait_are_served_in_the_order_in_which_they_came) {
+Test(channel, waiters_are_served_in_the_order_of_arrival) {
   for (size_t capacity : {0, 1, 3}) {
     constexpr int kThreads = 7;
     auto [tx, rx] = Channel<int>::make(capacity);
@@ -232,7 +232,7 @@ Test(channel, gives_up_in_time_but_not_early) {
   }
 }
 
-Test(channel, close_wakes_all_and_leaves_what_is_in_it) {
+Test(channel, close_wakes_all_and_keeps_buffered_values) {
   for (size_t capacity : {0, 1, 3}) {
     for (bool receivers : {true, false}) {
       auto [tx, rx] = Channel<int>::make(capacity);
@@ -264,7 +264,7 @@ Test(channel, close_wakes_all_and_leaves_what_is_in_it) {
       int v;
       cr_assert_eq(rx.receive(v), EPIPE);
       cr_assert_eq(rx.try_receive(v), EPIPE);
-      tx.close();  // again
+      tx.close();  // a second time
     }
   }
 }
@@ -361,8 +361,8 @@ Test(channel, cancellation_ends_a_wait_and_loses_nothing) {
   cr_assert_eq(Counted::alive, 0);
 }
 
-// The last sender and the last receiver end without knowing of each other's end.
-Test(channel, may_go_as_soon_as_all_handles_have, .timeout = 120) {
+// The last sender and the last receiver end at about the same time.
+Test(channel, is_freed_with_its_last_handle, .timeout = 120) {
   for (int round = 0; round < chaos_rounds(3000); round++) {
     auto made = Channel<Counted>::make(static_cast<size_t>(round % 3));
     Threads t;

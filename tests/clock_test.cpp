@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Waits until a time of CLOCK_REALTIME, while that clock is set. The clock is one of ours: this program's clock_gettime.
+// Waits until a time of CLOCK_REALTIME while that clock is set. The clock is this program's own clock_gettime.
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -43,7 +43,8 @@ pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
 pthread_rwlock_t written = PTHREAD_RWLOCK_INITIALIZER;
 pthread_t sleeper;
 
-// Each waits until the hour is over, in its own way. It is told when that is: it may begin only after the clock was set.
+// Each thread waits in its own way until the time in `hour`. The test sets `hour` beforehand, since a thread may begin only after the clock
+// was set.
 constexpr int kWays = 6;
 timespec hour;
 void* wait_an_hour(void* p) {
@@ -74,7 +75,7 @@ void* wait_an_hour(void* p) {
 
 void set_clock(long by) {
   offset += by;
-  sysmon_clock_was_set();  // what the kernel's news make it do
+  sysmon_clock_was_set();  // does what the kernel's message about the clock causes
 }
 
 }  // namespace
@@ -108,7 +109,7 @@ Test(clock, waits_follow_it) {
 }
 
 #if defined(__x86_64__)  // the emulator has no filters
-// Where a filter refuses the timer that tells of it, sysmon looks by itself.
+// If a filter refuses the timer that reports a set clock, sysmon looks at the clock by itself.
 Test(clock, is_looked_at_without_a_timer) {
   sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
                         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_timerfd_settime, 0, 1),
@@ -126,13 +127,13 @@ Test(clock, is_looked_at_without_a_timer) {
   offset += 1800;
   usleep(300'000);
   cr_assert_eq(ended.load(), 0);
-  offset += 1801;  // nobody is told
+  offset += 1801;  // nothing reports this
   for (auto& x : t) pthread_join(x, nullptr);
   cr_assert_eq(ended.load(), 2);
 }
 #endif
 
-// A clock that is set is nothing to those who wait for a time to pass.
+// Setting the clock does not affect waits for a period of time.
 Test(clock, other_waits_do_not_follow_it) {
   static std::atomic<bool> stop{false};
   static pthread_t t;
@@ -148,7 +149,7 @@ Test(clock, other_waits_do_not_follow_it) {
       nullptr);
   uint64_t before = now_ns();
   timespec past = in_seconds(-1), rest{0, 100'000'000};
-  cr_assert(sem_timedwait(&never, &past) == -1);  // from now on this thread is told
+  cr_assert(sem_timedwait(&never, &past) == -1);  // from now on this thread hears of a set clock
   cr_assert_eq(clock_nanosleep(CLOCK_REALTIME, 0, &rest, nullptr), 0);
   cr_assert_eq(usleep(50'001), 0);
   timespec until;

@@ -163,7 +163,7 @@ Test(context, callee_saved_registers_are_each_contexts_own) {
         },
         reinterpret_cast<void*>(i));
   }
-  // A ring of three, from which the third comes back here every time.
+  // A ring of three contexts. The third comes back to `here` every time.
   start(2, [](void*) {
     for (uint64_t seed = 7777777;; seed += 3) wrong |= fill_switch_check(&there[2], &here, seed);
   });
@@ -246,14 +246,14 @@ Test(context, exception_flag_of_one_does_not_fault_in_another_that_traps_it) {
   for (int i = 0; i < 3; i++) {
     go(0);
     cr_assert_eq(fegetexcept(), 0);
-    asm volatile("fld1; fldpi; fdivrp; fstp %%st(0); fwait" ::: "memory");  // inexact
+    asm volatile("fld1; fldpi; fdivrp; fstp %%st(0); fwait" ::: "memory");  // the result is inexact
     third(1);
   }
 }
 
 #endif
 
-// thread_pointer() will not do here: the compiler takes it for a constant of the function.
+// thread_pointer() would not do here, because the compiler takes its result for a constant of the function.
 void* tp_now() {
   void* p;
 #if defined(__x86_64__)
@@ -271,7 +271,7 @@ void swap_thread_pointers() {
   void* mine = tp_now();
   void* fake = fake_tls[1];
 #if defined(__x86_64__)
-  memcpy(fake, mine, 64);  // stack guard and the like
+  memcpy(fake, mine, 64);  // the stack guard and similar words
   *reinterpret_cast<void**>(fake) = fake;
 #endif
   start(
@@ -341,7 +341,7 @@ bool in_fill(uintptr_t pc) {
          reinterpret_cast<uintptr_t>(fill_switch_check_end) - reinterpret_cast<uintptr_t>(&fill_switch_check);
 }
 
-// Every single instruction of the switch must be unwindable: single-steps through it, and looks at each.
+// Every single instruction of the switch must be unwindable. This single-steps through the switch, and unwinds at each instruction.
 struct Walk {
   bool found = false;
   bool registers = false;
@@ -371,7 +371,7 @@ void on_step(int, siginfo_t*, void* context) {
   steps_in_switch++;
   Walk w;
   _Unwind_Backtrace(look, &w);
-  // The other context ends at the entry; ours goes on to the program's start, which is not in there.
+  // The other context's stack ends at its entry. Ours goes on to the program's start, which is elsewhere.
   auto sp = static_cast<uintptr_t>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RSP]);
   bool other = sp - reinterpret_cast<uintptr_t>(stacks[0]) < kStack;
   if (!w.found || !w.registers || in_entry(w.last) != other) {
@@ -394,10 +394,10 @@ void step_through(bool fsgsbase) {
     for (;;) wrong |= fill_switch_check(&there[0], &here, kSeedThere);
   });
   fill_switch_check(&here, &there[0], kSeedHere);
-  // An inexact result and other rounding, so that the unlikely paths are gone through, too.
+  // With an inexact result and another rounding mode, the switch takes its unlikely paths too.
   fesetround(FE_UPWARD);
   Walk first;
-  _Unwind_Backtrace(look, &first);  // binds its symbols
+  _Unwind_Backtrace(look, &first);  // binds the symbols that it uses
   asm volatile("lea -128(%%rsp), %%rsp; pushf; orq $0x100, (%%rsp); popf; lea 128(%%rsp), %%rsp" ::: "memory", "cc");
   wrong |= fill_switch_check(&here, &there[0], kSeedHere);
   asm volatile("lea -128(%%rsp), %%rsp; pushf; andq $~0x100, (%%rsp); popf; lea 128(%%rsp), %%rsp" ::: "memory", "cc");

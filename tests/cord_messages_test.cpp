@@ -24,7 +24,7 @@ Test(cord_messages, messages_in_order) {
     Cord cord("receives");
     cr_assert_eq(Cord::receive(nullptr, 0), EPERM);
     std::vector<uintptr_t> got;
-    for (uintptr_t i = 1; i <= 50; i++) cr_assert_eq(cord.send(number(i)), 0);  // nobody is there yet
+    for (uintptr_t i = 1; i <= 50; i++) cr_assert_eq(cord.send(number(i)), 0);  // no receiver is there yet
     Fiber reader = cord.spawn([&] {
       void* m;
       while (Cord::receive(&m) == 0) got.push_back(reinterpret_cast<uintptr_t>(m));
@@ -127,7 +127,7 @@ Test(cord_messages, a_callback_must_not_give_way) {
     fiberthread_reschedule();
     yield();
     step = 1;
-    mutex.lock();  // what cannot fail waits, and the cord with it
+    mutex.lock();  // a call that cannot fail waits, and the cord waits with it
     mutex.unlock();
     in_callback = false;
     step = 2;

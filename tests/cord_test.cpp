@@ -50,21 +50,21 @@ Test(cord, is_a_kernel_thread_with_a_name) {
     cr_assert_eq(access(task.c_str(), F_OK), 0);
     cr_assert_eq(cord.join(), 0);
     for (int i = 0; access(task.c_str(), F_OK) == 0 && i < 10000; i++) usleep(1000);
-    cr_assert_neq(access(task.c_str(), F_OK), 0);  // it ends with the cord
+    cr_assert_neq(access(task.c_str(), F_OK), 0);  // the kernel thread ends with the cord
     Cord bad("a name that is too long");
     cr_assert_eq(bad.error(), ERANGE);
   });
 }
 
-// No two fibers of a cord run at once, and none is preempted. None runs elsewhere, whatever it waits for.
+// At most one fiber of a cord runs at any time, and none is preempted. Each stays on the cord's kernel thread, whatever it waits for.
 Test(cord, fibers_run_one_at_a_time_and_stay) {
   options.preempt_us = 200;
   options.workers = 4;
   as_both([] {
     Cord cord("one");
-    int tid = 0, inside = 0;  // no atomics, no locks
+    int tid = 0, inside = 0;  // neither atomics nor locks protect these
     long sum = 0;
-    std::mutex mutex;  // shared with others
+    std::mutex mutex;  // shared with fibers outside the cord
     std::atomic<bool> stop{false};
     Threads others;
     for (int i = 0; i < 2; i++)
@@ -262,7 +262,7 @@ Test(cord, ends_when_its_last_fiber_has) {
     std::atomic<bool> go{false}, end{false};
     Fiber f = cord->spawn([&] {
       while (!go) usleep(1000);
-      // The cord is closed, but while one of its fibers lives, others may be made in it.
+      // The cord is closed. But while one of its fibers lives, others may be made in it.
       Fiber g = cord->spawn([&] {
         while (!end) usleep(1000);
         ended++;
@@ -379,7 +379,7 @@ Test(cord, shared_and_robust_mutexes_are_a_fibers_and_not_the_cords) {
           step = 1;
           while (step < 2) Fiber::sleep(kMs);
           cr_assert_eq(pthread_mutex_unlock(&m), 0);
-          if (robust) cr_assert_eq(pthread_mutex_lock(&m), 0);  // and ends with it
+          if (robust) cr_assert_eq(pthread_mutex_lock(&m), 0);  // the fiber ends while it holds the mutex
         }));
         fibers.push_back(cord.spawn([&] {
           while (step < 1) Fiber::sleep(kMs);
@@ -388,7 +388,7 @@ Test(cord, shared_and_robust_mutexes_are_a_fibers_and_not_the_cords) {
           step = 2;
         }));
         join_all(fibers);
-        fibers.push_back(Fiber::spawn([&] {  // it gets a kernel thread of its own
+        fibers.push_back(Fiber::spawn([&] {  // the fiber gets a kernel thread of its own
           cr_assert_eq(pthread_mutex_lock(&m), robust ? EOWNERDEAD : 0);
           if (robust) pthread_mutex_consistent(&m);
           cr_assert_eq(pthread_mutex_unlock(&m), 0);

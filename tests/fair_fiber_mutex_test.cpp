@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// FairFiberMutex: exclusion, strictly in the order of the calls, and tickets that are given up pass the mutex on.
+// FairFiberMutex: it excludes, strictly in the order of the calls. A ticket that is given up passes the mutex on.
 // alone: sync
 #include "fiberthread/fair_fiber_mutex.h"
 
@@ -32,7 +32,7 @@ Test(fair_fiber_mutex, locks) {
   cr_assert(!m.try_lock());
   cr_assert_eq(m.lock_until(0), ETIMEDOUT);
   m.unlock();
-  m.unlock();  // of a free one: nothing
+  m.unlock();  // unlocking a free mutex does nothing
   m.lock();
   cr_assert(!m.try_lock());
   m.unlock();
@@ -40,7 +40,7 @@ Test(fair_fiber_mutex, locks) {
   m.unlock();
   Future f;
   m.lock(&f);
-  cr_assert(f.isSet() && f.error() == 0);  // free: at once
+  cr_assert(f.isSet() && f.error() == 0);  // the mutex is free, so this returns at once
   cr_assert(!f.cancel());
   cr_assert(!m.try_lock());
   m.unlock();
@@ -76,7 +76,7 @@ Test(fair_fiber_mutex, fits_the_standard_guards) {
   cr_assert(n == 6 && m == 6);
 }
 
-// By tickets, asynchronously: each is set in its turn and not before, those given up are passed over.
+// Asynchronous locks by tickets. Each future is set in its turn and not before. Futures that were given up are passed over.
 Test(fair_fiber_mutex, strictly_in_the_order_of_tickets) {
   Random random{3};
   for (int round = 0; round < 200; round++) {
@@ -152,7 +152,7 @@ Test(fair_fiber_mutex, gives_up_in_time_and_when_cancelled) {
       }
       who = self();
       cr_assert_eq(m.lock_until(kForever), ECANCELED);
-      m.lock();  // is not ended by it
+      m.lock();  // cancellation does not end this
       got = true;
       forget_cancel();
       m.unlock();
@@ -170,7 +170,8 @@ Test(fair_fiber_mutex, gives_up_in_time_and_when_cancelled) {
   }
 }
 
-// Exclusion, no waiter forgotten, whatever is given up; the last one to unlock frees it. Half of the users are foreign threads.
+// The mutex excludes and forgets no waiter, whatever is given up. The last user to unlock it frees it. Half of the users are foreign
+// threads.
 void excludes(uint32_t workers, uint64_t seed) {
   use_chaos(workers, seed);
   struct Object {
@@ -235,7 +236,7 @@ Test(fair_fiber_mutex, chaos_1_worker, .timeout = 240) { excludes(1, 1); }
 Test(fair_fiber_mutex, chaos_2_workers, .timeout = 240) { excludes(2, 2); }
 Test(fair_fiber_mutex, chaos_16_workers, .timeout = 240) { excludes(16, 3); }
 
-// Somebody asks for it just as it is handed over, and nobody comes after him who could make up for it.
+// A thread asks for the mutex just as the mutex is handed over. No later request could make up for a lost wake-up.
 Test(fair_fiber_mutex, request_that_comes_as_it_changes_hands_is_not_lost, .timeout = 240) {
   use_chaos(2, 6);
   constexpr int kThreads = 4, kRounds = 20000;
@@ -250,7 +251,7 @@ Test(fair_fiber_mutex, request_that_comes_as_it_changes_hands_is_not_lost, .time
         if (i == 0) m.lock();
         rounds.meet();
         if (i == 1) m.lock(&f);
-        rounds.meet();  // one owns it, one stands in line, two are about to come
+        rounds.meet();  // one thread owns it, one stands in line, two are about to come
         for (uint32_t delay = random(i ? 200 : 100); delay; delay--) asm volatile("");
         if (i == 1) cr_assert_eq(f.wait(), 0);
         if (i > 1) m.lock();
@@ -266,7 +267,7 @@ struct Call {
   enum { Ask, Get, Release, Try, GiveUp, Nothing } what;
   int ticket;
 };
-// The queue of tickets, and whether it is held.
+// The model: the queue of tickets, and whether the mutex is held.
 struct Fair {
   std::deque<int> queue;
   bool held = false;
@@ -307,7 +308,7 @@ void history_is_linearizable(uint32_t workers, uint64_t seed) {
   long gets = 0, tries = 0, given_up = 0;
   for (int round = 0; round < kRounds; round++) {
     FairFiberMutex m;
-    // Two lines for each user: what he asks for, and what the mutex then does about it.
+    // Each user has two lines in the history: what the user asks for, and what the mutex then does about it.
     History<Call> history(2 * kUsers);
     Threads t;
     for (int u = 0; u < kUsers; u++) {

@@ -38,7 +38,7 @@ inline bool one_in_order() {
   return !on_nptl();
 }
 
-// Made by a fiber: any() returns whether a fiber has been preempted on its worker since then, itself included.
+// Is made by a fiber. any() returns true if a fiber has been preempted on that fiber's worker since then, itself included.
 class Preemptions {
  public:
   bool any() const { return count() != before_; }

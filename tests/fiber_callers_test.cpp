@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Who may call the interface of fibers: main before any fiber, foreign threads, the child of a fork; and all calls at once.
+// The threads that may call the fiber API: main before any fiber, foreign threads, the child of a fork. And all calls at once.
 // tests/programs/quick/fiber_api.sh runs this with one and many workers, under FIBERTHREAD_CHAOS and on NPTL as well.
 #include "fiberthread/fiber.h"
 
@@ -58,7 +58,7 @@ Test(fiber_callers, foreign_threads_use_all_of_it) {
 }
 
 #if defined(__x86_64__)  // the emulator cannot fork with threads
-// The child has the fiber that forked, and not who called it.
+// The child has the fiber that forked, and not that fiber's caller.
 Test(fiber_callers, a_called_fiber_forks) {
   static bool in_child = false;
   Fiber f = Fiber::create([] {
@@ -131,8 +131,8 @@ Test(fiber_callers, in_the_child_of_a_fork) {
 }
 #endif
 
-// Wakers, cancellers, joiners with and without a time, half of them foreign threads, on fibers that come and go. Each fiber that was made
-// ends, is joined once, and has counted what it was woken for.
+// Wakers, cancellers, and joiners with and without a time limit work on fibers that come and go. Half of them are foreign threads. Each
+// fiber that was made ends, is joined once, and has counted what it was woken for.
 Test(fiber_callers, stress) {
   constexpr size_t kUsers = 6, kPlaces = 16;
   struct Place {
@@ -146,11 +146,11 @@ Test(fiber_callers, stress) {
     for (size_t u = 0; u < kUsers; u++) {
       auto user = [&, u] {
         Random random{u * 77 + 1};
-        while (now_ns() < end || made <= 5) {  // however slow the machine
+        while (now_ns() < end || made <= 5) {  // at least a few on a slow machine
           Place& p = places[random(kPlaces)];
           switch (random(8)) {
             case 0:
-            case 1: {  // another one there; the old one is cancelled and joined
+            case 1: {  // puts another fiber there, and cancels and joins the old one
               auto body = [&, kind = random(4)] {
                 begun++;
                 for (int i = 0; i < 50 && !Fiber::cancelled(); i++) {
@@ -168,7 +168,7 @@ Test(fiber_callers, stress) {
               FiberRef r = f;
               if (call) f.call();
               fiberthread_t old = p.fiber.exchange(r.handle());
-              new (&f) Fiber;  // whoever takes it out joins it
+              new (&f) Fiber;  // the thread that takes the fiber out joins it
               if (!old) break;
               fiberthread_cancel(old);
               int e = random(2) ? fiberthread_join(old, nullptr) : ETIMEDOUT;

@@ -26,7 +26,7 @@ using namespace fiberthread;
 
 namespace {
 
-// Each kind of wait, ended while it lasts, and ended at once in one that was cancelled before.
+// Cancels a fiber during the wait. Cancels another fiber before the wait, which then ends at once.
 void cancels(const char* what, int expected, const std::function<int()>& wait, bool waits_parked = true) {
   for (bool before : {false, true}) {
     std::atomic<int> e{-1};
@@ -36,7 +36,7 @@ void cancels(const char* what, int expected, const std::function<int()>& wait, b
         while (!go) Fiber::reschedule();
       e = wait();
       cr_assert(Fiber::cancelled(), "%s", what);
-      cr_assert_eq(Fiber::sleep(kLong), ECANCELED, "%s", what);  // it stays so
+      cr_assert_eq(Fiber::sleep(kLong), ECANCELED, "%s", what);  // it stays cancelled
     });
     if (!before && waits_parked) until_waits(f);
     cr_assert_eq(f.cancel(), 0);
@@ -113,7 +113,7 @@ Test(fiber_cancel, cancelling_ends_libcs_waits_that_park) {
   cancels("sigwait", ECANCELED, [&] { return sigwait(&set, &sig); });
   cancels("sigtimedwait", ECANCELED, [&] { return result(sigtimedwait(&set, nullptr, &minute)); });
   cancels("pause", ECANCELED, [&] { return result(pause()); });
-  // The rest is given up, what has gone is the result.
+  // A cancelled write gives up the rest. Its result is the number of bytes that have gone.
   fcntl(p[1], F_SETFL, O_NONBLOCK);
   while (write(p[1], buffer, sizeof buffer) > 0) {
   }
@@ -121,7 +121,7 @@ Test(fiber_cancel, cancelling_ends_libcs_waits_that_park) {
   cancels("write", ECANCELED, [&] { return result(write(p[1], buffer, sizeof buffer)); });
 }
 
-Test(fiber_cancel, what_has_come_goes_before_a_cancel) {
+Test(fiber_cancel, results_that_are_there_take_precedence_over_a_cancel) {
   int p[2];
   cr_assert_eq(pipe(p), 0);
   cr_assert_eq(write(p[1], "xy", 2), 2);
@@ -131,7 +131,7 @@ Test(fiber_cancel, what_has_come_goes_before_a_cancel) {
   until([&] { return record(other)->join.done.load() != 0; });
   Fiber f = Fiber::create([&] {
     char c;
-    cr_assert(Fiber::cancelled());  // a new one begins so
+    cr_assert(Fiber::cancelled());  // the fiber was cancelled before it began
     cr_assert_eq(read(p[0], &c, 1), 1);
     pollfd fd{p[0], POLLIN, 0};
     cr_assert_eq(poll(&fd, 1, -1), 1);
@@ -149,7 +149,7 @@ Test(fiber_cancel, what_has_come_goes_before_a_cancel) {
   new (&other) Fiber;
 }
 
-Test(fiber_cancel, a_wait_for_a_condition_ends_once_for_no_reason) {
+Test(fiber_cancel, a_condition_wait_has_one_spurious_wake_up) {
   pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t c = PTHREAD_COND_INITIALIZER;
   std::atomic<int> times{0};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// FiberEvent, which is a FiberSequencer: set, reset, and nobody who waits is forgotten.
+// FiberEvent, which is a FiberSequencer: it is set and reset, and forgets no waiter.
 // alone: sync
 #include "fiberthread/fiber_event.h"
 
@@ -68,7 +68,7 @@ Test(fiber_event, wakes_all_even_if_reset_at_once) {
   }
 }
 
-// Producers and a consumer that agree by events: none is missed, under chaos.
+// Producers and a consumer take turns by events. They miss no event under chaos.
 void agree(unsigned workers, uint64_t seed) {
   use_chaos(workers, seed);
   constexpr int kRounds = 700;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// FiberFutex: counts are reached, wake-ups arrive once and in order, and the futex may go when a wait has returned.
+// FiberFutex: counts are reached, and wake-ups arrive once and in order. The futex may be destroyed when a wait has returned.
 // alone: sync
 #include "fiberthread/fiber_futex.h"
 
@@ -48,7 +48,7 @@ Test(fiber_futex, gives_up_in_time_but_not_early) {
   t.fiber([&] { gives_up(f); });
   t.join();
   cr_assert_eq(queued(&f), 0u);
-  f.post();  // with the bit left over
+  f.post();  // the bit of the ended waits is left over
   cr_assert_eq(f.get(), 1u);
 }
 
@@ -140,7 +140,7 @@ Test(fiber_futex, cancelled_waits_end_and_take_no_wake_up) {
     }
     interrupt(waits, kInterruptEnd);
     first.join();
-    until_queued(&f, 2);  // they have looked and wait again
+    until_queued(&f, 2);  // they have looked, and wait again
     cr_assert(f.get() == 1 && woken == 0);
     f.postOne();
     while (woken != 1) yield();
@@ -149,7 +149,7 @@ Test(fiber_futex, cancelled_waits_end_and_take_no_wake_up) {
   }
 }
 
-// All posts are counted and every count is seen, some of the waits timing out or being cancelled meanwhile.
+// All posts are counted and every count is seen, though some waits time out or are cancelled meanwhile.
 void counts(uint64_t posters, uint64_t each, size_t waiters, size_t kernel) {
   const uint64_t all = posters * each + 1;
   FiberFutex f;
@@ -193,7 +193,7 @@ void counts(uint64_t posters, uint64_t each, size_t waiters, size_t kernel) {
   }
   p.join();
   cr_assert_eq(f.get(), all - 1);
-  // They may all go only now: who cancels them has ended.
+  // The waiters may all end only now, since the thread that cancels them has ended.
   interrupt(users[0], kInterruptEnd);
   while (!cancelled) yield();
   f.post();
@@ -203,7 +203,7 @@ void counts(uint64_t posters, uint64_t each, size_t waiters, size_t kernel) {
 }
 Test(fiber_futex, no_post_is_missed, .timeout = 240) { counts(6, 10000, 16, 3); }
 
-// One of two who wait is cancelled just when postOne() comes: it wakes the other, or the cancelled one counts as woken.
+// One of two waiters is cancelled just when postOne() comes. It wakes the other one, or the cancelled one counts as woken.
 void cancelled_beside_a_post(int rounds_wanted) {
   FiberFutex f;
   std::atomic<FiberRecord*> waits{nullptr};
@@ -252,7 +252,7 @@ void cancelled_beside_a_post(int rounds_wanted) {
   cr_assert_eq(queued(&f), 0u);
 }
 
-// With half of the users kernel threads that are none of ours.
+// Half of the users are foreign threads.
 void stress(unsigned workers, uint64_t seed) {
   use_chaos(workers, seed);
   counts(4, 400 * static_cast<uint64_t>(times()), 8, 4);
@@ -263,7 +263,7 @@ Test(fiber_futex, chaos_1_worker, .timeout = 240) { stress(1, 1); }
 Test(fiber_futex, chaos_2_workers, .timeout = 240) { stress(2, 2); }
 Test(fiber_futex, chaos_16_workers, .timeout = 240) { stress(16, 3); }
 
-// A post that is not enough comes just when somebody has made up his mind to wait; the one that is enough must still wake him.
+// A post that is not enough comes just when a thread has decided to wait. The post that is enough must still wake that thread.
 Test(fiber_futex, posts_one_after_the_other_are_not_lost, .timeout = 240) {
   constexpr uint64_t kRounds = 60000;
   FiberFutex f;
@@ -285,7 +285,7 @@ Test(fiber_futex, posts_one_after_the_other_are_not_lost, .timeout = 240) {
   cr_assert_eq(f.get(), 2 * kRounds);
 }
 
-Test(fiber_futex, may_go_when_a_wait_has_returned, .timeout = 240) {
+Test(fiber_futex, may_be_destroyed_when_a_wait_has_returned, .timeout = 240) {
   for (int round = 0; round < 4000; round++) {
     auto* f = new FiberFutex;
     Threads t;
@@ -298,8 +298,8 @@ Test(fiber_futex, may_go_when_a_wait_has_returned, .timeout = 240) {
   }
 }
 
-// The last touch of a post comes before its waiter can go on: another object at that address gets nothing of it.
-Test(fiber_futex, its_place_may_be_used_again) {
+// A post's last access to the futex comes before its waiter can go on. So another object at that address gets nothing of the post.
+Test(fiber_futex, its_address_may_be_reused) {
   alignas(8) static unsigned char memory[8];
   static std::atomic<int> phase;
   phase = 0;

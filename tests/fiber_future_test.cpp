@@ -56,7 +56,7 @@ Test(fiber_future, first_set_counts) {
   cr_assert_eq(g.wait(), 0);
   f.reset();
   cr_assert(!f.isSet());
-  cr_assert(f.set(-7));  // any int comes through
+  cr_assert(f.set(-7));  // any int is possible
   cr_assert_eq(f.wait(), -7);
 }
 
@@ -180,7 +180,7 @@ Test(fiber_future, calls_back) {
   cr_assert(f.set(6));
   cr_assert(a.times == 1 && a.error == 6);
   cr_assert(!f.unsubscribe(&a));
-  cr_assert_eq(f.subscribe(&b), 0);  // set already: here and now
+  cr_assert_eq(f.subscribe(&b), 0);  // it is set already, so the callback runs here and now
   cr_assert(b.times == 1 && b.error == 6);
   cr_assert(!f.set(7));
   cr_assert(a.times == 1 && b.times == 1);
@@ -214,9 +214,9 @@ Test(fiber_future, multiple) {
   cr_assert_eq(FiberFuture::waitForMultiple(all, 0), EINVAL);
   FiberFuture* twice[] = {&f[0], &f[1], &f[0]};
   cr_assert_eq(FiberFuture::waitForMultiple(twice, 3), EINVAL);
-  for (auto& one : f) cr_assert_eq(one.waitUntil(0), ETIMEDOUT);  // nothing is left there
+  for (auto& one : f) cr_assert_eq(one.waitUntil(0), ETIMEDOUT);  // no waiter is left there
   for (int i = 0; i < 5; i++) {
-    cr_assert(f[i].set(i));  // before it begins
+    cr_assert(f[i].set(i));  // set before the wait begins
     cr_assert_eq(FiberFuture::waitForMultiple(all, 5), 0);
     f[i].reset();
     for (size_t kind = 0; kind < 3; kind++) {
@@ -313,7 +313,7 @@ Test(fiber_future, deadlock_names_futures) {
 }
 #endif
 
-// Consumers destroy each future as soon as they know that it is set, in whichever way they have learnt it.
+// Consumers destroy each future as soon as they know that it is set, however they have learnt it.
 constexpr int kPairs = 8, kMany = 4;
 
 struct Consumption {
@@ -338,7 +338,7 @@ void produce(Consumption& c, int pair) {
   }
 }
 
-// One consumer, and the futures of a round that it has not destroyed.
+// One consumer, and the futures of a round that it has not destroyed yet.
 class Consumer {
  public:
   Consumer(Consumption& c, int pair) : c_(c), pair_(pair), random_{static_cast<uint64_t>(100 + pair)} {}

@@ -27,7 +27,7 @@ Test(fiber_join, join_is_once) {
   cr_assert_eq(fiberthread_join(nullptr, nullptr), ESRCH);
 }
 
-Test(fiber_join, who_must_not_be_joined) {
+Test(fiber_join, invalid_joins_fail) {
   cr_assert_eq(fiberthread_join(fiberthread_self(), nullptr), EDEADLK);
   std::atomic<bool> go{false};
   Fiber f = Fiber::spawn(FiberOptions{0, nullptr, false, false}, [&] {
@@ -47,7 +47,7 @@ Test(fiber_join, who_must_not_be_joined) {
   cr_assert_eq(fiberthread_set_joinable(foreign, 1), EINVAL);
   cr_assert_eq(fiberthread_set_joinable(fiberthread_self(), 0), EINVAL);
   leave = true;
-  // Two that join the same.
+  // Two fibers join the same one.
   std::atomic<int> seconds{0};
   Fiber last = Fiber::spawn([] { Fiber::yield(); });
   FiberRef r = last;
@@ -61,9 +61,10 @@ Test(fiber_join, who_must_not_be_joined) {
   new (&last) Fiber;
 }
 
-// Just one of the two is told, however near to each other they come, and the other's join is over when that one has ended.
+// Two fibers join each other. However close together their calls come, only one is told. The other one's join returns when that one has
+// ended.
 Test(fiber_join, two_that_join_each_other) {
-  if (on_nptl()) return;  // libc may not see it
+  if (on_nptl()) return;  // libc may not notice the deadlock
   static std::atomic<int> there, deadlocks, over;
   static fiberthread_t fibers[2];
   static pthread_t threads[2];
@@ -102,7 +103,7 @@ Test(fiber_join, a_join_that_timed_out_may_come_again) {
 }
 
 Test(fiber_join, joinable_or_not) {
-  // Before it starts, while it runs, after it has ended; and back.
+  // Before it starts, while it runs, after it has ended, and back again.
   Fiber a = Fiber::create([] {});
   cr_assert_eq(a.set_joinable(false), 0);
   cr_assert_eq(a.set_joinable(true), 0);
@@ -131,7 +132,7 @@ Test(fiber_join, pthread_join_and_detach_on_its_handle) {
     fiberthread_t f;
     pthread_t t;
     void* r;
-    // It must not end before the handle is asked for: that is only good as long as it is there.
+    // The fiber must not end before its handle is asked for, since the handle is only valid until then.
     cr_assert_eq(fiberthread_new(&f, nullptr, add_one), 0);
     cr_assert_eq(fiberthread_pthread(f, &t), 0);
     cr_assert_eq(fiberthread_start(f, place), 0);
@@ -141,7 +142,7 @@ Test(fiber_join, pthread_join_and_detach_on_its_handle) {
   }
 }
 
-Test(fiber_join, one_that_pthread_create_made_is_joined_here) {
+Test(fiber_join, a_thread_of_pthread_create_can_be_joined) {
   if (on_nptl()) return;  // libc's threads are foreign there
   for (int i = 0; i < 100; i++) {
     pthread_t t;
@@ -151,7 +152,7 @@ Test(fiber_join, one_that_pthread_create_made_is_joined_here) {
     cr_assert_not_null(f);
     cr_assert_eq(fiberthread_join(f, &r), 0);
     cr_assert_eq(r, place + 1);
-    // A second join is as with this libc: since 2.43, it is treated like the first.
+    // A second join gives what it gives with this libc. Since 2.43, libc treats it like the first one.
     cr_assert_eq(pthread_join(t, nullptr), strverscmp(gnu_get_libc_version(), "2.43") >= 0 ? 0 : ESRCH);
     cr_assert_null(fiberthread_of(t));
   }

@@ -25,7 +25,7 @@ Test(fiber_mutex, zeros_are_an_unlocked_mutex) {
   cr_assert_eq(m.owner(), self());
   cr_assert(!m.try_lock());
   m.unlock();
-  m.unlock();  // of a free one: nothing
+  m.unlock();  // unlocking a free mutex does nothing
   cr_assert_null(m.owner());
   m.lock();
   m.unlock();
@@ -64,7 +64,7 @@ void excludes(int threads, int kernel, int count) {
 }
 Test(fiber_mutex, excludes_fibers_and_kernel_threads, .timeout = 240) { excludes(20, 4, 20000); }
 
-// With half of the users kernel threads that are none of ours.
+// Half of the users are foreign threads.
 void stress(unsigned workers, uint64_t seed) {
   use_chaos(workers, seed);
   excludes(12, 6, 600 * times());
@@ -74,7 +74,7 @@ Test(fiber_mutex, chaos_1_worker, .timeout = 240) { stress(1, 1); }
 Test(fiber_mutex, chaos_2_workers, .timeout = 240) { stress(2, 2); }
 Test(fiber_mutex, chaos_16_workers, .timeout = 240) { stress(16, 3); }
 
-// It becomes free, and another's, just when somebody has made up his mind to wait.
+// The mutex becomes free, and another thread takes it, just when a thread has decided to wait.
 Test(fiber_mutex, waiter_that_comes_as_it_changes_hands_is_not_lost, .timeout = 240) {
   constexpr int kRounds = 100000;
   FiberMutex m;
@@ -115,13 +115,13 @@ Test(fiber_mutex, gives_up_in_time_but_not_early) {
     t.fiber([&] { gives_up(m); });
   }
   cr_assert_eq(queued(&m), 0u);
-  m.unlock();                      // with the bit left over
+  m.unlock();                      // the bit of the ended waits is left over
   cr_assert(m.try_lock_until(0));  // tries at least once
   m.unlock();
 }
 
-// The bit is clear while a woken waiter is on its way: who then takes the lock must still wake the others.
-Test(fiber_mutex, those_behind_one_that_gives_up_are_not_forgotten, .timeout = 240) {
+// The bit is clear while a woken waiter is on its way. A thread that takes the lock meanwhile must still wake the others.
+Test(fiber_mutex, waiters_behind_one_that_gives_up_are_not_forgotten, .timeout = 240) {
   FiberMutex m;
   std::atomic<int> done{0};
   constexpr int kThreads = 16;
@@ -185,7 +185,7 @@ Test(fiber_mutex, may_be_unlocked_by_another) {
   cr_assert(got);
 }
 
-// As a condition variable does it: waiters are moved here and come with their token.
+// A condition variable moves waiters here. They come with their tokens.
 Test(fiber_mutex, waiters_moved_to_it_get_it_one_after_the_other) {
   FiberMutex m;
   char condition;
@@ -226,7 +226,7 @@ Test(fiber_mutex, waiters_moved_to_it_get_it_one_after_the_other) {
   cr_assert_null(m.owner());
 }
 
-// The last one to unlock frees it, as with a reference count under the mutex.
+// The last user to unlock it frees it, as with a reference count under the mutex.
 Test(fiber_mutex, is_not_touched_after_it_was_unlocked, .timeout = 240) {
   struct Object {
     FiberMutex m;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Handles, ids, names and what else is a fiber's own (fiberthread.h, fiber.h): each sentence of the contract.
+// Handles, ids, names and whatever else belongs to one fiber (fiberthread.h, fiber.h): each sentence of the contract.
 // tests/programs/quick/fiber_api.sh runs this with one and many workers, under FIBERTHREAD_CHAOS and on NPTL as well.
 #include "fiberthread/fiber.h"
 
@@ -95,7 +95,7 @@ Test(fiber_query, all_are_visited) {
   Fiber::each([&](FiberRef) { return ++visits < 5; });
   cr_assert_eq(visits, 5u);
   cr_assert_eq(fiberthread_each([](fiberthread_t, void*) { return 7; }, nullptr), 7);
-  // The visitor may wait, make and end fibers.
+  // The visitor may wait, and may make and end fibers.
   visits = 0;
   Fiber::each([&](FiberRef) {
     Fiber::spawn([] {}).join();
@@ -106,7 +106,7 @@ Test(fiber_query, all_are_visited) {
   ended.join();
 }
 
-// A handle names one fiber for ever, though there are only some records.
+// A handle names one fiber for ever, though there are only a few records.
 Test(fiber_query, stale_handles) {
   std::vector<FiberRef> gone;
   for (int i = 0; i < 2000; i++) {
@@ -155,7 +155,7 @@ Test(fiber_query, keys) {
       cr_assert_eq(fiberthread_get_local(key), &one);
     }));
   for (Fiber& f : fibers) f.join();
-  cr_assert_eq(destroyed, 20);  // before the join returns
+  cr_assert_eq(destroyed, 20);  // the values are destroyed before the join returns
   cr_assert_eq(fiberthread_get_local(key), &hundred);
   cr_assert_eq(fiberthread_key_delete(key), 0);
   cr_assert_eq(fiberthread_set_local(key, &one), EINVAL);
@@ -220,10 +220,10 @@ Test(fiber_query, errno_is_left_alone) {
   cr_assert_eq(errno, 12345);
 }
 
-#if defined(__x86_64__)  // the emulator cannot step singly
-// A handle is never unknown while others start its fiber: tried at each instruction of a look at it, where a kernel thread is stopped, by
-// single steps, until the fiber has begun to run.
-Test(fiber_query, it_is_known_while_it_is_started) {
+#if defined(__x86_64__)  // the emulator cannot single-step
+// A handle is never unknown while other threads start its fiber. A kernel thread looks the handle up, and single steps stop it at each
+// instruction until the fiber has begun to run.
+Test(fiber_query, a_handle_is_known_while_its_fiber_is_started) {
   if (on_nptl()) cr_skip_test("no records");
   if (chaos_seed) return;  // its delays look like the end of the call
   int step = 0;

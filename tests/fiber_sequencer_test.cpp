@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// FiberSequencer: counts only grow, whoever waits is woken when his has come, in order, and a wait that is given up is gone.
+// FiberSequencer: counts only grow, and each waiter is woken in order when its count has come. A wait that is given up leaves nothing.
 // alone: sync
 #include "fiberthread/fiber_sequencer.h"
 
@@ -23,7 +23,7 @@ namespace {
 
 using Future = FiberSequencer::Future;
 
-// Counts whom a Future wakes, and when.
+// Notes in which order futures wake, and with which error.
 struct Noted : SubscribeCallback {
   std::vector<int>* order;
   int number = 0, error = -1;
@@ -105,7 +105,7 @@ Test(fiber_sequencer, wakes_in_the_order_of_tokens_and_of_arrival) {
   s.advance(9);
   cr_assert_eq(order.back(), 5);
   Future now;
-  s.wait(9, &now);  // reached: set at once
+  s.wait(9, &now);  // the count is reached already, so the future is set at once
   cr_assert(now.isSet() && now.error() == 0);
 }
 
@@ -118,7 +118,7 @@ Test(fiber_sequencer, cancel) {
   s.wait(1, &h);
   cr_assert(f.cancel());
   cr_assert(f.isSet() && f.error() == ECANCELED);
-  cr_assert(f.cancel());  // it still is
+  cr_assert(f.cancel());  // it still is cancelled
   s.increment();
   cr_assert(h.isSet() && h.error() == 0);
   cr_assert(!h.cancel());  // too late
@@ -126,7 +126,7 @@ Test(fiber_sequencer, cancel) {
   s.increment();
   cr_assert_eq(g.wait(), 0);
   cr_assert_eq(f.wait(), ECANCELED);
-  s.wait(2, &f);  // again, and it has come: it is reset
+  s.wait(2, &f);  // a new wait resets the future, and its count has come
   cr_assert(f.isSet() && f.error() == 0);
   cr_assert(!f.cancel());
   f.reset();
@@ -141,10 +141,10 @@ Test(fiber_sequencer, cancel) {
   });
   while (!who) yield();
   until_parked(who);
-  cr_assert(f.cancel());  // while another waits for it
+  cr_assert(f.cancel());  // another thread waits for the future
 }
 
-// Against a table that is surely right: random tokens, advances and cancels.
+// Compares random tokens, advances and cancels with a simple table.
 Test(fiber_sequencer, table_of_many) {
   Random random{1};
   for (int round = 0; round < 60; round++) {
@@ -243,7 +243,7 @@ Test(fiber_sequencer, may_be_counted_by_a_handler) {
   for (int i = 0; i < 20; i++) raise(SIGUSR1);
 }
 
-Test(fiber_sequencer, may_go_when_a_wait_has_returned, .timeout = 240) {
+Test(fiber_sequencer, may_be_destroyed_when_a_wait_has_returned, .timeout = 240) {
   use_chaos(2, 5);
   for (int round = 0; round < 1500; round++) {
     auto* s = new FiberSequencer;
@@ -286,7 +286,7 @@ struct Counter {
   std::string key() const { return std::to_string(count); }
 };
 
-// Half of the users are foreign threads. Nobody can wait for ever: the last one takes the count beyond all tokens.
+// Half of the users are foreign threads. No thread can wait for ever, since the last one takes the count beyond all tokens.
 void history_is_linearizable(uint32_t workers, uint64_t seed) {
   use_chaos(workers, seed);
   constexpr int kUsers = 8, kCalls = 12, kRounds = 60;
@@ -337,7 +337,7 @@ void history_is_linearizable(uint32_t workers, uint64_t seed) {
       u % 2 ? t.kernel(body) : t.fiber(body);
     }
     while (known != kUsers) yield();
-    while (left > 0) {  // some wait for counts that nobody brings
+    while (left > 0) {  // some wait for counts that no thread brings
       yield();
       for (auto* u : users) interrupt(u, kInterruptEnd);
     }
@@ -356,7 +356,7 @@ Test(fiber_sequencer, chaos_history_1_worker, .timeout = 240) { history_is_linea
 Test(fiber_sequencer, chaos_history_2_workers, .timeout = 240) { history_is_linearizable(2, 2); }
 Test(fiber_sequencer, chaos_history_16_workers, .timeout = 240) { history_is_linearizable(16, 3); }
 
-// No wake-up is lost and no future left: without anything else that would end a wait.
+// No wake-up is lost and no future is left. Nothing else would end a wait.
 void everybody_is_woken(uint32_t workers, uint64_t seed) {
   use_chaos(workers, seed);
   constexpr uint64_t kPosters = 4;
@@ -410,7 +410,7 @@ Test(fiber_sequencer, chaos_1_worker, .timeout = 240) { everybody_is_woken(1, 1)
 Test(fiber_sequencer, chaos_2_workers, .timeout = 240) { everybody_is_woken(2, 2); }
 Test(fiber_sequencer, chaos_16_workers, .timeout = 240) { everybody_is_woken(16, 3); }
 
-// A wait begins, or is given up, just as another's count comes; nobody comes after that who could make up for it.
+// A wait begins, or is given up, just as another thread's count comes. No later call could make up for a lost wake-up.
 Test(fiber_sequencer, request_that_comes_as_others_are_woken_is_not_lost, .timeout = 240) {
   use_chaos(2, 6);
   constexpr int kThreads = 4;

@@ -32,7 +32,7 @@ Test(fiber_start, spawned_it_runs_with_its_argument_and_join_gives_the_result) {
   cr_assert_eq(result, place + 1);
 }
 
-Test(fiber_start, options_that_cannot_be_had) {
+Test(fiber_start, invalid_options_fail) {
   fiberthread_t f = nullptr;
   fiberthread_options_t o{};
   cr_assert_eq(fiberthread_spawn(&f, nullptr, nullptr, nullptr), EINVAL);
@@ -59,7 +59,7 @@ Test(fiber_start, stack_size) {
     });
     cr_assert_eq(f.error(), 0);
     f.join();
-    cr_assert_geq(got + (on_nptl() ? 65536 : 0), size);  // there, the guard is inside
+    cr_assert_geq(got + (on_nptl() ? 65536 : 0), size);  // on NPTL the guard is part of the stack
     cr_assert_lt(got, size + (512 << 10));
   }
 }
@@ -75,7 +75,7 @@ Test(fiber_start, attributes_say_the_rest) {
   pthread_attr_setsigmask_np(&a, &mask);
   fiberthread_options_t o{};
   o.attr = &a;
-  o.stack_size = 256 << 10;  // goes before that of attr
+  o.stack_size = 256 << 10;  // takes precedence over the size in `attr`
   static std::atomic<int> done{0};
   fiberthread_t f;
   auto body = [](void*) -> void* {
@@ -168,7 +168,7 @@ Test(fiber_start, a_new_one_can_be_discarded) {
   cr_assert(destroyed);
 }
 
-// Only one of many starts it.
+// Only one of many threads starts the fiber.
 Test(fiber_start, starts_race) {
   for (int round = 0; round < 50; round++) {
     static std::atomic<int> runs;
@@ -230,7 +230,7 @@ Test(fiber_start, called_it_runs_before_those_that_are_ready) {
   cr_assert(order[0] == 1 && order[1] == 2);
 }
 
-// In whatever call it waits first, and not when it is preempted.
+// The caller goes on when the callee first waits, in whatever call, and not when the callee is preempted.
 Test(fiber_start, the_caller_goes_on_when_it_first_waits_or_ends) {
   Threads others;
   for (int i = 0; i < 3; i++)
@@ -239,7 +239,7 @@ Test(fiber_start, the_caller_goes_on_when_it_first_waits_or_ends) {
       while (now_ns() < end) {
       }
     });
-  for (int how = 0; how < (on_nptl() ? 5 : 7); how++) {  // there, waits in libc are not seen
+  for (int how = 0; how < (on_nptl() ? 5 : 7); how++) {  // on NPTL, waits in libc are not seen
     std::atomic<int> at{0};
     int ends[2];
     cr_assert_eq(pipe(ends), 0);
@@ -249,7 +249,7 @@ Test(fiber_start, the_caller_goes_on_when_it_first_waits_or_ends) {
     pthread_mutex_lock(&m);
     Fiber f = Fiber::create([&] {
       at = 1;
-      uint64_t end = now_ns() + 10 * kMs;  // it is preempted meanwhile
+      uint64_t end = now_ns() + 10 * kMs;  // the fiber is preempted meanwhile
       while (now_ns() < end) {
       }
       at = 2;
@@ -284,7 +284,7 @@ Test(fiber_start, a_wake_up_that_came_before_does_not_keep_the_caller_waiting) {
   std::atomic<bool> ended{false};
   Fiber f = Fiber::create([&] {
     FiberRef me = Fiber::self();
-    Fiber::spawn([me] { me.wakeup(); }).join();  // this is its first wait
+    Fiber::spawn([me] { me.wakeup(); }).join();  // this join is its first wait
     Fiber::yield();
     ended = true;
   });
@@ -303,7 +303,7 @@ Test(fiber_start, calls_nest) {
   Fiber outer = Fiber::create([&] {
     order.push_back(1);
     cr_assert_eq(inner.call(), 0);
-    order.push_back(3);  // the inner one's yield has ended the inner call only
+    order.push_back(3);  // the yield of `inner` has ended only the inner call
     Fiber::yield();
     order.push_back(5);
     inner.wakeup();

@@ -34,7 +34,7 @@ Test(fiber_wait, woken_ones_run_in_the_order_of_the_wake_ups) {
         order[ran++] = i;
       }));
     for (Fiber& f : fibers) until_waits(f);
-    // Whatever runs in turn with them.
+    // Fibers that run in turn with the others.
     std::atomic<bool> stop{false};
     std::vector<Fiber> more;
     for (int i = 0; i < others; i++)
@@ -44,7 +44,7 @@ Test(fiber_wait, woken_ones_run_in_the_order_of_the_wake_ups) {
     Fiber::sleep(kMs);
     bool switched = false;
     std::optional<Preemptions> preemptions;
-    // From a fiber that has just begun to run, so that it is seldom preempted in the middle.
+    // The fiber that wakes has just begun to run, so it is seldom preempted in the middle.
     Fiber::spawn([&] {
       Fiber::sleep(kMs);
       preemptions.emplace();
@@ -54,7 +54,7 @@ Test(fiber_wait, woken_ones_run_in_the_order_of_the_wake_ups) {
       }
     }).join();
     for (Fiber& f : fibers) f.join();
-    bool preempted = preemptions->any();  // also of those that were woken, before they said who they are
+    bool preempted = preemptions->any();  // also preemptions of woken fibers, before they have noted their number
     stop = true;
     for (Fiber& f : more) f.join();
     if (!in_turn.held() || preempted) continue;
@@ -70,15 +70,15 @@ Test(fiber_wait, wake_ups_are_kept_once_and_not_for_oneself) {
   Fiber f = Fiber::spawn([&] {
     while (!go) {
     }
-    cr_assert_eq(Fiber::self().wakeup(), 0);  // nothing
+    cr_assert_eq(Fiber::self().wakeup(), 0);  // a wake-up of oneself does nothing
     while (Fiber::yield() == 0) yields++;
   });
-  // It runs, or waits for its turn to.
+  // The fiber runs, or waits for its turn.
   for (int i = 0; i < 5; i++) cr_assert_eq(f.wakeup(), 0);
   go = true;
   until_waits(f);
   cr_assert_eq(yields, 1);
-  // Twice while it is ready: once. Its worker may have run it in between.
+  // Two wake-ups of a runnable fiber count once. But its worker may have run it between the two.
   int before = yields;
   f.wakeup();
   f.wakeup();
@@ -181,7 +181,7 @@ Test(fiber_wait, reschedule_goes_behind_those_that_are_ready) {
   if (!one_in_order()) return;
   std::vector<int> order = order_of([](auto& ran) {
     std::vector<Fiber> fibers;
-    // Few enough that sysmon leaves them in this queue.
+    // These are so few that sysmon leaves them in this queue.
     for (int i = 0; i < 3; i++) fibers.push_back(Fiber::spawn([&, i] { ran(i); }));
     Fiber::reschedule();
     ran(99);
@@ -190,10 +190,10 @@ Test(fiber_wait, reschedule_goes_behind_those_that_are_ready) {
   cr_assert(order == (std::vector<int>{0, 1, 2, 99}));
 }
 
-#if defined(__x86_64__)  // the emulator cannot step singly
-// A handle may become stale while one wakes by it. That one takes nothing from the next fiber that has the record: tried at each
-// instruction of fiberthread_wakeup(), where a kernel thread is stopped, by single steps, until the fiber has ended and the next one was woken.
-Test(fiber_wait, a_late_wake_up_takes_none_away, .timeout = 240) {
+#if defined(__x86_64__)  // the emulator cannot single-step
+// A handle may become stale during a wake-up by it. That wake-up takes none from the next fiber that has the record. Single steps stop a
+// kernel thread at each instruction of fiberthread_wakeup(), until the fiber has ended and the next one was woken.
+Test(fiber_wait, a_late_wake_up_takes_none_from_the_next_fiber, .timeout = 240) {
   if (on_nptl()) cr_skip_test("no records");
   if (chaos_seed) return;  // its delays look like the end of the call
   int tried = 0;
@@ -204,7 +204,7 @@ Test(fiber_wait, a_late_wake_up_takes_none_away, .timeout = 240) {
     until_waits(first);
     Threads t;
     bool all = !steps::run(t, step, [=] { fiberthread_wakeup(handle); });
-    first.cancel();  // it may be marked as woken, but not be awake yet
+    first.cancel();  // the fiber may be marked as woken, but not be awake yet
     cr_assert_eq(first.join(), 0);
     if (all) break;
     std::atomic<bool> woken{false};
@@ -235,7 +235,7 @@ Test(fiber_wait, a_late_wake_up_takes_none_away, .timeout = 240) {
 }
 #endif
 
-// No wake-up is lost: two that hand a turn to and fro, and a third that disturbs.
+// No wake-up is lost. Two fibers pass a turn to and fro, and a third one disturbs them.
 Test(fiber_wait, wake_ups_are_not_lost) {
   for (bool kernel : {false, true}) {
     constexpr int kTurns = 3000;

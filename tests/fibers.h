@@ -181,8 +181,8 @@ inline void run_on(uint32_t workers) {
   }
 }
 
-// held() returns whether there has been one slot, and one worker has had it, since the object was made. Then fibers have run in turn. A
-// worker that the kernel stops may lose its slot, or sysmon may add another, and then fibers run at the same time.
+// held() returns true if there has been only one slot, and one worker has had it, since the object was made. Then fibers have run in turn.
+// If the kernel stops a worker, the worker may lose its slot, or sysmon may add another. Then fibers run at the same time.
 class InTurn {
  public:
   bool held() const { return alone_ && fiberthread::slots_wanted() == 1 && fiberthread::statistics.handovers == handovers_; }

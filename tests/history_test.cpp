@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Mutex, Channel and select are linearizable: short histories of fibers and kernel threads that are none, recorded and checked.
+// Mutex, Channel and select are linearizable. The test records short histories of fibers and foreign kernel threads, and checks them.
 // alone: sync
 #include "fiberthread/channel.h"
 #include "fiberthread/mutex.h"
@@ -26,7 +26,7 @@ constexpr size_t kThreads = 6;
 template <class Model, class Call, class Start, class Body>
 void check_rounds(int rounds, Start start, Body body) {
   rounds = chaos_rounds(rounds);
-  if (!chaos_seed) chaos_seed = 1;  // without it most calls come one after the other
+  if (!chaos_seed) chaos_seed = 1;  // without chaos, most calls come one after the other
   for (int round = 0; round < rounds; round++) {
     History<Call> history(kThreads);
     auto object = start(round);
@@ -78,7 +78,7 @@ struct MutexObject {
   MutexModel model() { return {}; }
 };
 
-Test(history, of_mutex, .timeout = 120) {
+Test(history, mutex_is_linearizable, .timeout = 120) {
   check_rounds<MutexModel, MutexCall>(
       400, [](int) { return std::make_unique<MutexObject>(); },
       [](size_t i, Random& random, MutexObject& o, History<MutexCall>& history) {
@@ -115,7 +115,7 @@ struct ChannelModel {
   size_t capacity = 0;
   std::deque<int> values;
   bool closed = false;
-  int on_its_way = 0;  // without room: sent, and received in the same moment
+  int on_its_way = 0;  // a channel without room: sent, and received in the same moment
 
   bool apply(const ChannelCall& c) {
     if (on_its_way && !(c.what == ChannelCall::Receive && c.error == 0 && c.value == on_its_way)) return false;
@@ -170,7 +170,7 @@ void channel_body(size_t i, Random& random, ChannelObject& o, History<ChannelCal
         o.c.sender.close();
         return ChannelCall{ChannelCall::Close, 0, 0};
       });
-    // As many of either kind, so that few have to give up.
+    // There are as many sends as receives, so that few have to give up.
     if (random(2)) {
       history.run(i, [&] {
         int e = random(3) ? o.c.sender.send_for(v, random(300'000)) : o.c.sender.try_send(v);
@@ -194,12 +194,12 @@ void check_channel(bool lock_free) {
   channel_lock_free = true;
 }
 
-Test(history, of_channel, .timeout = 120) { check_channel(true); }
-Test(history, of_channel_with_its_lock_alone, .timeout = 120) { check_channel(false); }
+Test(history, channel_is_linearizable, .timeout = 120) { check_channel(true); }
+Test(history, channel_with_its_lock_alone_is_linearizable, .timeout = 120) { check_channel(false); }
 
 // ---- select ----
 
-// Two channels with room. A select has a case to receive from the one and a case to send to the other.
+// Two channels with room. A select has a case to receive from one and a case to send to the other.
 struct SelectModel {
   ChannelModel channels[2];
   bool apply(const ChannelCall& c) {
@@ -224,7 +224,7 @@ struct SelectObject {
   }
 };
 
-Test(history, of_select, .timeout = 120) {
+Test(history, select_is_linearizable, .timeout = 120) {
   check_rounds<SelectModel, ChannelCall>(
       500,
       [](int round) {
@@ -243,7 +243,7 @@ Test(history, of_select, .timeout = 120) {
             if (!s.has_value()) return ChannelCall{ChannelCall::Select, 0, v, from | 2};
             return ChannelCall{ChannelCall::Select, chosen.error, got, from};
           });
-          // And others that have the lock-free path. What they did not do is left out, as a timeout is.
+          // Other calls, which take the lock-free path. A call that did nothing is left out, like a timeout.
           int other = static_cast<int>(random(2));
           for (uint32_t n = random(3); n; n--)
             history.run(i, [&] {

@@ -27,7 +27,7 @@ namespace {
 
 void with_signal_stack() {
   stack_t now;
-  sigaltstack(nullptr, &now);  // a worker has one; the thread of a pass-through does not
+  sigaltstack(nullptr, &now);  // a worker has a signal stack, but a thread of libc's has none
   if (!(now.ss_flags & SS_DISABLE)) return;
   static char alternate[256 * 1024];
   stack_t ss = {alternate, 0, sizeof alternate};
@@ -38,7 +38,7 @@ void (*to_inject)();
 bool injected;
 int calls;
 
-// Pokes that are not ours are the library's.
+// The library handles the pokes that this test has not sent.
 void (*poked_right)(siginfo_t*, void*);
 [[gnu::constructor]] void see_pokes() {
   fiberthread::Embedder table = fiberthread::embedder();
@@ -50,7 +50,7 @@ void (*poked_right)(siginfo_t*, void*);
   fiberthread::sched_embed(table);
 }
 
-// The kernel thread that we are on pokes itself; the signal comes at the end of the system call.
+// The current kernel thread pokes itself. The signal comes at the end of the system call.
 void poke(void (*fn)()) {
   to_inject = fn;
   injected = false;
@@ -87,7 +87,7 @@ int cleaned;
 void* inject_exiting(void*) {
   with_signal_stack();
   pthread_cleanup_push(+[](void*) { cleaned++; }, nullptr);
-  void (*volatile may_throw)(void (*)()) = poke;  // for all the compiler knows: else the call has no landing pad
+  void (*volatile may_throw)(void (*)()) = poke;  // the compiler must believe that the call may throw, or it makes no landing pad
   may_throw([] { pthread_exit(&cleaned); });
   pthread_cleanup_pop(0);
   return nullptr;
@@ -132,7 +132,7 @@ _Unwind_Reason_Code look(_Unwind_Context* c, void* data) {
   uintptr_t pc = _Unwind_GetIPInfo(c, &before);
   if (pc - reinterpret_cast<uintptr_t>(&preempt_stress) <
       reinterpret_cast<uintptr_t>(preempt_stress_end) - reinterpret_cast<uintptr_t>(&preempt_stress)) {
-    w.found = before;  // an interrupted pc, not a return address
+    w.found = before;  // true for an interrupted pc, false for a return address
     w.registers = has_registers(c);
   }
   return _URC_NO_REASON;
@@ -148,7 +148,7 @@ void walk(long where) {
 }
 
 #if defined(__x86_64__)
-// What the ABI promises to every function.
+// Checks what the ABI promises to every function.
 void check_called_state() {
   uint64_t flags;
   asm volatile("pushfq; pop %0" : "=r"(flags));
@@ -157,7 +157,7 @@ void check_called_state() {
   called_right = !(flags & 0x400) && (environment[2] & 0xffff) == 0xffff && (environment[0] & 0xffff) == walk_in.x87_control;
 }
 
-// One tick into the counting loop injects a call and turns single-stepping on; each step in the trampoline is looked at.
+// One tick into the counting loop, injects a call and turns single-stepping on. Each step in the trampoline is checked.
 void on_alarm(int, siginfo_t*, void* context) {
   auto& regs = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
   if (fiberthread::inject_call(context, [] {
@@ -177,11 +177,11 @@ void on_step(int, siginfo_t*, void* context) {
     walk(pc - low);
   } else if (pc - reinterpret_cast<uintptr_t>(&preempt_stress) <
              reinterpret_cast<uintptr_t>(preempt_stress_end) - reinterpret_cast<uintptr_t>(&preempt_stress)) {
-    regs[REG_EFL] &= ~0x100;  // back
+    regs[REG_EFL] &= ~0x100;  // back in the loop
   }
 }
 #else
-// What the ABI promises to every function. Another state of the vectors would not even let it be called.
+// Checks what the ABI promises to every function. With any other state of the vectors, the call would not even work.
 void check_called_state() {
   uint64_t svcr = 0, control;
   if (best_level() >= kSme) asm volatile("mrs %0, s3_3_c4_c2_2" : "=r"(svcr));
@@ -189,7 +189,7 @@ void check_called_state() {
   called_right = svcr == 0 && control == walk_in.fpcr;
 }
 
-// One tick into the counting loop injects a call.
+// One tick into the counting loop, injects a call.
 void on_alarm(int, siginfo_t*, void* context) {
   if (fiberthread::inject_call(context, [] {
         check_called_state();
@@ -206,10 +206,10 @@ void* walk_thread(void*) {
 #if defined(__x86_64__)
   walk_in.flags |= 0x400;  // counts down in string instructions
 #endif
-  walk(-2);  // binds its symbols
+  walk(-2);  // binds the symbols that it uses
   walks = 0;
   injected = false;
-  // The kernel's, on this kernel thread: sigaction()'s would be run where the library wants.
+  // The kernel's own handlers, on this kernel thread. The library would choose where handlers of sigaction() run.
 #if defined(__x86_64__)
   fiberthread::install_kernel_handler(SIGTRAP, on_step);
 #endif
@@ -233,7 +233,7 @@ void* walk_thread(void*) {
 #if defined(__x86_64__)
 constexpr int kLeastSteps = 60;
 #else
-constexpr int kLeastSteps = 0;  // all that the interrupted code has is on the stack before anything else runs
+constexpr int kLeastSteps = 0;  // everything of the interrupted code is on the stack before anything else runs
 #endif
 
 Test(inject, unwinds_from_each_instruction_of_the_trampoline) {

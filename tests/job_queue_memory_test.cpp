@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// JobQueue, where there is no memory for its fibers.
+// JobQueue when there is no memory for its fibers.
 #include "fiberthread/job_queue.h"
 
 #include "tests/test.h"
@@ -27,7 +27,7 @@ using namespace fiberthread;
 namespace {
 
 #if defined(__x86_64__)
-// Memory for a fiber comes and goes: what was taken is done, and nobody else has to come for that.
+// Memory for a fiber comes and goes. A task that run() took is done, and no later call is needed for that.
 Test(job_queue_memory, without_memory_no_task_is_forgotten, .timeout = 120) {
   constexpr int kThreads = 3, kRounds = 200;
   chaos_seed = 5;
@@ -39,7 +39,7 @@ Test(job_queue_memory, without_memory_no_task_is_forgotten, .timeout = 120) {
   Threads t;
   for (int i = 0; i < kThreads; i++)
     t.kernel([&] {
-      (void)self();  // its record takes memory too
+      (void)self();  // the thread's record takes memory too
       rounds.meet();
       for (int r = 0; r < kRounds; r++) {
         rounds.meet();
@@ -51,7 +51,8 @@ Test(job_queue_memory, without_memory_no_task_is_forgotten, .timeout = 120) {
         rounds.meet();
       }
     });
-  // By no worker: what a worker discards it keeps for itself at first, and the others would get none of it.
+  // A kernel thread without fibers makes and discards them. A worker would keep what it discards for itself at first, and the others would
+  // get none of it.
   t.kernel([&] {
     (void)self();
     rounds.meet();
@@ -78,7 +79,7 @@ Test(job_queue_memory, without_memory_no_task_is_forgotten, .timeout = 120) {
     setrlimit(RLIMIT_AS, &all);
     over = true;
   });
-  // Not in the join, which is libc's: that would keep the only worker there is, and there is no memory for another.
+  // Waits here and not in libc's join. That would keep the only worker, and there is no memory for another.
   while (!over) yield();
   t.join();
   q.reset();
@@ -86,7 +87,7 @@ Test(job_queue_memory, without_memory_no_task_is_forgotten, .timeout = 120) {
   cr_assert(taken > 0 && refused > 0, "%d taken, %d refused", taken.load(), refused.load());
 }
 
-// Each mmap() of the kernel thread that has called enter() fails, after what another thread, in answer(), does first.
+// After enter(), each mmap() of the calling kernel thread fails. Before that, another thread does something first, in answer().
 class NoMemory {
  public:
   bool enter() {  // false: the kernel cannot
@@ -115,8 +116,8 @@ class NoMemory {
   int listener_ = -1;
 };
 
-// A task comes while another makes the first fiber, for which there turns out to be no memory. Either there is no other fiber, or there
-// is one that has come to rest meanwhile.
+// A task comes while another thread makes the first fiber, for which there turns out to be no memory. Either there is no other fiber, or
+// one has come to rest meanwhile.
 void comes_while_the_first_is_made(bool one_rests) {
   cr_assert_eq(Fiber::spawn([] {}).join(), 0);
   static FiberRecord* resting = nullptr;
@@ -164,7 +165,7 @@ void comes_while_the_first_is_made(bool one_rests) {
     }
     let_come = true;
     while (q.wait(comes, nullptr, 0) == EINVAL) yield();
-    cr_assert(!q.withdraw(never));  // who has queued it has left the lock
+    cr_assert(!q.withdraw(never));  // the thread that has queued `comes` has left the lock
   });
   if (entered == 1) {
     cr_assert(let_come);
@@ -176,10 +177,8 @@ void comes_while_the_first_is_made(bool one_rests) {
   t.join();
   if (entered != 1) cr_skip_test("no seccomp with a listener");
 }
-Test(job_queue_memory, what_comes_while_the_first_fiber_cannot_be_made_is_not_forgotten, .timeout = 120) {
-  comes_while_the_first_is_made(false);
-}
-Test(job_queue_memory, nor_if_one_has_come_to_rest_meanwhile, .timeout = 120) { comes_while_the_first_is_made(true); }
+Test(job_queue_memory, no_task_is_forgotten_if_the_first_fiber_cannot_be_made, .timeout = 120) { comes_while_the_first_is_made(false); }
+Test(job_queue_memory, no_task_is_forgotten_if_a_fiber_rests_meanwhile, .timeout = 120) { comes_while_the_first_is_made(true); }
 #endif
 
 }  // namespace

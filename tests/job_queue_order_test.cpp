@@ -19,7 +19,7 @@ using namespace fiberthread;
 
 namespace {
 
-// With one worker, and without chaos and preemption, the order is seen.
+// With one worker, without chaos and without preemption, the order is certain.
 Test(job_queue_order, first_in_first_out_and_a_yield_goes_to_the_end) {
   chaos_seed = 0;
   options.preempt = false;
@@ -56,7 +56,7 @@ Test(job_queue_order, first_in_first_out_and_a_yield_goes_to_the_end) {
   cr_assert(order == expected);
 }
 
-// Tasks that wait for tasks that come after them, deeper than there are workers or kept fibers.
+// Tasks wait for tasks that come after them, deeper than there are workers or kept fibers.
 Test(job_queue_order, tasks_may_wait_for_later_tasks) {
   static JobQueue q(1);
   struct Link {
@@ -66,7 +66,7 @@ Test(job_queue_order, tasks_may_wait_for_later_tasks) {
       auto* l = static_cast<Link*>(p);
       void* below = nullptr;
       int e = 0;
-      while (l->next && (e = q.wait(l->next->task, &below)) == EINVAL) yield();  // it is not queued yet
+      while (l->next && (e = q.wait(l->next->task, &below)) == EINVAL) yield();  // the next task is not queued yet
       cr_assert_eq(e, 0);
       return number(reinterpret_cast<uintptr_t>(below) + 1);
     }
@@ -82,15 +82,15 @@ Test(job_queue_order, tasks_may_wait_for_later_tasks) {
   cr_assert_eq(result, number(100));
 }
 
-// Each time with the stack pointer elsewhere, so that it is not taken for a spinner, for which there would be another slot.
+// The stack pointer differs at each call. Otherwise the fiber would be taken for a spinner, and would get another slot.
 [[gnu::noinline]] void computes_at(uintptr_t depth) {
   auto* room = static_cast<volatile char*>(__builtin_alloca(depth * 16 + 16));
   for (int i = 0; i < 1000; i++) room[0] = static_cast<char>(i);
 }
 
-// While a task that has begun is preempted, none is begun, to share the worker with it. A try counts if the first was preempted all the
-// time that the test looked, and not for longer than a scout has patience.
-Test(job_queue_order, what_is_preempted_goes_first, .timeout = 120) {
+// While a task that has begun is preempted, no other task begins that would share the worker with it. A try counts only if the first task
+// was preempted all the time that the test looked, and not longer than a scout waits.
+Test(job_queue_order, preempted_task_goes_first, .timeout = 120) {
   options.preempt_us = 500;
   chaos_seed = 0;
   run_on(1);
@@ -122,7 +122,7 @@ Test(job_queue_order, what_is_preempted_goes_first, .timeout = 120) {
       cr_assert_eq(q.run(other), 0);
       while (!first) yield();
       bool counts = true;
-      for (int i = 0; i < 6; i++) {  // between which the scout looks
+      for (int i = 0; i < 6; i++) {  // the scout looks in between
         counts &= first.load()->run.state == State::Queued && first.load()->turns.preempted;
         yield();
       }

@@ -40,10 +40,10 @@ Test(job_queue, results_come_back) {
       cr_assert(tasks[i].done());
       cr_assert_eq(result, number(2 * i));
       cr_assert_eq(tasks[i].result(), result);
-      cr_assert_eq(q.wait(tasks[i]), 0);  // again
+      cr_assert_eq(q.wait(tasks[i]), 0);  // a second wait
       cr_assert(!q.withdraw(tasks[i]));
     }
-    cr_assert_eq(q.run(tasks[0]), 0);  // used again
+    cr_assert_eq(q.run(tasks[0]), 0);  // the task is used again
     cr_assert_eq(q.wait(tasks[0]), 0);
   });
   Task never(twice, nullptr);
@@ -62,7 +62,7 @@ Test(job_queue, tasks_that_wait_do_not_keep_others_from_running) {
   }
   Task last(twice, number(4));
   cr_assert_eq(q.run(last), 0);
-  cr_assert_eq(q.wait(last), 0);  // though all before it wait
+  cr_assert_eq(q.wait(last), 0);  // though all tasks before it wait
   while (gate.inside < 200) yield();
   cr_assert_eq(q.wait(*waiting[0], nullptr, 0), ETIMEDOUT);
   cr_assert_eq(q.wait(*waiting[0], nullptr, 2 * kMs), ETIMEDOUT);
@@ -144,11 +144,11 @@ Test(job_queue, withdraws_what_has_not_begun) {
         return nullptr;
       };
       Task a(count, &ran), b(count, &ran), c(count, &ran);
-      Busy busy;  // nobody takes them away meanwhile on our only worker
+      Busy busy;  // our only worker cannot run them meanwhile
       InTurn in_turn;
       cr_assert_eq(q.run(a) + q.run(b) + q.run(c), 0);
       if (!q.withdraw(b)) {
-        cr_assert(!in_turn.held());  // on another one: the kernel had stopped ours
+        cr_assert(!in_turn.held());  // another worker has run it, because the kernel had stopped ours
         cr_assert_eq(q.wait(a) + q.wait(b) + q.wait(c), 0);
         continue;
       }
@@ -203,7 +203,7 @@ Test(job_queue, the_c_names) {
     gate.open.post();
     void* result;
     cr_assert_eq(fiberthread_task_wait(&tasks[0], &result, FIBERTHREAD_FOREVER), 0);
-    cr_assert_eq(result, &gate);  // and not what was refused
+    cr_assert_eq(result, &gate);  // the refused calls have not changed it
     cr_assert_eq(fiberthread_task_yield(), EPERM);
     std::atomic<size_t> sum{0};
     fiberthread_parallel_for(
@@ -220,8 +220,8 @@ Test(job_queue, the_c_names) {
   });
 }
 
-// A task that was waited for may go: what its end still has to do wakes nobody who waits for another object there.
-Test(job_queue, a_tasks_place_may_be_used_again) {
+// A task may be destroyed once it was waited for. What its end still has to do wakes no waiter of another object there.
+Test(job_queue, a_tasks_address_may_be_reused) {
   alignas(8) static unsigned char memory[sizeof(Task)];
   static std::atomic<int> go;
   JobQueue q;
@@ -273,7 +273,7 @@ Test(job_queue, a_child_of_fork_has_its_own) {
 }
 #endif
 
-// Everything at once, half of the users kernel threads: each task runs once, for each run.
+// Everything at once. Half of the users are kernel threads. Each task runs once for each run().
 void stress(unsigned workers) {
   options.workers = workers;
   constexpr int kUsers = 6, kRounds = 150;

@@ -121,9 +121,9 @@ class LinearSearch {
     next_[prev_[i]] = prev_[next_[i]] = i;
   }
 
-  // Whether the calls placed, with the state that they lead to, have not been there before.
+  // Returns true if the search has not been here before: at these placed calls, with the state that they lead to.
   bool is_new() {
-    // The calls placed are all before the first that is not, and some after it.
+    // The placed calls are all calls before the first one not placed, and some after it.
     std::string key = std::to_string(next_[n_]) + ':';
     size_t last = n_;
     while (last > next_[n_] && !placed_[last - 1]) last--;
@@ -162,7 +162,7 @@ class LinearSearch {
     return back;
   }
 
-  // Where the search has got further than before, notes which calls could come next.
+  // If the search has got further than ever before, notes which calls could come next.
   void note_progress() {
     if (left_ >= fewest_) return;
     fewest_ = left_;
@@ -184,7 +184,7 @@ class LinearSearch {
   std::vector<Recorded<Call>> calls_;
   Model model_;
   const size_t limit_, n_;
-  std::vector<size_t> next_, prev_;  // the calls not placed, in the order of their begins; index n_ is the list's end and its head
+  std::vector<size_t> next_, prev_;  // the calls not placed, ordered by their begins; index n_ is the list's end and its head
   std::vector<bool> placed_;
   std::vector<Step> steps_;
   std::unordered_set<std::string> seen_;

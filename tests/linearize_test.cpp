@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The checker of histories says yes to what is linearizable and no to what is not: by hand, and against trying all orders.
+// The checker of histories accepts linearizable histories and rejects others. The test has examples, and a comparison with trying all
+// orders.
 #include "tests/linearize.h"
 
 #include "tests/test.h"
@@ -25,7 +26,7 @@ struct Register {
 
 struct Item {
   bool add;
-  int value;  // -1: it was empty
+  int value;  // -1: the queue was empty
 };
 struct Queue {
   std::deque<int> items;
@@ -51,7 +52,7 @@ using Queues = std::vector<Recorded<Item>>;
 
 Test(linearize, accepts) {
   cr_assert(linearizable<Register>(Registers{}));
-  // A read beside a write sees the old or the new value, and two beside it see it in order.
+  // A read during a write sees the old or the new value. Two reads during it see them in order.
   cr_assert(linearizable<Register>(Registers{{{true, 1}, 0, 9, 0}, {{false, 0}, 1, 2, 1}, {{false, 1}, 3, 4, 1}}));
   // A call that did not return may have happened, or not.
   cr_assert(linearizable<Register>(Registers{{{true, 1}, 0, kPending, 0}, {{false, 1}, 1, 2, 1}}));
@@ -60,11 +61,12 @@ Test(linearize, accepts) {
 }
 
 Test(linearize, rejects) {
-  // New, then old.
+  // The new value, then the old one.
   cr_assert(!linearizable<Register>(Registers{{{true, 1}, 0, 9, 0}, {{false, 1}, 1, 2, 1}, {{false, 0}, 3, 4, 1}}));
-  // Old after the write has returned.
+  // The old value after the write has returned.
   cr_assert(!linearizable<Register>(Registers{{{true, 1}, 0, 1, 0}, {{false, 0}, 2, 3, 1}}));
-  // Two get the same item; one that was never added; out of order; empty while there surely is one.
+  // Two calls get the same item. An item was never added. Items come out of order. The queue is said to be empty while it surely has an
+  // item.
   cr_assert(!linearizable<Queue>(Queues{{{true, 1}, 0, 1, 0}, {{false, 1}, 2, 5, 0}, {{false, 1}, 3, 4, 1}}));
   cr_assert(!linearizable<Queue>(Queues{{{true, 1}, 0, 1, 0}, {{false, 2}, 2, 3, 0}}));
   cr_assert(!linearizable<Queue>(Queues{{{true, 1}, 0, 1, 0}, {{true, 2}, 2, 3, 0}, {{false, 2}, 4, 5, 0}}));
@@ -73,7 +75,7 @@ Test(linearize, rejects) {
   cr_assert(!linearizable<Register>(Registers{{{true, 1}, 0, 3, 0}, {{true, 2}, 1, 2, 1}}, Register(), 1));
 }
 
-// All orders that agree with the times.
+// Tries all orders that agree with the times.
 template <class Model, class Call>
 bool by_force(const std::vector<Recorded<Call>>& calls, std::vector<bool>& placed, const Model& model) {
   bool all = true;
@@ -131,7 +133,7 @@ Test(linearize, long_history) {
     calls.push_back({{i % 2 == 0, i / 2}, t, t + 3, static_cast<size_t>(i % 2)});
   }
   cr_assert(linearizable<Register>(calls));
-  calls.back().call.value--;  // its write, and the one after, were over
+  calls.back().call.value--;  // the write of this value, and the next one, were over
   calls.back().begin += 2;
   calls.back().end += 2;
   cr_assert(!linearizable<Register>(calls));

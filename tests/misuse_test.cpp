@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What -DFIBERTHREAD_DEBUG_CHECKS catches: one line on stderr, and the end by SIGABRT.
+// What -DFIBERTHREAD_DEBUG_CHECKS catches. Each misuse prints one line on stderr, and ends the process by SIGABRT.
 // alone: sync
 #ifndef FIBERTHREAD_DEBUG_CHECKS
 #define FIBERTHREAD_DEBUG_CHECKS
@@ -51,7 +51,7 @@ void caught(const char* type, const char* what, F wrong) {
   cr_assert(strstr(said, start) && strstr(said, what) && strchr(said, '\n'), "%s %s: it says: %s", type, what, said);
 }
 
-// A thing whose end is our own business.
+// An object whose destructor runs only when the test calls it.
 template <class T>
 struct Box {
   alignas(T) unsigned char memory[sizeof(T)];
@@ -63,7 +63,8 @@ struct Nothing : SubscribeCallback {
   Nothing() : SubscribeCallback{[](SubscribeCallback*, int) {}} {}
 };
 
-// Destroyed while a fiber waits. Without fork's help: the child has one thread, and waiters are fibers of its own.
+// Destroys the object while a fiber waits. The child has one thread, and its waiters are fibers of its own, so fork's reset does not help
+// it.
 template <class T, class Wait>
 void destroyed_in_use(const char* type, const char* what, Wait wait) {
   caught(type, what, [&] {
@@ -132,7 +133,7 @@ Test(misuse, used_after_its_end) {
   used_after_its_end<FiberEvent>("FiberSequencer", "is used after it was destroyed", [](FiberEvent& e) { e.wait(); });
 }
 
-Test(misuse, two_of_them) {
+Test(misuse, second_use_during_a_wait) {
   caught("FiberFuture", "is waited for by two", [] {
     Nothing a, b;
     FiberFuture f;
@@ -166,7 +167,7 @@ Test(misuse, two_of_them) {
   });
 }
 
-// And nothing else: all of them used as they should be.
+// Right use of all of them reports nothing.
 Test(misuse, right_use_is_silent) {
   for (int i = 0; i < 3; i++) {
     FiberFuture f;

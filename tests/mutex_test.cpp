@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Mutex and ConditionVariable: exclusion, FIFO, no waiter and no notification forgotten, deadlines and cancellation.
+// Mutex and ConditionVariable: exclusion and FIFO order, deadlines and cancellation. No waiter and no notification is forgotten.
 // alone: sync
 #include "fiberthread/mutex.h"
 
@@ -23,7 +23,7 @@ namespace {
 
 using Lock = std::unique_lock<Mutex>;
 
-// Parked with this reason: a Mutex has no queue that one could look at.
+// Looks at the state of the fiber, since a Mutex has no queue to look at.
 bool parked(FiberRecord* f) { return f && f->run.state.load() == State::Parked; }
 void until_parked(std::atomic<FiberRecord*>& f) {
   while (!parked(f)) yield();
@@ -94,7 +94,7 @@ Test(mutex, excludes_fibers_and_kernel_threads, .timeout = 120) {
   cr_assert_eq(n, long{kThreads} * kRounds);
 }
 
-// Each comes when those before it are queued.
+// Each thread comes when those before it are queued.
 Test(mutex, is_handed_over_in_the_order_of_arrival) {
   for (int round = 0; round < 50; round++) {
     constexpr int kThreads = 9;
@@ -113,7 +113,7 @@ Test(mutex, is_handed_over_in_the_order_of_arrival) {
       };
       i % 3 == 2 ? t.kernel(body) : t.fiber(body);
       until_parked(waits[i]);
-      if (i == 4) {  // some are turned round already when the others come
+      if (i == 4) {  // the owner has put these waiters in order already when the others come
         m.unlock();
         m.lock();
       }
@@ -125,7 +125,7 @@ Test(mutex, is_handed_over_in_the_order_of_arrival) {
   }
 }
 
-// Nobody comes in between: the mutex is the waiter's from the unlock on.
+// No other thread can come in between. The mutex belongs to the waiter from the unlock on.
 Test(mutex, is_not_free_between_two_owners) {
   Mutex m;
   std::atomic<FiberRecord*> waits{nullptr};
@@ -258,7 +258,7 @@ Test(condition_variable, goes_with_unique_lock) {
     Lock l(m);
     cr_assert_eq(c.wait_for(l, 1), ETIMEDOUT);
     cr_assert_eq(c.wait_until(l, 1, [&] { return false; }), ETIMEDOUT);
-    waits = true;  // for a notification only now
+    waits = true;  // from now on the fiber waits for a notification
     cr_assert_eq(c.wait(l, [&] { return ready; }), 0);
     cr_assert(l.owns_lock());
   });
@@ -296,14 +296,14 @@ Test(condition_variable, notify_one_wakes_one_and_notify_all_all) {
     while (woken != i) yield();
   }
   m.lock();
-  c.notify_all();  // all are queued for the mutex, which is held
+  c.notify_all();  // all waiters are now queued for the mutex, which is held
   cr_assert_eq(queued(&c), 0u);
   for (int i = 0; i < 50; i++) yield();
   cr_assert_eq(woken, 3);
   m.unlock();
   t.join();
   cr_assert_eq(woken, kThreads);
-  c.notify_one();  // nobody: nothing
+  c.notify_one();  // without waiters this does nothing
   c.notify_all();
 }
 
@@ -351,7 +351,7 @@ Test(condition_variable, cancellation_ends_a_wait_with_the_mutex_held) {
     m.lock();
     cr_assert_eq(c.wait(m), ECANCELED);
     cr_assert(!m.try_lock());
-    cr_assert_eq(c.wait(m, [] { return false; }), ECANCELED);  // it stays
+    cr_assert_eq(c.wait(m, [] { return false; }), ECANCELED);  // the end reason stays
     cr_assert_eq(c.wait(m, [] { return true; }), 0);
     m.unlock();
     self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
@@ -362,7 +362,7 @@ Test(condition_variable, cancellation_ends_a_wait_with_the_mutex_held) {
   cr_assert_eq(queued(&c), 0u);
 }
 
-// A notification comes just when somebody has made up his mind to wait.
+// A notification comes just when a thread has decided to wait.
 Test(condition_variable, no_notification_is_missed, .timeout = 120) {
   const int kRounds = chaos_rounds(3000);
   Mutex m;
@@ -385,7 +385,7 @@ Test(condition_variable, no_notification_is_missed, .timeout = 120) {
   cr_assert_eq(turn, 4 * kRounds);
 }
 
-// Bounded queue: items given up on by a timed wait are taken by others.
+// A bounded queue. If a timed wait gives up on an item, another thread takes that item.
 Test(condition_variable, timed_waits_lose_nothing, .timeout = 120) {
   const long kItems = chaos_rounds(30000);
   Mutex m;
@@ -426,7 +426,7 @@ Test(condition_variable, timed_waits_lose_nothing, .timeout = 120) {
   cr_assert_eq(taken, kItems);
 }
 
-Test(condition_variable, may_go_when_all_are_notified, .timeout = 120) {
+Test(condition_variable, may_be_destroyed_when_all_are_notified, .timeout = 120) {
   struct Object {
     Mutex m;
     ConditionVariable c;

@@ -47,12 +47,12 @@ Test(nursery, children_end_before_it_does) {
     }
     cr_assert_eq(ended, 50);
     Nursery n;
-    cr_assert_eq(n.wait(), 0);  // without any
+    cr_assert_eq(n.wait(), 0);  // without any child
     cr_assert_eq(n.spawn([&] { ended++; }), 0);
     cr_assert_eq(n.wait(), 0);
     cr_assert_eq(ended, 51);
     cr_assert_eq(n.children(), 0u);
-    cr_assert_eq(n.spawn([&] { ended++; }), 0);  // used again
+    cr_assert_eq(n.spawn([&] { ended++; }), 0);  // the nursery is used again
     cr_assert_eq(n.wait(), 0);
     cr_assert_eq(ended, 52);
   });
@@ -92,7 +92,7 @@ Test(nursery, later_errors_are_not_the_first) {
   cr_assert_eq(n.wait(), 4);
 }
 
-Test(nursery, an_own_ECANCELED_is_an_error) {
+Test(nursery, a_childs_own_ECANCELED_is_an_error) {
   Nursery n;
   n.spawn([] { return sleeps_long(); });
   n.spawn([] { return ECANCELED; });
@@ -139,13 +139,13 @@ Test(nursery, a_cancelled_owner_cancels_and_waits_on) {
                        n.spawn([s] {
                          sleeps_long();
                          fiberthread_set_cancellable(0);
-                         fiberthread_sleep(2 * kMs);  // takes its time
+                         fiberthread_sleep(2 * kMs);  // the child's end takes some time
                          (*s->ended)++;
                        });
                      s->spawned = true;
                      int e = n.wait();
                      cr_assert_eq(*s->ended, 5);
-                     s->cancellable = fiberthread_cancelled();  // as before
+                     s->cancellable = fiberthread_cancelled();  // cancellable as before the wait
                      return reinterpret_cast<void*>(static_cast<intptr_t>(e));
                    },
                    &shared),
@@ -158,7 +158,7 @@ Test(nursery, a_cancelled_owner_cancels_and_waits_on) {
   cr_assert(shared.cancellable);
 }
 
-Test(nursery, of_a_child_is_cancelled_with_it) {
+Test(nursery, nursery_of_a_child_is_cancelled_with_the_child) {
   as_both([] {
     std::atomic<int> ended{0}, begun{0};
     Nursery outer;
@@ -185,7 +185,7 @@ Test(nursery, of_a_child_is_cancelled_with_it) {
   });
 }
 
-Test(nursery, with_a_parent_is_cancelled_with_it) {
+Test(nursery, is_cancelled_with_its_parent) {
   as_both([] {
     Nursery outer;
     {
@@ -198,7 +198,7 @@ Test(nursery, with_a_parent_is_cancelled_with_it) {
     cr_assert_eq(outer.wait(), 3);
     Nursery late(&outer);
     cr_assert_eq(late.spawn([] {}), ECANCELED);
-    // Not the other way round.
+    // A parent is not cancelled with its child.
     Nursery parent, child(&parent);
     child.cancel(6);
     cr_assert_not(parent.cancelled());
@@ -221,7 +221,7 @@ Test(nursery, children_spawn_children) {
   });
 }
 
-// However a child ends: what it was made of is destroyed, and the nursery ends.
+// However a child ends, its callable is destroyed, and the nursery ends.
 struct Counted {
   static std::atomic<int> alive;
   Counted() { alive++; }
@@ -271,7 +271,7 @@ Test(nursery, options) {
   cr_assert_eq(n.wait(), 0);
 }
 
-// Cancelled at any moment of a rendezvous, a child has either sent its value, and somebody has it, or has it still.
+// A child is cancelled at any moment of a rendezvous. Either it has sent its value and another child has it, or it still has the value.
 void rendezvous(uint64_t seed) {
   chaos_seed = seed;
   for (size_t room : {0, 3})
@@ -292,7 +292,7 @@ void rendezvous(uint64_t seed) {
             int v, e;
             while ((e = i ? rx.receive(v) : rx.receive_for(v, 50'000)) == 0 || e == ETIMEDOUT) {
               received += e == 0;
-              if (fiberthread_cancelled()) break;  // what need not wait is not ended
+              if (fiberthread_cancelled()) break;  // a call that need not wait is not ended
             }
             ended++;
             return ECANCELED;
@@ -329,7 +329,7 @@ Test(nursery, the_c_names) {
   });
 }
 
-// A nursery that lives long does not collect the children that have ended.
+// A nursery that lives long does not keep the children that have ended.
 Test(nursery, ended_children_are_given_back) {
   Nursery n;
   fiberthread_statistics_t before, after;
@@ -343,7 +343,7 @@ Test(nursery, ended_children_are_given_back) {
   cr_assert_gt(after.recycled - before.recycled, 1800u);
 }
 
-// Trees of nurseries in which somebody fails, cancels or is cancelled at any moment: everything ends, once, and nothing is lost.
+// Trees of nurseries, in which nodes fail, cancel or are cancelled at any moment. Everything ends once, and nothing is lost.
 void stress(unsigned workers, uint64_t seed) {
   options.workers = workers;
   chaos_seed = seed;

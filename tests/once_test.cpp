@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Once: one call, and nobody goes on before it has returned.
+// Once: it makes one call, and no caller goes on before that has returned.
 // alone: sync
 #include "fiberthread/once.h"
 
@@ -43,7 +43,7 @@ Test(once, calls_once_and_all_wait_for_it, .timeout = 120) {
   }
 }
 
-Test(once, what_throws_has_not_been_called) {
+Test(once, throwing_call_does_not_count) {
   Once o;
   std::atomic<int> calls{0}, thrown{0};
   Threads t;
@@ -68,8 +68,8 @@ Test(once, what_throws_has_not_been_called) {
 }
 
 #ifndef ALONE
-// So has what a thread was in that was cancelled, or has left by pthread_exit: one of those who wait calls its own.
-Test(once, what_a_thread_ended_in_has_not_been_called, .timeout = 120) {
+// The same holds if the thread in the call is cancelled or calls pthread_exit. Then one of the waiters makes its own call.
+Test(once, call_that_ends_its_thread_does_not_count, .timeout = 120) {
   for (bool exits : {false, true}) {
     static std::atomic<int> inside;
     static Once once[2];
@@ -111,7 +111,7 @@ Test(once, what_a_thread_ended_in_has_not_been_called, .timeout = 120) {
 #endif
 
 #if defined(__x86_64__)  // single steps
-// ---- who has come back may unmap it, wherever the one that called the function is on its way out ----
+// ---- once a caller has returned, it may unmap the object, wherever the thread that made the call is in its last instructions ----
 
 struct OurOnce : Once {
   void call(void (*f)()) { Once::call(f); }
@@ -125,9 +125,10 @@ struct PosixOnce {
 #endif
 constexpr size_t kPage = 4096;
 
-// Nobody waits: who comes then finds it done. No lock is needed for that, so he comes between any two instructions.
+// No thread waits, and a thread that comes then finds the object done. That takes no lock, so the thread can come between any two
+// instructions.
 template <class O>
-void may_go_once_done() {
+void may_be_destroyed_once_done() {
   if (chaos_seed) return;  // its delays look like the end of the call
   int gone = 0;
   for (int step = 0;; step++) {
@@ -148,14 +149,14 @@ void may_go_once_done() {
   }
   cr_assert_gt(gone, 0);
 }
-Test(once, may_go_once_done, .timeout = 120) { may_go_once_done<OurOnce>(); }
+Test(once, may_be_destroyed_once_done, .timeout = 120) { may_be_destroyed_once_done<OurOnce>(); }
 #ifndef ALONE
-Test(once, pthread_s_may_go_once_done, .timeout = 120) { may_go_once_done<PosixOnce>(); }
+Test(once, pthread_s_may_be_destroyed_once_done, .timeout = 120) { may_be_destroyed_once_done<PosixOnce>(); }
 #endif
 
-// One waits, in the kernel, so that who wakes him has no lock that is needed here.
+// One thread waits in the kernel. So the thread that wakes it holds no lock that the waiter needs.
 template <class O>
-void may_go_when_a_wait_has_returned() {
+void may_be_destroyed_when_a_wait_has_returned() {
   if (chaos_seed) return;
   static std::atomic<bool> begun, returned;
   static std::atomic<int> waiter;
@@ -191,9 +192,9 @@ void may_go_when_a_wait_has_returned() {
   }
   cr_assert_gt(gone, 0);
 }
-Test(once, may_go_when_a_wait_has_returned, .timeout = 120) { may_go_when_a_wait_has_returned<OurOnce>(); }
+Test(once, may_be_destroyed_when_a_wait_has_returned, .timeout = 120) { may_be_destroyed_when_a_wait_has_returned<OurOnce>(); }
 #ifndef ALONE
-Test(once, pthread_s_may_go_when_a_wait_has_returned, .timeout = 120) { may_go_when_a_wait_has_returned<PosixOnce>(); }
+Test(once, pthread_s_may_be_destroyed_when_a_wait_has_returned, .timeout = 120) { may_be_destroyed_when_a_wait_has_returned<PosixOnce>(); }
 #endif
 #endif
 

@@ -18,7 +18,7 @@ using namespace fiberthread;
 
 namespace {
 
-// Every index once, in parts of at least the grain, in as many parts as make sense.
+// Every index comes once, in parts of at least the grain size, and in as many parts as make sense.
 Test(parallel, parallel_for_covers_the_range) {
   JobQueue q;
   as_both([&] {
@@ -52,7 +52,7 @@ Test(parallel, parallel_for_runs_on_several_workers) {
         0, 4,
         [&](size_t, size_t) {
           inside++;
-          // Until all four are in, which only four fibers at once can be.
+          // Waits until all four are inside, which is only possible if four fibers run at once.
           for (int i = 0; inside < 4 && i < 10000; i++) usleep(100);
           if (inside >= 4) together = true;
         },

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The table of wait queues: order, moving, giving up, and that nobody is forgotten when all of it happens at once.
+// The table of wait queues: order, moving, giving up. No waiter is forgotten when all of it happens at once.
 // alone: sync
 #include "sync/parking_lot.h"
 
@@ -22,13 +22,13 @@ namespace {
 auto always = [] { return true; };
 
 Test(parking_lot, queues_keep_their_order_whatever_is_taken_out) {
-  // More addresses than buckets: some share one.
+  // There are more addresses than buckets, so some share a bucket.
   constexpr size_t kAddresses = 6000;
   static char addresses[kAddresses];
   std::vector<std::deque<Waiter*>> model(kAddresses);
   Random random{1};
   for (int i = 0; i < 200000; i++) {
-    size_t a = random(4) ? random(kAddresses) : random(8);  // some long queues
+    size_t a = random(4) ? random(kAddresses) : random(8);  // makes some queues long
     auto& expected = model[a];
     LockedQueue q(&addresses[a]);
     cr_assert_eq(q.first(), expected.empty() ? nullptr : expected.front());
@@ -57,7 +57,7 @@ Test(parking_lot, queues_keep_their_order_whatever_is_taken_out) {
 
 Test(parking_lot, first_come_first_woken) {
   char address = 0;
-  std::vector<int> order;  // one at a time writes
+  std::vector<int> order;  // only one thread at a time writes
   std::atomic<int> woken{0};
   Threads t;
   for (int i = 0; i < 20; i++) {
@@ -101,7 +101,7 @@ Test(parking_lot, wakes_as_many_as_asked_and_says_so) {
   cr_assert_eq(woken, 10);
 }
 
-Test(parking_lot, who_is_told_not_to_wait_is_not_queued) {
+Test(parking_lot, failed_condition_does_not_queue) {
   char address = 0;
   Waiter w;
   cr_assert(park(&address, w, [] { return false; }, {"test"}) == WakeReason::Invalid);
@@ -134,7 +134,7 @@ void times_out() {
 }
 
 Test(parking_lot, times_out_but_not_early) {
-  times_out();  // main, the scheduler being off
+  times_out();  // on main, while the scheduler is off
   Threads t;
   t.kernel(times_out);
   t.fiber(times_out);
@@ -153,7 +153,7 @@ Test(parking_lot, interrupts_of_the_mask_end_a_wait) {
       cr_assert(park(&address, w, always, {"test"}, kNever, kInterruptUnwind) == WakeReason::Interrupted);
       cr_assert_eq(queued(&address), 0u);
       cr_assert(me->run.interrupts & kInterruptUnwind);
-      Waiter again;  // still pending
+      Waiter again;  // the interrupt is still pending
       cr_assert(park(&address, again, always, {"test"}, kNever, kInterruptUnwind) == WakeReason::Interrupted);
       phase = 1;
       Waiter deaf;
@@ -167,7 +167,7 @@ Test(parking_lot, interrupts_of_the_mask_end_a_wait) {
     interrupt(who, kInterruptUnwind);
     while (phase != 1) yield();
     until_queued(&address, 1);
-    unpark(who);  // for no reason
+    unpark(who);  // a spurious wake-up
     cr_assert_eq(unpark_all(&address), 1u);
     until_queued(&address, 1);
     interrupt(who, kInterruptSafePoint);
@@ -190,7 +190,7 @@ Test(parking_lot, token_and_tag_go_between_waiter_and_waker) {
   {
     LockedQueue q(&address);
     for (Waiter* w = q.first(); w; w = w->next) w->token = w->tag * 10;
-    for (Waiter* w = q.first(); w;) {  // from the middle
+    for (Waiter* w = q.first(); w;) {  // takes some out of the middle
       Waiter* next = w->next;
       if (w->tag % 3) list.add(q, *w);
       w = next;
@@ -213,7 +213,7 @@ bool answer_move(void* p) {
   return a->answer;
 }
 
-Test(parking_lot, moved_ones_sleep_on_and_no_longer_give_up) {
+Test(parking_lot, moved_waiters_sleep_on_and_no_longer_give_up) {
   char from, to;
   std::atomic<int> woken{0};
   std::atomic<FiberRecord*> who[6] = {};
@@ -233,7 +233,7 @@ Test(parking_lot, moved_ones_sleep_on_and_no_longer_give_up) {
     });
     until_queued(&from, i + 1);
   }
-  Waiter before;  // was there first, and stays first
+  Waiter before;  // this waiter was there first, and stays first
   before.tag = 100;
   {
     LockedQueue q(&to);
@@ -264,7 +264,7 @@ Test(parking_lot, moved_ones_sleep_on_and_no_longer_give_up) {
   cr_assert_eq(woken, 6);
 }
 
-Test(parking_lot, one_is_woken_for_the_others_if_they_may_not_move) {
+Test(parking_lot, one_waiter_is_woken_if_the_others_may_not_move) {
   char from, to;
   for (uint32_t n : {1u, 5u}) {
     std::atomic<int> woken{0};
@@ -291,7 +291,7 @@ Test(parking_lot, one_is_woken_for_the_others_if_they_may_not_move) {
   }
 }
 
-Test(parking_lot, who_does_not_belong_there_is_woken_instead_of_moved) {
+Test(parking_lot, waiters_with_another_target_are_woken_instead_of_moved) {
   char from, to, elsewhere;
   std::atomic<int> woken{0};
   Threads t;
@@ -317,7 +317,7 @@ Test(parking_lot, who_does_not_belong_there_is_woken_instead_of_moved) {
 
 // ---- everything at once ----
 
-// Each wake-up that a waker made must reach exactly one waiter, while waiters give up, are interrupted and are moved both ways.
+// Each wake-up that a waker sent must reach exactly one waiter. Meanwhile waiters give up, are interrupted and are moved both ways.
 Test(parking_lot, no_wake_up_is_lost_or_made_up, .timeout = 240) {
   constexpr int kWaiters = 24, kRounds = 3000;
   static char here, there;
@@ -350,7 +350,7 @@ Test(parking_lot, no_wake_up_is_lost_or_made_up, .timeout = 240) {
         case 1: {
           MoveAnswer answer{random(3) != 0};
           requeue_waiters(a, a == &here ? &there : &here, answer_move, &answer);
-          // Those queued here after a move do not belong to where they came from: they are woken, which is not counted.
+          // A moved waiter that does not belong to the other queue is woken instead, which is not counted.
           break;
         }
         case 2:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Preemption: code that keeps every register busy must not notice it.
+// Preemption: code that keeps every register busy must not notice that it is preempted.
 #include "sched/preempt.h"
 
 #include "tests/test.h"
@@ -60,10 +60,11 @@ void run(int threads, uint64_t ms) {
   for (int i = 0; i < threads; i++) pthread_join(t[i], nullptr);
 }
 
-// Many more than slots: a few fibers that only compute would get a slot each, and nobody would stop them.
+// Returns a number of threads far above the number of slots. A few fibers that only compute would get a slot each, and would not be
+// preempted.
 int many() { return 16 * static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) > 64 ? 64 : 16 * sysconf(_SC_NPROCESSORS_ONLN); }
 
-// Runs as long as asked by FIBERTHREAD_TEST_SECONDS, for soaking.
+// Returns how long to run. FIBERTHREAD_TEST_SECONDS sets it for soak tests.
 uint64_t duration_ms() {
   const char* s = getenv("FIBERTHREAD_TEST_SECONDS");
   return s ? strtoull(s, nullptr, 10) * 1000 : 2000;
@@ -77,8 +78,8 @@ Test(preempt, no_register_changes) {
   cr_assert(times_preempted > 20, "preempted %lu times", times_preempted.load());
 }
 
-// The test itself is tested: forgetting one component must be seen. A crash counts, as vector registers carry
-// everybody's data.
+// Tests the test itself. It must notice if preemption forgets one component. A crash counts as noticing, because vector registers carry
+// data of all code.
 void forget(uint32_t component, uint32_t level) {
   if (best_level() < level) return;
   pid_t child = fork();
@@ -122,7 +123,7 @@ double cpu_ms() {
   return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_nsec) / 1e6;
 }
 
-// How often per millisecond of CPU time; a tick of 4 ms gives a quarter.
+// Returns the number of preemptions per millisecond of CPU time. A tick of 4 ms would give 0.25.
 double preemption_rate() {
   double best = 0;
   for (int i = 0; i < 5 && best <= 1; i++) {
@@ -156,7 +157,8 @@ bool has_descriptor_of(const char* what) {
 
 constexpr int kRefused = 77;
 
-// The exit status of a child of fork, whose workers are all new; and that of its own child, which must have nothing of them.
+// Returns the exit status of a child of fork, whose workers are all new. It covers that child's own child, which must have nothing of those
+// workers.
 int samples(bool has_child) {
   if (mentioned("/proc/self/maps", "perf_event")) return 2;
   uint32_t parents = fiberthread::preempt_sampled_workers();
@@ -174,7 +176,7 @@ int samples(bool has_child) {
   return status ? 7 : 0;
 }
 
-// In a child, as the test's frame has workers already.
+// Runs in a child, since the process of the test has workers already.
 Test(preempt, more_often_than_the_tick) {
   fiberthread::options.preempt_us = 100;
   pid_t child = fork();
@@ -194,12 +196,12 @@ Test(preempt, at_the_tick_where_perf_events_are_refused) {
   int saved = dup(2);
   dup2(out[1], 2);
   cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
-  // Not before: a worker of the frame's may begin at any time, and only the first refusal is told.
+  // This is set no earlier. The test's framework may begin a worker at any time, and the library reports only the first refusal.
   fiberthread::options.verbose = true;
   fiberthread::options.preempt_us = 100;
-  fiberthread::sched_set_concurrency(6);  // more workers than the frame may have made before
+  fiberthread::sched_set_concurrency(6);  // more workers than the framework may have made before
   for (int i = 0; i < 5 && times_preempted <= 20; i++) run(many(), 1000);
-  uint32_t sampled = fiberthread::preempt_sampled_workers();  // now: a spare worker may begin later
+  uint32_t sampled = fiberthread::preempt_sampled_workers();  // read now, since a spare worker may begin later
   setrlimit(RLIMIT_NOFILE, &now);
   dup2(saved, 2);
   cr_assert_eq(sampled, 0u);
@@ -210,7 +212,7 @@ Test(preempt, at_the_tick_where_perf_events_are_refused) {
   cr_assert(n > 0 && once && !strstr(once + 1, "FIBERTHREAD_PREEMPT_US: "), "%zd: %s", n, said);
 }
 
-// ---- a loop inside libc, which is refused for some ticks only ----
+// ---- a loop inside libc, where preemption is refused for some ticks only ----
 
 std::atomic<bool> other_ran;
 #if defined(__x86_64__)

@@ -65,7 +65,7 @@ Test(queue, inbox_and_global_keep_their_order) {
   cr_assert(global.pop() == nullptr && global.empty());
 }
 
-// One owner, several thieves: each fiber comes out once for each time that it went in.
+// One owner and several thieves. Each fiber comes out as often as it went in.
 Test(queue, nothing_is_lost_or_doubled) {
   constexpr int kFibers = 64, kRounds = 60000, kThieves = 3;
   static LocalQueue queue;
@@ -112,14 +112,14 @@ Test(queue, nothing_is_lost_or_doubled) {
   cr_assert_eq(all, in);
 }
 
-Test(queue, what_is_to_keep_its_order_leaves_it_oldest_first) {
+Test(queue, ordered_fibers_leave_oldest_first) {
   static LocalQueue q;
   static FiberRecord f[8];
   for (int i = 0; i < 3; i++) q.push(&f[i]);
   q.keep_order();
   cr_assert(q.keeps_order());
   for (int i = 3; i < 5; i++) q.push(&f[i]);
-  // The two that came later, and then the three in order.
+  // First the two that came later, and then the three in order.
   for (int i : {4, 3, 0, 1, 2}) cr_assert_eq(q.pop_newest(), &f[i]);
   cr_assert_not(q.keeps_order());
   cr_assert_null(q.pop_newest());

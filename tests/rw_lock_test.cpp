@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// RwLock: exclusion, phases in FIFO order, nobody forgotten when others give up.
+// RwLock: exclusion, and phases in FIFO order. No waiter is forgotten when others give up.
 // alone: sync
 #include "fiberthread/rw_lock.h"
 
@@ -31,7 +31,7 @@ Test(rw_lock, many_readers_or_one_writer) {
   cr_assert_eq(l.lock_for(0), ETIMEDOUT);
   cr_assert_eq(l.lock_shared_for(0), ETIMEDOUT);
   l.unlock();
-  cr_assert_eq(l.lock_shared_until(0), 0);  // what need not wait does not look at the deadline
+  cr_assert_eq(l.lock_shared_until(0), 0);  // a call that need not wait ignores its deadline
   l.unlock_shared();
   cr_assert_eq(l.lock_until(0), 0);
   l.unlock();
@@ -101,7 +101,7 @@ Test(rw_lock, phases_are_in_the_order_of_arrival) {
       kinds[i] == 'w' ? l.lock() : l.lock_shared();
       cr_assert_eq(phase, phases[i]);
       inside++;
-      while (inside < members[phases[i]]) yield();  // readers of one phase are in together
+      while (inside < members[phases[i]]) yield();  // the readers of a phase are all inside together
       if (++left == members[phases[i]]) {
         inside = left = 0;
         phase++;
@@ -119,7 +119,7 @@ Test(rw_lock, phases_are_in_the_order_of_arrival) {
   l.unlock();
 }
 
-Test(rw_lock, who_comes_waits_behind_who_waits) {
+Test(rw_lock, newcomers_wait_behind_waiters) {
   RwLock l;
   l.lock_shared();
   Threads t;
@@ -153,7 +153,7 @@ Test(rw_lock, readers_behind_a_writer_that_gives_up_go_on) {
       until_queued(&l, 4);
       interrupt(waits, kInterruptEnd);
     }
-    t.join();  // while we still read
+    t.join();  // the others end while this thread still reads
     l.unlock_shared();
     cr_assert(l.try_lock());
     l.unlock();
@@ -180,7 +180,7 @@ Test(rw_lock, plain_locks_are_not_ended_by_cancellation) {
   l.unlock();
 }
 
-// A reader leaves just when the only waiter gives up: that it was alone is no longer true then.
+// A reader leaves just when the only waiter gives up. The lock's word may then say something else than that waiter has read.
 Test(rw_lock, readers_stay_counted_when_writers_give_up) {
   RwLock l;
 #ifdef __x86_64__

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// park_if, unpark, join, timers, and who runs what.
+// park_if, unpark, join, timers, and which worker runs what.
 // alone: sched
 #include <errno.h>
 #include <fcntl.h>
@@ -54,7 +54,7 @@ Test(scheduler, no_unpark_is_lost_1) { park_and_unpark(1); }
 Test(scheduler, no_unpark_is_lost_2) { park_and_unpark(2); }
 Test(scheduler, no_unpark_is_lost_16) { park_and_unpark(16); }
 
-// Two that wake each other in turn, each wait with a latch that may be left from before.
+// Two fibers wake each other in turn. Each wait may find a latch that was left from before.
 Test(scheduler, ping_pong) {
   use_workers(2);
   static std::atomic<uint32_t> turn{0};
@@ -109,21 +109,21 @@ Test(scheduler, a_deadline_too_far_does_not_overflow) {
   join(t);
 }
 
-// k x workers that compute start on all workers, wherever they were made.
+// Fibers that compute start on all workers, wherever they were made.
 Test(scheduler, work_spreads) {
   use_workers(2);
   static std::atomic<int> running{0}, most{0};
   auto compute = [](void*) -> void* {
-    Busy busy;  // it is not preempted: two at once have two workers
+    Busy busy;  // the fiber is not preempted, so two that run at once have two workers
     int now = ++running;
     for (int m = most.load(); now > m && !most.compare_exchange_weak(m, now);) {
     }
-    for (uint64_t end = now_ns() + 5'000'000; now_ns() < end;) {  // too short for sysmon to give another slot for it
+    for (uint64_t end = now_ns() + 5'000'000; now_ns() < end;) {  // too short for sysmon to add a slot
     }
     running--;
     return nullptr;
   };
-  // The kernel may be late with the second worker; not for ever.
+  // The kernel may be late with the second worker, but not for ever.
   while (most < 2) {
     Handle t[8];
     for (auto& x : t) x = spawn(compute);
@@ -131,7 +131,7 @@ Test(scheduler, work_spreads) {
   }
 }
 
-// Workers asleep in the kernel lose their slots: more readers than workers, each waiting for the one before.
+// Workers asleep in the kernel lose their slots. There are more readers than workers, and each waits for the one before.
 Test(scheduler, slots_of_sleepers_are_handed_over) {
   use_workers(1);
   static int pipes[17][2];
@@ -139,7 +139,7 @@ Test(scheduler, slots_of_sleepers_are_handed_over) {
   auto pass = [](void* p) -> void* {
     auto i = reinterpret_cast<long>(p);
     char c;
-    // Not by read(), which would park the fiber.
+    // read() would park the fiber.
     if (raw_syscall(SYS_read, pipes[i][0], arg(&c), 1) != 1 || write(pipes[i + 1][1], &c, 1) != 1) abort();
     return nullptr;
   };
@@ -152,8 +152,8 @@ Test(scheduler, slots_of_sleepers_are_handed_over) {
   cr_assert(statistics.handovers.load() > 0);
 }
 
-// A worker that has no slot, and can get none, waits for no events, which it could only pass on: who has watched since before all slots
-// were in use ends that with the first event.
+// A worker that has no slot, and can get none, does not wait for events, since it could only pass them on. A worker that has watched since
+// before all slots were in use stops watching at the first event.
 Test(scheduler, nobody_watches_the_poller_while_all_slots_are_in_use) {
   use_workers(1);
   static int pipes[2][2];
@@ -176,7 +176,7 @@ Test(scheduler, nobody_watches_the_poller_while_all_slots_are_in_use) {
     if (raw_syscall(SYS_read, pipes[1][0], arg(&c), 1) != 1) abort();
     return nullptr;
   };
-  // Mostly on the worker that did not watch.
+  // This runs mostly on the worker that did not watch.
   auto keep_slot = [](void*) -> void* {
     char c = 'x';
     waiter = self();
@@ -197,8 +197,8 @@ Test(scheduler, nobody_watches_the_poller_while_all_slots_are_in_use) {
     return nullptr;
   };
   Handle counts = spawn(count);
-  want_slots(1);  // Criterion may have started with more
-  nap(20'000);    // idle, so that they go
+  want_slots(1);  // the test's framework may have started with more
+  nap(20'000);    // idle, so that surplus slots go
   Handle sleeper = spawn(sleep_in_kernel), keeps = spawn(keep_slot);
   while (statistics.handovers.load() == 0) nap(1000);
   char c = 'x';
@@ -215,7 +215,7 @@ Test(scheduler, nobody_watches_the_poller_while_all_slots_are_in_use) {
   cr_assert_eq(watched_after.load(), 0, "%d of %d", watched_after.load(), watched_before.load());
 }
 
-// Nobody gives way and one waits: as soon as that is seen, there are slots for all, and later they go again.
+// No fiber yields, and one waits. As soon as sysmon sees that, there are slots for all, and later the slots go again.
 Test(scheduler, slots_grow_for_spinners_and_go_again) {
   use_workers(1);
   static std::atomic<int> arrived{0};
@@ -274,7 +274,7 @@ Test(scheduler, a_record_is_recycled_only_when_its_fiber_is_gone) {
   cr_assert_eq(ran.load(), 10000);
 }
 
-// Each fiber finds in its record what it would find in a new one, and leaves something else there.
+// Each fiber finds in its record what it would find in a new one, and leaves other values there.
 Test(scheduler, a_fiber_inherits_nothing_of_the_fiber_that_had_its_record) {
   static std::atomic<int> again{0};
   static FiberRecord* last = nullptr;
@@ -305,15 +305,15 @@ Test(scheduler, a_fiber_inherits_nothing_of_the_fiber_that_had_its_record) {
   cr_assert(again > 0);
 }
 
-// Who is woken goes to the waker's own worker, until that waker has gone on for long after two wake-ups in a row: then another worker is
-// told, if one is idle; and that until it has soon waited again. What is counted is where it went in either state; one that went elsewhere
-// as another worker came or went just then is no matter.
+// A woken fiber goes to the waker's own worker, until that waker has run on for long after two wake-ups in a row. Then an idle worker is
+// told, if there is one, until the waker has soon waited again. The test counts where the fiber went in either state. A fiber may have gone
+// elsewhere because another worker came or went just then.
 Test(scheduler, a_waker_that_goes_on_has_another_worker_woken, .timeout = 120) {
   chaos_seed = 0;
   run_on(2);
   static std::atomic<uint32_t> rounds{0}, ran{0};
   static std::atomic<FiberRecord*> woken{nullptr};
-  static int elsewhere[2], told[2];  // by whether the waker goes on
+  static int elsewhere[2], told[2];  // index: whether the waker runs on
   Threads t;
   t.fiber([] {
     woken = self();
@@ -354,8 +354,8 @@ Test(scheduler, a_waker_that_goes_on_has_another_worker_woken, .timeout = 120) {
   cr_assert_gt(elsewhere[1], told[1] / 2, "%d of %d", elsewhere[1], told[1]);
 }
 
-// A worker searches ever shorter while the next work is far away, and for the whole time again once some was near: another wakes the
-// fiber as soon as it waits.
+// A worker searches ever shorter while the next work is far away. Once some work was near, it searches for the whole time again. Here
+// another thread wakes the fiber as soon as it waits.
 Test(scheduler, a_search_that_does_not_pay_is_halved, .timeout = 120) {
   chaos_seed = 0;
   run_on(1);
@@ -376,7 +376,7 @@ Test(scheduler, a_search_that_does_not_pay_is_halved, .timeout = 120) {
     };
     while (look()) nap(1000);
     while (look() != kSpinUs || w != last || last_us == kSpinUs) {
-      near = us == kSpinUs ? nullptr : self();  // another worker, of which nothing is known
+      near = us == kSpinUs ? nullptr : self();  // on another worker, of which nothing is known
       near ? (void)park_if(&never, 0, {"test"}) : (void)nap(1000);
     }
     over = true;

@@ -71,7 +71,7 @@ Test(select, waits_for_the_first_that_can_happen) {
           cr_assert_eq(v, which == 2 ? 3 : 4);
         }
         t.join();
-        // It has left the others' queues: nobody takes, nobody gives.
+        // The select has left the other channels' queues, so a call there finds no partner.
         cr_assert_eq(a.sender.try_send(1), capacity ? 0 : EAGAIN);
         cr_assert_eq(b.sender.try_send(1), capacity ? 0 : EAGAIN);
         int v;
@@ -86,7 +86,7 @@ Test(select, waits_for_the_first_that_can_happen) {
   }
 }
 
-// Two that meet: each has cases for both directions of all channels, and must not meet itself.
+// Two selects meet. Each has cases for both directions of all channels, and must not meet itself.
 Test(select, two_selects_meet, .timeout = 120) {
   const int kRounds = chaos_rounds(20000);
   auto a = Channel<int>::make(0), b = Channel<int>::make(0);
@@ -97,7 +97,7 @@ Test(select, two_selects_meet, .timeout = 120) {
       for (int r = 0; r < kRounds; r++) {
         int x = 0, y = 0;
         Selected s = select(ReceiveCase(a.receiver, x), SendCase(b.sender, r + 1), ReceiveCase(b.receiver, y), SendCase(a.sender, r + 1));
-        if (s.error == ClosedChannel) break;  // another has done all its own
+        if (s.error == ClosedChannel) break;  // another thread is done
         cr_assert_eq(s.error, 0);
         if (s.index % 2) sent += r + 1;
         else received += x + y;
@@ -155,7 +155,7 @@ Test(select, closed_channels_are_chosen) {
   until_parked(waits);
   b.receiver.close();
   t.join();
-  cr_assert(to_b.has_value());  // it keeps its value
+  cr_assert(to_b.has_value());  // the case keeps its value
   cr_assert_eq(to_b.value(), 4);
 }
 
@@ -170,7 +170,7 @@ Test(select, cases_without_a_channel_or_a_value_are_never_chosen) {
   SendCase s(a.sender, 1);
   cr_assert(is(select(none, s), 1, 0));
   cr_assert(!s.has_value());
-  cr_assert(is(select(none, s), -1, EINVAL));  // it has sent its value
+  cr_assert(is(select(none, s), -1, EINVAL));  // the case has sent its value
   s.put(2);
   cr_assert(is(select(none, s), 1, 0));
   cr_assert_eq(a.receiver.size(), 2u);
@@ -242,8 +242,8 @@ Test(select, cancellation_ends_a_wait) {
 }
 
 #ifndef ALONE
-// A thread that waits for two channels of no capacity until one of them goes on, or it is cancelled at whatever instruction it is then:
-// so its own frame has nothing to destroy.
+// A thread waits for two channels without room until one of them goes on. Or the thread is cancelled, at whatever instruction it is. So its
+// own frame must have nothing to destroy.
 struct Cancelled {
   Channel<int> in = Channel<int>::make(0), out = Channel<int>::make(0);
   int got = 0;
@@ -269,9 +269,9 @@ struct Cancelled {
     cr_assert_eq(kernel ? REAL(pthread_join)(thread, &result) : pthread_join(thread, &result), 0);
     return result == PTHREAD_CANCELED;
   }
-  // It has left no case behind, and both channels can be used.
+  // Checks that the select has left no case behind, and that both channels can be used.
   void check_left() {
-    cr_assert(!in.sender.core()->looks_ready(true) && !out.sender.core()->looks_ready(false));  // the flags of who waits
+    cr_assert(!in.sender.core()->looks_ready(true) && !out.sender.core()->looks_ready(false));  // the flags of waiters
     cr_assert_eq(in.sender.try_send(1), EAGAIN);
     cr_assert(!out.receiver.try_receive());
     int x = 0, y = 0;
@@ -293,7 +293,7 @@ Test(select, a_thread_cancelled_in_it_leaves_nothing, .timeout = 120) {
   }
 }
 
-// Cancelled while another gives or takes a value: it is with one of the two.
+// The thread is cancelled while another one gives or takes a value. One of the two has the value afterwards.
 Test(select, a_cancellation_that_comes_with_a_value_loses_none, .timeout = 120) {
   int passed = 0, cancelled = 0;
   const int kRounds = chaos_rounds(4000);
@@ -322,7 +322,7 @@ Test(select, a_cancellation_that_comes_with_a_value_loses_none, .timeout = 120) 
 }
 #endif
 
-// Each is chosen now and then: none is starved by those before it.
+// Each ready case is chosen now and then. None is starved by those before it.
 Test(select, each_ready_case_has_its_turn) {
   constexpr size_t kCases = 5;
   std::vector<Channel<int>> channels;
@@ -344,7 +344,7 @@ Test(select, each_ready_case_has_its_turn) {
   for (int n : chosen) cr_assert(n > 200, "%d of 2000", n);
 }
 
-// Fan-in and fan-out with selects of both sides, some giving up, until all is through.
+// Fan-in and fan-out with selects on both sides. Some selects give up, until all values are through.
 Test(select, no_value_is_lost_or_doubled, .timeout = 120) {
   constexpr int kChannels = 4, kSenders = 4, kReceivers = 4;
   const int kEach = chaos_rounds(8000);

@@ -26,10 +26,10 @@ Test(semaphore, counts) {
   cr_assert_eq(s.acquire_for(0), ETIMEDOUT);
   s.release(3);
   cr_assert_eq(s.available(), 3u);
-  cr_assert_eq(s.acquire_until(0), 0);  // what need not wait does not look at the deadline
+  cr_assert_eq(s.acquire_until(0), 0);  // a call that need not wait ignores its deadline
 }
 
-Test(semaphore, permits_go_to_those_who_came_first) {
+Test(semaphore, permits_go_out_in_the_order_of_arrival) {
   for (uint64_t n : {1, 2, 7}) {
     constexpr int kThreads = 7;
     Semaphore s(0);
@@ -46,7 +46,7 @@ Test(semaphore, permits_go_to_those_who_came_first) {
     for (uint64_t given = 0; given < kThreads; given += n) {
       s.release(n);
       while (served < std::min<int>(kThreads, static_cast<int>(given + n))) {
-        if (given + n <= kThreads) cr_assert(!s.try_acquire());  // not free in between
+        if (given + n <= kThreads) cr_assert(!s.try_acquire());  // the permits were not free in between
         yield();
       }
     }
@@ -72,7 +72,7 @@ Test(semaphore, gives_up_in_time_but_not_early) {
     kernel ? t.kernel(body) : t.fiber(body);
   }
   cr_assert_eq(queued(&s), 0u);
-  s.release();  // with the bit left over
+  s.release();  // the bit of the ended waits is left over
   cr_assert_eq(s.available(), 1u);
 }
 
@@ -124,7 +124,7 @@ Test(semaphore, no_permit_is_lost_or_doubled, .timeout = 120) {
   cr_assert_eq(queued(&s), 0u);
 }
 
-Test(semaphore, may_be_destroyed_by_who_got_the_last_permit, .timeout = 120) {
+Test(semaphore, last_permit_holder_may_destroy_it, .timeout = 120) {
   for (int round = 0; round < chaos_rounds(2000); round++) {
     auto* s = new Semaphore(0);
     Threads t;

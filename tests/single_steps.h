@@ -16,7 +16,7 @@ inline int stop_at, passed_by;
 inline bool in_busy;
 
 inline void at_instruction(int, siginfo_t*, void* p) {
-  if ((fiberthread::tls_busy && !in_busy) || passed_by++ != stop_at) return;  // under Busy it may hold a lock
+  if ((fiberthread::tls_busy && !in_busy) || passed_by++ != stop_at) return;  // under Busy the thread may hold a lock
   static_cast<ucontext_t*>(p)->uc_mcontext.gregs[REG_EFL] &= ~0x100;
   int before = kBefore;
   if (!stage.compare_exchange_strong(before, kStopped)) return;

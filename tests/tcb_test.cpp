@@ -57,8 +57,8 @@ void* look_and_spoil(void*) {
 
 }  // namespace
 
-// That a recycled fiber's TLS is as new is tested from outside (preloaded/tls.cpp): here it is the library's own module,
-// which the library leaves alone.
+// preloaded/tls.cpp tests from outside that a recycled fiber's TLS is as new. Here the test is in the library's own module, whose TLS the
+// library leaves alone.
 Test(tcb, each_fiber_has_its_own) {
   constexpr int kThreads = 50;
   pthread_t t[kThreads];
@@ -103,7 +103,7 @@ Test(tcb, key_destructors_run_again_while_they_set_values) {
 
 namespace {
 
-// What a thread finds when it begins: its struct pthread, and libc's own static TLS.
+// Notes what a thread finds when it begins: its struct pthread, and libc's own static TLS.
 struct Found {
   char *pd, *frame;
   size_t size, tls_size;
@@ -138,7 +138,7 @@ void* find(void* p) {
   return nullptr;
 }
 
-// Equal, or into the thread's own struct pthread at the same place.
+// Returns true if the words are equal, or both point to the same place in their thread's own struct pthread.
 bool same(uintptr_t of_libc, uintptr_t ours) {
   auto into = [](uintptr_t v, Found& f) { return v - reinterpret_cast<uintptr_t>(f.pd); };
   return of_libc == ours || (into(of_libc, by_libc) == into(ours, by_us) && into(ours, by_us) <= by_us.size);
@@ -146,8 +146,8 @@ bool same(uintptr_t of_libc, uintptr_t ours) {
 
 }  // namespace
 
-// Word by word: what libc's pthread_create gives to a thread on the program's own stack, a fiber has as well. So no field that a release
-// adds, or takes for something else than before, goes unseen.
+// Compares, word by word, what libc's pthread_create gives to a thread on the program's own stack with what a fiber has. So the test
+// notices any field that a release adds or uses in another way.
 Test(tcb, is_as_libc_would_make_it) {
   constexpr size_t kStack = 0x57000;  // found nowhere by chance
   char* stack = static_cast<char*>(mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -162,7 +162,7 @@ Test(tcb, is_as_libc_would_make_it) {
   for (const char* which : {"a new one", "a recycled one"}) {
     cr_assert_eq(pthread_create(&t, nullptr, find, &by_us), 0);
     cr_assert_eq(pthread_join(t, nullptr), 0);
-    // With all signals blocked, as libc notes its maker's mask, and that is how the library's threads are made.
+    // All signals are blocked, because libc notes its creator's mask, and the library makes its threads with all signals blocked.
     uint64_t mask;
     sched_block_signals(&mask);
     int error = create(&t, &attr, find, &by_libc);
@@ -173,22 +173,22 @@ Test(tcb, is_as_libc_would_make_it) {
     for (size_t o = 0; o < by_libc.size; o += sizeof(uintptr_t)) {
       uintptr_t a = by_libc.word[o / sizeof a], b = by_us.word[o / sizeof b];
       if (same(a, b)) continue;
-      // Who it is, and where its stack is.
+      // These words name the thread and its stack.
       if (o == tid / 8 * 8 || o == list || o == list + 8 || o == dtv) continue;
       if (a == reinterpret_cast<uintptr_t>(find) || a == reinterpret_cast<uintptr_t>(&by_libc)) continue;
       if (a == reinterpret_cast<uintptr_t>(stack) || a == kStack) continue;
       if (a - reinterpret_cast<uintptr_t>(by_libc.frame) < 4096 && b - reinterpret_cast<uintptr_t>(by_us.frame) < 4096) continue;
-      // Beside the word of its cancellation there is that of its attributes: libc's threads inherit the lack of an rseq area from a fiber.
+      // The attributes are next to the word of the cancellation. libc's threads inherit from a fiber that they have no rseq area.
       if (o == cancelled / 8 * 8 && ((a ^ b) >> cancelled % 8 * 8 & 0xffffffff) == 0) continue;
       cr_assert(false, "%s at %zu: %lx, libc's thread has %lx", which, o, b, a);
     }
-    if (which[2] == 'r') break;  // malloc's cache stays with it
+    if (which[2] == 'r') break;  // a recycled fiber keeps malloc's cache
     for (size_t o = 0; o < by_libc.tls_size; o += sizeof(uintptr_t))
       cr_assert(same(by_libc.tls[o / sizeof(uintptr_t)], by_us.tls[o / sizeof(uintptr_t)]), "TLS of libc at %zu", o);
   }
 }
 
-// Workers' TCBs are made without the loader. libc's variables are there as in any thread: its locale, malloc's cache.
+// Workers' TCBs are made without the loader. libc's variables are there as in any thread, such as the locale and malloc's cache.
 Test(tcb, a_workers_has_libcs_variables) {
   pthread_t t;
   cr_assert_eq(pthread_create(&t, nullptr, look_and_spoil, nullptr), 0);
@@ -200,7 +200,7 @@ Test(tcb, a_workers_has_libcs_variables) {
       auto& h = info->dlpi_phdr[i];
       if (h.p_type != PT_TLS || reinterpret_cast<char*>(&errno) < tls || reinterpret_cast<char*>(&errno) >= tls + h.p_memsz) continue;
       auto* image = reinterpret_cast<char*>(info->dlpi_addr + h.p_vaddr);
-      size_t own = 0;  // words that are the thread's, such as that of its resolver's state
+      size_t own = 0;  // words with the thread's own values, such as the pointer to its resolver's state
       for (Worker* w = all_workers(); w; w = w->thread.all_next)
         for (size_t o = 0; o + sizeof(void*) <= h.p_filesz; o += sizeof(void*))
           own += memcmp(static_cast<char*>(w->context.tp) + (tls - static_cast<char*>(thread_pointer())) + o, image + o, sizeof(void*)) !=

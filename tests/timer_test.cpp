@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The timer wheel: what is due is run, not before, and what was cancelled never.
+// The timer wheel: it runs timers that are due, none too early, and no cancelled one.
 // alone: sched
 #include "sched/timer.h"
 
@@ -13,7 +13,7 @@
 using namespace fiberthread;
 
 namespace {
-// A record that is RUNNING keeps an unpark as its latch.
+// A record in state Running keeps an unpark as its latch.
 bool fired(FiberRecord& f) { return f.run.pending_unpark.load() != 0; }
 void make_running(FiberRecord& f) { f.run.state.store(State::Running); }
 }  // namespace
@@ -58,5 +58,5 @@ Test(timer, never_and_the_past) {
   cr_assert(fired(past) && !fired(far));
   wheel.cancel(never);
   cr_assert_eq(wheel.next(), kNever);
-  wheel.cancel(late);  // again, after it has run
+  wheel.cancel(late);  // a second time, after it has run
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What is not there gives an error and no crash, locked or not, and the handler's way back is right.
+// Missing memory gives an error and no crash, with and without a lock. The handler's way back is right.
 #include "shim/user_memory.h"
 
 #include <errno.h>
@@ -38,7 +38,7 @@ void* look(void* p) {
   wrong += copy_user(&copy, reinterpret_cast<uint64_t(*)[2]>(pages + 4088));
   wrong += copy_user(reinterpret_cast<uint64_t(*)[2]>(pages + 4088), &pair);
   for (int i = 0; i < 100; i++) {
-    // Under the lock of a queue.
+    // These accesses come under the lock of a queue.
     wrong += syscall(SYS_futex, last + 1, FUTEX_WAIT_PRIVATE, 0, nullptr, nullptr, 0) != -1 || errno != EFAULT;
     wrong += syscall(SYS_futex, last, FUTEX_WAIT_PRIVATE, 6, nullptr, nullptr, 0) != -1 || errno != EAGAIN;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// WaitGroup, Latch and Barrier: who waits goes on when all have come, and not before.
+// WaitGroup, Latch and Barrier: waiters go on when all threads have come, and not before.
 // alone: sync
 #include "fiberthread/wait_group.h"
 
@@ -47,7 +47,7 @@ Test(wait_group, waits_until_the_count_is_0) {
   cr_assert_eq(g.count(), 0u);
 }
 
-// It is 0 for a moment only: who waited has seen it all the same.
+// The count is 0 for a moment only. A waiter has seen that all the same.
 Test(wait_group, may_be_used_again_at_once, .timeout = 120) {
   const int kRounds = chaos_rounds(600);
   WaitGroup g, ready;
@@ -71,7 +71,7 @@ Test(wait_group, may_be_used_again_at_once, .timeout = 120) {
     round = r;
     if (r % 3) yield();
     g.done();
-    if (r % 2) cr_assert_eq(ready.wait(), 0);  // else some may come when it is not 0 any more
+    if (r % 2) cr_assert_eq(ready.wait(), 0);  // otherwise some may come when the count is not 0 any more
     else
       while (ready.count()) yield();
     g.add();
@@ -118,7 +118,7 @@ Test(wait_group, cancellation_ends_a_wait) {
   g.done();
 }
 
-Test(wait_group, may_go_when_a_wait_has_returned, .timeout = 120) {
+Test(wait_group, may_be_destroyed_when_a_wait_has_returned, .timeout = 120) {
   for (int round = 0; round < chaos_rounds(2000); round++) {
     auto* g = new WaitGroup(2);
     Threads t;
@@ -147,8 +147,8 @@ Test(latch, counts_down_once) {
   cr_assert_eq(l.wait_until(0), 0);
 }
 
-// Each opens just when the last one comes, however those wait; who has waited destroys it.
-Test(latch, nobody_is_left_behind, .timeout = 120) {
+// Each latch opens just when the last thread comes, however the others wait. A waiter destroys it.
+Test(latch, all_waiters_go_on, .timeout = 120) {
   constexpr int kThreads = 8, kRounds = 150;
   Latch* latch = nullptr;
   std::atomic<int> came{0}, left{0};
@@ -202,10 +202,10 @@ Test(barrier, lets_all_on_together_phase_after_phase, .timeout = 120) {
   const int kPhases = chaos_rounds(400);
   static std::atomic<int> arrived, completed;
   arrived = completed = 0;
-  int calls = 0;  // nobody else is on: it needs no lock
+  int calls = 0;  // no other thread runs the completion, so this needs no lock
   auto completion = [](void* n) {
     cr_assert_eq(arrived, kThreads * (completed + 1));
-    yield();  // it may wait
+    yield();  // a completion may wait
     completed++;
     ++*static_cast<int*>(n);
   };
@@ -233,7 +233,7 @@ Test(barrier, lets_all_on_together_phase_after_phase, .timeout = 120) {
   cr_assert_eq(calls, kPhases);
 }
 
-Test(barrier, those_who_drop_out_are_not_waited_for) {
+Test(barrier, dropped_threads_are_not_waited_for) {
   Barrier b(4);
   Threads t;
   for (int i = 0; i < 4; i++) {
@@ -245,7 +245,7 @@ Test(barrier, those_who_drop_out_are_not_waited_for) {
   }
 }
 
-Test(barrier, who_gives_up_has_not_arrived) {
+Test(barrier, giving_up_does_not_count_as_arrival) {
   Barrier b(2);
   cr_assert_eq(b.arrive_and_wait_for(kMs), ETIMEDOUT);
   cr_assert_eq(b.arrive_and_wait_until(0), ETIMEDOUT);
@@ -259,14 +259,14 @@ Test(barrier, who_gives_up_has_not_arrived) {
   cancel_when_queued(&b, waits, 1);
   t.join();
   Barrier::Phase phase = b.arrive();
-  cr_assert_eq(b.wait_until(phase, 0), ETIMEDOUT);  // but this one has
+  cr_assert_eq(b.wait_until(phase, 0), ETIMEDOUT);  // but this thread has arrived
   t.fiber([&] { cr_assert_eq(b.arrive_and_wait(), 0); });
   cr_assert_eq(b.wait(phase), 0);
-  cr_assert_eq(b.wait(phase), 0);  // it is over
+  cr_assert_eq(b.wait(phase), 0);  // the phase is over
 }
 
-// However near its timeout was, who waits for the last phase touches nothing after it: the first to return destroys it.
-Test(barrier, may_go_when_a_wait_has_returned, .timeout = 120) {
+// A waiter of the last phase touches nothing after it, however near its timeout was. The first thread to return destroys the barrier.
+Test(barrier, may_be_destroyed_when_a_wait_has_returned, .timeout = 120) {
   constexpr int kThreads = 4, kRounds = 300;
   union Place {
     Place() {}
@@ -299,8 +299,9 @@ Test(barrier, may_go_when_a_wait_has_returned, .timeout = 120) {
 }
 
 #if defined(__x86_64__)
-// Whoever comes last returns at once, and may make another barrier of the place, wherever the other one is on its way into its wait.
-Test(barrier, may_go_while_another_is_about_to_wait, .timeout = 120) {
+// The last thread to come returns at once, and may put another barrier in the same place. The other thread may be anywhere on its way into
+// its wait.
+Test(barrier, may_be_destroyed_while_another_is_about_to_wait, .timeout = 120) {
   if (chaos_seed) return;  // its delays look like the end of the call
   int gone = 0;
   for (int step = 0;; step++) {
@@ -326,7 +327,7 @@ Test(barrier, may_go_while_another_is_about_to_wait, .timeout = 120) {
 }
 
 #ifndef ALONE
-// The same for a pthread_barrier_t: whoever comes back first, the serial one or not, destroys and unmaps it.
+// The same for a pthread_barrier_t. The first thread to return, the serial one or not, destroys and unmaps it.
 constexpr size_t kPage = 4096;
 pthread_barrier_t* map_barrier(unsigned n) {
   auto* b = static_cast<pthread_barrier_t*>(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -338,7 +339,7 @@ void unmap_barrier(pthread_barrier_t* b) {
   munmap(b, kPage);
 }
 
-Test(barrier, pthread_s_may_go_while_another_is_about_to_wait, .timeout = 120) {
+Test(barrier, pthread_s_may_be_destroyed_while_another_is_about_to_wait, .timeout = 120) {
   if (chaos_seed) return;
   int gone = 0;
   for (int step = 0;; step++) {
@@ -363,8 +364,8 @@ Test(barrier, pthread_s_may_go_while_another_is_about_to_wait, .timeout = 120) {
   cr_assert_gt(gone, 0);
 }
 
-// Those who wait do so in the kernel, so that who wakes them has no lock that is needed here.
-Test(barrier, pthread_s_may_go_while_the_serial_one_is_on_its_way_out, .timeout = 120) {
+// The waiters wait in the kernel. So the thread that wakes them holds no lock that is needed here.
+Test(barrier, pthread_s_may_be_destroyed_while_the_serial_one_is_on_its_way_out, .timeout = 120) {
   if (chaos_seed) return;
   static std::atomic<int> returned, waits[2];
   static pthread_barrier_t* b;
@@ -399,7 +400,7 @@ Test(barrier, pthread_s_may_go_while_the_serial_one_is_on_its_way_out, .timeout 
 #endif
 #endif
 
-// Timeouts come at every point of a phase; all the same each phase has all.
+// Timeouts come at every point of a phase. Even so, each phase has all threads.
 Test(barrier, giving_up_loses_no_phase, .timeout = 120) {
   constexpr int kThreads = 6;
   const int kPhases = chaos_rounds(200);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Cords as programs see them: the scheduler fiber, callbacks, messages. Who runs when is up to sched/cord.h.
+// Cords as programs see them: the scheduler fiber, callbacks, messages. sched/cord.h decides which fiber runs when.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ struct Message {
 
 }  // namespace
 
-// What a handle points to; the record comes first, so that fiber_start.cpp need not know the rest. All lists are under the lock of the
+// What a handle points to. The record comes first, so that fiber_start.cpp need not know the rest. All lists are under the lock of the
 // queue of `messages`, on which receivers wait.
 struct fiberthread_cord {
   CordRecord record;
@@ -71,7 +71,7 @@ Callback* take_callbacks(fiberthread_cord* c) {
   return all;
 }
 
-// The scheduler fiber. It is cancelled for good, so that what waits in a callback does not.
+// The scheduler fiber. It is cancelled for good, so a wait in a callback ends at once.
 void* scheduler_main(void* p) {
   auto* c = static_cast<fiberthread_cord*>(p);
   c->scheduler = self();
@@ -91,13 +91,13 @@ void* scheduler_main(void* p) {
     }
     while (Callback* call = all) {
       all = call->next;
-      // Only we look at it, and who wakes us: our parking publishes it.
+      // Relaxed: only this fiber and the threads that wake it look at this. Its parking publishes the store to them.
       c->record.alone.store(true, std::memory_order_relaxed);
       call->function(call->argument);
       c->record.alone.store(false, std::memory_order_relaxed);
       free(call);
     }
-    yield();  // callbacks that make callbacks leave others their turns
+    yield();  // between callbacks that make callbacks, other fibers get their turns
   }
 }
 
@@ -147,7 +147,7 @@ FIBERTHREAD_API fiberthread_t fiberthread_cord_find(fiberthread_cord_t c, uint64
 }
 
 FIBERTHREAD_API int fiberthread_cord_each(fiberthread_cord_t c, int (*visit)(fiberthread_t, void*), void* data) {
-  // First a list, as nothing shall be locked while `visit` runs.
+  // Makes a list first, since no lock may be held while `visit` runs.
   struct List {
     fiberthread_t* all;
     size_t n, room;

@@ -13,12 +13,12 @@ void* run_nptl(void* p) {
   kernel_record_enter(f);
   while (uint32_t fresh = f->handle.fresh.load(std::memory_order_acquire)) {
     if (fresh == kDiscarded) return nullptr;
-    futex_wait(&f->handle.fresh, fresh);  // not parked: that would end its caller's wait
+    futex_wait(&f->handle.fresh, fresh);  // parking would end the wait of the caller of fiberthread_call()
   }
   return f->identity.start(f->identity.arg);
 }
 
-// Attributes are asked for one by one: they cannot be copied. `stack_size` goes before that of `from`.
+// Asks for the attributes one by one, since an attribute object cannot be copied. `stack_size` takes precedence over that of `from`.
 int copy_attr(pthread_attr_t* to, const pthread_attr_t* from, size_t stack_size) {
   pthread_attr_init(to);
   if (from) {
@@ -74,7 +74,7 @@ int make_nptl(const fiberthread_options_t& o, void* (*start)(void*), FiberRecord
     kernel_record_put(f);
     return e;
   }
-  f->memory.tcb = reinterpret_cast<void*>(thread);  // it writes the same
+  f->memory.tcb = reinterpret_cast<void*>(thread);  // the new thread writes the same
   *made = f;
   return 0;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What is known of fibers by their handles: ids, names, all of them, their threads; and their local values.
+// What is known of fibers by their handles: ids, names, threads and the list of all. Also the fibers' local values.
 #include <string.h>
 #include <sys/prctl.h>
 
@@ -129,7 +129,7 @@ FIBERTHREAD_EXPORT int fiberthread_set_local(fiberthread_key_t key, const void* 
 FIBERTHREAD_EXPORT void* fiberthread_get_local(fiberthread_key_t key) { return pthread_getspecific(key); }
 
 FIBERTHREAD_EXPORT void fiberthread_get_statistics(fiberthread_statistics_t* s) {
-  uint64_t live = live_fibers();  // main included; before the others, so that `ended` is never too large
+  uint64_t live = live_fibers();  // main included. Read first, so that `ended` is never too large.
   s->spawned = fibers_spawned();
   s->ended = s->spawned + 1 > live ? s->spawned + 1 - live : 0;
   s->recycled = fibers_recycled();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How fibers are made, and what begins them: spawn, new, start, call, discard.
+// How fibers are made and begun: spawn, new, start, call, discard.
 #include <string.h>
 
 #include "sched/cord.h"
@@ -58,12 +58,12 @@ void begin(FiberRecord* f, void* argument) {
   sched_spawn(f);
 }
 
-// 0: it was new, and the caller alone shall start or discard it.
+// Returns 0 if the fiber was new. Then the caller alone may start or discard it.
 int claim(FiberRecord* f, fiberthread_t h) {
   if (!is_still(f, h)) return ESRCH;
   Busy busy;
   SpinGuard guard(f->join.lock);
-  // It stays fresh under the lock, so it is this fiber if it was after the serial was looked at.
+  // A fresh fiber stays fresh under the lock. So if the serial matches after this load, `fresh` was this fiber's.
   uint32_t fresh = f->handle.fresh.load(std::memory_order_acquire);
   if (fresh != kFresh) return is_still(f, h) && fresh != kDiscarded ? EALREADY : ESRCH;
   if (!is_still(f, h)) return ESRCH;
@@ -80,7 +80,7 @@ FIBERTHREAD_EXPORT int fiberthread_spawn(fiberthread_t* fiber, const fiberthread
                                          void* argument) {
   FiberRecord* f;
   if (int e = make_fiber(options, start, &f)) return e;
-  *fiber = handle_of(f);  // before it runs
+  *fiber = handle_of(f);  // stored before the fiber runs
   begin(f, argument);
   return 0;
 }

@@ -28,7 +28,7 @@ int wait_for_wakeup(FiberRecord* me, uint64_t deadline, const char* what) {
   for (;;) {
     uint32_t woken = me->handle.woken.load(std::memory_order_relaxed);
     if (woken == mark) {
-      me->handle.woken.exchange(0, std::memory_order_acquire);  // what the waker did before is seen
+      me->handle.woken.exchange(0, std::memory_order_acquire);  // Acquire: we see what the waker did before
       return 0;
     }
     if (ended_by_cancel(me)) return ECANCELED;
@@ -42,7 +42,7 @@ int yield_until(uint64_t deadline, const char* what) {
   if (in_cord_callback()) return EPERM;
   if (deadline == 0) yield();
   int e = wait_for_wakeup(me, deadline, what);
-  // Its caller runs on at the first yield, even if there was nothing to wait for.
+  // A caller in fiberthread_call() goes on at the first yield, even if there was nothing to wait for.
   if (__builtin_expect(me->wait.called_by.load(std::memory_order_relaxed) != nullptr, 0)) yield();
   return e;
 }
@@ -53,7 +53,7 @@ int join(fiberthread_t h, void** result, uint64_t deadline) {
   FiberRecord* me = self();
   if (f != me && f->run.kernel && !is_nptl(f)) return EINVAL;
   if (int e = join_register(me, f, named(h))) return e;
-  // join_wait() looks at interrupts that come from now on.
+  // join_wait() only sees interrupts that come from now on.
   if (!f->join.done.load(std::memory_order_acquire) && ended_by_cancel(me) && join_withdraw(f)) {
     wait_over(me);
     return ECANCELED;
@@ -64,7 +64,7 @@ int join(fiberthread_t h, void** result, uint64_t deadline) {
   wait_over(me);
   if (!joined) return ended_by_cancel(me) ? ECANCELED : ETIMEDOUT;
   if (nptl) {
-    REAL(pthread_join)(reinterpret_cast<pthread_t>(f->memory.tcb), &value);  // it is on its way out
+    REAL(pthread_join)(reinterpret_cast<pthread_t>(f->memory.tcb), &value);  // the thread is about to end
     kernel_record_put(f);
   }
   if (result) *result = value;
@@ -86,8 +86,8 @@ FIBERTHREAD_EXPORT int fiberthread_wakeup(fiberthread_t fiber) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
   if (f == tls_current || f->handle.fresh.load(std::memory_order_relaxed) || f->join.done.load(std::memory_order_relaxed)) return 0;
-  // Of this very fiber: should it end just now, the next one to have its record takes no notice; and a wake-up of that one must not
-  // be written over: so the serial is looked at after `seen`.
+  // The mark names this very fiber. If it ends just now, the record's next fiber ignores the mark. But the mark must not overwrite a
+  // wake-up of that next fiber. So the serial is checked after `seen` was loaded.
   uint32_t mark = static_cast<uint32_t>(f->identity.serial) + 1, seen = f->handle.woken.load(std::memory_order_acquire);
   do {
     if (handle_of(f) != fiber) return 0;
@@ -115,7 +115,7 @@ FIBERTHREAD_EXPORT int fiberthread_cancel(fiberthread_t fiber) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
   if (end_waits_of(f, lives, &fiber)) return 0;
-  return is_still(f, fiber) ? 0 : ESRCH;  // 0: it has ended, and was not joined
+  return is_still(f, fiber) ? 0 : ESRCH;  // 0: the fiber has ended, and was not joined
 }
 
 FIBERTHREAD_EXPORT int fiberthread_cancelled(void) { return ended_by_cancel(self()); }

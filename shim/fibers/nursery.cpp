@@ -9,21 +9,21 @@
 
 namespace fiberthread {
 
-// A child is in the list from before it runs until somebody takes it out to join it: a later spawn() if it has ended by then, else
-// wait(). Those that have ended stand in front.
+// A child is in the list from before it runs until a thread takes it out to join it. That is a later spawn() if the child has ended by
+// then, else wait(). Children that have ended stand in front.
 struct NurseryInside {
   using Child = Nursery::Child;
-  // Held for some instructions for each child, and while one is cancelled. Parents come before their children's.
+  // Held for a few instructions for each child, and while a child is cancelled. A parent's mutex is taken before its children's.
   FiberMutex mutex;
   bool cancelled = false;
   int error = 0;
   Child* first = nullptr;
   Child* last = nullptr;
   std::atomic<size_t> alive{0};
-  std::atomic<uint32_t> joining{0};  // by spawn(): taken out, and not given back yet
-  FiberRecord* waiter = nullptr;     // who waits for that to be 0
+  std::atomic<uint32_t> joining{0};  // children that spawn() has taken out and not yet given back
+  FiberRecord* waiter = nullptr;     // the fiber that waits until `joining` is 0
   Nursery* parent = nullptr;
-  NurseryInside* nested = nullptr;  // those of which it is the parent
+  NurseryInside* nested = nullptr;  // the nurseries whose parent this is
   NurseryInside* next = nullptr;
   NurseryInside** link = nullptr;
 
@@ -74,7 +74,7 @@ void NurseryInside::add_first(Child* c) {
   first = c;
 }
 
-// With the mutex.
+// Called under the mutex.
 void NurseryInside::cancel(int why, Child* but) {
   if (why && !error) __atomic_store_n(&error, why, __ATOMIC_RELEASE);
   if (cancelled) return;
@@ -104,14 +104,15 @@ void NurseryInside::end(Child* c, int e) {
   alive.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// One that was taken out, or that nobody else can take out. 0, or ECANCELED: not joined, the caller was cancelled.
+// Joins a child that was taken out, or that no other thread can take out. Returns 0. Returns ECANCELED without joining if the caller was
+// cancelled.
 int NurseryInside::join(Child* c) {
   if (fiberthread_join(c->fiber, nullptr) == ECANCELED) return ECANCELED;
-  if (!c->ended) end(c, ECANCELED);  // by force
+  if (!c->ended) end(c, ECANCELED);  // it ended by force, so child_main() has not done this
   return 0;
 }
 
-// So that a nursery may live long, and have many children one after the other.
+// Joins children that have ended. So a nursery can live long and have many children one after the other.
 void NurseryInside::join_ended() {
   Child* ended = nullptr;
   {
@@ -223,7 +224,7 @@ int Nursery::wait() {
     }
     free(c);
   }
-  // One that joined others for us, and now leaves the mutex, is through with it.
+  // A spawn() that joined for us may still hold the mutex. Once we have had the mutex, that spawn() no longer touches the nursery.
   {
     NurseryLock l(n->mutex);
   }

@@ -15,7 +15,7 @@ struct Loop {
   void* context;
 
   void work() {
-    constexpr size_t kShare = 4;  // parts that everybody would still get, if they all were as large as the next
+    constexpr size_t kShare = 4;  // each worker would get so many parts if all were as large as the next one
     for (size_t first = next.load(std::memory_order_relaxed);;) {
       size_t left, size;
       do {
@@ -24,7 +24,7 @@ struct Loop {
         size = left / (kShare * width);
         if (size < grain) size = grain;
         if (size > left) size = left;
-        // Relaxed: what the loop is about was published with the task.
+        // Relaxed: publishing the task has published the loop's fields.
       } while (!next.compare_exchange_weak(first, first + size, std::memory_order_relaxed));
       body(context, first, first + size);
       first = next.load(std::memory_order_relaxed);
@@ -48,7 +48,7 @@ void JobQueue::parallel_for(size_t begin, size_t end, size_t grain, void (*body)
           return nullptr;
         },
         &loop);
-    if (run(tasks[i]) != 0) helpers = i;  // without more of them
+    if (run(tasks[i]) != 0) helpers = i;  // the loop goes on with the helpers that it has
   }
   loop.work();
   for (size_t i = helpers; i-- > 0;)
@@ -64,7 +64,7 @@ void JobQueue::call_all(const Call& mine, const Call* others, size_t n) {
   };
   for (size_t i = 0; i < n; i++) {
     new (&tasks[i]) Task(call, const_cast<Call*>(&others[i]));
-    run(tasks[i]);  // one that is not taken is called here
+    run(tasks[i]);  // the loop below calls a task that the queue does not take
   }
   mine.function(mine.object);
   for (size_t i = n; i-- > 0;) {
@@ -75,7 +75,7 @@ void JobQueue::call_all(const Call& mine, const Call* others, size_t n) {
 }
 
 void JobQueue::invoke_all(void (*const* functions)(void*), void* const* arguments, size_t n) {
-  constexpr size_t kMost = 256;  // on the stack at once; nobody was promised that all run side by side
+  constexpr size_t kMost = 256;  // calls on the stack at once. Nothing promises that all functions run side by side.
   for (; n > kMost; n -= kMost, functions += kMost, arguments += kMost) invoke_all(functions, arguments, kMost);
   if (n == 0) return;
   auto* calls = static_cast<Call*>(__builtin_alloca(n * sizeof(Call)));

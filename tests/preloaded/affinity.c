@@ -32,7 +32,7 @@ static int nice_of_kernel_thread(void) {
   assert(f && fgets(text, sizeof text, f));
   fclose(f);
   int value = 0;
-  // After the name come the state and 15 other values, and then the nice value.
+  // The name is followed by the state and 15 other values, and then by the nice value.
   assert(sscanf(strrchr(text, ')') + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %d", &value) == 1);
   return value;
 }
@@ -40,7 +40,7 @@ static int nice_of_kernel_thread(void) {
 static void* other(void* p) {
   tid_of_other = gettid();
   pthread_barrier_wait(&met);
-  pthread_barrier_wait(&met);  // now the main thread has changed this one
+  pthread_barrier_wait(&met);  // now the main thread has changed this thread
   cpu_set_t set;
   assert(sched_getaffinity(0, sizeof set, &set) == 0 && same(&set, &one));
   assert(sched_getaffinity(gettid(), sizeof set, &set) == 0 && same(&set, &one));
@@ -52,7 +52,7 @@ static void* other(void* p) {
     if (i % 25 == 0) usleep(100);
   }
   assert(nice_of_kernel_thread() == 18);
-  // A thread that it creates now inherits what it has.
+  // A thread that this one creates now inherits these settings.
   pthread_t t;
   assert(pthread_create(&t, NULL, inherits, &one) == 0 && pthread_join(t, NULL) == 0);
   pthread_attr_t a;
@@ -96,7 +96,7 @@ static void affinity_of(pthread_t t) {
   assert(syscall(SYS_sched_getaffinity, tid_of_other, sizeof set, &set) > 0 && same(&set, &one));
   char small[1];
   assert(sched_getaffinity(0, 1, (cpu_set_t*)small) == -1 && errno == EINVAL);
-  // The main thread's own is as it was.
+  // The main thread's own settings are unchanged.
   assert(sched_getaffinity(0, sizeof set, &set) == 0 && same(&set, &allowed));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a program may get wrong: POSIX's errors, never a crash. And too little memory or address space.
+// What a program may do wrong gives POSIX's errors, and never a crash. Also too little memory or address space.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -36,14 +36,14 @@ static void sizes(void) {
   pthread_attr_init(&a);
   assert(pthread_attr_setstacksize(&a, 1) == EINVAL);
   assert(pthread_attr_setdetachstate(&a, 77) == EINVAL);
-  // More than there is of address space.
+  // More than the whole address space.
   assert(pthread_attr_setstacksize(&a, (size_t)1 << 47) == 0);
   assert(pthread_create(&t, &a, nothing, NULL) == EAGAIN);
   assert(pthread_attr_setstacksize(&a, (size_t)-4096) == 0);
   int e = pthread_create(&t, &a, nothing, NULL);
   assert(e == EAGAIN || e == EINVAL);
   pthread_attr_destroy(&a);
-  // A guard larger than the stack: it comes on top.
+  // The guard is larger than the stack. It is added to the stack's size.
   pthread_attr_init(&a);
   pthread_attr_setstacksize(&a, 64 * 1024);
   pthread_attr_setguardsize(&a, 1 << 20);
@@ -51,7 +51,7 @@ static void sizes(void) {
   pthread_attr_setguardsize(&a, (size_t)-4096);
   e = pthread_create(&t, &a, nothing, NULL);
   assert(e == EINVAL || e == EAGAIN);
-  // Small, odd and large ones that work, guards of each size, user's own memory.
+  // Sizes that work: small, odd and large ones, guards of each size, and memory of the program's own.
   for (size_t size = 16384; size <= 64 << 20; size = size * 2 + 4096) {
     pthread_attr_setstacksize(&a, size);
     pthread_attr_setguardsize(&a, size >= 65536 ? 8192 : 0);
@@ -103,7 +103,7 @@ static void handles(void) {
   assert(signal(0, SIG_IGN) == SIG_ERR && signal(65, SIG_IGN) == SIG_ERR && raise(1000) != 0);
 }
 
-// With little address space: as many threads as fit, EAGAIN for the next, and all goes on.
+// With little address space, as many threads begin as fit. The next one gives EAGAIN, and the program goes on.
 static int with_little_memory(void) {
   struct rlimit limit = {400 << 20, 400 << 20};
   setrlimit(RLIMIT_AS, &limit);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Barriers, spin locks and pthread_once: load, sharing, freed at once; initialisers that throw, are cancelled, nest, or are
-// running when another thread forks.
+// Barriers, spin locks and pthread_once: load, sharing, freeing at once. Initialisers that throw, are cancelled, nest, or run while another
+// thread forks.
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -48,7 +48,8 @@ static void* page() {
 }
 static void unmap(void* p) { assert(munmap(p, 4096) == 0); }
 
-// The serial one, or whoever is back first, destroys and unmaps it, the others being on their way out. Each round has one serial thread.
+// The serial thread, or the first one that is back, destroys and unmaps the barrier while the others are on their way out. Each round has
+// one serial thread.
 static void freed_barriers() {
   enum { kThreads = 5 };
   for (int round = 0; round < 300; round++) {
@@ -72,7 +73,7 @@ static void freed_barriers() {
   }
 }
 
-// Who has waited for another's initialiser unmaps it at once.
+// A thread that has waited for another one's initialiser unmaps the object at once.
 static void freed_onces() {
   static std::atomic<int> runs;
   for (int round = 0; round < 300; round++) {
@@ -178,7 +179,7 @@ static void nesting_and_forking() {
     }
     assert(caught && inner_runs == 1);
   }
-  // In the child nobody runs the initialiser: it runs again.
+  // In the child no thread runs the initialiser, so it runs again.
   std::thread t([] { pthread_once(&forked_once, slow); });
   while (!in_initialiser) sched_yield();
   pid_t child = fork();

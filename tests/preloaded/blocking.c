@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Calls that wait in the kernel because what they wait for cannot be polled: children, locks, queues, semaphores, futexes. The event is
-// there before or comes later, or the wait is interrupted, is cancelled or times out.
+// Calls that wait in the kernel for what cannot be polled: children, locks, queues, semaphores, futexes. The event is there before the call
+// or comes later. Or the wait is interrupted, is cancelled or times out.
 #include "waiting.h"
 
 #include <mqueue.h>
@@ -241,7 +241,7 @@ static void change_word(struct what* w) {
 }
 static long do_futex(struct job* j) {
   long r = syscall(SYS_futex, OF(j)->word, FUTEX_WAIT, 0, NULL, NULL, 0);
-  return r < 0 && errno == EAGAIN ? 0 : r;  // too late to wait
+  return r < 0 && errno == EAGAIN ? 0 : r;  // the word had changed before the wait
 }
 
 // ---- the calls ----
@@ -374,7 +374,7 @@ static char* synchronise_memory(struct what* w, char* at) {
   SAY(msync(m, 4096, MS_ASYNC));
   SAY(msync(m, 4096, MS_SYNC | MS_ASYNC));
   munmap(m, 4096);
-  SAY(msync((void*)4096, 4096, MS_SYNC));  // where nothing is mapped: another thread may have m's place by now
+  SAY(msync((void*)4096, 4096, MS_SYNC));  // never mapped. At the place of m, another thread may have memory by now.
   return at;
 }
 static void run_files(const struct item* i, char* out) {
@@ -391,7 +391,7 @@ static void run_files(const struct item* i, char* out) {
   SAY(syncfs(-1));
 }
 
-// Once a read has taken its time, the library makes the next ones in another way. The answers must be the same.
+// Once a read was slow, the library makes the next ones in another way. The answers must be the same.
 static void run_slow_files(const struct item* i, char* out) {
   struct what w;
   new_file(&w);

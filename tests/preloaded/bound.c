@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Threads with kernel threads of their own: forked beside, changed from elsewhere, made by any thread, by hundreds.
+// Threads with kernel threads of their own. Others fork meanwhile, change them, and make them by hundreds. Any kind of thread makes them.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <dirent.h>
@@ -57,10 +57,10 @@ static int number_of(const char* directory) {
   return n;
 }
 
-// One thread's properties are not those of another that it changes.
+// A thread that changes another one's properties keeps its own.
 static sem_t changed;
 static pthread_t other_thread;
-static int priority;  // the process's: tests may be run by "nice"
+static int priority;  // the process's nice value, since "nice" may run the tests
 static void* other(void* p) {
   sem_wait(&changed);
   for (int i = 0; i < 3; i++) {
@@ -79,7 +79,7 @@ static void* changes_other(void* p) {
   return p;
 }
 
-// A thread of libc's makes the first.
+// A thread of libc's makes the first of these threads.
 static sem_t timer_done;
 static void makes_bound(union sigval v) {
   pthread_t t;
@@ -90,7 +90,7 @@ static void makes_bound(union sigval v) {
   sem_post(v.sival_ptr);
 }
 
-// Blocks so often that it gets to keep its kernel thread; then what all others do.
+// Blocks so often that it may keep its kernel thread. Then it does what all others do.
 static int pipes[2][2];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static long sum;
@@ -102,7 +102,7 @@ static void* echoes(void* p) {
     sum++;
     pthread_mutex_unlock(&mutex);
     if (i == 50) {
-      batch();  // now more than a habit
+      batch();  // from now on it is bound
       setpriority(PRIO_PROCESS, 0, 3);
     }
     assert(write(pipes[1][1], &c, 1) == 1);
@@ -149,7 +149,7 @@ int main() {
   usleep(20000);
   int threads = number_of("/proc/self/task");
   for (int i = 0; i < 25; i++) makes_threads();
-  // 250 had one of their own. A few more workers may have been made meanwhile.
+  // 250 threads had a kernel thread of their own. A few more workers may have been made meanwhile.
   for (int i = 0; i < 100 && number_of("/proc/self/task") > threads; i++) usleep(10000);
   printf("kernel threads stay: %d\n", number_of("/proc/self/task") > threads + 50);
 

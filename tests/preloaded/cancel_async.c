@@ -30,7 +30,7 @@ static void* busy_loop(void* p) {
   for (;;) counted++;
   pthread_cleanup_pop(0);
 }
-// Compilers warn of a recursion that no path returns from; they cannot know that this is always true.
+// Compilers warn of a recursion from which no path returns. They cannot know that this is always true.
 static volatile int always = 1;
 static char* const levels[] = {"c0", "c1", "c2"};
 static __attribute__((noinline)) void nested(int n) {
@@ -121,7 +121,7 @@ static void* in_rwlock(void* p) {
   pthread_cleanup_pop(0);
   return NULL;
 }
-// By number: no cancellation points, but places like any other to whoever may be stopped anywhere.
+// Calls by number are no cancellation points. But a thread that may be cancelled anywhere can be cancelled there.
 static int by_number;
 static void* in_syscall(void* p) {
   pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
@@ -286,7 +286,7 @@ int main() {
   run("exit from frames", exits_from_frames, 0);
   run("defer_np", defer_np, 1);
   run("in a condition variable", in_cond_wait, 1);
-  // Many that spin, more than there are CPUs.
+  // Many threads spin, more than there are CPUs.
   pthread_t t[40];
   int n = 0;
   for (int i = 0; i < 40; i++) pthread_create(&t[i], NULL, while_others_spin, NULL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Cancellation of threads whose system call ends by itself at the same time: the call's result is told, or the call has done nothing.
-// Also of threads that have cancellation disabled, or wait in a call that is no cancellation point.
+// Cancellation of threads whose system call ends by itself at the same time. Either the call's result is returned, or the call has done
+// nothing. Also of threads that have cancellation disabled, or wait in a call that is no cancellation point.
 // libs: -lrt
 #include <sys/sem.h>
 
@@ -14,10 +14,10 @@ int semaphores;
 // A call that ends by itself. Either its result is returned, or the call has done nothing.
 struct Ending {
   const char* name;
-  bool (*call)();  // true: it has ended by itself
+  bool (*call)();  // returns true if the call has ended by itself
   void (*prepare)();
   void (*end)();        // makes the call end
-  bool (*untouched)();  // whether the call has done nothing; puts everything back as it was
+  bool (*untouched)();  // returns true if the call has done nothing, and puts everything back as it was
 };
 pid_t short_lived;
 int release_by;  // the child ends once this is closed
@@ -107,7 +107,7 @@ void* may_end(void* p) {
   Guard g;
   stage = 1;
   bool r = static_cast<const Ending*>(p)->call();
-  return r ? p : nullptr;  // no cancellation point is on the way
+  return r ? p : nullptr;  // there is no cancellation point between the call and this
 }
 void* lets_end(void* p) {
   while (stage < 2) {

@@ -24,7 +24,7 @@ static void notified(union sigval v) {
   int old;
   if (disabled) pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
 #if defined(__x86_64__)
-  atomic_store(&who, (long)__builtin_thread_pointer());  // without a call that the library could know the thread by
+  atomic_store(&who, (long)__builtin_thread_pointer());  // found without any call by which the library could learn of the thread
 #else
   atomic_store(&who, (long)pthread_self());
 #endif

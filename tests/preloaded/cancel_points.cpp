@@ -7,7 +7,7 @@ namespace {
 
 volatile int stage;  // 1: about to call, 2: returned
 bool cleaned;
-int state_seen;  // by the cleanup handler
+int state_seen;  // what the cleanup handler saw
 
 void cleanup(void*) {
   cleaned = true;

@@ -51,11 +51,11 @@ struct Part {
   int (*run)();
 };
 
-// All of them, or the one that is named.
+// Runs all parts, or the one that is named.
 template <int n>
 int run_parts(const Part (&parts)[n], const char* named) {
   setenv("LC_ALL", "C", 1);
-  // Whoever started us may ignore libc's own two signals, and children see what libc made of that.
+  // The program that started this one may ignore libc's own two signals, and children see what libc made of that.
   for (int sig = 32; sig <= 33; sig++) {
     unsigned long default_action[4] = {};
     syscall(SYS_rt_sigaction, sig, default_action, nullptr, 8);
@@ -64,7 +64,7 @@ int run_parts(const Part (&parts)[n], const char* named) {
     if (named && strcmp(named, part.name) != 0) continue;
     printf("-- %s\n", part.name);
     fflush(stdout);
-    // Each in a process of its own, in which threads have been made.
+    // Runs each part in a process of its own, in which threads have been made.
     pid_t pid = fork();
     if (pid == 0) {
       alarm(100);

@@ -79,7 +79,7 @@ static void timeouts(void) {
   pthread_cond_destroy(&mono);
 }
 
-// Who has been woken by a broadcast may free the object at once.
+// A thread that a broadcast has woken may free the object at once.
 struct Gate {
   pthread_mutex_t m;
   pthread_cond_t c;
@@ -114,7 +114,8 @@ static void gates(void) {
   }
 }
 
-// One of two waiters is signalled and cancelled at once. If it ends as cancelled, the signal must reach the other.
+// One of two waiters gets a signal of the condition and is cancelled at the same time. If it ends as cancelled, the signal must reach the
+// other.
 static int tokens, here;
 static void unlock(void* p) { pthread_mutex_unlock(p); }
 static void* take_token(void* p) {
@@ -156,7 +157,7 @@ static void signal_and_cancel(void) {
   }
 }
 
-// Taking turns on a condition variable and a mutex of any kind.
+// Threads take turns by a condition variable and a mutex of any kind.
 struct Turns {
   pthread_mutex_t m;
   pthread_cond_t c;
@@ -187,7 +188,7 @@ static void kinds(void) {
     if (k / 3 == 2) pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
     pthread_condattr_t ca;
     pthread_condattr_init(&ca);
-    // Shared or not, with a mutex that is or is not.
+    // The condition variable and the mutex are each shared or private.
     if (k / 3 == 1 || k == 6) pthread_condattr_setpshared(&ca, PTHREAD_PROCESS_SHARED);
     assert(pthread_mutex_init(&local.m, &a) == 0 && pthread_cond_init(&local.c, &ca) == 0);
     local.turn = 0;

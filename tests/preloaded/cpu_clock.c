@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A thread's CPU clock is its own: it never runs backwards wherever the thread runs, stands still while it waits, and all of them
+// A thread's CPU clock is its own. It never runs backwards wherever the thread runs, and stands still while the thread waits. All of them
 // together show no more than the process has used.
 #define _GNU_SOURCE
 #include <assert.h>
@@ -39,7 +39,7 @@ static clockid_t clock_of(pthread_t t) {
   return c;
 }
 
-// So much CPU time by the thread's own clock. It would never end with a clock that stands still.
+// Uses so much CPU time by the thread's own clock. If that clock stood still, this would never end.
 static void use(int64_t amount) {
   int64_t start = mine(), last = start;
   while (last - start < amount) {
@@ -60,13 +60,13 @@ static void* computes(void* p) {
   use(10000000);
   int64_t b = mine(), c = by_usage(), d = by_number(), e = read_clock(clock_of(pthread_self())), f = mine();
   assert(b - a >= 10000000);
-  // What RUSAGE_THREAD says, the kernel computes from samples by the tick, and only ours is the clock in whole microseconds.
+  // The kernel computes its RUSAGE_THREAD from samples at each tick. Only the library's is the clock in whole microseconds.
   assert(c > 0 && d >= b && e >= d && f >= e);
   used[n] = f;
   return p;
 }
 
-// Nothing of what others do meanwhile is on the clock of one who waits.
+// While a thread waits, its clock shows nothing of what others do.
 static sem_t go, done;
 static int64_t while_waiting;
 static void* waits(void* p) {
@@ -94,7 +94,7 @@ int main() {
   pthread_t t[kThreads];
   int64_t first = mine();
   for (int i = 0; i < kThreads; i++) assert(pthread_create(&t[i], NULL, computes, (void*)(intptr_t)i) == 0);
-  // Others' clocks, while they run, wait, and move.
+  // Reads other threads' clocks while these run, wait and move.
   int64_t last[kThreads] = {0};
   for (int round = 0; round < 200; round++) {
     for (int i = 0; i < kThreads; i++) {
@@ -129,13 +129,13 @@ int main() {
   assert(pthread_join(t[0], NULL) == 0);
   printf("while it waits: %d, %d\n", after == before, while_waiting < 50000000);
 
-  // One that never waits is seen to run.
+  // A thread that never waits is seen to run.
   assert(pthread_create(&t[0], NULL, runs_on, NULL) == 0);
   while (!started) sched_yield();
   c = clock_of(t[0]);
   before = read_clock(c);
   while (read_clock(c) - before < 20000000) sched_yield();
-  // Sleeping on its clock.
+  // Sleeps on that thread's clock.
   before = read_clock(c);
   struct timespec amount = {0, 20000000}, left;
   assert(clock_nanosleep(c, 0, &amount, &left) == 0);
@@ -144,7 +144,7 @@ int main() {
   struct timespec at = {until / 1000000000, until % 1000000000};
   assert(clock_nanosleep(c, TIMER_ABSTIME, &at, NULL) == 0);
   printf("until: %d\n", read_clock(c) >= until);
-  // A timer on it.
+  // Sets a timer on that clock.
   signal(SIGRTMIN, on_timer);
   struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN};
   timer_t timer;
@@ -155,7 +155,7 @@ int main() {
   assert(timer_delete(timer) == 0);
   stop = 1;
   assert(pthread_join(t[0], NULL) == 0);
-  // On one's own.
+  // Sets a timer on the caller's own clock.
   ticks = 0;
   assert(timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer) == 0);
   assert(timer_settime(timer, 0, &often, NULL) == 0);

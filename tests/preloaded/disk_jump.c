@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Who is unwound out of a call for a disk (a handler that jumps, asynchronous cancellation) leaves nothing behind: neither a place in a
-// queue on a stack that is gone, nor a turn that others wait for.
+// A thread may be unwound out of a call that waits for a disk, by a handler that jumps or by asynchronous cancellation. It leaves nothing
+// behind: neither a place in a queue on a stack that is gone, nor a turn for which others wait.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Libraries loaded while threads exist: their thread-local variables have their values in threads born before and after, by
-// both models of access, in constructors too. A library is searched where its caller says.
+// Libraries are loaded while threads exist. Their thread-local variables have their values in threads born before and after, with both
+// models of access, and in constructors. A library is searched in the directories of the code that calls dlopen().
 // libs: -Wl,--enable-new-dtags -Wl,-rpath,$ORIGIN/private
 #define _GNU_SOURCE
 #include <assert.h>
@@ -23,7 +23,7 @@ static const char source[] =
     "int constructed(void) { return in_constructor; }\n"
     "int add(int n) { zero += n; return value + zero; }\n";
 
-// More than the loader has kept free next to the variables of the program: each thread gets its own when it first asks for it.
+// This is more than the loader keeps free next to the program's variables. So each thread gets its copy when it first asks for it.
 static const char large_source[] =
     "__thread char large[200000] = {42};\n"
     "int constructed(void) { return 11; }\n"
@@ -42,7 +42,7 @@ static void build(const char* path, const char* model, const char* text) {
 static pthread_barrier_t loaded;
 static int (*add)(int);
 static void* early(void* p) {
-  pthread_barrier_wait(&loaded);  // born before dlopen
+  pthread_barrier_wait(&loaded);  // this thread was born before dlopen
   pthread_barrier_wait(&loaded);
   for (int i = 1; i <= 20; i++) {
     assert(add(1) == 42 + i);
@@ -63,8 +63,8 @@ static void* late(void* p) {
 }
 
 int main() {
-  // All are built before there are threads. The directory "private" exists since this program was built: the loader forgets
-  // for good what was not there when the program started.
+  // All libraries are built before there are threads. The directory "private" has existed since this program was built, because the loader
+  // ignores directories for good that were missing when the program started.
   char self[4096], private_dir[4200], library[4300];
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   assert(n > 0);
@@ -91,7 +91,7 @@ int main() {
       void* h = dlopen(path, RTLD_NOW | RTLD_DEEPBIND);
       if (!h) fprintf(stderr, "%s\n", dlerror());
       assert(h);
-      // Threads that end without a look at it; others have their memory next.
+      // These threads end without a look at the variables. Other threads have their memory next.
       for (int i = 0; i < 3; i++) {
         for (int j = 0; j < kThreads; j++) pthread_create(&t[kThreads + j], NULL, silent, NULL);
         for (int j = 0; j < kThreads; j++) pthread_join(t[kThreads + j], NULL);
@@ -107,7 +107,7 @@ int main() {
       assert(dlerror() == NULL);
     }
   }
-  // In the directory that only this program's RUNPATH names.
+  // In a directory that only this program's RUNPATH names.
   void* h = dlopen(basename(library), RTLD_NOW);
   if (!h) fprintf(stderr, "%s\n", dlerror());
   assert(h);

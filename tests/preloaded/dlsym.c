@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Functions of threads that are looked up instead of linked are the same ones, whoever asks for them and however: threads made by them,
-// objects used by them and by name at once, errors of the look-up.
+// Functions of threads that are looked up are the same as linked ones, whatever code asks for them and however. Looked-up functions make
+// threads, and objects are used by both kinds at once. Failed look-ups give errors.
 // libs: -ldl
 #define _GNU_SOURCE
 #include <assert.h>
@@ -42,7 +42,7 @@ static Functions by_name = {pthread_create,         pthread_join, pthread_mutex_
                             pthread_cond_broadcast, sem_wait,     sem_post,           pthread_rwlock_rdlock, pthread_rwlock_wrlock,
                             pthread_rwlock_unlock,  sched_yield};
 
-// ---- a plugin, which asks on its own behalf ----
+// ---- a plugin, which asks for itself ----
 
 static const char source[] =
     "#define _GNU_SOURCE\n"
@@ -71,7 +71,7 @@ static void* build(const char* name, const char* flags) {
   return h;
 }
 
-// ---- this program's own layer, in front of everybody's ----
+// ---- this program's own function, which comes before libc's and the library's ----
 
 static int posts;
 static const char* layer_version;
@@ -85,7 +85,7 @@ static void* posts_it(void* s) {
   return NULL;
 }
 
-// ---- half of the threads use those, half the ones that are linked ----
+// ---- half of the threads use looked-up functions, half use linked ones ----
 
 static pthread_mutex_t m;
 static pthread_cond_t c;
@@ -118,7 +118,7 @@ static void* work(void* p) {
       __atomic_sub_fetch(&readers, 1, __ATOMIC_SEQ_CST);
     }
     f.rw_unlock(&rw);
-    if (i % 50 == 0) {  // all meet
+    if (i % 50 == 0) {  // all threads meet
       static int arrived;
       f.lock(&m);
       int mine = round_of;
@@ -138,14 +138,14 @@ static void both(const char* how, const Functions* found) {
   int other = 0;
   for (int i = 0; i < 4; i++) assert((i & 2 ? used : by_name).create(&t[i], NULL, work, i & 1 ? &used : &by_name) == 0);
   for (int i = 0; i < 4; i++) assert((i & 1 ? used : by_name).join(t[i], NULL) == 0);
-  // Thread and maker see each other by the same identity.
+  // The thread and its maker give each other the same identity.
   printf("%s: counted %d", how, counter);
   for (int i = 0; i < kNames; i++) other += ((void**)found)[i] == dlsym(RTLD_DEFAULT, names[i]);
   printf(", %d of %d are those of the global scope\n", other, kNames);
 }
 
-// Before 2.36, libc's look-up of the next one without a version found the oldest (bug 14932): condition variables that do not go together
-// with the linked ones. It is asked for those with their version, then.
+// Before 2.36, libc's look-up of the next one without a version found the oldest version (bug 14932). Its condition variables do not go
+// together with the linked ones. So the test asks for those with their version.
 static int oldest_is_next;
 static void* next_cond(const char* how, const char* name) {
   return oldest_is_next && strstr(how, "RTLD_NEXT") && strncmp(name, "pthread_cond_", 13) == 0 ? dlvsym(RTLD_NEXT, name, COND) : NULL;
@@ -166,7 +166,7 @@ static void by(const char* how, void* handle, const char* version, void* (*ask)(
     }
     assert(!dlerror());
   }
-  // sem_post is this program's own in the global scope.
+  // In the global scope, sem_post is this program's own.
   both(how, (Functions*)p);
 }
 
@@ -176,13 +176,13 @@ static void failing(const char* how, void* p) {
   printf("%s", dlerror() ? "still an error\n" : "");
 }
 
-// The program may have any of libc's functions itself.
+// A program may define any of libc's functions itself.
 const char* gnu_get_libc_version(void) { return "the program's"; }
 
 int main() {
   int nptl = nptl_release();
   oldest_is_next = nptl && nptl < 36;
-  // Before anybody opens libc, its handle has no objects to look at.
+  // Until some code opens libc, its handle has no objects to look at.
   printf("versions: %d %d\n", dlvsym(RTLD_DEFAULT, "pthread_create", FIRST) != NULL, dlvsym(RTLD_NEXT, "pthread_create", FIRST) != NULL);
   void *libc = dlopen("libc.so.6", RTLD_NOW), *libpthread = dlopen("libpthread.so.0", RTLD_NOW), *all = dlopen(NULL, RTLD_NOW);
   void *plugin = build("plugin", ""), *wrapper = build("wrapper", "-DWRAPS");
@@ -208,7 +208,7 @@ int main() {
   by("RTLD_NEXT with a layer of a version", RTLD_NEXT, NULL, NULL, NULL);
   printf("layer called %d\n", posts > before);
 
-  // Who asks with RTLD_DEFAULT finds what only his own scope has.
+  // Code that asks with RTLD_DEFAULT also finds what only its own scope has.
   void* (*any)(const char*) = dlsym(plugin, "any");
   printf("own by RTLD_DEFAULT: %d", any("my_own") != NULL);
   printf(", here: %d\n", dlsym(RTLD_DEFAULT, "my_own") != NULL);
@@ -221,7 +221,7 @@ int main() {
   failing("next, unknown version", dlvsym(RTLD_NEXT, "pthread_create", "GLIBC_9.9"));
   failing("libc, a version too new for it", dlvsym(libc, "pthread_mutex_lock", "GLIBC_2.34"));
   failing("libc, known", dlsym(libc, "pthread_create"));
-  // What succeeds forgets an error that nobody has asked for.
+  // A look-up that succeeds forgets an error that no code has asked for.
   for (int i = 0; i < 4; i++) {
     dlsym(RTLD_NEXT, "no_such_function");
     void* p = i < 2 ? dlsym(i ? libc : RTLD_NEXT, "pthread_create") : dlvsym(i == 2 ? libc : RTLD_NEXT, "pthread_create", FIRST);
@@ -230,7 +230,7 @@ int main() {
   failing("not in libm", dlsym(dlopen("libm.so.6", RTLD_NOW), "my_own"));
   printf("data %d, others' functions %d\n", dlsym(libc, "environ") != NULL, dlsym(libc, "strlen") == dlsym(RTLD_NEXT, "strlen"));
 
-  // And in a thread, and the child of a fork.
+  // The same in a thread and in the child of a fork.
   int status;
   pid_t pid = fork();
   if (pid == 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// One line for each case: the function, the state or argument, and the result by name. The cases run on main before a thread was
-// made, on main, on a thread, and on one that is detached; all must answer alike, on NPTL and on fibers.
+// Prints one line for each case: the function, the state or argument, and the result by name. The cases run on main before a thread was
+// made, on main, on a thread, and on a detached one. All must answer alike, on NPTL and on fibers.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -31,12 +31,12 @@ static inline int show(const char* function, const char* state, int r) {
   else printf("%s: %s: %d\n", function, state, r);
   return r;
 }
-// Of functions that have no errors.
+// For functions that have no errors.
 static inline void show_value(const char* function, const char* state, int v) { printf("%s: %s: %d\n", function, state, v); }
-// Of functions that return the error, and of those that return -1 and set errno.
+// The first for functions that return the error, the second for those that return -1 and set errno.
 #define CASE(state, f, ...) show(#f, state, f(__VA_ARGS__))
 #define FAILS(state, f, ...) show(#f, state, (errno = 0, f(__VA_ARGS__)) == -1 ? errno : 0)
-// Of the functions of C11, whose results have no names of their own.
+// For the functions of C11, whose results have names of their own.
 static inline int show_c11(const char* function, const char* state, int r) {
   static const struct {
     int value;
@@ -63,7 +63,7 @@ static inline const char* format(const char* f, ...) {
   return t;
 }
 
-// Whether libc has what came with release 2.n. With us its functions are there in any case.
+// Returns true if libc has what came with release 2.n. The library has its functions of that release in any case.
 static inline bool since(int n) { return atoi(gnu_get_libc_version() + 2) >= n; }
 
 pid_t tid_of(pthread_t) __asm__("pthread_gettid_np") __attribute__((weak));
@@ -85,7 +85,7 @@ static const clockid_t clocks[] = {
     CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID, CLOCK_BOOTTIME, CLOCK_TAI, 99, -1};
 #define CLOCKS (sizeof clocks / sizeof *clocks)
 
-// Runs f(arg) on a thread of its own, to its end.
+// Runs f(arg) on a thread of its own, and waits for its end.
 static inline void elsewhere(void* (*f)(void*), void* arg) {
   pthread_t t;
   assert(pthread_create(&t, NULL, f, arg) == 0 && pthread_join(t, NULL) == 0);
@@ -93,7 +93,7 @@ static inline void elsewhere(void* (*f)(void*), void* arg) {
 
 static inline void* no_work(void* p) { return p; }
 
-// A thread that does one thing, stays as long as one likes, and does another one.
+// A thread that does one thing, waits until the test lets it go on, and does another one.
 struct helper {
   void (*first)(void*);
   void (*last)(void*);
@@ -123,7 +123,7 @@ static inline void helper_end(struct helper* h) {
   assert(pthread_join(h->thread, NULL) == 0);
 }
 
-// In a process of its own, for what it leaves behind; with a thread made before, so that there has been one.
+// Runs f in a process of its own, since f leaves things behind. That process has made a thread before.
 static inline void in_child(void (*f)(void)) {
   fflush(stdout);
   pid_t pid = fork();

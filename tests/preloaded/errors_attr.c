@@ -106,7 +106,7 @@ static void stacks(void) {
       printf("%s: %td, %zu\n", state, ours ? (char*)stack - memory : -1, ours ? size : 0);
       if (ours && size >= 65536) create(state);
     }
-    // Linkers warn of them.
+    // Linkers warn of these functions, so they are looked up.
     int (*set_address)(pthread_attr_t*, void*) = dlsym(RTLD_DEFAULT, "pthread_attr_setstackaddr");
     int (*get_address)(const pthread_attr_t*, void**) = dlsym(RTLD_DEFAULT, "pthread_attr_getstackaddr");
     CASE(state, set_address, &a, memory + sizeof memory);
@@ -133,7 +133,7 @@ static void affinity_and_mask(void) {
   }
   pthread_attr_init(&a);
   memset(all, 0, sizeof all);
-  cpu_set_t* volatile none = NULL;  // volatile: the header says that it is not to be null
+  cpu_set_t* volatile none = NULL;  // volatile, since the header says that it must not be null
   CASE("no CPU", pthread_attr_setaffinity_np, &a, 8, (cpu_set_t*)all);
   create("no CPU");
   CASE("none", pthread_attr_setaffinity_np, &a, 0, none);
@@ -231,7 +231,7 @@ static void running(void) {
   pthread_create(&t, &a, own, "own stack");
   pthread_join(t, NULL);
   pthread_attr_destroy(&a);
-  // Of another thread.
+  // The attributes of another thread.
   pthread_create(&t, NULL, waits, NULL);
   pthread_attr_t theirs;
   CASE("another", pthread_getattr_np, t, &theirs);

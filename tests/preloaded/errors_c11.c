@@ -25,7 +25,7 @@ static void other_tries(void) {
 static void threads(void) {
   thrd_t t;
   int r = 77;
-  sem_t* go = malloc(sizeof *go);  // for ever: nobody knows when the detached thread is done with it
+  sem_t* go = malloc(sizeof *go);  // never freed, since nothing tells when the detached thread is done with it
   sem_init(go, 0, 0);
   C11("", thrd_create, &t, nothing, NULL);
   C11("", thrd_join, t, &r);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Mutexes with a ceiling: locking raises the caller, and refuses those above.
+// Mutexes with a ceiling. Locking raises the caller's priority, and fails for callers above the ceiling.
 #include "errors.h"
 
 #include <sys/wait.h>
@@ -36,7 +36,7 @@ static void ceilings(const char* who) {
   }
 }
 
-// Processes of their own, for what they leave behind.
+// Runs the cases in processes of their own, since they leave things behind.
 static void cases(void) {
   fflush(stdout);
   pid_t child = fork();

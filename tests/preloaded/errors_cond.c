@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Condition variables: mutexes that must not be given up, times, clocks, attributes.
+// Condition variables: mutexes that the wait must not release, times, clocks, attributes.
 #include "errors.h"
 
 static pthread_cond_t c;
@@ -37,7 +37,7 @@ static pthread_t background(void* (*f)(void*)) {
   return t;
 }
 
-// Waits with a mutex that the caller does not hold, of a kind that minds.
+// Waits with a mutex that the caller does not hold, and whose kind checks that.
 static void not_mine(const char* state) {
   CASE(state, pthread_cond_wait, &c, &m);
   CASE(state, pthread_cond_timedwait, &c, &m, &past);
@@ -82,7 +82,7 @@ static void objects(int shared, int clock) {
   CASE("soon", pthread_cond_clockwait, &c, &m, CLOCK_MONOTONIC, &t);
   CASE("still mine", pthread_mutex_unlock, &m);
   pthread_mutex_destroy(&m);
-  // A recursive one that is locked twice is given up once only.
+  // The wait unlocks a recursive mutex that is locked twice only once.
   init_mutex(PTHREAD_MUTEX_RECURSIVE, 0);
   take(NULL);
   take(NULL);
@@ -100,7 +100,7 @@ static int wait_until_signalled(int how) {
          : how == 1 ? CASE("owner died", pthread_cond_timedwait, &c, &m, &never)
                     : CASE("owner died", pthread_cond_clockwait, &c, &m, CLOCK_MONOTONIC, &never);
 }
-// Who held the mutex meanwhile has ended with it.
+// A thread held the mutex meanwhile and ended with it.
 static void owner_dies(void) {
   pthread_cond_init(&c, NULL);
   for (int i = 0; i < 3; i++) {
@@ -113,7 +113,7 @@ static void owner_dies(void) {
     CASE("mine", pthread_mutex_unlock, &m);
     pthread_mutex_destroy(&m);
   }
-  // And the next one gave it up as it was.
+  // The same, and the next owner unlocked the mutex without making it consistent.
   for (int i = 0; i < 3; i++) {
     init_mutex(PTHREAD_MUTEX_ERRORCHECK, 1);
     take(NULL);

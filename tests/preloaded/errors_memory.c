@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What lack of memory gives: malloc, which is the program's own here, fails at the wrong time.
+// What lack of memory gives. malloc is the program's own here, and fails at the wrong time.
 #include "errors.h"
 
 #include <grp.h>
@@ -39,7 +39,7 @@ static void attributes(void) {
   pthread_attr_destroy(&a);
 }
 
-// Of the keys beyond the first 32, a thread's values are allocated when it sets the first one.
+// For keys beyond the first 32, a thread's values are allocated when it sets the first one.
 static void keys(void) {
   pthread_key_t all[200];
   int r = 0;
@@ -52,7 +52,7 @@ static void keys(void) {
 }
 
 static void create(void) {
-  // On fibers it may come out of a block that is there already, on NPTL with its memory in a stack that is.
+  // pthread_create may succeed. With fibers it may use a block that exists already, and on NPTL a stack that exists already.
   pthread_t t;
   int r;
   (void)WITHOUT(r, pthread_create(&t, NULL, no_work, NULL));
@@ -65,7 +65,7 @@ static void* create_there(void* p) {
   return p;
 }
 static void threads(void) {
-  // In a process that has made none yet, if this one has not.
+  // Runs in a process that has made no thread yet, if this process has not.
   fflush(stdout);
   pid_t pid = fork();
   if (pid == 0) {

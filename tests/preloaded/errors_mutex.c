@@ -5,7 +5,7 @@
 static const char* const types[] = {"normal", "recursive", "errorcheck", "adaptive"};
 static const char* const protocols[] = {"", " inherit", " protect"};
 
-static char what[64];  // the kind of mutex that is being tried
+static char what[64];  // the kind of mutex that is tried
 static const char* in(const char* state) { return format("%s, %s", what, state); }
 
 static void take(void* m) { assert(pthread_mutex_lock(m) == 0); }
@@ -33,11 +33,11 @@ static void timed(pthread_mutex_t* m, const char* state, int locked) {
   CASE(in(format("%s, soon", state)), pthread_mutex_timedlock, m, &t);
 }
 
-// A mutex, and what it was made with.
+// A mutex, and the attributes that it was made with.
 struct mutex {
   pthread_mutex_t m;
   int type, protocol, robust;
-  bool owned;  // pthread_mutex_unlock() looks at the owner
+  bool owned;  // pthread_mutex_unlock() checks the owner
 };
 
 static void nobody_has_it(struct mutex* mutex) {
@@ -52,7 +52,7 @@ static void nobody_has_it(struct mutex* mutex) {
   timed(m, "free", 0);
 }
 
-// Locking it needs privileges, and the answer depends on the policy: the tests of scheduling have that.
+// Locking such a mutex needs privileges, and the answer depends on the policy. errors_ceiling.c has those cases.
 static void with_a_ceiling(struct mutex* mutex) {
   pthread_mutex_t* m = &mutex->m;
   int ceiling = -1;
@@ -67,7 +67,7 @@ static void recursive_and_mine(pthread_mutex_t* m) {
   CASE(in("mine"), pthread_mutex_lock, m);
   elsewhere(try_all, m);
   for (int i = 0; i < 2; i++) CASE(in("twice more"), pthread_mutex_unlock, m);
-  // The count cannot grow any more.
+  // The count cannot grow any further.
   m->__data.__count = UINT_MAX;
   CASE(in("as often as possible"), pthread_mutex_lock, m);
   CASE(in("as often as possible"), pthread_mutex_trylock, m);
@@ -110,7 +110,7 @@ static void another_thread_has_it(struct mutex* mutex) {
 // The mutex is robust, and its owner has ended.
 static void the_owner_has_ended(struct mutex* mutex) {
   pthread_mutex_t* m = &mutex->m;
-  // Before 2.35, a mutex with inheritance knows the realtime clock only, and could not be locked here.
+  // Before 2.35, a mutex with inheritance knows only the realtime clock, and could not be locked here by the other.
   clockid_t clock = mutex->protocol == PTHREAD_PRIO_INHERIT && !__GLIBC_PREREQ(2, 35) ? CLOCK_REALTIME : CLOCK_MONOTONIC;
   for (int i = 0; i < 4; i++) {
     elsewhere(lock_and_die, m);
@@ -129,7 +129,7 @@ static void the_owner_has_ended(struct mutex* mutex) {
   CASE(in("not recoverable"), pthread_mutex_timedlock, m, &past);
   CASE(in("not recoverable"), pthread_mutex_clocklock, m, CLOCK_REALTIME, &past);
   CASE(in("not recoverable"), pthread_mutex_consistent, m);
-  CASE(in("not recoverable"), pthread_mutex_trylock, m);  // last: NPTL's leaves it locked
+  CASE(in("not recoverable"), pthread_mutex_trylock, m);  // last, since NPTL's call leaves the mutex locked
 }
 
 static void kind(int type, int protocol, int robust, int shared) {
@@ -178,7 +178,7 @@ static void attributes(void) {
     BOTH(prioceiling);
   }
   CASE("", pthread_mutexattr_destroy, &attr);
-  // A ceiling that was asked for is there.
+  // The mutex has the ceiling that its attributes ask for.
   pthread_mutex_t m;
   pthread_mutexattr_init(&attr);
   pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_PROTECT);

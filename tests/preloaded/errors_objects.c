@@ -127,7 +127,7 @@ static void names(void) {
   snprintf(name, sizeof name, "/errors-objects-%d", getpid());
   memset(long_name, 'x', sizeof long_name);
   long_name[0] = '/';
-  long_name[252] = 0;  // with libc's prefix more than a file's name may have
+  long_name[252] = 0;  // with libc's prefix, longer than a file's name may be
   FAILS("absent", sem_unlink, name);
   OPENS("absent", name, 0);
   OPENS("absent, exclusive only", name, O_EXCL);
@@ -160,7 +160,7 @@ static void names(void) {
   FAILS("no named one", sem_close, &other);
 }
 
-// Signals without SA_RESTART end these.
+// Signals without SA_RESTART end these waits.
 static volatile int interrupting;
 static void on_signal(int sig) {}
 static void* interrupts(void* t) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Errors that a kernel gives only when it is short of something: a filter of system calls says them instead.
+// Errors that a kernel gives only when it lacks something. A filter of system calls returns them instead.
 #include "errors.h"
 
 #include <grp.h>
@@ -13,7 +13,7 @@
 extern pid_t _Fork(void), __vfork(void);
 extern int __ppoll_chk(struct pollfd*, nfds_t, const struct timespec*, const sigset_t*, size_t);
 
-// From now on these calls fail, in all threads of the process.
+// Makes these calls fail from now on, in all threads of the process.
 struct refusal {
   int call, error;
 };
@@ -49,7 +49,7 @@ static void no_memory(void) {
   FAILS("no memory", ppoll, &p, 1, &zero, NULL);
   FAILS("no memory", __ppoll_chk, &p, 1, &zero, NULL, sizeof p);
   FAILS("no memory", pselect, 0, NULL, NULL, NULL, &zero, NULL);
-  // It goes on.
+  // The program goes on.
   p = (struct pollfd){-1, POLLIN};
   sem_t s;
   sem_init(&s, 0, 1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What lack of rights and of room gives: each in a child that is another user's, or has little, from wherever the cases run.
+// What lack of rights and of room gives. Each case runs in a child that is another user's, or has little room, on whatever thread the cases
+// run.
 #include "errors.h"
 #include "old_libc.h"
 
@@ -25,7 +26,7 @@ static void* waits_for(void* s) {
   return NULL;
 }
 static char child_stack[65536];
-static char theirs[64];  // a semaphore that is root's
+static char theirs[64];  // the name of root's semaphore
 
 static void* on_thread(void* p) {
   ((void (*)(void))p)();
@@ -86,7 +87,7 @@ static void rights(void) {
   FAILS("all", capset, &header, all_of_them);
   FAILS("root's process", ptrace, PTRACE_ATTACH, 1, NULL, NULL);
 }
-// Who was real time before he became another user.
+// A thread that was real-time before it became another user's.
 static void raised(void) {
   struct rlimit none = {0, 0};
   setrlimit(RLIMIT_RTPRIO, &none);
@@ -97,7 +98,7 @@ static void raised(void) {
 }
 static void other_user(void) {
   if (setgroups(0, NULL) != 0 || setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) puts("no other user");
-  // By main, by a thread.
+  // Runs on main and on a thread.
   ids();
   rights();
   elsewhere(on_thread, ids);
@@ -166,7 +167,7 @@ static void long_names(void) {
 }
 
 static void bad_memory(void) {
-  void* volatile bad = (void*)8;  // volatile: compilers warn of what they see, and it is meant
+  void* volatile bad = (void*)8;  // volatile, since compilers warn of bad pointers that they can see
   cpu_set_t set;
   struct timespec zero = {0, 0};
   struct epoll_event event;
@@ -178,7 +179,7 @@ static void bad_memory(void) {
   FAILS("bad memory", sched_getaffinity, 0, sizeof set, bad);
   CASE("bad memory", pthread_setaffinity_np, pthread_self(), sizeof set, bad);
   CASE("bad memory", pthread_getaffinity_np, pthread_self(), sizeof set, bad);
-  // Of other clocks the time is written without the kernel.
+  // The time of other clocks is written without the kernel, so bad memory is tried with these clocks.
   clockid_t own;
   pthread_getcpuclockid(pthread_self(), &own);
   FAILS("the process's, bad memory", clock_gettime, CLOCK_PROCESS_CPUTIME_ID, bad);
@@ -226,7 +227,7 @@ static void bad_memory(void) {
   }
   fd_set closed;
   FD_ZERO(&closed);
-  int gone = dup(0);  // a low one: beyond its table the kernel looks at none
+  int gone = dup(0);  // a low number, since the kernel looks at none beyond the table
   close(gone);
   FD_SET(gone, &closed);
   FAILS("-1", pselect, -1, NULL, NULL, NULL, &zero, NULL);
@@ -234,9 +235,9 @@ static void bad_memory(void) {
   close(pipes[0]), close(pipes[1]), close(epoll), close(file);
 }
 
-// The names that old programs and libraries call, and none can be linked with any more.
+// Returns functions that old programs and libraries call, and that cannot be linked any more.
 static void* old(const char* name) {
-  void* f = dlsym(RTLD_DEFAULT, name);  // the library's own have no version, and libc's are found with theirs only
+  void* f = dlsym(RTLD_DEFAULT, name);  // the library's functions have no version, and libc's are only found with theirs
   static const char* const versions[] = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.4", "GLIBC_2.3.4"};
   for (int i = 0; !f && i < 4; i++) f = dlvsym(RTLD_DEFAULT, name, versions[i]);
   assert(f);
@@ -307,7 +308,7 @@ static void old_names(void) {
   pthread_attr_init(&detached);
   pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
   pthread_t t;
-  sem_t* go = malloc(sizeof *go);  // for ever: nobody knows when the thread is done with it
+  sem_t* go = malloc(sizeof *go);  // never freed, since nothing tells when the thread is done with it
   sem_init(go, 0, 0);
   if (pthread_create(&t, &detached, waits_for, go) == 0) CASE("detached", pthread_tryjoin_np, t, NULL);
   sem_post(go);

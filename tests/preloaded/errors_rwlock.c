@@ -89,7 +89,7 @@ static void kind(int type, int shared) {
   timed("another reads", false);
   helper_end(&h);
 
-  // Readers are counted in the first word; the lock is made to have had almost as many as it can.
+  // The first word counts readers. This sets the count to almost as many as the lock can have.
   unsigned* word = (unsigned*)l;
   unsigned free_word = *word;
   read_it(NULL);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Policies, priorities, affinity, by handle and by tid. Each pass is a process of its own, for what it
-// leaves behind.
+// Policies, priorities and affinity, by handle and by tid. Each pass is a process of its own, since it leaves things behind.
 #include "errors.h"
 
 #include <sys/wait.h>
@@ -16,7 +15,7 @@ static const int values[] = {-1, 0, 1, 2, 3, 4, 5, 6, 7, 99, SCHED_RESET_ON_FORK
 static const int priorities[] = {-1, 0, 1, 99, 100};
 #define EACH(i, list) for (size_t i = 0; i < sizeof list / sizeof *list; i++)
 
-// As the kernel has it; headers of 2.41 have the functions, too.
+// The kernel's struct sched_attr. Headers of 2.41 declare the functions, too.
 struct attributes {
   uint32_t size, policy;
   uint64_t flags;
@@ -193,7 +192,7 @@ static void* all(void* p) {
   _exit(0);
 }
 
-// Without privileges for half of the passes: what a program of a user gets.
+// Half of the passes run without privileges, as a user's program does.
 static void cases(void) {
   for (int user = 0; user < 2; user++) {
     fflush(stdout);

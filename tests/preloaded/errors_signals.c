@@ -104,7 +104,7 @@ static void set_action(int n, const char* name) {
   FAILS(name, siginterrupt, n, 0);
   SIGNAL(format("SIG_ERR, %s", name), signal, n, SIG_ERR);
 }
-// Sends only what ends nothing: a signal that can be ignored is ignored first.
+// Sends only signals that end nothing. A signal that can be ignored is ignored first.
 static void hold_and_send(int n, const char* name) {
   if (n <= 0 || n > 64 || free_to_use(n)) {
     FAILS(name, sighold, n);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Kernel calls by number, as far as they are about one thread: what they say and what they refuse.
+// System calls by number that concern one thread: what they return and what they refuse.
 #include "errors.h"
 
 #include <signal.h>
@@ -26,10 +26,10 @@ static void identity(void) {
   show_value("SYS_gettid", "as gettid", syscall(SYS_gettid) == gettid());
   show_value("SYS_getpid", "as getpid", syscall(SYS_getpid) == getpid());
   show_value("gettid", "of all alike", (gettid() == other_tid) + (other_tid == getpid()) + (other_tid <= 0));
-  // NPTL's join waits for the word that it named itself, so the main thread only.
+  // NPTL's join waits for the word that it named itself, so only the main thread may name another.
   static int word;
   if (gettid() == getpid()) show_value("SYS_set_tid_address", "main", syscall(SYS_set_tid_address, &word) == gettid());
-  // libc has registered an area of its own, or knows that there can be none.
+  // libc has registered an area of its own, or knows that none is possible.
   show_value("SYS_rseq", "fails", syscall(SYS_rseq, &word, 32, 0, 0) == -1);
   void* head;
   size_t size = 0;
@@ -69,7 +69,7 @@ static void signals(void) {
   }
 }
 
-// By a function of its own, so that the names of clocks are not those of the calls.
+// This is a function of its own, since it names cases by clocks.
 static void clocks_and_time(void) {
   struct timespec t;
   for (size_t i = 0; i < CLOCKS; i++) {

@@ -26,12 +26,12 @@ static pthread_t start(void* (*f)(void*), void* arg) {
   assert(pthread_create(&t, NULL, f, arg) == 0);
   return t;
 }
-// A thread that has ended, and is not joined.
+// Returns a thread that has ended and is not joined.
 static pthread_t finished(void) {
   ended = 0;
   pthread_t t = start(says_ended, NULL);
   while (!ended) sched_yield();
-  // No call tells without joining it.
+  // No call tells that the thread has ended, unless it joins the thread.
   for (int i = 0; i < 20; i++) nanosleep(&(struct timespec){0, 1000000}, NULL);
   return t;
 }
@@ -66,7 +66,7 @@ static void join(void) {
   void* r = NULL;
   pthread_t t = start(waits, &r);
   CASE("running", pthread_tryjoin_np, t, &r);
-  // Not the times that are none: NPTL spins on them until the thread ends.
+  // Invalid times are left out, since NPTL spins on them until the thread ends.
   for (size_t i = 0; i < 2; i++) {
     CASE(format("running, %s", moments[i].name), pthread_timedjoin_np, t, &r, moments[i].t);
     for (size_t k = 0; k < CLOCKS; k++)
@@ -109,7 +109,7 @@ static void join(void) {
     CASE("self", pthread_clockjoin_np, me, NULL, CLOCK_MONOTONIC, &past);
     CASE("self, tv_nsec 1e9", pthread_timedjoin_np, me, NULL, &bad_high);
   }
-  // Detached ones, while they run.
+  // Threads are detached while they run.
   t = start(waits, NULL);
   CASE("running", pthread_detach, t);
   CASE("again", pthread_detach, t);
@@ -120,7 +120,7 @@ static void join(void) {
   CASE("detached", pthread_clockjoin_np, t, NULL, CLOCK_MONOTONIC, &past);
   CASE("detached", pthread_tryjoin_np, t, NULL);
   let_go();
-  // Ended, then detached.
+  // A thread is detached after its end.
   t = finished();
   CASE("ended", pthread_detach, t);
 }
@@ -143,7 +143,7 @@ static void ended_threads(void) {
   CASE("ended", pthread_setname_np, t, "a name");
   CASE("ended", pthread_getname_np, t, name, sizeof name);
   CASE("ended", pthread_join, t, NULL);
-  // What POSIX leaves open: libc's memory of it is there as long as its stack is kept for the next thread, as this one is.
+  // POSIX leaves this open. libc remembers a joined thread as long as it keeps the stack for the next thread, as it does here.
   cpu_set_t set;
   memset(&set, 255, sizeof set);
   CASE("joined", pthread_join, t, NULL);
@@ -152,7 +152,7 @@ static void ended_threads(void) {
   CASE("joined", pthread_detach, t);
   CASE("joined", pthread_getcpuclockid, t, &clock);
   CASE("joined", pthread_sigqueue, t, SIGUSR1, (union sigval){0});
-  if (!since(43)) {  // which takes it for the caller
+  if (!since(43)) {  // since 2.43, libc takes it for the caller
     CASE("joined", pthread_getaffinity_np, t, sizeof set, &set);
     CASE("joined", pthread_setaffinity_np, t, sizeof set, &set);
   }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // expect: preloaded only
-// pthread_exit() in a signal's handler, wherever that finds a wait with cleanup handlers: on its way to sleep, asleep, woken at the same
-// time, or waiting for the mutex again. Cleanup handlers always have the mutex, whether cancellation is enabled or not, and nobody
-// stays in a queue. (On NPTL who is hit between the wake-up and the mutex, or just before he sleeps, runs them without it.)
+// pthread_exit() in a signal's handler, at any point of a wait with cleanup handlers: on the way to sleep, asleep, woken at the same time,
+// or waiting for the mutex again. Cleanup handlers always have the mutex, whether cancellation is enabled or not, and no thread stays in a
+// queue. (On NPTL, a thread that is hit between the wake-up and the mutex, or just before it sleeps, runs its cleanup handlers without the
+// mutex.)
 #define _GNU_SOURCE
 #include <assert.h>
 #include <pthread.h>
@@ -32,7 +33,7 @@ static unsigned seed;
 
 static unsigned any(void) { return (seed = seed * 1103515245 + 12345) >> 16; }
 static void leave(int sig) { pthread_exit((void*)(long)sig); }
-// Waits in its turn, and is hit there.
+// Waits within the handler, and the next signal comes during that wait.
 static void wait_inside(int sig) {
   pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
   pthread_mutex_lock(&m);
@@ -40,7 +41,7 @@ static void wait_inside(int sig) {
   for (;;) pthread_cond_wait(&inner_cond, &m);
 }
 static void unlock(void* p) {
-  assert(pthread_mutex_unlock(p) == 0);  // EPERM if it were not ours
+  assert(pthread_mutex_unlock(p) == 0);  // EPERM if the caller did not own the mutex
   unlocked++;
 }
 
@@ -116,7 +117,7 @@ int main(void) {
         end = 1;
         assert(pthread_join(joined, &r) == 0 && r == &end);
       } else {
-        pthread_cond_broadcast(&cond);  // nobody is there
+        pthread_cond_broadcast(&cond);  // no thread waits
         assert(pthread_mutex_lock(&mutex) == 0 && pthread_mutex_unlock(&mutex) == 0);
       }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// pthread_exit() in the handler of a signal that interrupts a wait, as programs do that have to do without pthread_cancel(): cleanup handlers
-// and destructors run, what was waited for stays usable, and others who wait for it are not forgotten.
+// pthread_exit() in the handler of a signal that interrupts a wait, as in programs that lack pthread_cancel(). Cleanup handlers and
+// destructors run, the object of the wait stays usable, and its other waiters are not forgotten.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -33,7 +33,7 @@ static void pause_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 100
 static void handler(int sig) { pthread_exit((void*)(long)sig); }
 static void destroy(void* p) { destroyed++; }
 static void unlock(void* p) {
-  assert(pthread_mutex_unlock(p) == 0);  // EPERM if it were not ours
+  assert(pthread_mutex_unlock(p) == 0);  // EPERM if the caller did not own the mutex
   unlocked++;
 }
 
@@ -96,7 +96,8 @@ int main(void) {
   for (kind = 0; kind < kKinds; kind++) {
     unlocked = destroyed = woken = 0;
     if (kind <= TIMED && nptl_release()) {
-      // In some instructions of its waits a handler that is left leaves the mutex unlocked, or others waiting. Slow machines hit them.
+      // At some instructions of NPTL's waits, pthread_exit() in the handler leaves the mutex unlocked, or leaves others waiting. Slow
+      // machines hit them.
       printf("%s: 80 unlocked, 80 destroyed, 10 others woken\n", names[kind]);
       continue;
     }
@@ -111,7 +112,7 @@ int main(void) {
       if (conds || kind == MUTEX) pthread_create(&other, NULL, conds ? wait_for_turn : wait_for_held, NULL), threads++;
       while (waiting < threads) pause_ms(1);
       if (conds || kind == MUTEX) threads--;
-      pthread_mutex_lock(&checked);  // they have given it up
+      pthread_mutex_lock(&checked);  // once this succeeds, the waiters have released the mutex
       pthread_mutex_unlock(&checked);
       pause_ms(10);
       for (int i = 0; i < threads; i++) assert(pthread_kill(t[i], sig) == 0);
@@ -131,7 +132,7 @@ int main(void) {
         sem_post(&sem);
         assert(pthread_join(sleeper, &r) == 0 && r == &sem);
       }
-      if (kind == SEM) {  // nobody takes it
+      if (kind == SEM) {  // no thread takes the permit
         sem_post(&sem);
         assert(sem_trywait(&sem) == 0);
       }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How processes end while threads run, wait and hold locks; what runs in which order.
+// How processes end while threads run, wait and hold locks, and what runs in which order.
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +34,7 @@ struct Global {
 };
 
 std::atomic<int> ready;
-// Main, or who has called exit(), has come to where it says so.
+// Set when main, or the thread that called exit(), has reached the place that sets it.
 std::atomic<bool> in_handler;
 void until_in_handler() {
   while (!in_handler) usleep(100);
@@ -94,7 +94,7 @@ void* as_thread(void (*f)()) {
   return nullptr;
 }
 
-// clang-format off: each case is to be seen at a glance
+// clang-format off: one line for each case
 struct {
   const char* name;
   void (*f)();
@@ -164,7 +164,7 @@ struct {
     {"pthread_exit in main with others", [] { atexit([] { tell("never"); }); others(); std::thread([] { usleep(3000); _exit(16); }).detach(); pthread_exit(nullptr); }},
     {"exit in two threads",
      [] {
-       // The second one ends the process while the first still runs a handler. Since glibc 2.41 it waits until the first has ended it.
+       // The second thread ends the process while the first still runs a handler. Since glibc 2.41 it waits for the first to end it.
        atexit([] { tell("atexit"); in_handler = true; while (libc_minor() < 41) pause(); usleep(20000); });
        others();
        std::thread([] { exit(18); }).detach();
@@ -174,7 +174,7 @@ struct {
     {"exit in a handler of exit", [] { atexit([] { tell("first"); }); atexit([] { tell("second"); exit(22); }); as_thread([] { exit(23); }); }},
     {"exit while streams are locked",
      [] {
-       // Since glibc 2.38 exit() waits for them.
+       // Since glibc 2.38, exit() waits for the streams.
        static auto hold = [] {
          ready++;
          until_in_handler();
@@ -256,7 +256,7 @@ struct {
      }},
     {"cancellation at exit",
      [] {
-       // A request for who runs the handlers acts there as anywhere.
+       // A cancellation request acts on the thread that runs the handlers, as on any other.
        static pthread_t caller;
        atexit([] { tell("last handler"); });
        atexit([] { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr); pthread_cancel(caller); usleep(1000); tell("not cancelled"); });
@@ -297,7 +297,7 @@ int main(int argc, char** argv) {
       auto run = [&] {
         pid_t pid = fork();
         if (pid == 0) {
-          alarm(strstr(c.name, "CPU") ? 250 : 60);  // on a busy machine, seconds of CPU time are minutes
+          alarm(strstr(c.name, "CPU") ? 250 : 60);  // on a busy machine, some seconds of CPU time take minutes
           c.f();
           _exit(99);
         }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Shares of the CPU: equal threads get equal ones, a setter gets to run among spinners, short threads beside a hog, the oldest beside joiners.
+// Shares of the CPU: equal threads get equal shares. A setter runs among spinners, short threads beside a hog, and the oldest thread beside
+// joiners.
 // args: 1
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -33,8 +34,8 @@ static void* count(void* p) {
   return NULL;
 }
 
-// Everybody between a half and twice of the mean, on a machine with nothing else to do ("fair 10", by hand). Beside other tests,
-// the kernel's own shares differ by more.
+// Each thread gets between half and twice the mean on a machine with nothing else to do (run "fair 10" by hand). Beside other tests, the
+// kernel's own shares differ by more.
 static double most = 5;
 static int unequal;
 static void shares(int n, double time) {
@@ -44,8 +45,8 @@ static void shares(int n, double time) {
     counters[i].n = 0;
     if (pthread_create(&t[i], NULL, count, &counters[i])) exit(1);
   }
-  // Of CPU time: beside others, there may be few turns in a second. Unequal shares are watched for longer, up to ten seconds: whoever
-  // gets too little goes on getting it, and who only came late does not.
+  // `time` is CPU time, since beside other processes there may be few turns in a second. Unequal shares are watched for longer, up to ten
+  // seconds. A thread that gets too little goes on getting too little. A thread that only came late does not.
   double share[64], begin = seconds_on(CLOCK_PROCESS_CPUTIME_ID), last = seconds_on(CLOCK_MONOTONIC) + 20 * time;
   int bad;
   for (double until = time;; until += time) {
@@ -103,7 +104,7 @@ static void beside_a_hog(int n) {
   printf("%d short threads beside a hog\n", n);
 }
 
-// What a joiner has made last comes first, but not for ever: the oldest of all waits behind it.
+// The thread that a joiner has made last comes first, but not for ever. The oldest thread of all waits behind it.
 static void* oldest(void* p) {
   atomic_store(&set, 1);
   return p;
@@ -122,7 +123,7 @@ static void beside_joiners(int n) {
   atomic_store(&set, 0);
   for (int i = 0; i < n; i++) {
     pthread_create(&t[i], NULL, make_and_join, NULL);
-    if (i == 0) pthread_create(&l, NULL, oldest, NULL);  // the very first would run at once
+    if (i == 0) pthread_create(&l, NULL, oldest, NULL);  // the very first thread would run at once
   }
   for (int i = 0; i < n; i++) pthread_join(t[i], NULL);
   pthread_join(l, NULL);
@@ -140,5 +141,5 @@ int main(int argc, char** argv) {
   beside_a_hog(1000);
   beside_joiners(2);
   beside_joiners(8);
-  return unequal && !nptl_release();  // NPTL's shares are the kernel's
+  return unequal && !nptl_release();  // NPTL's shares are up to the kernel
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The life of descriptors under threads that wait for them: numbers that are reused at once, both ends closed in any order,
-// shutdown, dup2, fork, descriptors that programs close without knowing them, high numbers.
+// The life of descriptors while threads wait for them: numbers reused at once, both ends closed in any order, shutdown, dup2, fork,
+// programs that close descriptors which they do not know, high numbers.
 // args: 40
 #define _GNU_SOURCE
 #include <assert.h>
@@ -70,7 +70,7 @@ static void close_end(struct end* e) {
   if (e->out != e->in) assert(close(e->out) == 0);
 }
 
-// A message is its length and so many bytes that follow from it.
+// A message is its length and as many bytes, which follow from the length.
 static void send_message(struct end* e, uint32_t n, char* room) {
   memcpy(room, &n, 4);
   for (uint32_t i = 0; i < n; i++) room[4 + i] = (char)(n * 31 + i);
@@ -170,7 +170,7 @@ static void shut_down(void) {
   close(s[0]), close(s[1]);
 }
 
-// The flags stay as they are, for those who share the file too.
+// The flags stay unchanged, also for processes that share the file.
 static void flags(void) {
   int p[2];
   assert(pipe(p) == 0);
@@ -185,7 +185,7 @@ static void flags(void) {
   close(p[0]), close(p[1]);
 }
 
-// Programs that close all that they do not know.
+// Programs that close all descriptors that they do not know.
 static void close_others(void) {
   int p[2];
   assert(pipe(p) == 0);
@@ -204,7 +204,7 @@ static void close_others(void) {
   close(p[0]), close(p[1]);
 }
 
-// The child begins anew, and what it does to its descriptors is nothing to its parent.
+// The child begins anew. What it does to its descriptors does not concern its parent.
 static void forked(void) {
   int p[2], q[2];
   assert(pipe(p) == 0 && pipe(q) == 0);
@@ -225,7 +225,7 @@ static void forked(void) {
   close(p[0]), close(p[1]), close(q[0]), close(q[1]);
 }
 
-// A child that shares our memory, and not our descriptors.
+// The child shares this process's memory, but not its descriptors.
 static void vforked(void) {
   int p[2];
   assert(pipe(p) == 0);
@@ -264,7 +264,7 @@ static void high_numbers(void) {
   setrlimit(RLIMIT_NOFILE, &l);
 }
 
-// A stream of stdio that is closed gives its number free like close() does.
+// Closing a stdio stream frees the descriptor's number, as close() does.
 static void streams(void) {
   for (int i = 0; i < 3; i++) {
     int p[2];
@@ -280,7 +280,7 @@ static void streams(void) {
   }
 }
 
-// One that nobody waits for is waited for by many in turn; each byte goes to one of them.
+// Many threads wait in turn for a descriptor for which no thread waited before. Each byte goes to one of them.
 static void* read_some(void* p) {
   char c;
   long n = 0;
@@ -306,7 +306,7 @@ static void shared(void) {
   close(s[0]);
 }
 
-// Threads that accept on one socket: each connection is taken.
+// Threads accept on one socket, and each connection is taken.
 static int listener;
 static void* accept_some(void* p) {
   long n = 0;

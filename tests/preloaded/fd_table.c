@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The table of descriptors while threads wait: numbers closed and replaced, passed on, inherited by fork and exec; programs that
-// close what they do not know; limits; thousands at once.
+// The table of descriptors while threads wait: numbers closed, replaced, passed on, inherited by fork and exec. Programs that close
+// descriptors which they do not know, limits, and thousands of descriptors at once.
 #include "waiting.h"
 
 #include <dirent.h>
@@ -27,7 +27,7 @@ static void start_on(struct job* j, int fd, long (*call)(struct job*), char* buf
   j->fd = fd, j->call = call, j->buffer = buffer;
   start_job(j);
 }
-// The kernel goes on with the file that the number stood for; we may say that the number is bad. In no case another file.
+// The kernel goes on with the file that the number stood for. The library may return that the number is bad. Neither may use another file.
 static const char* ended(struct job* j, long like) {
   pthread_join(j->thread, NULL);
   return j->result == like || (j->result < 0 && j->error == EBADF) ? "ended" : "went wrong";
@@ -51,7 +51,7 @@ static void threads_still_wait(const char* when) {
   printf("%s: %ld\n", when, sum);
 }
 
-// In a child, which changes what others would not like.
+// Runs in a child, since the body changes things for the whole process.
 static void in_child(void (*body)(void)) {
   fflush(stdout);
   pid_t p = fork();
@@ -82,7 +82,7 @@ static void replaced(void) {
         assert(fcntl(new[0], F_DUPFD, old[0]) == old[0]);
       }
       assert(write(new[1], "new!!", 5) == 5);
-      assert(write(old[1], "hello", 5) == 5 || errno == EPIPE);  // nobody may read it any more
+      assert(write(old[1], "hello", 5) == 5 || errno == EPIPE);  // no thread may read it any more
       const char* e = ended(&j, n == 0 ? 5 : 1);
       if (n == 0 && j.result == 5 && memcmp(buffer, "hello", 5)) e = "took from another file";
       ssize_t r = read(old[0], got, 5);
@@ -114,7 +114,7 @@ static void passed_on(void) {
   struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
   *CMSG_FIRSTHDR(&m) = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
   memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), &fd[0], sizeof(int));
-  start_on(&j, fd[0], do_poll, buffer);  // somebody waits for the first number
+  start_on(&j, fd[0], do_poll, buffer);  // a thread waits for the first number
   assert(sendmsg(way[0], &m, 0) == 1);
   v = (struct iovec){&byte, 1};
   assert(recvmsg(way[1], &m, MSG_CMSG_CLOEXEC) == 1);
@@ -128,7 +128,7 @@ static void passed_on(void) {
   close(got), close(fd[1]), close(way[0]), close(way[1]);
 }
 
-// A child has the same files, looks that nobody makes them non-blocking, and waits for them itself.
+// A child has the same files. It checks that they were not made non-blocking, and waits for them itself.
 static void inherited(void) {
   char buffer[4][8];
   int fd[2][2], p[2], status;
@@ -150,7 +150,7 @@ static void inherited(void) {
     for (int i = 0; i < 2; i++) assert(write(fd[i][0], "hello", 5) == 5);
     for (int i = 0; i < 2; i++) pthread_join(k[i].thread, NULL);
     if (k[0].result != 5 || k[1].result != 5) _exit(2);
-    for (int i = 0; i < 2; i++) assert(write(fd[i][1], "hello", 5) == 5);  // to the parent
+    for (int i = 0; i < 2; i++) assert(write(fd[i][1], "hello", 5) == 5);  // this data is for the parent
     assert(write(p[1], "hello", 5) == 5);
     _exit(0);
   }
@@ -193,7 +193,7 @@ static void executed(void) {
   close(fd[0]), close(fd[1]);
 }
 
-// Programs that close what they do not know, after the library has begun to use its own.
+// Programs close descriptors which they do not know, after the library has begun to use its own.
 static void close_all(void) {
   int n = 0, fd[2];
   threads_still_wait("before");
@@ -223,7 +223,7 @@ static void limit(unsigned long n) {
   l.rlim_cur = n;
   assert(setrlimit(RLIMIT_NOFILE, &l) == 0);
 }
-static void no_more(void) {  // not one is left before the first wait
+static void no_more(void) {  // no descriptor is left before the first wait
   int fd[3][2];
   char buffer[3][8];
   struct job j[3];
@@ -249,7 +249,7 @@ static void lowered(void) {
   int fd[40], n = 0;
   threads_still_wait("before");
   for (int i = 0; i < 40; i++) fd[i] = dup(0);
-  limit(20);  // below what is open
+  limit(20);  // below the number of open descriptors
   errno = 0;
   int r = open("/dev/null", O_RDONLY);
   printf("lowered: %d %s\n", r, error_name(errno));
@@ -259,7 +259,7 @@ static void lowered(void) {
   threads_still_wait("raised");
 }
 
-// Many at once: threads that each look after some, by poll or one after the other.
+// Many descriptors at once. Each thread serves some of them, by poll or one after the other.
 enum { kThreads = 250, kEach = 20, kAll = kThreads * kEach };
 static int pairs[kAll][2];
 static void* serve(void* p) {
@@ -282,7 +282,7 @@ static void thousands(void) {
   struct rlimit l;
   getrlimit(RLIMIT_NOFILE, &l);
   if (l.rlim_max < 2 * kAll + 200) {
-    printf("thousands: %d %d\n", kAll, kAll);  // not allowed here
+    printf("thousands: %d %d\n", kAll, kAll);  // the limit does not allow it here
     return;
   }
   limit(2 * kAll + 200);

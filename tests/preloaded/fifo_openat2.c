@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// openat2() of a FIFO waits for the other end, and only the caller waits: by libc's function (2.43), or by syscall() where there is none.
-// libc's is a cancellation point.
+// openat2() of a FIFO waits for the other end, and only the caller waits. The test uses libc's function (2.43), which is a cancellation
+// point, or syscall() where there is none.
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -63,7 +63,7 @@ int main() {
   pthread_t reader, other[4];
   pthread_create(&reader, NULL, reads, NULL);
   for (int i = 0; i < 4; i++) pthread_create(&other[i], NULL, others, NULL);
-  for (int i = 0; i < 4; i++) pthread_join(other[i], NULL);  // while nobody opens its other end
+  for (int i = 0; i < 4; i++) pthread_join(other[i], NULL);  // these end while no thread opens the other end
   assert(__atomic_load_n(&read_so_far, __ATOMIC_RELAXED) == 0);
   for (int i = 0; i < kRounds; i++) {
     int fd = open_it(AT_FDCWD, names[i], O_WRONLY | O_CLOEXEC);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A filter that knows what libc needs for all of this, and traps whatever else: its handler is called for what the program asked for, whose
-// results it makes up, and for nothing else. Installed before the first thread, or while there are some; threads that block all signals; and
-// where SIGSYS has no handler.
+// A filter that allows what libc needs for all of this, and traps everything else. Its handler is called only for what the program asked
+// for, and makes up the results. The filter is installed before the first thread, or while there are threads. Some threads block all
+// signals, and in one case SIGSYS has no handler.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <execinfo.h>
@@ -82,7 +82,7 @@ static int make_filter() {
     ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i], 0, 1));
     ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   }
-  ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_recvfrom, 1, 0));  // as the program makes them
+  ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_recvfrom, 1, 0));  // allowed as the program makes them
   ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendto, 0, 4));
   ADD(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args) + 24));
   ADD(BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, MSG_DONTWAIT, 0, 1));
@@ -94,7 +94,7 @@ static int make_filter() {
   ADD(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args)));
   ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kLibcsFlags, 6, 0));
   ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP));
-  ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 5));  // stacks are given back, and get guards (MADV_GUARD_INSTALL, glibc 2.42)
+  ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 5));  // gives stacks back and makes guards (MADV_GUARD_INSTALL, glibc 2.42)
   ADD(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args) + 16));
   ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MADV_DONTNEED, 2, 0));
   ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 102, 1, 0));
@@ -131,7 +131,7 @@ static void handle() {
   sigaction(SIGSYS, &sa, NULL);
 }
 
-// By libc, by number, and by a name that the library has taken over.
+// Asks by libc's function, by number, and by a name that the library has taken over.
 static int asks() { return (getpgid(0) == kMadeUp) + (syscall(SYS_getsid, 0) == kMadeUp) + (dup3(0, 77, 0) == kMadeUp); }
 
 static pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
@@ -198,7 +198,7 @@ static void all_of_it(const char* when) {
   stop = 1;
   for (int i = 0; i < kThreads / 2; i++) sum += write(wires[1], "x", 1);
   for (int i = 0; i < kThreads; i++) pthread_join(t[i], &r), sum += (long)r != 0;
-  // The library finds out how this libc waits, by calls that the filter need not know.
+  // The library finds out how this libc waits. It does so by calls that the filter need not allow.
   spinning = 0;
   pthread_create(&t[0], NULL, is_cancelled, NULL);
   while (!spinning) usleep(500);
@@ -217,7 +217,7 @@ static void all_of_it(const char* when) {
 
 static void begin() {
   void* frame;
-  backtrace(&frame, 1);  // has libc load what it needs to end a thread
+  backtrace(&frame, 1);  // makes libc load what it needs to end a thread
   if (pipe(wires) || socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) _exit(1);
   struct sigaction sa;
   memset(&sa, 0, sizeof sa);
@@ -236,7 +236,7 @@ static void before_all() {
   filter();
   all_of_it("filter first");
 }
-// It has blocked all signals before there is a filter.
+// The thread blocks all signals before there is a filter.
 static atomic_int filtered;
 static void* blocked_before(void* p) {
   sigset_t all;
@@ -265,7 +265,7 @@ static void later() {
   pthread_join(t, &r);
   printf("blocked before: %ld\n", (long)r);
   all_of_it("filter later");
-  pthread_exit(NULL);  // and the last one ends the process
+  pthread_exit(NULL);  // the last thread ends the process
 }
 static void handler_later() {
   filter();
@@ -280,7 +280,7 @@ static void handler_later() {
   pthread_join(t, &r);
   printf("%ld\n", (long)r);
 }
-// Rings that there were before are not used under a filter of which they would be none of the business.
+// Rings from before the filter are not used under it, since the filter would not see what they do.
 static struct sockaddr_in address;
 static void* connects(void* p) {
   long good = 0;
@@ -327,7 +327,7 @@ static void without_handler() {
   pthread_join(t, NULL);
 }
 
-// SIGSYS as any other signal, of whom it is sent by.
+// SIGSYS is like any other signal if a thread or process sends it.
 static atomic_int sent;
 static void is_sent(int sig) { sent++; }
 static void* takes(void* p) {

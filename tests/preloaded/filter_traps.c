@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A seccomp filter, installed while there are threads, that answers reads and writes without waiting (preadv2, pwritev2) by SIGSYS, and
-// clone() with other flags than libc's, as sandboxes do. Its handler writes a line for each call that the program has made: none; and a
-// call that it did make gets there.
+// A seccomp filter, installed while there are threads, answers by SIGSYS to reads and writes without waiting (preadv2, pwritev2), and to
+// clone() with other flags than libc's, as sandboxes do. Its handler writes a line for each call that the program has made, and there is
+// none. A call that the program does make reaches the handler.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/audit.h>
@@ -45,7 +45,7 @@ static void* copies(void* p) {
   return p;
 }
 
-// In libc's own read: costs a kernel thread, whatever the threads are.
+// A read within libc takes a kernel thread, whether threads are fibers or not.
 static atomic_int sleeping;
 static void* sleeps(void* p) {
   atomic_fetch_add(&sleeping, 1);

@@ -16,7 +16,7 @@
 static atomic_int cleaned;
 static void cleanup(void* p) { cleaned++; }
 
-// Its callback ends the thread, or lets something be cleaned up.
+// A timer's callback, which ends its thread and leaves something to clean up.
 static void exits(union sigval v) {
   pthread_cleanup_push(cleanup, NULL);
   pthread_setspecific(key, (void*)1000);
@@ -80,7 +80,7 @@ static void ends(void) {
   timer_delete(t);
 }
 
-// Others cancel them, wherever they wait.
+// Other threads cancel the helpers, wherever these wait.
 static pthread_t victim;
 static sem_t never, there, fed;
 static atomic_int eaten;
@@ -116,7 +116,7 @@ static void waits_to_be_cancelled(union sigval v) {
     case 7:
       pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
       for (int n;;)
-        if (sem_getvalue(&fed, &n) == 0 && n == 0) sem_post(&fed);  // which wakes somebody, and is no cancellation point
+        if (sem_getvalue(&fed, &n) == 0 && n == 0) sem_post(&fed);  // this wakes a thread, and is no cancellation point
   }
   printf("not here\n");
   pthread_cleanup_pop(0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Threads that are not made by pthread_create: libc's helpers for timers, asynchronous I/O, name look-up and message
-// queues, and raw clones. They use what threads use.
+// Threads that pthread_create does not make: libc's helpers for timers, asynchronous I/O, name look-up and message queues, and raw clones.
+// They use what threads use.
 // libs: -lrt -lanl
 #define _GNU_SOURCE
 #include <aio.h>
@@ -47,7 +47,7 @@ static void* posts_it(void* p) {
   return NULL;
 }
 
-// Everything, from whatever thread this is.
+// Does everything, on whatever thread this is.
 static char result[32][160];
 static void everything(int who, int keys) {
   char* out = result[who];
@@ -86,7 +86,7 @@ static void everything(int who, int keys) {
     pthread_setspecific(key, (void*)(long)(who + 1));
     SAY("key %ld ", (long)pthread_getspecific(key) - who);
   }
-  // A fiber that it makes, waits for and joins.
+  // Makes a fiber, waits for it and joins it.
   pthread_t f;
   void* r = NULL;
   SAY("create %d ", pthread_create(&f, NULL, returns_it, (void*)5L));
@@ -105,7 +105,7 @@ static void everything(int who, int keys) {
   SAY("equal %d ", pthread_equal(pthread_self(), pthread_self()) != 0);
   int old = -1;
   SAY("state %d ", pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &old));
-  // Signals to it and from it.
+  // Signals to the thread and from it.
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGUSR2);
@@ -238,7 +238,7 @@ static void queues(void) {
   expect_same("queue", 0, 1);
 }
 
-// Its handlers run where it was interrupted, unless they ask for the other stack that it has.
+// The thread's handlers run where it was interrupted, unless they ask for its alternate stack.
 static atomic_int here;
 static __thread char* other;
 enum { kOther = 65536 };
@@ -249,7 +249,7 @@ static void looks_where(int sig) {
     here = 5;
     return;
   }
-  // Another one that uses the other stack while this one runs.
+  // A second handler uses the alternate stack while this one runs.
   if (sig == SIGUSR1) {
     volatile char mine[64];
     memset((char*)mine, 7, sizeof mine);
@@ -391,7 +391,7 @@ int main() {
   pthread_spin_init(&spin, 0);
   pthread_barrier_init(&barrier, NULL, 8);
   pthread_key_create(&key, destructor);
-  // Before any thread is made, and after.
+  // Before any thread is made, and afterwards.
   timers();
   pthread_t t;
   pthread_create(&t, NULL, returns_it, NULL);

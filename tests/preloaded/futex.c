@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Each wake that was counted ended one wait: plain and with bit sets, with deadlines on either clock, while words change.
+// Each wake-up that was counted ended one wait: plain and with bit sets, with deadlines on either clock, while words change.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -89,7 +89,7 @@ static long interrupted(int flags, int limit) {
   void* r;
   struct timespec past = {0, 0};
   if (!(flags & SA_RESTART) || limit) {
-    // Again until it was in the wait.
+    // Sends it again until the thread was in the wait.
     while (pthread_timedjoin_np(t, &r, &past) != 0) {
       pthread_kill(t, SIGUSR1);
       usleep(1000);
@@ -105,7 +105,7 @@ static long interrupted(int flags, int limit) {
     futex(&word, FUTEX_WAKE_PRIVATE, 1, NULL, 0);
     usleep(1000);
   }
-  return (long)r == EAGAIN ? 0 : (long)r;  // if it was not there before the word changed
+  return (long)r == EAGAIN ? 0 : (long)r;  // EAGAIN: the thread came after the word had changed
 }
 
 int main() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// FUTEX_LOCK_PI and its kin by syscall(), as a lock of the program's own uses them: exclusion, what each call answers, owners that die.
+// FUTEX_LOCK_PI and its kin by syscall(), as a program's own lock uses them. The lock excludes, each call gives the right answer, and
+// owners die.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -16,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static int kLockPi2 = 13;  // FUTEX_LOCK_PI where there is none: before Linux 5.14
+static int kLockPi2 = 13;  // FUTEX_LOCK_PI where the kernel has none (before Linux 5.14)
 static atomic_uint word;
 static long futex(int op, const struct timespec* t) {
   return syscall(SYS_futex, &word, op | FUTEX_PRIVATE_FLAG, 0, t, NULL, 0) == -1 ? errno : 0;
@@ -37,7 +38,7 @@ static void* count(void* p) {
   for (int i = 0; i < 1500; i++) {
     struct timespec t;
     int e;
-    if (i % 10 == 3) {  // gives up now and then
+    if (i % 10 == 3) {  // the lock is given up now and then
       clock_gettime(CLOCK_REALTIME, &t);
       while ((e = futex(FUTEX_LOCK_PI, &t)) == ETIMEDOUT)
         if ((t.tv_nsec += 50000) >= 1000000000) t.tv_nsec = 0, t.tv_sec++;
@@ -73,7 +74,7 @@ static void* says_tid(void* p) {
   return p;
 }
 
-// The kernel's list, of one entry.
+// A robust list in the kernel's form, with one entry.
 static struct {
   struct robust_list_head head;
   struct robust_list entry;
@@ -91,7 +92,7 @@ static void* dies(void* p) {
   return p;
 }
 
-// Its robust list does not have the word.
+// The thread's robust list does not have the word.
 static void* ends(void* p) {
   lock();
   has_it = 2;
@@ -99,7 +100,7 @@ static void* ends(void* p) {
   return p;
 }
 
-// Words that cannot be written, or are not there.
+// Words that cannot be written, or are not mapped.
 static unsigned* page;
 static void answers(const char* what, unsigned value) {
   static const char* const names[] = {"lock", "trylock", "lock2", "unlock"};
@@ -129,7 +130,7 @@ static void* bad_words(void* p) {
   answers("main's, waiters", main_tid | FUTEX_WAITERS);
   answers("of who has ended", gone_tid);
   munmap(page, 4096);
-  page = (unsigned*)4096;  // what was unmapped, another thread may have by now
+  page = (unsigned*)4096;  // never mapped. Where `page` was, another thread may have memory by now.
   for (int i = 0; i < 4; i++) {
     const int calls[] = {FUTEX_LOCK_PI, FUTEX_TRYLOCK_PI, kLockPi2, FUTEX_UNLOCK_PI};
     show("not mapped", syscall(SYS_futex, page, calls[i] | FUTEX_PRIVATE_FLAG, 0, NULL, NULL, 0) == -1 ? errno : 0);
@@ -137,7 +138,7 @@ static void* bad_words(void* p) {
   return p;
 }
 
-// A lock becomes read-only while somebody waits for it; its owner can release it later.
+// A lock becomes read-only while a thread waits for it. Its owner can release it later.
 static void* waits_for_page(void* p) {
   long e = syscall(SYS_futex, page, FUTEX_LOCK_PI_PRIVATE, 0, NULL, NULL, 0) == -1 ? errno : 0;
   *page = 0;
@@ -160,7 +161,7 @@ static void* becomes_read_only(void* p) {
   return p;
 }
 
-// Its robust list has a word that cannot be written: the list ends there.
+// The thread's robust list has a word that cannot be written. The list ends there.
 static void* dies_read_only(void* p) {
   struct {
     struct robust_list_head head;

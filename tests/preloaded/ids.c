@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The set*id family changes every kernel thread: whoever asks, and whatever the others do meanwhile.
+// The set*id family changes every kernel thread, whichever thread calls, and whatever the others do meanwhile.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -48,7 +48,7 @@ static void* changing(void* p) {
   errno = 0;
   assert(setuid(0) == -1 && errno == EPERM);
   assert(seteuid(1000) == 0 && setreuid(-1, 1000) == 0);
-  // Only here -1 is not "as it is".
+  // Only in these two calls, -1 does not mean "unchanged".
   assert(seteuid(-1) == -1 && errno == EINVAL && setegid(-1) == -1 && errno == EINVAL);
   return p;
 }
@@ -85,7 +85,7 @@ int main() {
     assert(waitpid(child, &status, 0) == child);
     printf("round %d: %#x\n", round, status);
   }
-  // And where threads exist already.
+  // The same when threads exist already.
   run();
   puts("ok");
   return 0;

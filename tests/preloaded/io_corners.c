@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What is easily lost where calls are tried first and wait elsewhere: SIGPIPE that is blocked, terminals whose read() ends by itself,
-// errors behind a partial transfer, flags set by number; and processes made while others wait.
+// What is easily lost if a call is tried first and waits elsewhere: blocked SIGPIPE, terminals whose read() ends by itself, errors behind a
+// partial transfer, flags set by number. Also processes that are made while others wait.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -28,7 +28,7 @@ static void count(int sig) {
 
 static const char* name(int e) { return e ? strerrorname_np(e) : "0"; }
 
-// ---- SIGPIPE, blocked by some and not by others ----
+// ---- SIGPIPE, which some threads block ----
 static volatile int stop;
 static void* bystander(void* p) {
   while (!stop) sched_yield();
@@ -123,7 +123,7 @@ static void* writes_much(void* p) {
   return NULL;
 }
 
-// ---- times and descriptors of calls that are several here ----
+// ---- times and descriptors of calls that the library makes in several parts ----
 static int parts[2];
 static void* sends_slowly(void* p) {
   for (int i = 0; i < 20; i++) {
@@ -148,7 +148,7 @@ static void* times_out(void* p) {
   setsockopt(parts[0], SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
   setsockopt(parts[0], SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);
   pthread_create(&t, NULL, p ? reads_slowly : sends_slowly, NULL);
-  // The time is that of the whole call, however often something comes.
+  // The time limit is for the whole call, however often data comes.
   long r = p ? write(parts[0], data, sizeof data) : recv(parts[0], data, 20, MSG_WAITALL);
   printf("%s in parts: %d\n", p ? "sent" : "received", p ? r > 0 && r < 300000 + 40 * 8192 : r < 20);
   shutdown(parts[0], SHUT_RDWR);
@@ -201,7 +201,7 @@ static void* receives_passed(void* p) {
     r = recv(parts[0], data, 2, MSG_WAITALL);
     printf(", then %zd %.2s\n", r, data);
   }
-  // Credentials are no descriptors.
+  // Credentials are not descriptors, so they do not end the call.
   setsockopt(parts[0], SOL_SOCKET, SO_PASSCRED, &one, sizeof one);
   assert(write(parts[1], "12", 2) == 2 && write(parts[1], "34", 2) == 2 && write(parts[1], "5", 1) == 1);
   printf("with credentials: %zd\n", recv(parts[0], data, 5, MSG_WAITALL));
@@ -231,7 +231,7 @@ static void* let_in(void* p) {
   pthread_t t;
   sigemptyset(&s);
   sigaddset(&s, SIGUSR2);
-  pthread_create(&t, NULL, polls, NULL);  // all block it
+  pthread_create(&t, NULL, polls, NULL);  // all threads block the signal
   while (!polling) usleep(1000);
   if (p) usleep(30000);
   handled = 0;

@@ -64,7 +64,7 @@ static void opens(const struct item* i, char* out) {
   drop_fifo(a.path);
 }
 
-// More threads in open() than there are workers, and who ends that is one more.
+// More threads are in open() than there are workers. The thread that ends their waits is one more.
 enum { kFifos = 40 };
 static void crowd(const struct item* i, char* out) {
   static struct opening o[kFifos];
@@ -113,7 +113,7 @@ static void pipes_to(const struct item* i, char* out) {
   int status = pclose(f);
   sprintf(out, "exit %d", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
-// Its other end has gone.
+// The other end of the pipe has gone.
 static void pipes_to_none(const struct item* i, char* out) {
   FILE* f = popen("exec <&-; sleep 0.02; exit 5", "w");
   assert(f);
@@ -129,7 +129,7 @@ static long do_pclose(struct job* j) {
   int s = pclose(of(j));
   return WIFSIGNALED(s) ? 1000 + WTERMSIG(s) : WEXITSTATUS(s);
 }
-// Its child sleeps; the number of that.
+// Opens a pipe from a child that sleeps. Returns the child's pid.
 static pid_t open_sleeper(struct job* j) {
   char line[64] = "";
   FILE* f = popen("exec sh -c 'echo $$; exec sleep 100'", "r");
@@ -145,7 +145,7 @@ static void killed_child(const struct item* i, char* out) {
   kill(child, SIGTERM);
   end_job(&j, out);
 }
-// Of one that is cancelled in a read, the child can still be waited for.
+// If a read of the pipe is cancelled, the child can still be waited for.
 static void ended_read(const struct item* i, char* out) {
   struct job j = {0};
   pid_t child = open_sleeper(&j);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Who waits for a descriptor costs no kernel thread: 300 threads in each of the calls that servers wait in.
+// A thread that waits for a descriptor costs no kernel thread. 300 threads wait in each of the calls in which servers wait.
 #include "waiting.h"
 
 #include <dirent.h>
@@ -8,9 +8,9 @@
 enum { kThreads = 300 };
 static int fd[kThreads][2], eps[kThreads], kind;
 static atomic_int waiting, interrupted;
-static struct sockaddr_in full;  // its backlog is
+static struct sockaddr_in full;  // its backlog is full
 
-// As many as there are connect to it, and are interrupted: nobody will ever accept them.
+// Each thread connects to the full socket, and is interrupted, since no connection will ever be accepted.
 static void nothing(int sig) {}
 static void* connect_here(void* p) {
   int s = socket(AF_INET, SOCK_STREAM, 0);
@@ -64,7 +64,7 @@ static int kernel_threads(void) {
   return n;
 }
 
-// Connections that wait to be accepted, and how many may.
+// Returns true if more connections wait to be accepted than may wait.
 static int is_full(int listener) {
   struct tcp_info info;
   socklen_t n = sizeof info;
@@ -101,7 +101,7 @@ int main(void) {
     if (preloaded ? n > 60 : n <= kThreads) printf("%d kernel threads\n", n);
     if (kind != 6)
       for (int i = 0; i < kThreads; i++) assert(write(fd[i][1], "x", 1) == 1);
-    else  // until each was in its call when it came
+    else  // repeated until each thread was in its call when the signal came
       for (; interrupted < kThreads; pause_ms(1))
         for (int i = 0; i < kThreads; i++) pthread_kill(t[i], SIGUSR1);
     for (int i = 0; i < kThreads; i++) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Where a thread keeps values of many keys libc allocates memory for it, which goes back after its end.
+// For a thread's values of many keys libc allocates memory. That goes back after the thread's end.
 #include <assert.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -19,7 +19,7 @@ static void* use_key(void* p) {
 
 int main() {
   static pthread_t t[kThreads];
-  // So that the library makes its own look at keys before the first ones are taken.
+  // Makes the library look at keys before the program takes the first ones.
   assert(pthread_create(t, NULL, nothing, NULL) == 0 && pthread_join(t[0], NULL) == 0);
   for (int i = 0; i < kKeys; i++) assert(pthread_key_create(&keys[i], NULL) == 0);
   size_t used = 0;
@@ -27,10 +27,10 @@ int main() {
     pthread_barrier_init(&all_there, NULL, kThreads);
     for (int i = 0; i < kThreads; i++) assert(pthread_create(&t[i], NULL, use_key, keys) == 0);
     for (int i = 0; i < kThreads; i++) assert(pthread_join(t[i], NULL) == 0);
-    usleep(800000);  // idle TCBs are given up meanwhile
+    usleep(800000);  // the library releases idle TCBs meanwhile
     if (round == 0) used = mallinfo2().uordblks;
   }
-  // A busy machine takes its time for that.
+  // A busy machine may take long for that.
   for (int i = 0; i < 300 && mallinfo2().uordblks >= used + 512 * 1024; i++) usleep(100000);
   assert(mallinfo2().uordblks < used + 512 * 1024);
   puts("given back");

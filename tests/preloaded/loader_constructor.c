@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The process's first threads are made while the loader's lock is held: by what dlopen() and dlclose() run. It waits for them, and they
-// make calls of all kinds for the first time.
+// The process's first threads are made while the loader's lock is held, by code that dlopen() and dlclose() run. That code waits for the
+// threads, which make calls of all kinds for the first time.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// No thread takes the loader's lock but in calls that do so with NPTL too: if the program forks meanwhile, it stays locked in the child.
+// Threads take the loader's lock only in calls that take it with NPTL too. If the program forks meanwhile, the lock stays locked in the
+// child.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -11,7 +12,7 @@
 
 static atomic_int expected, unexpected, steps;
 
-// libc's, as everybody else in this process sees it.
+// Stands in for libc's function, for all code in this process.
 int dl_iterate_phdr(int (*callback)(struct dl_phdr_info*, size_t, void*), void* data) {
   static int (*real)(int (*)(struct dl_phdr_info*, size_t, void*), void*);
   if (!real) real = (int (*)(int (*)(struct dl_phdr_info*, size_t, void*), void*))dlsym(RTLD_NEXT, "dl_iterate_phdr");
@@ -32,7 +33,7 @@ static void threads(const char* when, int first) {
     atomic_store(&expected, first && i == 0);
     if (pthread_create(&t, NULL, step, NULL) != 0) puts("cannot");
     atomic_store(&expected, 0);
-    // The first begins while this thread has not stopped for it.
+    // In every second round, the new thread runs while this thread spins and does not wait for it.
     while (i % 2 == 0 && atomic_load(&steps) == i) {
     }
     pthread_join(t, NULL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Libraries that come and go while there are threads, programs linked as of old, and children that the library cannot serve.
+// Libraries that come and go while there are threads, programs linked for old releases, and children that the library cannot serve.
 #include <assert.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -143,7 +143,7 @@ static void use_and_close(int flags, const char* what) {
     });
   for (auto& x : t) x.join();
   printf("%s: right %d\n", what, right.load());
-  // Turns with a thread of the plugin's.
+  // Takes turns with a thread of the plugin's.
   shared_turn = 0;
   pthread_t other;
   start(&other);
@@ -162,7 +162,7 @@ static void use_and_close(int flags, const char* what) {
   counts("");
 }
 
-// Threads that have used a library end after it was closed.
+// Threads that have used a library end after the library was closed.
 static void close_under_threads() {
   void* h = load(RTLD_NOW);
   auto* plain = find<int(int)>(h, "only_plain");
@@ -176,11 +176,11 @@ static void close_under_threads() {
       while (!closed) usleep(100);
     });
   while (used < 10) usleep(100);
-  dlclose(h);  // the key goes with it
+  dlclose(h);  // the library deletes its key as it goes
   closed = true;
   for (auto& x : t) x.join();
   counts("closed under threads");
-  // A destructor of a thread's object keeps the library.
+  // The destructor of a thread's object keeps the library loaded.
   h = load(RTLD_NOW);
   auto* use = find<int(int)>(h, "use");
   clear = find<void()>(h, "clear");
@@ -238,7 +238,7 @@ static void executable_stack() {
     results[0] = call(1);
   });
   void* h = dlopen(path_of("nested.so").c_str(), RTLD_NOW);
-  if (!h) {  // glibc 2.41 and later make no stack executable for a library that comes later
+  if (!h) {  // since 2.41, glibc makes no stack executable for a library that is loaded later
     printf("executable stack: %s\n", strrchr(dlerror(), ':'));
     call = [](int n) { return n; };
   } else {
@@ -339,7 +339,7 @@ int main() {
 )";
 
 #if defined(__x86_64__)
-// Of another class than the library: puts("32 bits"), then exit(6), by the C library of its own.
+// A program of another class than the library: puts("32 bits"), then exit(6), with its own C library.
 static const char narrow[] = R"(
 .globl _start
 _start:
@@ -387,7 +387,7 @@ int main() {
                   " && unset LD_PRELOAD; as --32 narrow.s -o narrow.o && ld -m elf_i386 -dynamic-linker "
                   "/lib/ld-linux.so.2 narrow.o /lib32/libc.so.6 -o narrow")
                      .c_str()));
-    // Where the kernel runs such programs.
+    // Only if the kernel runs such programs.
     assert(build((std::string("cd ") + here + " && unset LD_PRELOAD; ./narrow >narrow.out 2>&1; test $? = 6 || rm narrow").c_str()));
   }
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The main thread spins for what others do, on as few workers as there are.
+// The main thread spins until others have done something, on as few workers as possible.
 #include <pthread.h>
 #include <stdio.h>
 static volatile int flags[8];

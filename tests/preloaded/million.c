@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // expect: preloaded only
-// Very many threads blocked at once: what each costs in memory, page tables included, and that all of it comes back after
-// they end; also when they are made so slowly that workers who prepare memory for the next ones could get far ahead.
-// `million [THREADS [STACK]]` prints what it measures; STACK in bytes, 0 for the default. Without arguments 100,000 threads of
-// each kind, and only words.
+// Very many threads are blocked at once. The test checks what each costs in memory, page tables included, and that all memory comes back
+// after their end. Some are made so slowly that workers which prepare memory for the next ones could get far ahead.
+// `million [THREADS [STACK]]` prints what it measures. STACK is in bytes, 0 for the default. Without arguments there are 100,000 threads of
+// each kind, and no figures.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -53,7 +53,7 @@ static double now(void) {
   return t.tv_sec + t.tv_nsec / 1e9;
 }
 
-// Bytes that each costs while all are blocked.
+// Returns the bytes that each thread costs while all are blocked.
 static double burst(long n, size_t stack) {
   pthread_attr_t attr;
   pthread_attr_init(&attr);
@@ -89,8 +89,8 @@ static double burst(long n, size_t stack) {
   return each;
 }
 
-// It goes back while nobody waits for it. The limit finds only what never comes back. 12 MB are for what the
-// library itself touches once: its queues, 0.5 MB for each slot, of which there may be more meanwhile.
+// The memory goes back while no thread waits for it. The limit only finds memory that never comes back. 12 MB are for what the library
+// itself touches once: its queues, 0.5 MB for each slot. There may be more slots meanwhile.
 static void returns_to(long before) {
   double start = now();
   long kb;
@@ -106,7 +106,7 @@ static void kind(const char* name, long n, size_t stack, double limit) {
   double each = burst(n, stack);
   check(each <= limit, name, (long)each);
   returns_to(before);
-  // What came back is good for more.
+  // The memory that came back can be used for more threads.
   each = burst(n / 2, stack);
   check(each <= limit, name, (long)each);
   returns_to(before);
@@ -131,7 +131,7 @@ int main(int argc, char** argv) {
   }
   kind("64 kB", n, 64 << 10, 10240);
   kind("256 kB", n, 256 << 10, 10240);
-  // 8 MB, whatever the limit is here: each needs a page table of its own.
+  // 8 MB, whatever the limit is here. Each such stack needs a page table of its own.
   kind("8 MB", n, 8 << 20, 13312);
   slowly = 1;
   kind("slowly", n / 10, 1 << 20, 13312);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What debuggers and programs read in a pthread_mutex_t: how often it is locked, by whom, and what kind it is. Where a mutex needs
-// the kernel (inheritance), the owner is the kernel's thread, and not told here.
+// What debuggers and programs read in a pthread_mutex_t: how often it is locked, by which thread, and of what kind it is. If a mutex needs
+// the kernel (inheritance), its owner is the kernel's thread, and the test does not print it.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <pthread.h>
@@ -15,9 +15,9 @@ static int other_tid;
 static void look(const char* when) {
   int owner = __atomic_load_n(&m.__data.__owner, __ATOMIC_RELAXED);
   const char* who = owner == 0 ? "nobody" : owner == gettid() ? "me" : owner == other_tid ? "the other" : "?";
-  // What is above the low bits of the kind is about lock elision.
+  // The higher bits of the kind concern lock elision.
   printf("%s: owner %s, kind %d", when, who, m.__data.__kind & 127);
-  // Of the others it has no meaning, though NPTL sets some.
+  // For other kinds the count has no meaning, though NPTL sets some.
   if ((m.__data.__kind & 3) == PTHREAD_MUTEX_RECURSIVE) printf(", count %u", m.__data.__count);
   printf("\n");
 }
@@ -68,7 +68,7 @@ static void kind(int type, int robust) {
   struct timespec past = {1, 0};
   pthread_mutex_timedlock(&m, &past);
   look("timed");
-  // A condition wait gives it up for a while.
+  // A condition wait releases the mutex for a while.
   pthread_cond_t c = PTHREAD_COND_INITIALIZER;
   pthread_cond_timedwait(&c, &m, &past);
   look("after a wait");

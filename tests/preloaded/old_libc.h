@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What glibc 2.34 lacks: there it is the system call, as programs for 2.34 must do it.
+// Functions that glibc 2.34 lacks. There they are the system call, as programs for 2.34 have to write it.
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A program whose own __register_atfork() collects what libraries give to pthread_atfork(), to run it around a clone() of its own, as
-// Firefox does. And who the child of a clone() is, also before there were threads, and after it has left by a jump.
+// A program whose own __register_atfork() collects what libraries give to pthread_atfork(), and runs it around its own clone(), as Firefox
+// does. Also what the child of a clone() is: before there were threads, and after it has left by a jump.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -32,7 +32,7 @@ static int jump(void* p) { longjmp(*(jmp_buf*)p, 1); }
 static __attribute__((noinline)) pid_t clone_on(char* low, size_t size, jmp_buf* back) {
   return clone(jump, (void*)(((unsigned long)low + size) & ~15ul), SIGCHLD, back);
 }
-// As fork(), but by clone().
+// Does what fork() does, but by clone().
 static __attribute__((noinline)) pid_t forks(void) {
   char small[4096 + 16];
   jmp_buf back;
@@ -76,7 +76,7 @@ int main() {
   child_and_wait("before any thread");
   pthread_create(&t, NULL, waits, (void*)&over);
   for (int i = 0; i < 20; i++) child_and_wait("beside a thread");
-  // libc's fork knows nothing of these handlers; the library's own part is done all the same.
+  // libc's fork does not know these handlers. The library does its own part all the same.
   fflush(stdout);
   pid_t pid = fork();
   if (pid == 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What few programs ask for: signals for signalfd, the base of GS, rights to ports, stopping, a thread's id where a process's is meant,
+// Things that few programs do: signals for signalfd, the base of GS, rights to ports, stopping, a thread's id in place of a process's,
 // children by clone().
 // libs: -lrt
 #define _GNU_SOURCE

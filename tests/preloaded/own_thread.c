@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the kernel keeps for each thread by itself stays that thread's: file-system ids, a working directory unshared, flags of
-// prctl, ids by number. Threads made by such a thread inherit it, others do not have it.
+// What the kernel keeps for each thread separately stays that thread's: file-system ids, an unshared working directory, flags of prctl, ids
+// set by number. Threads made by such a thread inherit it, and others do not have it.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -22,7 +22,7 @@
 static pthread_barrier_t barrier;
 static char secret[64];
 
-// Moves about, if it can.
+// Moves to another worker, if it can.
 static void move_on(void) {
   for (int i = 0; i < 20; i++) {
     sched_yield();
@@ -30,8 +30,8 @@ static void move_on(void) {
   }
 }
 
-// 1: may read what is root's. 2: is in the root directory. 4: may gain no privileges. 8: has the timer slack that was set. 16: its
-// user is another one.
+// Returns a sum. 1: it may read root's file. 2: it is in the root directory. 4: it may gain no privileges. 8: it has the timer slack that
+// was set. 16: it is another user's.
 static int what_it_has(void) {
   int has = 0;
   char cwd[256];
@@ -59,7 +59,7 @@ static void* changes(void* p) {
     case 4: assert(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0); break;
     case 5: assert(prctl(PR_SET_TIMERSLACK, 77777, 0, 0, 0) == 0); break;
     case 6: assert(syscall(SYS_setresuid, -1, 65534, -1) == 0); break;
-    case 7: {  // reads others' files by no capability any more
+    case 7: {  // loses the capability to read others' files
       struct __user_cap_header_struct h = {_LINUX_CAPABILITY_VERSION_3, 0};
       struct __user_cap_data_struct d[2];
       extern int capget(void*, void*), capset(void*, void*);
@@ -85,9 +85,9 @@ static void* changes_nothing(void* p) {
   return (void*)(long)has;
 }
 
-// Who traces is a thread: each of its requests must come from there.
+// The tracer is a thread, and each of its requests must come from that thread.
 static void* traces(void* p) {
-  int right = ptrace(PTRACE_CONT, 0x3fffffff, NULL, NULL) == -1;  // a fiber has its own kernel thread from here on, and forks there
+  int right = ptrace(PTRACE_CONT, 0x3fffffff, NULL, NULL) == -1;  // from here on the fiber has its own kernel thread, and forks there
   for (int i = 0; i < 5; i++) {
     pid_t pid = fork();
     if (pid == 0) {
@@ -111,7 +111,7 @@ int main() {
   void* r;
   umask(0);
   snprintf(secret, sizeof secret, "%s/own_thread-%d", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", getpid());
-  close(open(secret, O_CREAT | O_WRONLY, 0));  // not even its owner may, but for his capabilities
+  close(open(secret, O_CREAT | O_WRONLY, 0));  // even its owner may read it only by capabilities
   chown(secret, 1, 1);
   pthread_barrier_init(&barrier, NULL, 13);
   for (long i = 0; i < 8; i++) pthread_create(&t[i], NULL, changes, (void*)i);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Priority inheritance and protection: what the kernel makes of the owner's priority, as far as the user may have real-time
-// threads; what the calls answer; chains, timeouts, condition variables and load.
+// Priority inheritance and protection: which priority the kernel gives to the owner, if the user may have real-time threads. Also what the
+// calls answer, and chains, timeouts, condition variables and load.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -24,7 +24,7 @@ static void make_mutex(pthread_mutex_t* m, int protocol, int type, int shared, i
 }
 static void print(const char* what, int e) { printf(" %s=%s", what, e ? strerrorname_np(e) : "0"); }
 
-// The priority that the kernel gives to a kernel thread now: 0 for all that are not real-time.
+// Returns the priority that the kernel gives to a kernel thread now. 0: the thread is not real-time.
 static int priority_of(const char* task) {
   char path[64], text[512];
   snprintf(path, sizeof path, "/proc/%s/stat", task);
@@ -32,7 +32,7 @@ static int priority_of(const char* task) {
   assert(f && fgets(text, sizeof text, f));
   fclose(f);
   int n = 0;
-  char* p = strrchr(text, ')') + 2;  // field 3; the priority is 18
+  char* p = strrchr(text, ')') + 2;  // this is field 3, and the priority is field 18
   for (char* word = strtok(p, " "); word; word = strtok(NULL, " "))
     if (++n == 16) return atoi(word) < 0 ? -1 - atoi(word) : 0;
   return -1;
@@ -55,7 +55,7 @@ static char low_task[64], middle_task[64];
 static atomic_int low_has, middle_has, high_begins, release_low;
 static atomic_int high_error;
 static void* low(void* p) {
-  this_task(low_task);  // before: it may be another one than after
+  this_task(low_task);  // read before the lock, since the kernel thread may be another one afterwards
   assert(pthread_mutex_lock(&b) == 0);
   this_task(low_task);
   low_has = 1;
@@ -150,7 +150,7 @@ static void* above_the_ceiling(void* p) {
   return p;
 }
 
-// ---- load: every thread gets its turn, by mutex and by condition ----
+// ---- load: every thread gets its turn, by mutex and by condition variable ----
 
 enum { kThreads = 12, kTurns = 600 };
 static pthread_mutex_t m;
@@ -194,7 +194,7 @@ int main() {
   pthread_t t;
   pthread_create(&t, NULL, above_the_ceiling, NULL);
   pthread_join(t, NULL);
-  // A thread that comes after has none of that.
+  // A later thread has nothing of that.
   pthread_create(&t, NULL, with_ceilings, NULL);
   pthread_join(t, NULL);
   return 0;

@@ -86,7 +86,7 @@ static void bad_epoll(const struct item* i, char* out) {
 int main(int argc, char** argv) {
   char name[] = "fileXXXXXX";
   begin(argc, argv);
-  close(dup2(0, closed));  // select() passes over numbers that the table of descriptors never had
+  close(dup2(0, closed));  // without this, select() would ignore numbers that the table of descriptors never had
   file = mkostemp(name, O_CLOEXEC);
   unlink(name);
   add_item(bad_poll, "what is wrong", "poll", "");

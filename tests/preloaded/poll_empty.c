@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// poll() after a read that found nothing, as servers do before they wait for the next request: whatever is, or becomes, ready is told,
-// also where the read looked elsewhere, or at another file of that number. A wait whose event is lost would never end (with a timeout
-// it would, and ask the kernel once more).
+// poll() after a read that found nothing, as in servers before they wait for the next request. Whatever is or becomes ready is reported,
+// also if the read looked elsewhere, or if the number is another file's by now. A wait that lost its event would never end. (With a timeout
+// it would end, and ask the kernel once more.)
 #include "waiting.h"
 
 static int empty(int fd) {
@@ -17,10 +17,10 @@ static int readable(int fd) { return wait_for(fd, POLLIN); }
 static struct ends open_nonblocking(enum kind kind) {
   struct ends e = open_ends(kind, 0);
   set_nonblocking(e.a, 1);
-  empty(e.a);  // the first one learns how the program set it
+  empty(e.a);  // the first read learns how the program set the descriptor
   return e;
 }
-// Until it is registered, a wait looks by itself.
+// Makes the library register the descriptor. Until then, a wait asks the kernel.
 static void register_it(struct ends* e) {
   char c[256];
   send_data(e);
@@ -56,7 +56,7 @@ static void comes(const struct item* i, char* out) {
 // Between the read and the wait, the number becomes another file's, which has data.
 static void another_file(const struct item* i, char* out) {
   struct ends e = open_nonblocking(i->kind), f = open_ends(i->kind, 0);
-  // A number that no other case gets between close() and dup2().
+  // A number that no other case can get between close() and dup2().
   static atomic_int numbers = 600;
   int high = dup2(e.a, numbers++);
   assert(high >= 0);
@@ -94,7 +94,7 @@ static void ends_meanwhile(const struct item* i, char* out) {
   sprintf(out, "empty %d, %d, then %x, read %zd, then %x", before, n, first, r, readable(e.a));
   close_ends(&e);
 }
-// What stays to be told when there is no data.
+// Errors are queued, and remain to be reported when there is no data.
 static void errors_queued(const struct item* i, char* out) {
   struct sockaddr_in at, nobody;
   int fd = loopback(SOCK_DGRAM, &at), other = loopback(SOCK_DGRAM, &nobody), one = 1;
@@ -107,14 +107,14 @@ static void errors_queued(const struct item* i, char* out) {
   close(other);
   send(fd, "x", 1, 0);
   int first = readable(fd);
-  pause_ms(20);  // so that the event has been taken
+  pause_ms(20);  // by now the library has taken the event
   char c;
   ssize_t r = read(fd, &c, 1);
   int none = empty(fd);
   sprintf(out, "%x, read %zd, empty %d, then %x", first, r, none, readable(fd));
   close(fd);
 }
-// They find nothing, but not because there is none.
+// The reads find nothing, though there is data.
 static void looks_elsewhere(const struct item* i, char* out) {
   struct ends e = open_nonblocking(i->kind);
   register_it(&e);
@@ -126,12 +126,12 @@ static void looks_elsewhere(const struct item* i, char* out) {
   if (i->kind == STREAM) setsockopt(e.a, SOL_SOCKET, SO_PEEK_OFF, &off, sizeof off);
   ssize_t peeked = i->kind == STREAM ? recv(e.a, c, 5, MSG_PEEK) : recv(e.a, c, 5, MSG_OOB);
   int error = peeked < 0;
-  ssize_t queued = i->kind == TCP ? recv(e.a, c, 5, MSG_ERRQUEUE) : -1;  // others take it for a plain one
+  ssize_t queued = i->kind == TCP ? recv(e.a, c, 5, MSG_ERRQUEUE) : -1;  // other sockets take it for a plain read
   sprintf(out, "%x, failed %d, %d, then %x", first, error, queued < 0, readable(e.a));
   close_ends(&e);
 }
 
-// One writes pieces when it likes, the other reads until there is nothing, and waits.
+// One thread writes pieces at any time. The other reads until there is nothing, and waits.
 enum { kBytes = 30000 };
 static void* writes_on(void* p) {
   struct ends* e = p;

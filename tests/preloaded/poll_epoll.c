@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Programs that build on epoll: many threads on one, level and edge triggered, one in another, changes under who waits, and what
-// comes at the same time as a timeout. Nothing may be lost, nobody be left asleep.
+// Programs that build on epoll: many threads on one, level and edge triggered, one epoll in another, changes during a wait, and events that
+// come together with a timeout. No event is lost, and no thread is left asleep.
 #include "waiting.h"
 
 enum { kThreads = 16, kFds = 32, kRounds = 3000 };
@@ -14,7 +14,7 @@ static uint32_t events_of(int m) {
   return EPOLLIN | (m == EDGE ? EPOLLET : m == ONESHOT ? EPOLLONESHOT : m == EXCLUSIVE ? EPOLLEXCLUSIVE : 0);
 }
 
-// Takes whatever any of the threads is told of.
+// Takes whatever events any of the threads gets.
 static void* take_events(void* p) {
   struct epoll_event e[4];
   long most = (long)p % 4 + 1;
@@ -22,7 +22,7 @@ static void* take_events(void* p) {
     int n = epoll_wait(ep, e, most, (long)p % 3 == 0 ? -1 : 1000);
     for (int i = 0; i < n; i++) {
       uint64_t v;
-      if (e[i].data.u32 == kFds) continue;  // the end
+      if (e[i].data.u32 == kFds) continue;  // the event that ends the test
       if (read(fds[e[i].data.u32], &v, 8) == 8) taken += v;
       if (mode == ONESHOT) {
         struct epoll_event again = {.events = events_of(mode), .data.u32 = e[i].data.u32};
@@ -32,7 +32,7 @@ static void* take_events(void* p) {
   }
   return NULL;
 }
-// The same behind another epoll.
+// The same, with a wait for another epoll that has this one.
 static void* take_outer(void* p) {
   struct epoll_event o, e[4];
   while (!stop) {
@@ -67,12 +67,12 @@ static void crowd(int m, void* (*body)(void*), const char* name) {
     assert(write(fds[n * 7 % kFds], &one, 8) == 8);
     put++;
     if (n % 100 == 0) pause_ms(1);
-    if (n % 500 == 0)  // all of it, before there is more
+    if (n % 500 == 0)  // everything is taken before there is more
       while (taken != put) pause_ms(1);
   }
   while (taken != put) pause_ms(1);
   stop = 1;
-  int end = eventfd(1, EFD_CLOEXEC);  // ready for all, and stays so
+  int end = eventfd(1, EFD_CLOEXEC);  // ready for all threads, and stays ready
   e.events = EPOLLIN, e.data.u32 = kFds;
   assert(epoll_ctl(ep, EPOLL_CTL_ADD, end, &e) == 0);
   for (int i = 0; i < kThreads; i++) pthread_join(t[i], NULL);
@@ -86,7 +86,7 @@ static void* wait_once(void* p) {
   if (epoll_wait(ep, &e, 1, -1) == 1) ends++;
   return NULL;
 }
-// One level triggered event that nobody takes ends all waits.
+// A level triggered event that no thread takes ends all waits.
 static void all_told(void) {
   pthread_t t[kThreads];
   int fd = eventfd(0, EFD_CLOEXEC);
@@ -102,7 +102,7 @@ static void all_told(void) {
   printf("one event for all: %ld\n", ends);
   close(fd), close(ep);
 }
-// An edge triggered one ends one wait, the next event the next one.
+// An edge triggered event ends one wait, and the next event ends the next wait.
 static void one_told(void) {
   pthread_t t[kThreads];
   int fd = eventfd(0, EFD_CLOEXEC), early = 0;
@@ -123,7 +123,7 @@ static void one_told(void) {
   close(fd), close(ep);
 }
 
-// What another thread changes while one waits.
+// Another thread changes the epoll while one waits.
 static void changed(void) {
   int a[2], b[2];
   pthread_t t;
@@ -141,7 +141,7 @@ static void changed(void) {
     pause_ms(3);
     if (how == 0 || how == 3) assert(epoll_ctl(ep, EPOLL_CTL_ADD, a[0], &e) == 0);  // readable already
     if (how == 1) assert(epoll_ctl(ep, EPOLL_CTL_MOD, a[0], &e) == 0);
-    if (how == 2) {  // in another epoll, added later
+    if (how == 2) {  // in another epoll, and added later
       int inner = epoll_create1(EPOLL_CLOEXEC);
       assert(epoll_ctl(ep, EPOLL_CTL_ADD, inner, &e) == 0);
       pause_ms(2);
@@ -157,7 +157,7 @@ static void changed(void) {
   for (int i = 0; i < 2; i++) close(a[i]), close(b[i]);
 }
 
-// Threads that hand a byte round by pipes, each waiting in its own way; timeouts come all the time.
+// Threads pass a byte round by pipes. Each waits in its own way, and timeouts come all the time.
 static int ring[kThreads][2];
 static void* hand_on(void* p) {
   long me = (long)p, next = (me + 1) % kThreads, n = 0;

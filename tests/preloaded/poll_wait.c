@@ -309,7 +309,7 @@ static void let_in_by_the_mask(struct asking* a) {
   interrupt_job(&a->j, kInterrupts);
 }
 
-// Two jobs wait for the same, and both are told. Returns the end of the text in `out`.
+// Two jobs wait for the same event, and both get it. Returns the end of the text in `out`.
 static char* two_wait(struct asking* a, char* out) {
   struct job k = a->j;
   struct question q2 = a->q;

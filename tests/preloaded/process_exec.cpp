@@ -25,7 +25,7 @@
 
 namespace {
 
-// vfork's child shares the memory; its parent thread waits, the others go on.
+// vfork's child shares the memory. Its parent thread waits, and the others go on.
 [[gnu::noinline]] int vfork_exec(const char* command) {
   pid_t pid = vfork();
   if (pid == 0) {
@@ -40,7 +40,7 @@ volatile int shared_by_vfork;
   pid_t pid = vfork();
   if (pid == 0) {
     shared_by_vfork = 5;
-    // These must neither reach nor disturb the parent.
+    // These must neither reach nor disturb the parent's threads.
     sigset_t all;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, nullptr);
@@ -53,7 +53,7 @@ volatile int shared_by_vfork;
   return status_of(pid);
 }
 [[gnu::noinline]] int vfork_calls() {
-  // Calls that would wait, yield or be recorded in a fiber.
+  // Calls that would wait, yield, or be recorded for a fiber.
   pid_t pid = vfork();
   if (pid == 0) {
     int bad = 0;
@@ -100,7 +100,7 @@ volatile int shared_by_vfork;
   return status_of(pid);
 }
 
-// The child waits, yields and takes signals while other threads of the parent want to run: none of them may run in it.
+// The child waits, yields and takes signals while other threads of the parent are runnable. None of them may run in the child.
 pid_t runs_in;
 volatile int handled_in_child;
 [[gnu::noinline]] int vfork_waits() {
@@ -310,7 +310,7 @@ int set_ids() {
   end = true;
   for (auto& x : others) x.join();
   printf("threads with them: %d, again %d\n", right.load(), setuid(0) == -1 && errno == EPERM);
-  // Their children, too.
+  // Their children have these ids, too.
   FILE* f = popen("id -u", "r");
   char line[16] = "";
   fgets(line, sizeof line, f);
@@ -320,7 +320,7 @@ int set_ids() {
 }
 
 int becomes_daemon() {
-  // The daemon is a grandchild; it writes its story to a pipe.
+  // The daemon is a grandchild. It writes what it finds to a pipe.
   int p[2];
   pipe(p);
   fflush(stdout);

@@ -29,7 +29,7 @@ namespace {
 
 std::atomic<bool> stop;
 
-// ---- what goes on meanwhile ----
+// ---- what other threads do meanwhile ----
 
 std::mutex locks[8];
 std::condition_variable changed;
@@ -70,9 +70,9 @@ void noise(int n) {
   }
 }
 
-// What a child must be able to do, whatever its parent's other threads were at.
+// Does what a child must be able to do, whatever its parent's other threads were doing.
 int child_works() {
-  // Locks that nobody but the forking thread held are free or belong to threads that are gone: new ones work.
+  // A lock that another thread held may stay locked for ever, so this uses new locks.
   std::mutex m;
   std::condition_variable c;
   int n = 0;
@@ -122,7 +122,7 @@ int fork_order() {
   pthread_atfork([] { order += "p3 "; }, nullptr,
                  [] {
                    order += "c3 ";
-                   // Handlers may use threads' things.
+                   // Handlers may use mutexes and the like.
                    pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
                    pthread_mutex_lock(&m);
                    pthread_mutex_unlock(&m);
@@ -143,7 +143,7 @@ int fork_order() {
   return 0;
 }
 
-// A lock that the forking thread holds is the child's.
+// A lock that the forking thread holds belongs to the child.
 int fork_with_lock() {
   static std::mutex m;
   static std::recursive_mutex r;
@@ -174,7 +174,7 @@ int fork_with_lock() {
   return 0;
 }
 
-// What belongs to a thread stays its own in the child.
+// What belongs to the forking thread stays its own in the child.
 thread_local int local = 1;
 int fork_keeps() {
   static pthread_key_t key;
@@ -216,18 +216,19 @@ int fork_keeps() {
   return 0;
 }
 
-// The forking thread ends in the child by its own ways.
+// The forking thread ends the child in its usual ways.
 int ends_of_child() {
   in_thread([] {
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
       atexit([] { printf("child: atexit\n"); });
-      pthread_exit(nullptr);  // the last thread
+      pthread_exit(nullptr);  // the child's last thread
     }
     printf("pthread_exit in a child: %#x\n", status_of(pid));
     fflush(stdout);
-    // NPTL from 2.43 on hangs there: it joins by a word that the kernel clears when a thread ends, but fork has the kernel clear another.
+    // NPTL hangs there from 2.43 on. It joins by a word that the kernel clears when a thread ends, but fork makes the kernel clear another
+    // word.
     bool joins = nptl_release() < 43;
     pid = fork();
     if (pid == 0) {
@@ -241,7 +242,7 @@ int ends_of_child() {
     }
     printf("joined in a child: %#x\n", status_of(pid));
   });
-  // It returns from its start routine, in a child.
+  // The forking thread returns from its start routine in a child.
   fflush(stdout);
   pid_t parent = getpid();
   static pid_t made;
@@ -305,7 +306,7 @@ int own_children() {
     });
   for (auto& x : t) x.join();
   printf("own children: %d wrong\n", wrong.load());
-  // And for any child, together.
+  // Threads wait together for any child.
   for (int i = 0; i < 16; i++)
     if (fork() == 0) usleep(1000 * i), _exit(0);
   std::atomic<int> got{0}, none{0};
@@ -321,7 +322,7 @@ int own_children() {
 }
 
 int while_waiting() {
-  // Others run while many wait for children that wait for them.
+  // Other threads run while many wait for children, and these children wait for those other threads.
   int p[2];
   pipe(p);
   std::vector<std::thread> t;
@@ -367,7 +368,7 @@ int forks_while_all_goes_on() {
   return 0;
 }
 
-// Raw forks.
+// Forks by _Fork() and by system calls.
 int raw_forks() {
   in_thread([] {
     for (int how = 0; how < 3; how++) {

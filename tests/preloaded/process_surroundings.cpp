@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Where a process may have to live: an empty root, no /proc, filters on system calls, few kernel threads, little address
-// space, stacks of its own making. Each in a child.
+// Surroundings in which a process may have to live: an empty root, no /proc, filters of system calls, few kernel threads, little address
+// space, stacks of its own. Each is tried in a child.
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@
 
 namespace {
 
-// ---- work, with little help from libc ----
+// ---- work that needs little help from libc ----
 
 pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t c = PTHREAD_COND_INITIALIZER;
@@ -113,7 +113,7 @@ void all(const char* name) {
   start_all();
   finish_all(name);
 }
-// Threads that exist already, and wait, when something changes.
+// These threads exist already, and wait, when something changes.
 pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 void* behind_gate(void* p) {
   pthread_mutex_lock(&gate);
@@ -178,7 +178,7 @@ void chroot_by_thread() {
     return nullptr;
   });
   pthread_join(t, nullptr);
-  // The root belongs to the process.
+  // The root directory belongs to the whole process.
   printf("root is empty for all: %d\n", access("/bin", F_OK) == -1 && access("/proc", F_OK) == -1);
   open_gate("chroot by a thread");
 }
@@ -232,7 +232,7 @@ void few_threads_later() {
   open_gate("no more kernel threads");
 }
 void little_memory() {
-  // 64 MB more than there is now.
+  // The limit is 64 MB more than the process has now.
   FILE* f = fopen("/proc/self/statm", "r");
   long pages = 0;
   if (f) fscanf(f, "%ld", &pages), fclose(f);
@@ -320,7 +320,7 @@ void contexts() {
   }
   printf("contexts: %ld, %d\n", n, turn);
 }
-// A context that goes on in another thread.
+// A context goes on in another thread.
 ucontext_t wanders, homes[2];
 std::atomic<int> at{0};
 void wander() {

@@ -41,7 +41,7 @@ static void* work(void* p) {
     assert(shell("exit 4") == 4);
     pid_t pid = vfork();
     if (pid == 0) {
-      // The child may set signals before it execs; the parent's must stay as they are.
+      // The child may set signals before it calls exec. The parent's must stay unchanged.
       signal(SIGUSR1, SIG_DFL);
       sigset_t all;
       sigfillset(&all);
@@ -150,12 +150,12 @@ int main() {
     if (pid == 0) ends(how);
     int status;
     assert(waitpid(pid, &status, 0) == pid);
-    printf("end %d: %#x\n", how, status & ~0x80);  // without the bit that says that a core was written
+    printf("end %d: %#x\n", how, status & ~0x80);  // without the bit for a core file
   }
   pthread_t t[8];
   for (int i = 0; i < 8; i++) pthread_create(&t[i], NULL, work, NULL);
   for (int i = 0; i < 8; i++) pthread_join(t[i], NULL);
-  // And with threads in this process, as its children have none of them.
+  // The same with threads in this process, which its children do not have.
   for (int how = 0; how < 2; how++) {
     fflush(stdout);
     pid_t pid = fork();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The state that libc (2.41) keeps for each thread that asks for random numbers: no two threads have one and the same, not even in
-// the child of a fork, and who ends gives it back. Where libc has none the test finds none, and says the same.
+// Since 2.41, libc keeps a state for each thread that asks for random numbers. No two threads share a state, not even in the child of a
+// fork, and an ending thread gives its state back. If libc has no such states, the test finds none, and prints the same.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <dlfcn.h>
@@ -17,7 +17,7 @@
 
 enum { kWords = 1024, kThreads = 1000, kRounds = 6, kInTurn = 100000, kBytes = 32 };
 
-// The word of struct pthread that changes when a thread asks for the first time; 0: none does.
+// The word of struct pthread that changes when a thread asks for the first time. 0: no word does.
 static size_t where;
 static void* find(void* p) {
   uintptr_t before[kWords], *now = (uintptr_t*)pthread_self();
@@ -25,7 +25,7 @@ static void* find(void* p) {
   char c;
   memcpy(before, now, n * sizeof *now);
   assert(getrandom(&c, 1, 0) == 1);
-  // Where libc keeps the rseq area in there (2.35 to 2.40), the kernel writes to it when the thread comes to another CPU.
+  // From 2.35 to 2.40, libc keeps the rseq area in struct pthread. The kernel writes to it when the thread comes to another CPU.
   ptrdiff_t* rseq = dlsym(RTLD_DEFAULT, "__rseq_offset");
   uintptr_t area = rseq ? (uintptr_t)__builtin_thread_pointer() + *rseq : 0;
   for (size_t i = 0; i < n; i++)
@@ -93,25 +93,25 @@ int main() {
   assert(pthread_create(&t, NULL, find, dlvsym(NULL, "_thread_db_sizeof_pthread", "GLIBC_PRIVATE")) == 0 && pthread_join(t, NULL) == 0);
   uintptr_t mains = (draw(), state());
 
-  // Those that live at one time, and main.
+  // Threads that live at the same time, and main.
   together(kThreads);
   states[2 * kThreads + 1] = mains;
   for (int i = 0; where && i < 2 * kThreads + 1; i++) assert(states[i] && !(states[i] & 1));
-  // Who drew before the barrier and after it has two entries.
+  // A thread that drew before and after the barrier has two entries.
   assert(!where || different(states, 2 * kThreads + 1) == kThreads + 1);
   look("together");
 
-  // One after the other, so that TCBs are used again: of states there are no more than of threads at one time.
+  // Threads one after another, so that TCBs are reused. There are no more states than threads at one time.
   for (int i = 0; i < kInTurn; i++) assert(pthread_create(&t, NULL, live_in_turn, NULL) == 0 && pthread_join(t, NULL) == 0);
   assert(!where || different(states, kInTurn) <= 2 * kThreads);
   look("in turn");
 
-  // The very end of a thread, and threads that end by pthread_exit.
+  // Threads that draw at their very end, and threads that end by pthread_exit.
   pthread_key_create(&key, at_the_end);
   for (int i = 0; i < 100; i++) assert(pthread_create(&t, NULL, draw_at_the_end, NULL) == 0 && pthread_join(t, NULL) == 0);
   look("at the end");
 
-  // What idle TCBs have goes back, be they given up themselves.
+  // The states of idle TCBs go back, even if the library releases the TCBs themselves.
   size_t n = 0;
   uintptr_t* seen = malloc(sizeof *seen * kRounds * kThreads * 2);
   for (int round = 0; round < kRounds; round++) {
@@ -121,10 +121,10 @@ int main() {
     look("in rounds");
     usleep(500000);
   }
-  // At most, all of a round are being given up while the next one begins.
+  // At most, all states of a round are still being given back while the next round begins.
   assert(!where || different(seen, n) <= 2 * kThreads + 100);
 
-  // In parent and child: the child's threads, and its main.
+  // In parent and child: the threads of the child, and its main.
   fflush(stdout);
   together(50);
   size_t parents = count;
@@ -138,7 +138,7 @@ int main() {
   }
   int status;
   assert(waitpid(pid, &status, 0) == pid && status == 0);
-  count = 2 * parents + 1;  // the child's are behind ours
+  count = 2 * parents + 1;  // the child's states stand behind the parent's
   look("parent and child");
   return 0;
 }

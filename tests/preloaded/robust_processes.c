@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Robust mutexes whose owner's process is killed, exits or execs, or whose owner ends in all the ways there are; waiters at that
-// time, many mutexes at once, and a condition variable between processes that goes with one.
+// Robust mutexes whose owner's process is killed, exits or calls exec, or whose owner ends in any other way. Threads wait at that time, and
+// there are many mutexes at once. Also a condition variable between processes that is used with such a mutex.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -45,14 +45,14 @@ static void make_all(int shared, int main_inherits) {
 
 // ---- a process that ends while its threads hold mutexes ----
 
-// Main of every other one owns its mutexes before there is a thread.
+// In every second case, main owns its mutexes before there is a thread.
 enum Ending { kKill, kExit, kMainEnds, kMainEndsToo, kExec, kKillToo, kHows };
 static const char* const hows[] = {"killed", "exits", "main ends", "main ends, an owner before", "execs", "killed, an owner before"};
 
 static void* hold(void* p) {
   for (long i = (long)p; i < kMutexes; i += kThreads + 1) assert(pthread_mutex_lock(&place->m[i]) == 0);
   place->held++;
-  for (;;) {  // some parked, some running
+  for (;;) {  // some owners are parked, and some are running
     if ((long)p % 2) usleep(1000);
     else sched_yield();
   }
@@ -74,7 +74,7 @@ static void holder(enum Ending how) {
     case kExit: _exit(0);
     case kMainEnds:
     case kMainEndsToo:
-      // The others too, or it would not end: by the signal that nobody handles.
+      // The other threads must end too, or the process would not. A signal without a handler ends them.
       alarm(1);
       pthread_exit(NULL);
     default: execl("/bin/true", "true", NULL);
@@ -95,7 +95,7 @@ static void* wait_for_owner(void* p) {
       assert(e == 0);
       normal++;
     }
-    place->count++;  // by many, under different mutexes: only so that something happens
+    place->count++;  // many threads do this under different mutexes, so the sum means nothing
     e = pthread_mutex_unlock(&place->m[j]);
     if (e) printf("%d: unlock: %s %#x %d\n", j, strerrorname_np(e), place->m[j].__data.__lock, place->m[j].__data.__owner);
   }
@@ -127,7 +127,7 @@ static void* lock_all(void* p) {
     assert(e == 0);
     if (i % 4 == PTHREAD_MUTEX_RECURSIVE) assert(pthread_mutex_lock(&place->m[i]) == 0);
   }
-  // Out of the list's middle.
+  // Unlocks some in the middle of the list.
   for (int i = 1; i < kMutexes; i += 7) {
     assert(pthread_mutex_unlock(&place->m[i]) == 0);
     if (i % 4 == PTHREAD_MUTEX_RECURSIVE) assert(pthread_mutex_unlock(&place->m[i]) == 0);
@@ -139,7 +139,7 @@ static void* lock_all(void* p) {
     case 1: pthread_exit(NULL);
     case 2: syscall(SYS_exit, 0); __attribute__((fallthrough));
     default:
-      for (;;) pause();  // until cancelled
+      for (;;) pause();  // until the thread is cancelled
   }
 }
 static void* wait_for_thread(void* p) {
@@ -161,7 +161,7 @@ static void thread_ends(long how, int shared) {
   for (int i = 0; i < kThreads; i++) pthread_join(t[i], NULL);
   printf("thread ends %ld, shared %d: %d with a dead owner, %d without\n", how, shared, dead, normal);
 
-  // Once it is joined, its mutexes are free at once; nobody waited.
+  // Once the owner is joined, its mutexes are free at once. No thread waited for them.
   for (int i = 0; i < kMutexes; i++) make_mutex(&place->m[i], i % 4, i / 4 % 2, shared);
   waiting = kThreads;
   if (how == 3) return;
@@ -200,7 +200,7 @@ static void* take_turns(void* p) {
     }
     place->count++;
     pthread_cond_broadcast(&place->c);
-    if (me == kThreads - 1 && place->count % 32 == 0) {  // this one's a process
+    if (me == kThreads - 1 && place->count % 32 == 0) {  // this thread is alone in its process
       place->held++;
       kill(getpid(), SIGKILL);
     }
@@ -251,7 +251,7 @@ static void* own_list(void* p) {
   entries[1].next = (struct Entry*)&head;
   head.pending = &entries[2];
   entries[0].word = entries[2].word = tid;
-  entries[1].word = 1;  // not ours
+  entries[1].word = 1;  // this entry has another owner
   assert(syscall(SYS_set_robust_list, &head, sizeof head) == 0);
   return p;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // expect: preloaded only
-// The kernel's notes on where a thread runs (rseq) are of no use to fibers, which move: in each thread's area it says that nothing is
-// registered, and nobody writes there.
+// The kernel's notes on where a thread runs (rseq) are of no use to fibers, which move. Each thread's area says that nothing is registered,
+// and the kernel writes nothing there.
 #define _GNU_SOURCE
 #include <aio.h>
 #include <assert.h>
@@ -32,7 +32,8 @@ enum { kSignature = 0xd428bc00 };
 
 static char* area(void) { return (char*)__builtin_thread_pointer() + __rseq_offset; }
 static int cpu_noted(void) { return &__rseq_offset ? ((volatile int32_t*)area())[1] : -2; }
-// Whether the caller's kernel thread has what gettid() says: only threads of NPTL's do, and the initial one before it moves.
+// Returns true if the caller's kernel thread has the tid that gettid() returns. Only NPTL's threads do, and the initial thread before it
+// moves.
 static int is_native(void) {
   char text[100] = {0};
   assert(readlink("/proc/thread-self", text, sizeof text - 1) > 0);
@@ -82,7 +83,7 @@ static void* forks(void* p) {
   return p;
 }
 
-// A thread that libc makes by itself has it as its maker, and if that is a fiber, it has none.
+// A thread that libc makes by itself is registered if its maker is. If a fiber makes it, it is not.
 static int told;
 static void notified(union sigval v) {
   assert(is_native() && cpu_noted() == -2);
@@ -124,7 +125,7 @@ static long rseq(long length, int flags) {
 #endif
   return r;
 }
-// As kernels have it whose areas are larger than those of 2024, with libc 2.41.
+// As on kernels with libc 2.41 whose areas are larger than those of 2024.
 static long length = 32;
 static void longer_area(void) {
   if (cpu_noted() < 0) return;  // this libc or kernel has none
@@ -137,7 +138,7 @@ static void* is_nptls(void* p) {
   assert(is_native());
   return p;
 }
-// A kernel that does not let go of the initial thread's area leaves nothing but NPTL.
+// If the kernel does not unregister the initial thread's area, only NPTL can run threads.
 static int refused(void) {
   if (cpu_noted() < 0) return 0;
   struct sock_filter filter[] = {
@@ -153,11 +154,11 @@ static int refused(void) {
   pthread_t t[4];
   for (int i = 0; i < 4; i++) assert(pthread_create(&t[i], NULL, is_nptls, NULL) == 0);
   for (int i = 0; i < 4; i++) assert(pthread_join(t[i], NULL) == 0);
-  assert(cpu_noted() >= 0);  // as it was
+  assert(cpu_noted() >= 0);  // as before
   return 0;
 }
 
-// Runs this program with one argument; what it writes to stderr goes to `text`.
+// Runs this program with one argument. What it writes to stderr goes to `text`.
 static void run(const char* what, char* text, size_t size) {
   int ends[2];
   assert(pipe(ends) == 0);
@@ -193,7 +194,7 @@ int main(int argc, char** argv) {
   }
   puts("whatever its length: given up");
 
-  // libc says so itself where it registers none.
+  // libc reports by itself that it registers no area.
   setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0", 1);
   run("none", text, sizeof text);
   unsetenv("GLIBC_TUNABLES");

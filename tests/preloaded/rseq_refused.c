@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A kernel without rseq, as a filter that answers ENOSYS makes of any: libc ends a process whose thread cannot register where the
-// thread that made it seems registered. Threads of main, of the child of a fork in a thread, of its child, and so on; in each, libc
-// says that nothing is registered.
+// A kernel without rseq, which a filter that answers ENOSYS can imitate. libc ends the process if a thread cannot register though the
+// thread that made it seems registered. Threads are made by main, by the child of a fork in a thread, by that one's child, and so on. In
+// each, libc says that nothing is registered.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,7 +19,7 @@
 
 enum { kGenerations = 4, kThreads = 5, kTimes = 3 };
 
-// 1: libc's area says so, or there is none.
+// Returns 1 if libc's area says so, or if there is no area.
 static int unregistered(void) {
   const ptrdiff_t* offset = dlsym(RTLD_DEFAULT, "__rseq_offset");
   return !offset || *(int*)((char*)__builtin_thread_pointer() + *offset + 4) < 0;
@@ -43,7 +43,7 @@ static void* generation(void* p) {
   if (child == 0) {
     pthread_t t;
     left--;
-    // Once by the thread that has forked, which is main now; once by another.
+    // In one generation the forking thread, which is main now, makes the next one. In the other generation another thread does.
     if (left % 2) generation(&left);
     else if (pthread_create(&t, NULL, generation, &left) || pthread_join(t, NULL)) puts("no thread");
     _exit(0);
@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   struct sock_fprog filter = {sizeof code / sizeof *code, code};
-  // The emulator refuses filters, and has no rseq. The loader has asked for it already, hence again from the start.
+  // The emulator refuses filters, and has no rseq. Here the loader has asked for rseq already, so the program starts anew under the filter.
   if (argc == 1 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0) {
     execl("/proc/self/exe", argv[0], "filtered", (char*)NULL);
     return 1;

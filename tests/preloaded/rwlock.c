@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Read-write locks of each kind: exclusion under load, errors, timeouts, no reader left behind a writer that gave up,
-// who goes first, sharing.
+// Read-write locks of each kind: exclusion under load, errors, timeouts, precedence, sharing. No reader stays behind a writer that gave up.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -82,7 +81,7 @@ static void who_goes_first(int kind) {
   assert(pthread_rwlock_rdlock(&lock) == 0);
   pthread_create(&t, NULL, write_it, NULL);
   if (kind == PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP) {
-    // Once it waits, other readers have to.
+    // Once the writer waits, other readers have to wait.
     while (pthread_rwlock_tryrdlock(&lock) == 0) {
       pthread_rwlock_unlock(&lock);
       sched_yield();
@@ -103,7 +102,7 @@ static void who_goes_first(int kind) {
   assert(wrote);
 }
 
-// The last one out frees it.
+// The last thread out frees the lock.
 static void* use_and_free(void* p) {
   struct Shared {
     pthread_rwlock_t l;
@@ -167,7 +166,8 @@ int main() {
     assert(pthread_rwlock_wrlock(&lock) == EDEADLK && pthread_rwlock_rdlock(&lock) == EDEADLK);
     assert(pthread_rwlock_trywrlock(&lock) == EBUSY && pthread_rwlock_tryrdlock(&lock) == EBUSY);
     assert(pthread_rwlock_unlock(&lock) == 0);
-    // A reader holds it, a writer waits and gives up, readers that came after it get in while the first still holds it.
+    // A reader holds the lock, and a writer waits and gives up. Readers that came after the writer get in while the first reader still
+    // holds the lock.
     assert(pthread_rwlock_rdlock(&lock) == 0 && pthread_rwlock_tryrdlock(&lock) == 0);
     pthread_create(&t[0], NULL, try_to_write, NULL);
     struct timespec pause = {0, 10000000};

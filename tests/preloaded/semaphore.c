@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Semaphores: under load, in handlers and against them, before there is any thread, named and shared between processes,
-// and gone as soon as a wait has returned.
+// Semaphores: under load, in handlers and beside them, before there is any thread, named and shared between processes. A semaphore may be
+// destroyed as soon as a wait has returned.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -117,7 +117,7 @@ static void before_any_thread(void) {
   every(100);
   for (int i = 0; i < 2000; i++) assert(sem_wait(&from_handler) == 0);
   every(0);
-  // The first thread is made by one of libc's own, and ends a wait that began when there was none.
+  // A thread of libc's own makes the first thread. That ends a wait which began when there was no thread.
   struct sigevent e;
   memset(&e, 0, sizeof e);
   e.sigev_notify = SIGEV_THREAD;
@@ -153,12 +153,12 @@ static void* not_interrupted(void* p) {
 static void interrupts(void) {
   pthread_t t;
   sem_init(&blocked, 0, 0);
-  for (int k = 0; k < 3; k++) {  // sem_wait, sem_timedwait, and the latter with SA_RESTART, which does not count
+  for (int k = 0; k < 3; k++) {  // sem_wait, sem_timedwait, and sem_timedwait with SA_RESTART, which has no effect
     handle(SIGUSR2, count_signal, k == 2 ? SA_RESTART : 0);
     waiting = over = 0;
     pthread_create(&t, NULL, interrupted, k ? &blocked : NULL);
     while (!waiting) sched_yield();
-    while (!over) {  // the first may come before it waits
+    while (!over) {  // the first signal may come before the wait
       pthread_kill(t, SIGUSR2);
       usleep(1000);
     }
@@ -192,7 +192,7 @@ static void cancellation(void) {
     pthread_cancel(a);
     pthread_join(a, &r);
     assert(r == PTHREAD_CANCELED);
-    // Nobody waits any more, and nothing was taken.
+    // No thread waits any more, and no permit was taken.
     pthread_create(&b, NULL, post_it, &blocked);
     sem_wait(&blocked);
     pthread_join(b, NULL);
@@ -223,7 +223,7 @@ int main() {
   }
   pthread_join(t[0], NULL);
 
-  // Destroyed and overwritten as soon as the wait has returned.
+  // The semaphore is destroyed and overwritten as soon as the wait has returned.
   for (int i = 0; i < 2000; i++) {
     sem_t* one = malloc(sizeof *one);
     sem_init(one, 0, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A thread made with fiberthread_attr_setbound() has a kernel thread of its own, on which no other ever runs.
+// A thread made with fiberthread_attr_setbound() has a kernel thread of its own, on which no other thread ever runs.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <dlfcn.h>
@@ -43,7 +43,7 @@ int main() {
   if (set) {
     assert(set(&a, 2) == EINVAL && set(&a, -1) == EINVAL);
     assert(set(&a, 1) == 0 && set(&a, 0) == 0 && set(&a, 0) == 0);
-    // Without it there is no set of CPUs.
+    // After 0, the attributes have no set of CPUs.
     cpu_set_t cpus;
     assert(pthread_attr_getaffinity_np(&a, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) == CPU_SETSIZE);
     assert(set(&a, 1) == 0 && set(&a, 1) == 0);

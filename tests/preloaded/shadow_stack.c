@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // expect: preloaded only
-// Threads of a process that has shadow stacks stay libc's, and one line says so. The kernel's word for it is another process's here: a
-// filter asks that one, which answers as a kernel with shadow stacks on does.
+// Threads of a process that has shadow stacks stay libc's, and one line says so. Another process answers here for the kernel. A filter asks
+// that process, which answers like a kernel with shadow stacks.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>
@@ -32,7 +32,7 @@ static void answer(int listener) {
     memset(&asked, 0, sizeof asked);
     if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &asked)) {
       if (errno == EINTR) continue;
-      _exit(0);  // who asked has ended
+      _exit(0);  // the asking process has ended
     }
     uint64_t on = 1;
     struct iovec here = {&on, sizeof on}, there = {(void*)(uintptr_t)asked.data.args[1], sizeof on};
@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
   int tell[2], listener = -1;
   FILE* errors = tmpfile();
   if (pipe(tell) || !errors) return 1;
-  // It shares the table of descriptors until we begin anew, so it has the listener as well.
+  // The child shares the table of descriptors until this process calls exec, so it has the listener as well.
   if (syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0) == 0) {
     if (read(tell[0], &listener, sizeof listener) == sizeof listener && listener >= 0) answer(listener);
     _exit(0);

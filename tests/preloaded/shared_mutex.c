@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Mutexes in libc's own form, and robust ones: what each call answers, for each kind; and mutual exclusion of many threads in
+// Mutexes in libc's own form, and robust ones. The test has what each call answers for each kind, and mutual exclusion of many threads in
 // two processes.
 #define _GNU_SOURCE
 #include <assert.h>
@@ -36,7 +36,7 @@ static struct timespec after_ms(clockid_t clock, long ms) {
   return t;
 }
 
-// Calls of another thread, made one at a time while the first one does as the case says.
+// Another thread's calls. They are made one at a time, while the first thread does what the case says.
 enum Call { kTry, kTimed, kClock, kBadClock, kInvalid, kUnlock, kLock, kLockAndEnd, kConsistent, kCondWait };
 struct Other {
   pthread_mutex_t* m;
@@ -128,7 +128,7 @@ static void cases(struct Kind k) {
     print("other", other(m, kLock));
     print("consistent", pthread_mutex_consistent(m));
     print("unlock", call(m, kUnlock));
-    print("try", call(m, kTry));  // last, as NPTL keeps it then
+    print("try", call(m, kTry));  // last, since NPTL's call keeps the mutex locked then
   }
   print("destroy", pthread_mutex_destroy(m));
   puts("");
@@ -200,7 +200,7 @@ static void exclusion(int robust, int protocol) {
   printf("robust %d protocol %d: %ld\n", robust, protocol, sum);
 }
 
-// Held by main from before there were threads.
+// main has held these mutexes since before there were threads.
 static void* nothing(void* p) { return p; }
 static void before_threads(pthread_mutex_t* held, int n) {
   pthread_t t;

@@ -69,7 +69,7 @@ static void make_rwlock(int kind) {
 // ---- conditions ----
 
 static void unlock(void* p) {
-  // The mutex is the waiter's when its handlers run.
+  // The waiter has the mutex when its cleanup handlers run.
   atomic_long* ended = p;
   assert(pthread_mutex_trylock(&o->m) != 0 || (o->m.__data.__kind & 3) == PTHREAD_MUTEX_RECURSIVE);
   if ((o->m.__data.__kind & 3) == PTHREAD_MUTEX_RECURSIVE) assert(pthread_mutex_unlock(&o->m) == 0);
@@ -100,12 +100,12 @@ static void cond_cases(int type, int robust, int protocol) {
   if (type == PTHREAD_MUTEX_ERRORCHECK || robust) print("not owned", pthread_cond_timedwait(&o->c, &o->m, &past));
   print("signal", pthread_cond_signal(&o->c));
   print("broadcast", pthread_cond_broadcast(&o->c));
-  // Cancelled while they wait, some after they were woken.
+  // Threads are cancelled while they wait, some of them after they were woken.
   pthread_t t[8];
   ended = o->waiting = 0;
   for (int i = 0; i < 8; i++) pthread_create(&t[i], NULL, wait_for_ever, i % 2 ? &t : NULL);
   while (o->waiting < 8) usleep(100);
-  pthread_mutex_lock(&o->m);  // the last one waits, too
+  pthread_mutex_lock(&o->m);  // now the last one waits, too
   pthread_cond_signal(&o->c);
   pthread_cond_signal(&o->c);
   pthread_mutex_unlock(&o->m);
@@ -171,7 +171,7 @@ static void semaphore_cases(void) {
     pthread_create(&t, NULL, interrupted, i ? &t : NULL);
     while (!o->waiting) usleep(100);
     usleep(2000);
-    // Until it waits: one that comes before ends nothing.
+    // Repeated until the thread waits, since a signal that comes before the wait ends nothing.
     do {
       pthread_kill(t, SIGUSR1);
       usleep(1000);
@@ -183,7 +183,7 @@ static void semaphore_cases(void) {
     pthread_t t;
     void* result;
     o->waiting = 0;
-    if (i) sem_post(&o->s);  // even so
+    if (i) sem_post(&o->s);  // the wait is cancelled though there is a permit
     pthread_create(&t, NULL, cancelled, i ? &t : NULL);
     while (!o->waiting) usleep(100);
     if (!i) usleep(1000);
@@ -225,7 +225,7 @@ static void* rwlock_cases(void* p) {
       printf("rwlock, kind %d mine %d:", kind, mine);
       print("lock", rw_call(mine));
       for (int c = 0; c < kRwCalls; c++) {
-        if (mine == kRd && c % 2 == 1 && c != kTryWr && c != kTimedWr && c != kClockWr) continue;  // would wait for itself
+        if (mine == kRd && c % 2 == 1 && c != kTryWr && c != kTimedWr && c != kClockWr) continue;  // the caller would wait for itself
         int e = rw_call(c);
         print("own", e);
         if (e == 0) assert(pthread_rwlock_unlock(&o->l) == 0);
@@ -269,7 +269,7 @@ static void* both(void* p) {
         o->count++;
       }
     }
-    // Ping-pong, each with whom it meets.
+    // Each thread plays ping-pong with any thread that it meets.
     assert(sem_post(me % 2 ? &o->s : &o->t) == 0);
     while (sem_wait(me % 2 ? &o->t : &o->s) != 0) assert(errno == EINTR);
   }

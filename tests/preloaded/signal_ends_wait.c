@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A signal for the process that comes just when main, which is to get it, goes to sleep: its handler ends that wait all the same. Sent by
-// another process at all times of the way there.
+// A signal for the process comes just when main, which has to take it, goes to sleep. Its handler ends that wait all the same. Another
+// process sends it at all points of the way to sleep.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Signals to the process while threads that would take them end all the time: each reaches one that lives, at once, even if that is
-// asleep.
+// Signals come for the process while the threads that would take them keep ending. Each reaches a living thread at once, even a thread that
+// is asleep.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // libs: -lm
-// Handlers that wait and move: every register of the interrupted code comes back; contexts are edited; handlers are left by
-// jumps, by pthread_exit and by cancellation; what their flags say holds.
+// Handlers wait and move, and every register of the interrupted code comes back. Contexts are edited. Handlers are left by jumps, by
+// pthread_exit and by cancellation. The flags of actions have their effects.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -55,7 +55,7 @@ static void spoil(void) {
 #endif
 }
 static void wait_and_move(int sig, siginfo_t* info, void* context) {
-  assert(fegetround() == FE_TONEAREST);  // not what was interrupted
+  assert(fegetround() == FE_TONEAREST);  // not the mode of the interrupted code
   spoil();
   sem_post(&gate);
   for (int i = 0; i < 3; i++) sched_yield();
@@ -63,14 +63,14 @@ static void wait_and_move(int sig, siginfo_t* info, void* context) {
   usleep(20);
   spoil();
 #if defined(__x86_64__)
-  if (sig == SIGSEGV) ((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP] += 2;  // over the load below
+  if (sig == SIGSEGV) ((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP] += 2;  // beyond the load below
 #else
   if (sig == SIGSEGV) ((ucontext_t*)context)->uc_mcontext.pc += 4;
 #endif
 }
 
 #if defined(__x86_64__)
-// Fills everything that can be filled, faults, and looks. Returns what differs.
+// Fills all registers that can be filled, faults, and compares. Returns what differs.
 static long registers(long seed) {
   int avx = __builtin_cpu_supports("avx2"), avx512 = __builtin_cpu_supports("avx512f");
   _Alignas(64) unsigned char in[64], out[32][64], k[8];
@@ -185,7 +185,7 @@ static void* edit(void* p) {
   sigemptyset(&usr1);
   sigaddset(&usr1, SIGUSR1);
   for (long i = 0; i < 300; i++) {
-    long a = 8 * (1 + i % 500);  // a multiple of 8: of a misaligned access, qemu 10 tells a rounded address
+    long a = 8 * (1 + i % 500);  // a multiple of 8, since qemu 10 rounds the address of a misaligned access
     assert(load(a) == a + 1);
     assert(!!(mask_now() & 1 << (SIGUSR1 - 1)) == (a % 7 == 0));
     pthread_sigmask(SIG_UNBLOCK, &usr1, NULL);
@@ -193,7 +193,7 @@ static void* edit(void* p) {
   return p;
 }
 
-// ---- left otherwise than by return ----
+// ---- handlers that do not return ----
 
 static __thread sigjmp_buf back;
 static void jump(int sig, siginfo_t* info, void* context) {

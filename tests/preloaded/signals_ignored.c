@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What becomes ignored is pending no more, blocked or not, however it was sent; and what is ignored by default likewise.
+// A pending signal is dropped when its action becomes "ignore", blocked or not, however it was sent. The same holds for signals that are
+// ignored by default.
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -40,7 +41,7 @@ static void* all(void* p) {
     const char* name;
     void (*send)(int);
   } ways[] = {{"raise", by_raise}, {"pthread_kill", by_pthread_kill}, {"kill", by_kill}};
-  for (int i = 0; i < (p ? 2 : 3); i++) {  // another thread has the process's unblocked
+  for (int i = 0; i < (p ? 2 : 3); i++) {  // another thread has the process's signals unblocked
     try(SIGUSR1, SIG_IGN, ways[i].name, ways[i].send);
     try(SIGCHLD, SIG_DFL, ways[i].name, ways[i].send);
     try(SIGRTMIN + 1, SIG_IGN, ways[i].name, ways[i].send);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What is sent to the process goes to main while it is in sigwait, though others have it unblocked; and to those before and after.
+// A signal to the process goes to main while main is in sigwait, though other threads have it unblocked. Before and after that, it goes to
+// the others.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -29,7 +30,7 @@ static void* computes(void* p) {
   return p;
 }
 static void* sends(void* p) {
-  usleep(300000);  // main is there by now: nothing tells
+  usleep(300000);  // main waits by now, which nothing can tell
   kill(getpid(), *(int*)p);
   return NULL;
 }
@@ -52,7 +53,7 @@ int main() {
   sigaddset(&set, SIGUSR1);
   sigaddset(&set, SIGUSR2);
   pthread_sigmask(SIG_BLOCK, &set, NULL);
-  signal(SIGUSR1, handle);  // SIGUSR2 would end the process
+  signal(SIGUSR1, handle);  // otherwise the signals to others would end the process
   for (int i = 0; i < 12; i++) {
     int sig = i & 1 ? SIGUSR1 : SIGUSR2;
     struct timespec limit = {60, 0};
@@ -64,11 +65,11 @@ int main() {
     if (pid) waitpid(pid, NULL, 0);
     else pthread_join(t, NULL);
   }
-  // While main does not wait, they go to the others.
+  // While main does not wait, signals go to the other threads.
   kill(getpid(), SIGUSR1);
   while (!handled) usleep(1000);
   printf("handled by others: %d\n", handled);
-  // It comes and goes: each is taken by somebody, at the latest when main has gone on.
+  // main waits now and then. Some thread takes each signal, at the latest when main has gone on.
   atomic_store(&rounds_left, 1);
   pthread_create(&t, NULL, keeps_sending, NULL);
   int waited = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// sigpending() shows what was sent and is blocked, and nothing else: not that others are sent the same signal meanwhile.
+// sigpending() shows signals that were sent and are blocked, and nothing else. In particular, it does not show the same signal to other
+// threads.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -29,7 +30,7 @@ static void change(int how, int sig) {
   pthread_sigmask(how, &set, NULL);
 }
 
-// Blocks SIGUSR1 always, and nobody sends it any.
+// Blocks SIGUSR1 always, and no thread sends SIGUSR1 to this one.
 static void* looks(void* p) {
   change(SIG_BLOCK, SIGUSR1);
   while (!stop) {
@@ -38,7 +39,7 @@ static void* looks(void* p) {
   }
   return p;
 }
-// Gets some: in a handler, and while it is blocked, when it takes them.
+// Gets SIGUSR1 in a handler, and takes it while it is blocked.
 static atomic_int closed;
 static void* gets(void* p) {
   sigset_t set;
@@ -47,7 +48,7 @@ static void* gets(void* p) {
     sched_yield();
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     closed = 1;
-    while (closed == 1 && !stop) sched_yield();  // until nobody sends
+    while (closed == 1 && !stop) sched_yield();  // until no thread sends
     struct timespec at_once = {0, 0};
     while (sigtimedwait(&set, NULL, &at_once) == SIGUSR1) {
     }
@@ -69,7 +70,7 @@ static void* sends(void* t) {
   return NULL;
 }
 
-// What is pending is shown to whom it is, in each way of sending it.
+// A pending signal shows to the thread that has it, however it was sent.
 static void* sees(void* p) {
   struct sigaction act;
   memset(&act, 0, sizeof act);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What was sent while there was a handler has run it when its end is seen, and nothing of it comes later: the handler is put away at once, and
-// the default action would end the process. Signals to threads that compute, sleep, read or wait; timers for a thread; and a second
-// signal that comes while the handler runs which ends pause().
+// Once a signal's handler has run, nothing of that signal comes later. The program removes the handler at once, and the default action
+// would end the process. The signals go to threads that compute, sleep, read or wait. There are also timers for a thread, and a second
+// signal that comes while the handler runs and ends pause().
 #define _GNU_SOURCE
 #include <assert.h>
 #include <pthread.h>
@@ -122,7 +122,7 @@ int main() {
     while (!handled) usleep(100);
     pthread_kill(waits_for_two, SIGUSR1);
     twice_sent = 1;
-    // If the first came before pause() after all.
+    // In case the first signal came before pause() after all.
     for (int j = 0; pausing; j++) {
       usleep(1000);
       if (j >= 1000) pthread_kill(waits_for_two, SIGUSR1);

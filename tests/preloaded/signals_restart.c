@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Which waiting calls a signal ends: without SA_RESTART all, with it those that signal(7) names, among them sockets' with a timeout.
+// Which waiting calls a signal ends. Without SA_RESTART it ends all. With it, it ends those that signal(7) names, such as calls on sockets
+// with a timeout.
 // libs: -lrt
 #define _GNU_SOURCE
 #include <assert.h>
@@ -71,7 +72,7 @@ static int connects(int to) {
   return fd;
 }
 
-// The calls, and what lets each end.
+// The calls, and what ends each of them.
 #define CALLS(X) \
   X(0, read(pipes[0], buffer, 1), write(pipes[1], "x", 1)) \
   X(0, readv(pipes[0], &one, 1), write(pipes[1], "x", 1)) \
@@ -124,7 +125,7 @@ static volatile int done;
 static void wakes(void) {
   while (!done) syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0), usleep(500);
 }
-// Of a large message, parts are sent as there is room.
+// The parts of a large message are sent as there is room.
 static void drains_all(void) {
   while (!done) drain(pair[1]), usleep(500);
 }
@@ -155,7 +156,8 @@ static void release(int i) {
   CALLS(RELEASE)
 }
 
-// qemu 10 and 11 take a socket's timeout, but whoever asks for it gets nothing. The library has to ask, so those calls are left out there.
+// qemu 10 and 11 accept a socket's timeout, but return nothing to a program that reads it. The library has to read it, so those calls are
+// left out there.
 static int left_out(const char* name) {
   struct timeval t = {0};
   socklen_t size = sizeof t;
@@ -163,7 +165,7 @@ static int left_out(const char* name) {
   return getsockopt(timed[0], SOL_SOCKET, SO_RCVTIMEO, &t, &size) == 0 && size == 0;
 }
 
-// Before each call, as it needs it.
+// Prepares what the call needs.
 static void prepare(const char* name) {
   done = about = runs = 0;
   result = -1;
@@ -181,7 +183,7 @@ static void clean(const char* name) {
   fcntl(lock_file, F_OFD_SETLK, &unlocked), fcntl(other_lock, F_OFD_SETLK, &unlocked);
 }
 
-// What is pending, and the mask lets in, ends calls that do not wait, too.
+// A pending signal that the call's mask lets in also ends calls that do not wait.
 static void* without_waiting(void* p) {
   const struct timespec zero = {0, 0};
   sigset_t usr1;
@@ -246,7 +248,8 @@ int main() {
       pthread_create(&t, NULL, make_call, (void*)(long)i);
       while (!about) sched_yield();
       usleep(2000);
-      // Until it ends, which it need not do at the first: that may come before it waits. One that goes on is let go after some.
+      // Sends signals until the call ends. The first one need not end it, since it may come before the wait. A call that goes on is
+      // released after some signals.
       int ends = !flags || calls[i].never, sent = 0;
       while (!done && (ends || sent < 5)) {
         sent++;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A signal for the process does not stay with a thread that has let it in for a moment and blocks it again: who has it unblocked, or
-// waits for it, gets it.
+// A signal for the process does not stay with a thread that has let it in for a moment and blocks it again. It goes to a thread that has it
+// unblocked or waits for it.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <poll.h>
@@ -31,7 +31,7 @@ static void wait_for(sem_t* s) {
   }
 }
 
-// Does so once in each round: what has come by then and was not taken is for others.
+// Lets the signal in once in each round. A signal that has come by then and was not taken is for other threads.
 static void* lets_in(void* way) {
   for (int i = 1; !stop; i++) {
     struct pollfd f = {pipes[0], POLLIN};
@@ -58,7 +58,7 @@ static void* lets_in(void* way) {
   }
   return NULL;
 }
-// Has it unblocked, and parks.
+// Has the signal unblocked, and parks.
 static void* elsewhere(void* p) {
   pthread_sigmask(SIG_UNBLOCK, &usr1, NULL);
   wait_for(&away);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Once a program has a signalfd, what it blocks and others send to its threads still ends their sigwait(), with or without a kernel
-// thread of their own.
+// A program has a signalfd. Signals that it blocks and that other threads send to its threads still end their sigwait(), with or without
+// kernel threads of their own.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -15,7 +15,7 @@ static sigset_t set;
 static atomic_int seen;
 
 static void* waits(void* own) {
-  if (own) setfsuid(getuid());  // of this kernel thread alone
+  if (own) setfsuid(getuid());  // changes this kernel thread alone
   for (;;) {
     int signal;
     sigwait(&set, &signal);
@@ -27,7 +27,7 @@ static void* waits(void* own) {
 static void* sends(void* p) {
   for (int i = 1; i <= 20; i++) {
     pthread_kill(*(pthread_t*)p, SIGUSR1);
-    for (int k = 0; k < 20000 && atomic_load(&seen) < i; k++) usleep(1000);  // only against a hang
+    for (int k = 0; k < 20000 && atomic_load(&seen) < i; k++) usleep(1000);  // the limit only finds hangs
     if (atomic_load(&seen) < i) {
       printf("%d was lost\n", i);
       return NULL;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The alternate stack: whose it is, what handlers see of it, stack overflows that a handler survives.
+// The alternate stack: which thread has it, what handlers see of it, and stack overflows that a handler survives.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -50,7 +50,7 @@ static const char* state(void) {
 }
 
 static __thread char* mine;
-static __thread volatile int depth;  // raise() is a "leaf" to compilers, which calls nothing here
+static __thread volatile int depth;  // volatile, since compilers believe that raise() is a "leaf", which calls nothing here
 static int on_mine(void) {
   char here;
   return (uintptr_t)&here - (uintptr_t)mine < kSize;
@@ -61,11 +61,11 @@ static void look(int sig, siginfo_t* info, void* context) {
   printf("  handler of %d: on alternate %d, shows %zu bytes, flags %x, %s", sig - SIGRTMIN, on_mine(), uc->uc_stack.ss_size,
          (unsigned)uc->uc_stack.ss_flags, state());
   printf(", set: %s\n", result(set(mine, kSize / 2, 0)));
-  if (!depth++) raise(SIGRTMIN);  // nests on the same stack
+  if (!depth++) raise(SIGRTMIN);  // the second handler is on the same stack
   depth--;
 }
 static void wait_there(int sig, siginfo_t* info, void* context) {
-  // As any other code it may wait, and move.
+  // Like any other code, a handler may wait and move.
   for (int i = 0; i < 5; i++) usleep(500), sched_yield();
   printf("  waited on alternate %d: %s\n", on_mine(), state());
 }
@@ -81,7 +81,7 @@ static void table(void) {
   raise(SIGRTMIN + 0);  // SA_ONSTACK
   printf(" then: %s\n", state());
   set(mine, kSize, 0);
-  raise(SIGRTMIN + 1);  // on the thread's own
+  raise(SIGRTMIN + 1);  // runs on the thread's own stack
   printf(" then: %s\n", state());
   set(mine, kSize, 0);
   pthread_kill(pthread_self(), SIGRTMIN + 2);
@@ -101,7 +101,7 @@ static void table(void) {
 static void* in_thread(void* p) {
   mine = malloc(kSize);
   table();
-  set(mine, kSize, 0);  // and ends with it
+  set(mine, kSize, 0);  // the alternate stack ends with the thread
   return p;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A storm of signals on threads that do everything else: what POSIX calls async-signal-safe is called from handlers wherever
-// they interrupt, handlers wait as a collector's do, and nothing is lost.
+// A storm of signals on threads that do everything else. Handlers call what POSIX calls async-signal-safe, wherever they interrupt.
+// Handlers wait as a garbage collector's do. Nothing is lost.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -55,7 +55,7 @@ static void usr1(int sig, siginfo_t* info, void* context) {
 static volatile int usr2_runs;
 static void usr2(int sig, siginfo_t* info, void* context) { __atomic_fetch_add(&usr2_runs, 1, __ATOMIC_SEQ_CST); }
 
-// As Boehm's collector stops the world: the handler says that it is there, and waits for the other signal.
+// Stops the world as Boehm's collector does. The handler reports that it is there, and waits for the other signal.
 static volatile long world;
 static void stop(int sig, siginfo_t* info, void* context) {
   int error = errno;
@@ -153,7 +153,7 @@ static void* drain(void* p) {
   return NULL;
 }
 
-// Nothing but its handlers: what comes at the end of one must not wait for the next.
+// This thread only runs handlers. A signal that comes at the end of one handler must not wait for the next signal.
 static volatile int burst_seen, burst_end;
 static void burst(int sig, siginfo_t* info, void* context) { burst_seen++; }
 static void* only_spins(void* p) {
@@ -178,7 +178,7 @@ int main() {
   pthread_create(&drainer, NULL, drain, NULL);
   pthread_create(&sprayer, NULL, spray, NULL);
 
-  // Meanwhile main stops the world, again and again.
+  // Meanwhile main stops the world again and again.
   for (int i = 0; i < kStops; i++) {
     for (int k = 0; k < kThreads; k++) assert(pthread_kill(threads[k], SIGPWR) == 0);
     for (int k = 0; k < kThreads; k++)
@@ -198,7 +198,7 @@ int main() {
   sem_getvalue(&handled, &value);
   printf("handled %ld, left %d, usr2 %d, stops %ld\n", (long)r, value, usr2_runs >= kThreads, world);
 
-  // A flood, to the process and to the thread: none is lost, those to the thread come in their order.
+  // A flood of signals to the process and to the thread. None is lost, and those to the thread come in order.
   sigset_t s;
   sigemptyset(&s);
   sigaddset(&s, SIGRTMIN);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// C++ exceptions out of handlers, of faults and of signals that were sent, on several threads; handlers that waited before.
+// C++ exceptions leave handlers of faults and of signals that were sent, on several threads. Some handlers have waited before.
 #if !defined(__clang__)
 #pragma GCC optimize("non-call-exceptions")
 #endif
@@ -36,7 +36,7 @@ static void sent(int, siginfo_t* info, void*) {
   throw info->si_value.sival_int;
 }
 #if defined(__clang__)
-// For Clang only a call can throw.
+// To Clang, only a call can throw.
 static long (*volatile read_at)(volatile int*) = [](volatile int* p) { return long{*p}; };
 #else
 static long read_at(volatile int* p) { return *p; }
@@ -45,7 +45,7 @@ __attribute__((noinline)) static long load(volatile int* p) {
   Local here;
   return read_at(p);
 }
-// Without the promise of the header that it throws nothing.
+// The header promises that pthread_sigqueue() throws nothing. This pointer does not.
 static int (*volatile queue)(pthread_t, int, const sigval) = pthread_sigqueue;
 __attribute__((noinline)) static void send_to_self(int n) {
   Local here;
@@ -58,7 +58,7 @@ static void work(long seed) {
   sigaddset(&both, SIGSEGV);
   sigaddset(&both, SIGUSR1);
   for (long i = 0; i < 300; i++) {
-    long a = 8 * (1 + (seed * 7 + i) % 500);  // a multiple of 8: of a misaligned access, qemu 10 tells a rounded address
+    long a = 8 * (1 + (seed * 7 + i) % 500);  // a multiple of 8, since qemu 10 rounds the address of a misaligned access
     double kept = a * 0.5;
     try {
       Local outer;
@@ -70,7 +70,7 @@ static void work(long seed) {
     }
     sigset_t now;
     pthread_sigmask(SIG_UNBLOCK, &both, &now);
-    assert(sigismember(&now, SIGSEGV) && !sigismember(&now, SIGUSR1));  // nobody returned from the handler
+    assert(sigismember(&now, SIGSEGV) && !sigismember(&now, SIGUSR1));  // the handler did not return, so its mask is still set
     try {
       Local outer;
       send_to_self(static_cast<int>(i));

@@ -16,7 +16,7 @@ int main() {
   enum { kThreads = 20 };
   pthread_t t[kThreads];
   for (int i = 0; i < kThreads; i++) pthread_create(&t[i], 0, sleep_in_kernel, 0);
-  poll(0, 0, 100);  // its worker loses the slot
+  poll(0, 0, 100);  // the worker loses the slot
   poll(0, 0, 100);  // and the watcher falls asleep
   for (int i = 0; i < 10; i++) usleep(1000);
   char bytes[kThreads] = "";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// syscall() answers as the kernel does where a caller is wrong, and does to one thread what it says.
+// syscall() answers as the kernel does if the caller is wrong. Calls about one thread act on that thread only.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -39,7 +39,7 @@ static void futexes(void) {
   FAILS(ENOSYS, SYS_futex, &word, FUTEX_WAIT_PRIVATE | FUTEX_CLOCK_REALTIME, 0, &soon, NULL, 0);
   FAILS(ENOSYS, SYS_futex, &word, 0x7f | FUTEX_PRIVATE_FLAG, 0, NULL, NULL, 0);
   assert(syscall(SYS_futex, nowhere, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0) == 0);
-  // Many times: nothing stays locked after a fault.
+  // Many times, since nothing may stay locked after a fault.
   for (int i = 0; i < 1000; i++) FAILS(EFAULT, SYS_futex, missing + 4 * (i % 16), FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
 }
 
@@ -68,7 +68,7 @@ static void signals(void) {
   struct sigaction a = {.sa_handler = on_signal}, before;
   sigaddset(&a.sa_mask, SIGUSR2);
   assert(sigaction(SIGUSR1, &a, NULL) == 0);
-  // The kernel's form of it: handler, flags, restorer, mask.
+  // The kernel's form of an action: handler, flags, restorer, mask.
   uint64_t kernel[4] = {0};
   assert(syscall(SYS_rt_sigaction, SIGUSR1, NULL, kernel, 8) == 0);
   assert(kernel[0] != 0);
@@ -93,7 +93,7 @@ static void signals(void) {
 }
 
 static void scheduling(void) {
-  struct sched_param p = {0}, *volatile none = NULL;  // volatile: the header says that it is not to be null
+  struct sched_param p = {0}, *volatile none = NULL;  // volatile, since the header says that it must not be null
   FAILS(EINVAL, SYS_sched_setscheduler, 0, SCHED_OTHER, NULL);
   FAILS(EINVAL, SYS_sched_setparam, 0, NULL);
   FAILS(EINVAL, SYS_sched_getparam, 0, NULL);
@@ -125,7 +125,7 @@ static void identity(void) {
   void* head;
   size_t size;
   int tid = (int)syscall(SYS_gettid);
-  // NPTL's join would wait for the word that it named before.
+  // NPTL's join would wait for the word that it has named.
   if (tid == getpid()) assert(syscall(SYS_set_tid_address, &word) == tid);
   FAILS(EINVAL, SYS_set_robust_list, &word, 23);
   assert(syscall(SYS_set_robust_list, &word, 24) == 0);
@@ -164,7 +164,7 @@ int main() {
   pthread_create(&t, NULL, nothing, NULL);
   pthread_join(t, NULL);
   for (int i = 0; i < 2; i++) {
-    // In processes of their own, for what they leave behind.
+    // Runs in processes of their own, since the cases leave things behind.
     pid_t child = fork();
     if (child == 0) {
       pthread_create(&t, NULL, i ? on_thread : nothing, NULL);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the tests of a thread's end share: cleanup handlers, objects and keys that note when they run, and a run that prints their order.
+// What the tests of a thread's end share: cleanup handlers, objects and keys that note when they run, and a function that prints their
+// order.
 #pragma once
 #include <assert.h>
 #include <atomic>

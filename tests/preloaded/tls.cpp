@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Thread-local variables of a recycled thread are as new, destructors run, errno, h_errno, dlerror() and locale are reset; and each
-// thread's stack is as pthread_getattr_np says.
+// Thread-local variables of a recycled thread are as new, and destructors run. errno, h_errno, dlerror() and locale are reset. Each
+// thread's stack is where pthread_getattr_np says.
 #include <dlfcn.h>
 #include <locale.h>
 #include <netdb.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A read gives way to others before it waits, once in a while; a handler that runs then may fork, and the child's read still gets its data.
+// Once in a while, a read lets other fibers run before it waits. A handler that runs then may fork, and the child's read still gets its
+// data.
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
