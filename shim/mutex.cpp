@@ -27,7 +27,7 @@ struct Mutex {
   unsigned state;  // kOwnerDied or 0
   unsigned count;  // how often a recursive mutex is locked
   int owner;       // tid, 0, kInconsistent or kNotRecoverable
-  unsigned users;  // unused
+  unsigned users;  // waits of condition variables that will come back to the mutex (libc also counts its owner)
   std::atomic<int> kind;
   int unused;
   FiberMutex word;
@@ -37,6 +37,7 @@ struct Mutex {
 SAME_PLACE(state, __lock);
 SAME_PLACE(count, __count);
 SAME_PLACE(owner, __owner);
+SAME_PLACE(users, __nusers);
 SAME_PLACE(kind, __kind);
 SAME_PLACE(word, __list);
 static_assert(sizeof(Mutex) <= sizeof(pthread_mutex_t) && alignof(Mutex) <= alignof(pthread_mutex_t));
@@ -246,15 +247,24 @@ const void* mutex_requeue_address(pthread_mutex_t* mutex) {
 
 bool mutex_expect_waiters(void* address) { return static_cast<FiberMutex*>(address)->expect_waiters(); }
 
-int mutex_unlock(pthread_mutex_t* mutex) { return unlock(mutex); }
+void mutex_unlock_to_wait(pthread_mutex_t* mutex) {
+  of(mutex).users++;
+  unlock(mutex);
+}
 
 int mutex_relock(pthread_mutex_t* mutex, FiberRecord* me, uint64_t token) {
   Mutex& m = of(mutex);
-  int kind = kind_of(m);
-  if (is_libcs(kind)) return lock_libcs(mutex);
-  if (token == 0) return lock(mutex);
-  m.word.relock(me, token);
-  return acquired(m, me, kind);
+  int kind = kind_of(m), e;
+  if (is_libcs(kind)) {
+    e = lock_libcs(mutex);
+  } else if (token == 0) {
+    e = lock(mutex);
+  } else {
+    m.word.relock(me, token);
+    e = acquired(m, me, kind);
+  }
+  if (e == 0 || e == EOWNERDEAD) m.users--;
+  return e;
 }
 
 }  // namespace fiberthread
@@ -311,7 +321,7 @@ FIBERTHREAD_EXPORT int pthread_mutex_init(pthread_mutex_t* mutex, const pthread_
 FIBERTHREAD_EXPORT int pthread_mutex_destroy(pthread_mutex_t* mutex) noexcept {
   if (is_libcs(mutex)) return REAL(pthread_mutex_destroy)(mutex);
   Mutex& m = of(mutex);
-  if (!(kind_of(m) & kRobust) && m.word.owner()) return EBUSY;
+  if (!(kind_of(m) & kRobust) && (m.word.owner() || __atomic_load_n(&m.users, __ATOMIC_RELAXED))) return EBUSY;
   m.kind.store(-1, std::memory_order_relaxed);
   return 0;
 }

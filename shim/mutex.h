@@ -31,7 +31,8 @@ bool mutex_is_libcs(const pthread_mutex_t* mutex);
 const void* mutex_requeue_address(pthread_mutex_t* mutex);
 // The may_move of requeue_waiters(). `address` comes from mutex_requeue_address().
 bool mutex_expect_waiters(void* address);
-int mutex_unlock(pthread_mutex_t* mutex);  // pthread_mutex_unlock
+// Unlocks the mutex, which is not to be destroyed before it is locked by mutex_relock().
+void mutex_unlock_to_wait(pthread_mutex_t* mutex);
 // Locks the mutex after a wait. `token` is Waiter::token if a wake-up ended the wait, else 0. Returns what pthread_mutex_lock would.
 int mutex_relock(pthread_mutex_t* mutex, FiberRecord* me, uint64_t token);
 

@@ -107,6 +107,35 @@ static void another_thread_has_it(struct mutex* mutex) {
   helper_end(&h);
 }
 
+static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
+static int waits, woken;
+static void* wait_with(void* m) {
+  take(m);
+  waits++;
+  while (!woken) assert(pthread_cond_wait(&cond, m) == 0);
+  give(m);
+  return m;
+}
+
+// Two threads will come back to the mutex after their wait.
+static void threads_wait_with_it(struct mutex* mutex) {
+  pthread_mutex_t* m = &mutex->m;
+  pthread_t t[2];
+  waits = woken = 0;
+  for (int i = 0; i < 2; i++) pthread_create(&t[i], NULL, wait_with, m);
+  for (int all = 0; !all; usleep(100)) {
+    take(m);
+    all = waits == 2;
+    give(m);
+  }
+  CASE(in("waited with"), pthread_mutex_destroy, m);
+  take(m);
+  woken = 1;
+  pthread_cond_broadcast(&cond);
+  give(m);
+  for (int i = 0; i < 2; i++) pthread_join(t[i], NULL);
+}
+
 // The mutex is robust, and its owner has ended.
 static void the_owner_has_ended(struct mutex* mutex) {
   pthread_mutex_t* m = &mutex->m;
@@ -155,6 +184,7 @@ static void kind(int type, int protocol, int robust, int shared) {
   the_caller_has_it(&mutex);
   another_thread_has_it(&mutex);
   if (robust) the_owner_has_ended(&mutex);
+  else threads_wait_with_it(&mutex);
   CASE(in("at last"), pthread_mutex_destroy, m);
 }
 
