@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Wakes the fiber that a signal was recorded for: parked, in a system call, or by way of sysmon.
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "sched/worker.h"
 #include "shim/signal_parts.h"
 
@@ -106,6 +111,39 @@ uint64_t pending_in_kernel(FiberRecord* me) {
     }
   }
   return pending;
+}
+
+namespace {
+
+// Returns the signals that were sent to this kernel thread, and not to the process, and are pending. The kernel tells that by text only.
+// Without /proc: none.
+uint64_t pending_for_thread() {
+  long fd = raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/thread-self/status"), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  char text[4096];
+  long n = raw_syscall(SYS_read, fd, arg(text), sizeof text - 1);
+  raw_syscall(SYS_close, fd);
+  text[n > 0 ? n : 0] = 0;
+  const char* line = strstr(text, "\nSigPnd:");
+  return line ? strtoull(line + strlen("\nSigPnd:"), nullptr, 16) : 0;
+}
+
+}  // namespace
+
+void adopt_pending(FiberRecord* me) {
+  Busy busy;
+  uint64_t pending = 0;
+  if (raw_syscall(SYS_rt_sigpending, arg(&pending), 8) != 0 || !pending) return;
+  int error = errno;
+  while (uint64_t own = pending_for_thread() & mask_of(me)) {
+    own &= -own;
+    siginfo_t info;
+    timespec at_once{};
+    // The kernel gives the thread's signals before those of the process.
+    if (raw_syscall(SYS_rt_sigtimedwait, arg(&own), arg(&info), arg(&at_once), 8) <= 0) break;
+    if (!is_poke(info)) record(me, info, SentTo::Thread);
+  }
+  errno = error;
 }
 
 }  // namespace fiberthread::signals

@@ -228,7 +228,9 @@ bool thread_start_scheduler() {
     signal_init();
     default_stack_size();
   }
+  bool joins = tls_current == main_fiber && main_fiber->run.kernel;
   if (!sched_start()) return false;
+  if (__builtin_expect(joins, 0)) signal_main_is_fiber(main_fiber);
   if (__builtin_expect(first, 0)) {
     // This is done now, since libc may find by itself that main was cancelled.
     if (tls_current == main_fiber && !main_fiber->memory.block) redirect_end_of_main();
