@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // pthread_once. An initialiser that does not return, because it throws or its thread ends, leaves the object as it was.
 #include <pthread.h>
+#include <setjmp.h>
 #include <unwind.h>
 
 #include "sched/syscall.h"
@@ -24,9 +25,13 @@ constexpr uint32_t kRunning = 1, kDone = 2;
 uint32_t running_here() { return static_cast<uint32_t>(raw_syscall(SYS_getpid)) << 2 | kRunning; }
 
 // The initialisers that this thread is in, innermost first.
+//
+// Two things notice that one is left: the personality of fiberthread_once_call(), and a target that libc jumps to when the thread ends. An
+// exception does not know the target. The end of a thread does not reach the personality if the initialiser has no unwind tables.
 struct Frame {
   std::atomic<uint32_t>* word;
   Frame* outer;
+  __pthread_unwind_buf_t target;
 };
 thread_local constinit Frame* frames = nullptr;
 
@@ -42,18 +47,34 @@ void settle(std::atomic<uint32_t>& word, uint32_t value) {
   list.wake_all();
 }
 
+// The thread leaves its innermost initialiser, `frame`, which has not returned.
+void abandon(Frame& frame) {
+  __pthread_unregister_cancel(&frame.target);
+  frames = frame.outer;
+  settle(*frame.word, 0);
+}
+
+[[gnu::noinline]] void run(std::atomic<uint32_t>& word, void (*fn)()) {
+  Frame frame{&word, frames, {}};
+  if (__sigsetjmp(reinterpret_cast<__jmp_buf_tag*>(&frame.target), 0) != 0) {
+    if (frames == &frame) abandon(frame);
+    __pthread_unwind_next(&frame.target);
+  }
+  __pthread_register_cancel(&frame.target);
+  frames = &frame;
+  fiberthread_once_call([](void* p) { reinterpret_cast<void (*)()>(p)(); }, reinterpret_cast<void*>(fn));
+  frames = frame.outer;
+  __pthread_unregister_cancel(&frame.target);
+  settle(word, kDone);
+}
+
 [[gnu::noinline]] void run_or_wait(std::atomic<uint32_t>& word, void (*fn)()) {
   uint32_t running = running_here();
   uint32_t w = word.load(std::memory_order_acquire);
   while (w != kDone) {
     if (w != running) {
       if (!word.compare_exchange_weak(w, running, std::memory_order_acquire)) continue;
-      Frame frame{&word, frames};
-      frames = &frame;
-      fiberthread_once_call([](void* p) { reinterpret_cast<void (*)()>(p)(); }, reinterpret_cast<void*>(fn));
-      frames = frame.outer;
-      settle(word, kDone);
-      return;
+      return run(word, fn);
     }
     Waiter waiter;
     park(&word, waiter, [&] { return word.load(std::memory_order_relaxed) == running; }, {"once", &word});
@@ -68,11 +89,7 @@ using namespace fiberthread;
 
 _Unwind_Reason_Code fiberthread_once_personality(int, _Unwind_Action actions, _Unwind_Exception_Class, _Unwind_Exception*,
                                                  _Unwind_Context*) {
-  if (actions & _UA_CLEANUP_PHASE) {
-    Frame* frame = frames;
-    frames = frame->outer;
-    settle(*frame->word, 0);
-  }
+  if (actions & _UA_CLEANUP_PHASE) abandon(*frames);
   return _URC_CONTINUE_UNWIND;
 }
 
