@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "sched/glibc/loader_lock.h"
 #include "sched/glibc/model.h"
 #include "sched/glibc/modules.h"
 #include "sched/glibc/processor.h"
@@ -233,6 +234,7 @@ void* tcb_thread_pointer(void* tcb) { return thread_pointer_of(tcb); }
 // ---- fork ----
 
 FIBERTHREAD_IN_FORK_CHILD(Libc, [](FiberRecord*) {
+  free_loader_lock_after_fork();
   forget_modules_after_fork();
   learn_lock.reset();
 })
