@@ -174,10 +174,85 @@ int dlopen_under_way() {
   return 0;
 }
 
+// ---- ids ----
+
+// A kernel thread that nobody has told of, which can be told nothing: it blocks all signals, libc's own included.
+#if defined(__x86_64__)
+long kernel_call(long nr, long a, long b, long c, long d) {
+  long r;
+  register long r10 asm("r10") = d;
+  asm volatile("syscall" : "=a"(r) : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+  return r;
+}
+#elif defined(__aarch64__)
+long kernel_call(long nr, long a, long b, long c, long d) {
+  register long x8 asm("x8") = nr;
+  register long x0 asm("x0") = a;
+  register long x1 asm("x1") = b;
+  register long x2 asm("x2") = c;
+  register long x3 asm("x3") = d;
+  asm volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
+  return x0;
+}
+#endif
+
+std::atomic<int> deaf, hears;
+
+int is_deaf(void*) {
+  unsigned long all = ~0ul, none = 0;
+  kernel_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, 0, 8);
+  deaf = 1;
+  while (!hears) {
+    timespec t = {0, 1000000};
+    kernel_call(SYS_nanosleep, (long)&t, 0, 0, 0);
+  }
+  kernel_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&none, 0, 8);
+  return 0;
+}
+
+// Returns true if the signal for libc's changes of ids waits for the thread.
+bool is_told(int tid) {
+  char path[64], line[256];
+  unsigned long long pending = 0;
+  snprintf(path, sizeof path, "/proc/self/task/%d/status", tid);
+  FILE* f = fopen(path, "r");
+  while (f && fgets(line, sizeof line, f))
+    if (sscanf(line, "SigPnd: %llx", &pending) == 1) break;
+  if (f) fclose(f);
+  return pending >> (33 - 1) & 1;
+}
+
+int ids_change() {
+  static char stack[65536] __attribute__((aligned(64)));
+  static std::atomic<int> alive = 1;  // the kernel clears it
+  deaf = hears = 0;
+  int tid = clone(is_deaf, stack + sizeof stack,
+                  CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID, nullptr, nullptr,
+                  nullptr, &alive);
+  if (tid < 0) return puts("no thread"), 1;
+  await(deaf, 1);
+  // libc knows nothing of that thread, and does not wait for it.
+  std::atomic<int> over = 0;
+  std::thread changes([&] {
+    if (setresuid(-1, -1, -1) != 0) puts("not changed");
+    over = 1;
+  });
+  while (!over && !is_told(tid)) usleep(100);
+  printf("while ids change: %#x\n", status_of_fork(all_works));
+  // A child without threads of its own, which has libc change its ids.
+  printf("the same without threads: %#x\n", status_of_fork([] { return setresuid(-1, -1, -1) == 0 ? 7 : 1; }));
+  hears = 1;
+  changes.join();
+  await(alive, 0);
+  printf("afterwards: %#x\n", status_of_fork(all_works));
+  return 0;
+}
+
 const Part parts[] = {
     {"list", list_held},
     {"own list", list_held_by_caller},
     {"dlopen", dlopen_under_way},
+    {"ids", ids_change},
 };
 
 }  // namespace
