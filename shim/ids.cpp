@@ -23,7 +23,7 @@ namespace {
 
 // libc would signal the threads that it knows and find the thread control blocks of fibers there, so the calls are made by
 // ourselves: on the caller's kernel thread, then on each other one, in the handler of libc's own signal for this purpose,
-// which nobody blocks. Its own handler is back afterwards.
+// which nobody blocks. Its own handler is back afterwards, also in the child of a fork that comes in between.
 
 struct Thread {
   std::atomic<int32_t> tid;
@@ -42,6 +42,9 @@ constinit Order order{};
 // Of zeros, and never destroyed: threads may change ids until the process is gone.
 alignas(FiberMutex) constinit unsigned char ids_mutex_memory[sizeof(FiberMutex)] = {};
 FiberMutex& ids_mutex = reinterpret_cast<FiberMutex&>(ids_mutex_memory);
+
+// libc's handler. It is known from the first time on that ours is installed. Under ids_mutex.
+constinit kernel_handler libcs_handler{};
 
 void on_order(int, siginfo_t*, void*) {
   auto tid = static_cast<int32_t>(raw_syscall(SYS_gettid));
@@ -112,8 +115,8 @@ long everywhere(long number, long a, long b, long c) {
     ids_mutex.lock();
     r = raw_syscall(number, a, b, c);
     if (r == 0) {
-      kernel_handler old;
-      install_kernel_handler(kLibcSetxidSignal, on_order, &old);
+      raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, 0, arg(&libcs_handler), sizeof libcs_handler.mask);
+      install_kernel_handler(kLibcSetxidSignal, on_order);
       order.number = number;
       order.a = a;
       order.b = b;
@@ -145,7 +148,7 @@ long everywhere(long number, long a, long b, long c) {
       }
       order.threads.store(nullptr, std::memory_order_release);
       raw_syscall(SYS_munmap, mem, kMaxThreads * sizeof(Thread));
-      restore_kernel_handler(kLibcSetxidSignal, old);
+      restore_kernel_handler(kLibcSetxidSignal, libcs_handler);
     }
     ids_mutex.unlock();
   }
@@ -159,7 +162,17 @@ bool by_libc() { return !sched_started() || in_vfork_child(); }
 
 }  // namespace
 
-FIBERTHREAD_IN_FORK_CHILD(Ids, [](FiberRecord*) { new (&ids_mutex) FiberMutex; })
+// A thread of the parent may have been changing the ids. Nobody would put libc's handler back here, and libc waits for what that does. The
+// kernel copies handlers before memory, so only the kernel knows which of the two is installed here.
+FIBERTHREAD_IN_FORK_CHILD(Ids, [](FiberRecord*) {
+  new (&ids_mutex) FiberMutex;
+  if (Thread* threads = order.threads.exchange(nullptr, std::memory_order_relaxed))
+    raw_syscall(SYS_munmap, arg(threads), kMaxThreads * sizeof(Thread));
+  if (!libcs_handler.handler) return;
+  kernel_handler now;
+  raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, 0, arg(&now), sizeof now.mask);
+  if (now.handler == on_order) restore_kernel_handler(kLibcSetxidSignal, libcs_handler);
+})
 
 }  // namespace fiberthread
 

@@ -10,6 +10,7 @@
 #include "sched/glibc/keys.h"
 #include "sched/glibc/processor.h"
 #include "sched/glibc/rseq.h"
+#include "sched/glibc/tcb.h"
 
 extern "C" {
 void __pthread_register_cancel(__pthread_unwind_buf_t*);
@@ -26,12 +27,11 @@ char* model_tcb;
 
 namespace {
 
-constexpr size_t kModelStack = 256 * 1024 + 0x5000;  // an odd size, so that its value is found nowhere by chance
-
 enum Step : uint32_t { kLooking, kLooked, kGoOn, kEnd };
 constinit struct {
   void (*main)();
   char* stack;
+  size_t stack_size;
   std::atomic<uint32_t> step{kLooking};
   const char* why = nullptr;
 } experiment{};
@@ -109,7 +109,7 @@ const char* find_fields(char* pd, char* low) {
     cleanup = find_value(pd, &b);
     pop(&b, 0);
   }
-  int block = find_value(pd, low), size = find_value(pd, kModelStack);
+  int block = find_value(pd, low), size = find_value(pd, experiment.stack_size);
   if (jmp < 0 || block < 0 || size < 0) return "struct pthread has an unknown form";
   layout.cleanup_jmp_buf = jmp;
   layout.cleanup = cleanup >= 0 ? cleanup : 0;
@@ -149,7 +149,7 @@ const char* make_template(char* pd, char* low, char* high) {
 
 const char* look_at_model() {
   char* pd = reinterpret_cast<char*>(pthread_self());
-  char *low = experiment.stack, *high = low + kModelStack;
+  char *low = experiment.stack, *high = low + experiment.stack_size;
   if (const char* why = check_place(pd, low, high)) return why;
   if (const char* why = find_fields(pd, low)) return why;
   if (at<uint32_t>(pd, layout.tid) != static_cast<uint32_t>(raw_syscall(SYS_gettid))) return "tid is elsewhere";
@@ -182,17 +182,18 @@ const char* start_model(void (*model_main)(), pthread_t* thread, bool* made) {
   *made = false;
   experiment.main = model_main;
   experiment.step.store(kLooking);
+  experiment.stack_size = tcb_libc_stack_size() + 0x5000;  // an odd size, so that its value is found nowhere by chance
   experiment.stack = static_cast<char*>(
-      mmap(nullptr, kModelStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0));
+      mmap(nullptr, experiment.stack_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0));
   if (experiment.stack == MAP_FAILED) return "no memory";
   auto* create = reinterpret_cast<int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>(dlsym(RTLD_NEXT, "pthread_create"));
   pthread_attr_t attr;
   pthread_attr_init(&attr);
-  *made = create && dlsym(RTLD_NEXT, "pthread_join") && pthread_attr_setstack(&attr, experiment.stack, kModelStack) == 0 &&
+  *made = create && dlsym(RTLD_NEXT, "pthread_join") && pthread_attr_setstack(&attr, experiment.stack, experiment.stack_size) == 0 &&
           create(thread, &attr, model_thread, nullptr) == 0;
   pthread_attr_destroy(&attr);
   if (!*made) {
-    munmap(experiment.stack, kModelStack);
+    munmap(experiment.stack, experiment.stack_size);
     return "no kernel thread to be had";
   }
   while (experiment.step.load(std::memory_order_acquire) == kLooking) futex_wait(&experiment.step, kLooking);
@@ -204,7 +205,7 @@ void release_model() { go_on(kGoOn); }
 void end_model(pthread_t thread) {
   go_on(kEnd);
   reinterpret_cast<int (*)(pthread_t, void**)>(dlsym(RTLD_NEXT, "pthread_join"))(thread, nullptr);
-  munmap(experiment.stack, kModelStack);
+  munmap(experiment.stack, experiment.stack_size);
 }
 
 }  // namespace fiberthread::glibc

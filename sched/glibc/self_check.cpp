@@ -10,6 +10,7 @@
 
 #include "sched/arch/arch.h"
 #include "sched/arch/context.h"
+#include "sched/glibc/loader_lock.h"
 #include "sched/glibc/model.h"
 #include "sched/glibc/modules.h"
 #include "sched/glibc/processor.h"
@@ -168,6 +169,7 @@ const char* learn(void (*model_main)()) {
   // This comes last, because nothing has been changed so far. If another thread starts the scheduler, the initial thread's area is
   // unregistered when that thread becomes a worker.
   if (!why && tls_current->identity.is_main && !tcb_adopt_main()) why = "the kernel does not let go of the initial thread's rseq area";
+  if (!why) find_loader_lock();
   if (why) end_model(thread);
   else release_model();
   return why;

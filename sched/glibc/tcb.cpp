@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "sched/glibc/loader_lock.h"
 #include "sched/glibc/model.h"
 #include "sched/glibc/modules.h"
 #include "sched/glibc/processor.h"
@@ -86,6 +87,10 @@ using namespace glibc;
 size_t tcb_reserve() { return (tcb_and_tls_size() + 2 * layout.tls_align + 63) & ~size_t{63}; }
 char* tcb_low(char* top) { return top - tcb_reserve(); }
 size_t tcb_size() { return layout.sizeof_pthread; }
+size_t tcb_libc_stack_size() {
+  constexpr size_t kStack = 256 * 1024, kPage = 4096;
+  return kStack + ((tcb_reserve() + kPage - 1) & ~(kPage - 1));
+}
 
 bool tcb_make(FiberRecord& f, char* top) {
   char* pd = make_tcb(top);
@@ -229,6 +234,7 @@ void* tcb_thread_pointer(void* tcb) { return thread_pointer_of(tcb); }
 // ---- fork ----
 
 FIBERTHREAD_IN_FORK_CHILD(Libc, [](FiberRecord*) {
+  free_loader_lock_after_fork();
   forget_modules_after_fork();
   learn_lock.reset();
 })

@@ -17,6 +17,9 @@ size_t tcb_reserve();
 char* tcb_low(char* top);
 // Returns the size of libc's struct pthread.
 size_t tcb_size();
+// Returns the size of the stack for a kernel thread that libc makes for the library. libc takes the room for TCB and static TLS from it,
+// and a program may have any amount of static TLS.
+size_t tcb_libc_stack_size();
 
 // Makes TCB and TLS below `top`, with all modules' TLS initialised, and links the TCB into libc's list of threads. Sets f.tcb and
 // f.context.tp. Calls malloc, so only a fiber or a native thread may call it. Returns false without memory.

@@ -37,7 +37,7 @@ bool release(FiberRecord* f, Create create, Join join) {
     tcb_prepare_adoption(*f);
     pthread_attr_t attr;
     pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, 256 * 1024);
+    pthread_attr_setstacksize(&attr, tcb_libc_stack_size());
     pthread_t thread;
     bool made = create(&thread, &attr, adopt, f) == 0;
     pthread_attr_destroy(&attr);
@@ -109,7 +109,7 @@ void reaper_start_if_needed() {
   auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
   pthread_attr_t attr;
   pthread_attr_init(&attr);
-  pthread_attr_setstacksize(&attr, 256 * 1024);
+  pthread_attr_setstacksize(&attr, tcb_libc_stack_size());
   pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
   pthread_t thread;
   if (create(&thread, &attr, reap, nullptr) != 0) running.store(false, std::memory_order_release);

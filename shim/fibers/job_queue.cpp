@@ -17,13 +17,14 @@ namespace fiberthread {
 
 namespace {
 
-std::atomic<unsigned> forks{0};
+std::atomic<unsigned> forks{0};  // even: see kResetting
 constinit thread_local JobFiber* tls_job __attribute__((tls_model("initial-exec"))) = nullptr;
 
 JobFiber* const kWithdrawn = reinterpret_cast<JobFiber*>(8);  // Task::fiber_
 constexpr int kLooks = 16;                                    // fibers with a task that a scout looks at
 constexpr uint64_t kPatienceNs = 100'000'000;
-constexpr unsigned kResetting = ~0u;  // JobQueueInside::fork
+constexpr unsigned kKept = 32;      // fibers that the queue of the process keeps
+constexpr unsigned kResetting = 1;  // JobQueueInside::fork: a thread makes it this number
 
 class QueueLock {
  public:
@@ -63,13 +64,18 @@ void wait_until_woken(JobFiber& me) {
 }  // namespace
 
 FIBERTHREAD_IN_FORK_CHILD(JobQueues,
-                          [](FiberRecord*) { forks.store(forks.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); })
+                          [](FiberRecord*) { forks.store(forks.load(std::memory_order_relaxed) + 2, std::memory_order_relaxed); })
 
-// In the child of a fork, at its first use: its fibers, and the tasks that it had, are the parent's. Whoever held the lock is, too.
+// In the child of a fork, at its first use: its fibers, and the tasks that it had, are the parent's. Whoever held the lock is, too. So
+// is a thread that was resetting the queue for an earlier number.
 void JobQueueInside::check_fork() {
   unsigned now = forks.load(std::memory_order_relaxed), seen;
   while (__builtin_expect((seen = fork.load(std::memory_order_acquire)) != now, 0)) {
-    if (seen == kResetting || !fork.compare_exchange_strong(seen, kResetting, std::memory_order_relaxed)) continue;
+    if (seen == (now | kResetting)) {
+      cpu_relax();
+      continue;
+    }
+    if (!fork.compare_exchange_strong(seen, now | kResetting, std::memory_order_relaxed)) continue;
     lock.reset();
     scout = Scout::None;
     idle_count = 0;
@@ -267,8 +273,7 @@ void* JobQueueInside::fiber_main(void* p) {
 static_assert(sizeof(JobQueueInside) <= 192 && alignof(JobQueueInside) <= 64);
 
 JobQueue::JobQueue(unsigned fibers_kept) {
-  auto* q = new (inside_) JobQueueInside;
-  q->kept = fibers_kept;
+  auto* q = new (inside_) JobQueueInside(fibers_kept);
   q->fork.store(forks.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
@@ -293,19 +298,14 @@ JobQueue::~JobQueue() {
 }
 
 JobQueue& JobQueue::common() {
-  // Not destroyed: jobs may run until the process is gone.
-  alignas(JobQueue) static unsigned char memory[sizeof(JobQueue)];
-  static std::atomic<uint32_t> made{0};
-  if (__builtin_expect(made.load(std::memory_order_acquire) != 2, 0)) {
-    Busy busy;
-    uint32_t none = 0;
-    if (made.compare_exchange_strong(none, 1, std::memory_order_relaxed)) {
-      new (memory) JobQueue;
-      made.store(2, std::memory_order_release);
-    }
-    while (made.load(std::memory_order_acquire) != 2) cpu_relax();
-  }
-  return *reinterpret_cast<JobQueue*>(memory);
+  // No thread makes it, so no fork can come while it is half made. It is not destroyed: jobs may run until the process is gone.
+  struct alignas(JobQueue) Whole {
+    JobQueueInside inside{kKept};
+    unsigned char rest[sizeof(JobQueue) - sizeof(JobQueueInside)]{};
+  };
+  static_assert(sizeof(Whole) == sizeof(JobQueue));
+  static constinit Whole whole;
+  return reinterpret_cast<JobQueue&>(whole);
 }
 
 int JobQueue::run(Task& t) { return JobQueueInside::run(*this, t, t.function_, t.argument_); }

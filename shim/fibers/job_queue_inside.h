@@ -63,11 +63,13 @@ struct JobQueueInside {
   // How a scout treats fibers whose tasks were preempted.
   enum class Manner : uint8_t { LetThemGoOn, BeginAnother };
 
+  constexpr explicit JobQueueInside(unsigned fibers_kept) : kept(fibers_kept) {}
+
   // Comes before the locks of `sched`. It is held for some instructions. Fibers are woken and made after its release.
   SpinLock lock;
   Scout scout = Scout::None;
   bool closing = false;
-  unsigned kept = 0;  // at most so many idle fibers stay
+  unsigned kept;  // at most so many idle fibers stay
   unsigned idle_count = 0;
   std::atomic<unsigned> fork{0};    // `forks` when the queue was last used; if that is older, fibers and tasks are the parent's
   std::atomic<uint32_t> fibers{0};  // and one that is being made
