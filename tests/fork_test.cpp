@@ -136,6 +136,17 @@ bool change_defaults() {
   return ok;
 }
 
+// Without a look at the default attributes, the first thing is to take memory.
+bool make_sized_thread() {
+  pthread_attr_t a;
+  pthread_t t;
+  void* r = nullptr;
+  bool ok = pthread_attr_init(&a) == 0 && pthread_attr_setstacksize(&a, 300'000) == 0 &&
+            pthread_create(&t, &a, returns_it, &stop_at) == 0 && pthread_join(t, &r) == 0 && r == &stop_at;
+  pthread_attr_destroy(&a);
+  return ok;
+}
+
 LibcCancelCalls libcs_calls() {
   constexpr static timespec kSecond = {1, 0};
   return {REAL(pthread_setcancelstate), REAL(pthread_setcanceltype), [](const sigset_t* mask) { REAL(ppoll)(nullptr, 0, &kSecond, mask); },
@@ -180,9 +191,33 @@ Test(fork, at_the_first_use_of_an_inherited_queue, .timeout = 120) {
 // Among other things, the thread copies the default attributes, which have changed.
 Test(fork, where_a_thread_is_made, .timeout = 240) { fork_within(change_defaults, make_thread, make_thread); }
 
+Test(fork, where_a_threads_memory_is_taken, .timeout = 240) { fork_within(make_sized_thread, make_sized_thread, make_sized_thread); }
+
+// The first cancellation does this.
 Test(fork, where_libcs_waits_are_looked_for, .timeout = 120) { fork_within(look_up_calls, find_waits, cancel); }
 
 Test(fork, where_a_cords_fibers_are_listed, .timeout = 120) { fork_within(make_cord, look_at_cord, look_at_cord); }
+
+Test(fork, counts_begin_anew, .timeout = 60) {
+  Threads t;
+  t.kernel([] {
+    for (int i = 0; i < 10; i++) cr_assert(make_thread());
+  });
+  t.join();
+  cr_assert(make_thread());
+  pid_t pid = fork();
+  if (pid == 0) {
+    fiberthread_statistics_t s;
+    fiberthread_get_statistics(&s);
+    if (s.spawned || s.ended || s.recycled || s.workers) _exit(1);
+    for (int i = 0; i < 3; i++)
+      if (!make_thread()) _exit(2);
+    fiberthread_get_statistics(&s);
+    _exit(s.spawned == 3 && s.ended <= 3 && s.recycled <= 2 && s.workers > 0 ? kRight : 3);
+  }
+  int status = status_of(pid);
+  cr_assert_eq(status, kRight << 8, "%#x", status);
+}
 
 // All turns at the disk are taken, but by threads of the parent.
 Test(fork, the_disk_is_free, .timeout = 120) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What the child of a fork must not have from its parent. The parent makes each part of the library have something to forget: waiters,
 // connections, descriptors, signals, counts. Then it forks, and the child uses the same things.
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -228,6 +229,45 @@ int closes_all() {
   return 0;
 }
 
+int open_descriptors() {
+  int n = 0;
+  DIR* d = opendir("/proc/self/fd");
+  while (d && readdir(d)) n++;
+  if (d) closedir(d);
+  return n;
+}
+
+// Nothing that the library opened in a parent stays open in children of children. Some descriptors are opened only when they are needed.
+int generations() {
+  enum { kGenerations = 10, kLater = 6 };
+  auto use = [] {
+    int p[2];
+    char c;
+    if (pipe(p)) return;
+    std::thread r([&] {
+      if (read(p[0], &c, 1) != 1) puts("cannot");
+    });
+    usleep(2000);
+    if (write(p[1], "1", 1) != 1) puts("cannot");
+    r.join();
+    close(p[0]), close(p[1]);
+  };
+  use();
+  int first = open_descriptors(), status = 0;
+  for (int i = 0; i < kGenerations; i++) {
+    pid_t pid = fork();
+    if (pid) {
+      status = status_of_child(pid);
+      if (i) _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 9);
+      printf("descriptors of children: %#x\n", status);
+      return 0;
+    }
+    use();
+    if (open_descriptors() > first + kLater) _exit(i + 10);
+  }
+  _exit(kRight);
+}
+
 // A number that is closed and used again, while threads wait for it.
 int numbers() {
   forks("numbers that are used again", [] {
@@ -397,8 +437,8 @@ int ends() {
 }
 
 const Part parts[] = {
-    {"waiters", waiters},         {"runnable", runnable}, {"polled", polled},   {"closes", closes_all}, {"numbers", numbers},
-    {"connections", connections}, {"signals", signals},   {"pending", pending}, {"ends", ends},
+    {"waiters", waiters}, {"runnable", runnable},       {"polled", polled},   {"closes", closes_all}, {"generations", generations},
+    {"numbers", numbers}, {"connections", connections}, {"signals", signals}, {"pending", pending},   {"ends", ends},
 };
 
 }  // namespace

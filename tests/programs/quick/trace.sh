@@ -101,6 +101,11 @@ grep "\"pid\":$child," stats >stats.child
 grep -v "\"pid\":$child," stats >stats.parent
 python3 check.py t.json stats.parent traced 2 || fail "the parent's trace"
 python3 check.py "t.json.$child" stats.child traced 2 || fail "the child's trace"
+# A child that makes no thread does not end the trace of its parent.
+rm -f t.json*
+timeout 100 env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=t.json FIBERTHREAD_STATS=json FIBERTHREAD_WORKERS=2 ./traced exits t.json >out 2>stats || fail "a child without threads: status $?"
+[ "$(cat out)" = "goes on" ] && [ "$(ls t.json*)" = t.json ] || fail "after a child without threads: the trace $(cat out); $(ls)"
+python3 check.py t.json stats traced 2 || fail "the trace of the parent of a child without threads"
 # A process that finds the file in use has one of its own too, and %p is the process's id.
 rm -f t.json*
 exec 9>>t.json

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Causes a known number of each event that a trace shows. With the argument "fork", a child does the same.
+// Causes a known number of each event that a trace shows. With the argument "fork", a child does the same. With "exits FILE", a child
+// makes no thread.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <pthread.h>
@@ -81,6 +82,16 @@ int main(int argc, char** argv) {
     waitpid(pid, &status, 0);
     assert(status == 0);
     printf("%d\n", pid);
+  }
+  // A child that makes no thread. The parent's trace goes on, so FILE still says so.
+  if (argc > 2 && !strcmp(argv[1], "exits")) {
+    int pid = fork(), status;
+    if (pid == 0) return 0;
+    waitpid(pid, &status, 0);
+    char text[512] = "";
+    FILE* f = fopen(argv[2], "r");
+    assert(status == 0 && f && fread(text, 1, sizeof text - 1, f) > 0);
+    puts(strstr(text, "not ended yet") ? "goes on" : "has ended");
   }
   return 0;
 }
