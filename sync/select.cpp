@@ -67,14 +67,22 @@ class Ordered {
   SelectCase* last_ = nullptr;
 };
 
-// Returns a number that decides which case is looked at first: time, mixed as in SplitMix64 (Steele, Lea, Flood 2014). A single
-// multiplication is not enough: a loop of even steps then prefers some cases.
-size_t some_number(const void* salt) {
-  uint64_t x = cycles() ^ reinterpret_cast<uintptr_t>(salt);
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-  return static_cast<size_t>(x >> 32);
-}
+// Random numbers: time, mixed as in SplitMix64 (Steele, Lea, Flood 2014). A single multiplication is not enough: a loop of even steps then
+// prefers some cases.
+class Dice {
+ public:
+  explicit Dice(const void* salt) : state_(cycles() ^ reinterpret_cast<uintptr_t>(salt)) {}
+  // Returns true once in n calls, n < 2^32.
+  bool one_in(size_t n) {
+    uint64_t x = state_ += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return (x >> 32) * n >> 32 == 0;
+  }
+
+ private:
+  uint64_t state_;
+};
 
 }  // namespace
 
@@ -86,9 +94,17 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
     if (Inside::channel(*cases[i])) ordered.insert(*cases[i]);
   }
   if (ordered.empty() && deadline == kForever) return {-1, EINVAL};
-  size_t start = n ? some_number(&wait) % n : 0;
-  auto in_turn = [&](auto attempt) -> int32_t {
-    for (size_t k = 0, i = start; k < n; k++, i = i + 1 == n ? 0 : i + 1)
+  // Returns a case that looks ready, each of them equally often, or n if none does. If the turn began anywhere, a case behind many that are
+  // not ready would happen more often than others.
+  Dice dice(&wait);
+  auto some_ready = [&] {
+    size_t found = n, ready = 0;
+    for (size_t i = 0; i < n; i++)
+      if (Inside::channel(*cases[i]) && Inside::looks_ready(*cases[i]) && (ready++ == 0 || dice.one_in(ready))) found = i;
+    return found;
+  };
+  auto in_turn = [&](size_t start, auto attempt) -> int32_t {
+    for (size_t k = 0, i = start < n ? start : 0; k < n; k++, i = i + 1 == n ? 0 : i + 1)
       if (Inside::channel(*cases[i]) && attempt(*cases[i])) return static_cast<int32_t>(i);
     return -1;
   };
@@ -100,17 +116,19 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
 
   int e = EAGAIN;
   // A case that can happen at once needs no lock but its own channel's.
-  int32_t i = in_turn([&](SelectCase& c) {
-    if (!Inside::looks_ready(c)) return false;
-    Busy busy;
-    Woken woken;
-    {
-      SpinGuard g(Inside::channel(c)->lock);
-      e = Inside::attempt(c, woken);
-    }
-    woken.wake_all();
-    return e != EAGAIN;
-  });
+  int32_t i = -1;
+  if (size_t start = some_ready(); start < n)
+    i = in_turn(start, [&](SelectCase& c) {
+      if (!Inside::looks_ready(c)) return false;
+      Busy busy;
+      Woken woken;
+      {
+        SpinGuard g(Inside::channel(c)->lock);
+        e = Inside::attempt(c, woken);
+      }
+      woken.wake_all();
+      return e != EAGAIN;
+    });
   if (i >= 0) return happened(i, e);
 
   {
@@ -118,7 +136,7 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
     Woken woken;
     ordered.lock();
     do
-      i = in_turn([&](SelectCase& c) {
+      i = in_turn(some_ready(), [&](SelectCase& c) {
         chaos_delay();
         return (e = Inside::attempt(c, woken)) != EAGAIN;
       });
