@@ -10,7 +10,7 @@ namespace fiberthread {
 
 namespace {
 std::atomic<int> process{0};
-std::atomic<std::atomic<int>*> own[32];   // the variables that have their numbers
+std::atomic<std::atomic<int>*> own[32];   // the variables that have their numbers; there are 28 in the library
 std::atomic<int> lowest_own{0x7fffffff};  // no own descriptor has ever been below this number
 
 void keep(std::atomic<int>& in, int fd) {
@@ -50,12 +50,18 @@ int own_fd_next(int fd) {
 void own_fd_take(long fd, std::atomic<int>& to) {
   if (fd < 0) return;
   know_process();
-  long high = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kOwnFdsFrom);
-  if (high >= 0) raw_syscall(SYS_close, fd);
+  bool known = false;
   for (auto& o : own) {
     std::atomic<int>* none = nullptr;
-    if (o.load(std::memory_order_relaxed) == &to || o.compare_exchange_strong(none, &to, std::memory_order_acq_rel)) break;
+    known = o.load(std::memory_order_relaxed) == &to || o.compare_exchange_strong(none, &to, std::memory_order_acq_rel);
+    if (known) break;
   }
+  if (!known) {
+    raw_syscall(SYS_close, fd);
+    return;
+  }
+  long high = raw_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kOwnFdsFrom);
+  if (high >= 0) raw_syscall(SYS_close, fd);
   keep(to, static_cast<int>(high >= 0 ? high : fd));
 }
 

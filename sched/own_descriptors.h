@@ -10,7 +10,8 @@ constexpr int kOwnFdsFrom = 512;  // their numbers begin here, where the limit a
 bool is_own_fd(int fd);
 int own_fd_next(int fd);  // returns the first of them from fd on; -1: none
 // Makes `fd` one of them, unless it is an error (negative), and moves it out of the way of the numbers that programs expect. `to` has its
-// number from then on. The number changes if a program wants just this one.
+// number from then on. The number changes if a program wants just this one. A variable keeps its place in the registry for ever, so it is a
+// static one. If there is no place, the descriptor is closed and `to` stays as it is, as if the call that opened it had failed.
 void own_fd_take(long fd, std::atomic<int>& to);
 void own_fd_close(std::atomic<int>& own);  // closes it, and sets it to -1
 void own_fd_make_way(int fd);              // moves an own descriptor away from this number

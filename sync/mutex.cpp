@@ -65,6 +65,7 @@ void Mutex::lock_slow() {
 }
 
 void Mutex::unlock_slow() {
+  Busy busy;  // until the waiter is woken: a handler in between might not return, and the waiters that were taken would wait for ever
   MutexWaiter* first = first_;
   if (!first) {
     uintptr_t s = kLocked;
@@ -114,6 +115,7 @@ int ConditionVariable::wait_until(Mutex& m, uint64_t deadline_ns) {
 
 void ConditionVariable::notify(bool all) {
   check(waiting_.load(std::memory_order_relaxed) != kDestroyed, "ConditionVariable", this, "is notified after it was destroyed");
+  Busy busy;  // until all that were taken out are handed over, as in Mutex::unlock_slow()
   Waiter* first = nullptr;
   Waiter** tail = &first;
   {

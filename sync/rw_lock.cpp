@@ -45,22 +45,32 @@ int RwLock::lock_slow(bool writer, uint64_t deadline_ns, uint32_t ends) {
     }
     q.add(w);
   }
-  WakeReason r = wait(w, {writer ? "RwLock (write)" : "RwLock (read)", this}, plain_deadline(deadline_ns),
-                      ends ? uint32_t{kInterruptEnd} : 0);
-  if (r == WakeReason::Woken) return 0;  // the lock is ours
-  // Readers may have queued behind the writer that gave up.
-  WakeList list;
-  {
-    LockedQueue q(this);
-    uint64_t now = word_.load(std::memory_order_relaxed);
-    if (!(now & kWriter)) {
-      uint64_t add = take_readers(q, list) * kReader, waiting = q.first() ? kWaiting : 0;
-      while (!word_.compare_exchange_weak(now, ((now & ~kWaiting) + add) | waiting, std::memory_order_acq_rel, std::memory_order_relaxed)) {
+  // A waiter that gives up takes itself out, and wakes in the same step the readers that have queued behind a writer. A handler that runs
+  // later, or the end of the thread, would come between the two.
+  auto withdraw = [&] {
+    WakeList list;
+    {
+      LockedQueue q(this);
+      // The thread that unlocks takes waiters out before its last touch. So while we are queued, the lock is there.
+      if (!w.bucket.load(std::memory_order_relaxed)) return false;
+      q.remove(w);
+      uint64_t now = word_.load(std::memory_order_relaxed);
+      if (!(now & kWriter)) {
+        uint64_t add = take_readers(q, list) * kReader, waiting = q.first() ? kWaiting : 0;
+        while (
+            !word_.compare_exchange_weak(now, ((now & ~kWaiting) + add) | waiting, std::memory_order_acq_rel, std::memory_order_relaxed)) {
+        }
       }
     }
+    list.wake_all();
+    return true;
+  };
+  switch (wait_signaled(w.fiber, w.signaled, {writer ? "RwLock (write)" : "RwLock (read)", this}, plain_deadline(deadline_ns),
+                        ends ? uint32_t{kInterruptEnd} : 0, withdraw)) {
+    case WakeReason::TimedOut: return ETIMEDOUT;
+    case WakeReason::Interrupted: return ECANCELED;
+    default: return 0;  // the lock is ours
   }
-  list.wake_all();
-  return r == WakeReason::TimedOut ? ETIMEDOUT : ECANCELED;
 }
 
 void RwLock::unlock_slow(uint64_t mine) {

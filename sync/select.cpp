@@ -67,14 +67,64 @@ class Ordered {
   SelectCase* last_ = nullptr;
 };
 
-// Returns a number that decides which case is looked at first: time, mixed as in SplitMix64 (Steele, Lea, Flood 2014). A single
-// multiplication is not enough: a loop of even steps then prefers some cases.
-size_t some_number(const void* salt) {
-  uint64_t x = cycles() ^ reinterpret_cast<uintptr_t>(salt);
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-  return static_cast<size_t>(x >> 32);
-}
+// The cases in the caller's order.
+class Choice {
+ public:
+  Choice(SelectCase* const* cases, size_t n) : cases_(cases), n_(n), random_(cycles() ^ reinterpret_cast<uintptr_t>(this)) {}
+
+  // Does a case that can happen at once, which needs no lock but its own channel's. Stores its error in `e`, and returns its index, or -1.
+  int32_t take_ready(int& e) {
+    size_t start = some_ready();
+    if (start == n_) return -1;
+    return in_turn(start, [&](SelectCase& c) {
+      if (!Inside::looks_ready(c)) return false;
+      Busy busy;
+      Woken woken;
+      {
+        SpinGuard g(Inside::channel(c)->lock);
+        e = Inside::attempt(c, woken);
+      }
+      woken.wake_all();
+      return e != EAGAIN;
+    });
+  }
+  // The same under the locks of all channels.
+  int32_t take_locked(int& e, Woken& woken) {
+    return in_turn(n_ ? some_ready() % n_ : 0, [&](SelectCase& c) {
+      chaos_delay();
+      return (e = Inside::attempt(c, woken)) != EAGAIN;
+    });
+  }
+
+ private:
+  // Returns a case that looks ready, each of them equally often, or n_ if none does. If the turn began anywhere, a case behind many that
+  // are not ready would happen more often than others.
+  size_t some_ready() {
+    size_t found = n_, ready = 0;
+    for (size_t i = 0; i < n_; i++)
+      if (Inside::channel(*cases_[i]) && Inside::looks_ready(*cases_[i]) && (ready++ == 0 || one_in(ready))) found = i;
+    return found;
+  }
+  // Tries the cases from `start` on until one happens.
+  template <class Attempt>
+  int32_t in_turn(size_t start, Attempt attempt) {
+    for (size_t k = 0, i = start; k < n_; k++, i = i + 1 == n_ ? 0 : i + 1)
+      if (Inside::channel(*cases_[i]) && attempt(*cases_[i])) return static_cast<int32_t>(i);
+    return -1;
+  }
+  // Returns true once in n calls, n < 2^32: time, mixed as in SplitMix64 (Steele, Lea, Flood 2014). A single multiplication is not enough:
+  // a loop of even steps then prefers some cases.
+  bool one_in(size_t n) {
+    uint64_t x = random_ += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return (x >> 32) * n >> 32 == 0;
+  }
+
+  SelectCase* const* cases_;
+  size_t n_;
+  uint64_t random_;
+};
 
 }  // namespace
 
@@ -86,12 +136,6 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
     if (Inside::channel(*cases[i])) ordered.insert(*cases[i]);
   }
   if (ordered.empty() && deadline == kForever) return {-1, EINVAL};
-  size_t start = n ? some_number(&wait) % n : 0;
-  auto in_turn = [&](auto attempt) -> int32_t {
-    for (size_t k = 0, i = start; k < n; k++, i = i + 1 == n ? 0 : i + 1)
-      if (Inside::channel(*cases[i]) && attempt(*cases[i])) return static_cast<int32_t>(i);
-    return -1;
-  };
   auto happened = [&](int32_t i, int error) -> Selected {
     if (observed(kObserveSelect)) debug_line("select", wait.fiber, error ? "finds closed: case " : "takes case ", static_cast<uint64_t>(i));
     Inside::finish(*cases[i], error);
@@ -99,29 +143,15 @@ Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline) {
   };
 
   int e = EAGAIN;
-  // A case that can happen at once needs no lock but its own channel's.
-  int32_t i = in_turn([&](SelectCase& c) {
-    if (!Inside::looks_ready(c)) return false;
-    Busy busy;
-    Woken woken;
-    {
-      SpinGuard g(Inside::channel(c)->lock);
-      e = Inside::attempt(c, woken);
-    }
-    woken.wake_all();
-    return e != EAGAIN;
-  });
+  Choice choice(cases, n);
+  int32_t i = choice.take_ready(e);
   if (i >= 0) return happened(i, e);
 
   {
     Busy busy;
     Woken woken;
     ordered.lock();
-    do
-      i = in_turn([&](SelectCase& c) {
-        chaos_delay();
-        return (e = Inside::attempt(c, woken)) != EAGAIN;
-      });
+    do i = choice.take_locked(e, woken);
     while (i < 0 && !ordered.queue());
     if (i < 0) {
       if (deadline) wait.fiber->wait.pins++;

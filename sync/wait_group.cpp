@@ -74,26 +74,36 @@ Barrier::~Barrier() {
 // Counts one arrival. If others are still to come, queues `waiter` in the same step. Afterwards the phase may end at any time, and the
 // barrier be gone.
 Barrier::Phase Barrier::arrive(bool drops, Waiter* waiter) {
-  uint64_t w;
+  Phase phase;
+  WakeList list;
+  // Ends the phase. Release, and the lock of the queue: the waiters see what was done before the arrivals. Our last touch.
+  auto next_phase = [&](LockedQueue& q) {
+    take_all(q, list);
+    word_.store(uint64_t{phase + 1} << 32 | expected_, std::memory_order_release);
+  };
+  bool completes = false;
   {
     LockedQueue q(this);
-    w = word_.load(std::memory_order_relaxed);
+    uint64_t w = word_.load(std::memory_order_relaxed);
     check(w != kDestroyed, "Barrier", this, "is used after it was destroyed");
     check(static_cast<uint32_t>(w) > 0, "Barrier", this, "has more arrivals than it was made for");
+    phase = static_cast<Phase>(w >> 32);
     if (drops) expected_--;
-    word_.store(w - 1, std::memory_order_relaxed);
-    if (waiter && static_cast<uint32_t>(w) != 1) q.add(*waiter);
+    bool last = static_cast<uint32_t>(w) == 1;
+    // In one step with the last arrival: a handler that came between the two might not return, and all others would wait for ever.
+    if (last && !completion_) {
+      next_phase(q);
+    } else {
+      word_.store(w - 1, std::memory_order_relaxed);
+      if (waiter && !last) q.add(*waiter);
+      completes = last;
+    }
   }
-  auto phase = static_cast<Phase>(w >> 32);
-  if (static_cast<uint32_t>(w) != 1) return phase;
-  // All have arrived. Until the next phase begins no other thread changes anything.
-  if (completion_) completion_(context_);
-  WakeList list;
-  {
+  if (completes) {
+    // All have arrived. Until the next phase begins no other thread changes anything.
+    completion_(context_);
     LockedQueue q(this);
-    take_all(q, list);
-    // Release, and the lock of the queue: the waiters see what was done before the arrivals. Our last touch.
-    word_.store(uint64_t{phase + 1} << 32 | expected_, std::memory_order_release);
+    next_phase(q);
   }
   list.wake_all();
   return phase;

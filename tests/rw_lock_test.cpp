@@ -6,6 +6,8 @@
 #include "tests/test.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 
 #include <atomic>
 #include <initializer_list>
@@ -179,6 +181,43 @@ Test(rw_lock, plain_locks_are_not_ended_by_cancellation) {
   cr_assert(!got);
   l.unlock();
 }
+
+#ifndef ALONE
+// The writer's end is asked for by a handler, while it waits.
+Test(rw_lock, a_writer_that_ends_keeps_no_reader_waiting, .timeout = 60) {
+  struct sigaction action{};
+  action.sa_handler = [](int) { pthread_exit(nullptr); };
+  sigaction(SIGUSR1, &action, nullptr);
+  RwLock l;
+  l.lock_shared();
+  std::atomic<bool> got{false};
+  pthread_t writer;
+  pthread_create(
+      &writer, nullptr,
+      [](void* p) -> void* {
+        static_cast<RwLock*>(p)->lock();
+        return p;
+      },
+      &l);
+  until_queued(&l, 1);
+  Threads t;
+  t.fiber([&] {
+    l.lock_shared();
+    got = true;
+    l.unlock_shared();
+  });
+  until_queued(&l, 2);
+  pthread_kill(writer, SIGUSR1);
+  void* result = &l;
+  cr_assert_eq(pthread_join(writer, &result), 0);
+  cr_assert_null(result);
+  t.join();  // while we still read
+  cr_assert(got);
+  l.unlock_shared();
+  cr_assert(l.try_lock());
+  l.unlock();
+}
+#endif
 
 // A reader leaves just when the only waiter gives up. The lock's word may then say something else than that waiter has read.
 Test(rw_lock, readers_stay_counted_when_writers_give_up) {

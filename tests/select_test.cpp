@@ -344,6 +344,37 @@ Test(select, each_ready_case_has_its_turn) {
   for (int n : chosen) cr_assert(n > 200, "%d of 2000", n);
 }
 
+// Cases that are not ready change nothing about that, wherever they stand.
+Test(select, ready_cases_are_chosen_equally_often) {
+  constexpr size_t kCases = 6, kRounds = 6000;
+  for (unsigned ready : {0b000011u, 0b100000u, 0b001101u, 0b111110u}) {
+    std::vector<Channel<int>> channels;
+    std::vector<std::unique_ptr<ReceiveCase<int>>> cases;
+    SelectCase* pointers[kCases];
+    int x;
+    for (size_t i = 0; i < kCases; i++) {
+      channels.push_back(Channel<int>::make(1));
+      cases.push_back(std::make_unique<ReceiveCase<int>>(channels[i].receiver, x));
+      pointers[i] = cases[i].get();
+    }
+    size_t chosen[kCases] = {}, share = kRounds / static_cast<size_t>(__builtin_popcount(ready));
+    for (size_t round = 0; round < kRounds; round++) {
+      for (size_t i = 0; i < kCases; i++)
+        if (ready >> i & 1) (void)channels[i].sender.try_send(1);
+      Selected s = select_cases(pointers, kCases, kForever);
+      cr_assert_eq(s.error, 0);
+      chosen[s.index]++;
+    }
+    // Five in a hundred of all rounds are more than seven standard deviations.
+    for (size_t i = 0; i < kCases; i++) {
+      if (ready >> i & 1)
+        cr_assert(chosen[i] > share - kRounds / 20 && chosen[i] < share + kRounds / 20 + 1, "case %zu of %#x: %zu times", i, ready,
+                  chosen[i]);
+      else cr_assert_eq(chosen[i], 0u);
+    }
+  }
+}
+
 // Fan-in and fan-out with selects on both sides. Some selects give up, until all values are through.
 Test(select, no_value_is_lost_or_doubled, .timeout = 120) {
   constexpr int kChannels = 4, kSenders = 4, kReceivers = 4;

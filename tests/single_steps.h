@@ -2,6 +2,7 @@
 // Stops a kernel thread at a chosen instruction of a call, so that the test can do there what another thread might do at the worst moment.
 #pragma once
 #if defined(__x86_64__)
+#include <setjmp.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
@@ -70,6 +71,44 @@ bool run(Threads& t, int at, F f, bool busy = false) {
   int before = kBefore;
   stage.compare_exchange_strong(before, kReturned);  // too late to stop
   return before == kStopped;
+}
+
+// Called before the first thread is made. With one slot no wake-up makes a worker. libc blocks SIGTRAP while it makes one, and the kernel
+// ends a process that comes to a step then.
+inline void one_worker() { fiberthread::options.workers = 1; }
+
+inline jmp_buf leave_to;
+
+inline void leave_at_instruction(int, siginfo_t*, void* p) {
+  if (fiberthread::tls_busy || passed_by++ != stop_at) return;
+  static_cast<ucontext_t*>(p)->uc_mcontext.gregs[REG_EFL] &= ~0x100;
+  _longjmp(leave_to, 1);
+}
+
+// Runs f on a kernel thread of `t`, and leaves it by a jump before instruction number `at`, as a signal handler of the program could. No
+// such handler begins under Busy, so those instructions do not count. Returns true if f was left, and false if it returned before. The test
+// calls one_worker() first.
+template <class F>
+bool leave(Threads& t, int at, F f) {
+  struct sigaction action{};
+  action.sa_sigaction = leave_at_instruction;
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;  // the jump does not restore the mask
+  REAL(sigaction)(SIGTRAP, &action, nullptr);
+  stop_at = at;
+  passed_by = 0;
+  std::atomic<int> left{-1};
+  t.kernel([&] {
+    (void)fiberthread::self();
+    bool by_jump = _setjmp(leave_to) != 0;
+    if (!by_jump) {
+      begin();
+      f();
+      end();
+    }
+    left = by_jump;
+  });
+  while (left < 0) fiberthread::yield();
+  return left;
 }
 
 }  // namespace steps

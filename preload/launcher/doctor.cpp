@@ -279,14 +279,14 @@ bool is_text(const std::string& path) {
   return n && !memchr(part, 0, n);
 }
 
-bool missing = false;  // the program, or its interpreter
+int nothing_to_run = 0;  // the exit status, if the program or its interpreter cannot be run
 
 void look_at_program(const std::string& name, int depth = 0) {
-  std::string why_not = "there is no such program", path = find_program(name, &why_not);
+  std::string why_not, path = find_program(name, &why_not);
   if (path.empty()) {
     printf("%s: %s\n", depth ? "interpreter" : "program", name.c_str());
-    fatal(name, why_not);
-    missing = true;
+    fatal(name, why_not.empty() ? "there is no such program" : why_not);
+    nothing_to_run = why_not.empty() ? kNotFound : kCannotRun;
     return;
   }
   printf("%s: %s\n", depth ? "interpreter" : "program", path.c_str());
@@ -384,8 +384,8 @@ int main_doctor(int argc, char** argv) {
   bool machine = !impossible;
   if (argc == 2) look_at_program(argv[1]);
   if (!machine) puts("verdict: threads on this machine stay those of libc, whatever the program");
-  else if (missing) puts("verdict: there is nothing to run");
+  else if (nothing_to_run) puts("verdict: there is nothing to run");
   else if (impossible) puts("verdict: the program's threads stay those of libc");
   else puts(argc == 2 ? "verdict: threads that the program makes become fibers" : "verdict: threads become fibers on this machine");
-  return missing ? kNotFound : impossible;
+  return nothing_to_run ? nothing_to_run : impossible;
 }

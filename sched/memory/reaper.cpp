@@ -86,7 +86,10 @@ void* reap(void*) {
       continue;
     }
     awake.exchange(false, std::memory_order_seq_cst);
-    // A thread that put a block before it could see this store has not poked us, so we look once more.
+    // A thread that put a block before it could see this store has not poked us, so we look once more. That thread has no fence between the
+    // block and its look at `awake`. By the membarrier, either it sees the store, or we see the block.
+    barrier_everywhere();
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!block_any_idle()) futex_wait(&work, seen);
     awake.store(true, std::memory_order_relaxed);
   }
@@ -95,6 +98,8 @@ void* reap(void*) {
 }  // namespace
 
 void reaper_poke(bool at_once) {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (__builtin_expect(no_membarrier.load(std::memory_order_relaxed), 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
   if (__builtin_expect(awake.load(std::memory_order_relaxed) && !at_once, 1)) return;
   if (!running.load(std::memory_order_acquire)) return;
   awake.store(true, std::memory_order_relaxed);

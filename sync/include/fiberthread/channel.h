@@ -364,10 +364,10 @@ struct Selected {
   int error;  // of the case: 0 or ClosedChannel; of no case: EAGAIN, ETIMEDOUT, ECANCELED, EINVAL
 };
 
-// Waits until one of the cases can happen, does exactly that one and returns its index. It looks at the cases in turn, from a random one
-// on, so each case that can happen may be chosen. If all can happen, each is as likely. With the deadline 0 it returns EAGAIN instead of
-// waiting, if at one moment no case could happen. ETIMEDOUT at `deadline_ns` on CLOCK_MONOTONIC. ECANCELED: the caller was cancelled.
-// EINVAL: no case can ever happen, and there is no deadline. Fibers and foreign threads. May park.
+// Waits until one of the cases can happen, does exactly that one and returns its index. If several can happen, it chooses one of them at
+// random, each as likely. With the deadline 0 it returns EAGAIN instead of waiting, if at one moment no case could happen. ETIMEDOUT at
+// `deadline_ns` on CLOCK_MONOTONIC. ECANCELED: the caller was cancelled. EINVAL: no case can ever happen, and there is no deadline. Fibers
+// and foreign threads. May park.
 FIBERTHREAD_API Selected select_cases(SelectCase* const* cases, size_t n, uint64_t deadline_ns);
 
 // Waits likewise, without a limit, until a deadline, or for `timeout_ns` nanoseconds. Fibers and foreign threads. May park.

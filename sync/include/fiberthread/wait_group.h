@@ -75,7 +75,8 @@ class Barrier {
  public:
   using Phase = uint32_t;
 
-  // Makes a barrier for `n` threads. The thread that arrives last calls completion(context), before the others go on.
+  // Makes a barrier for `n` threads. The thread that arrives last calls completion(context), before the others go on. They go on only when
+  // it returns: no jump, no exception and no end of the thread may leave it, not even by a signal handler.
   explicit constexpr Barrier(uint32_t n, void (*completion)(void*) = nullptr, void* context = nullptr)
       : word_(n), expected_(n), completion_(completion), context_(context) {}
   Barrier(const Barrier&) = delete;

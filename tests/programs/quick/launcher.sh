@@ -81,7 +81,8 @@ done
 gives 0 'threads become fibers on this machine' doctor
 gives 0 'the program, or a library of its own, makes threads' doctor "$TMP/many"
 gives 127 'no such program' doctor /no/such/program
-gives 127 'Is a directory' doctor /tmp
+gives 126 'Is a directory' doctor /tmp
+gives 126 'ermission' doctor /etc/passwd
 gives 127 'NO   /no/such/interpreter: there is no such program' doctor "$TMP/orphan"
 gives 0 'a script without #!, run by sh' doctor "$TMP/plain"
 gives 2 usage doctor a b
