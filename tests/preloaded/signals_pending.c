@@ -112,33 +112,8 @@ static void* sees(void* p) {
   return p;
 }
 
-// What is pending for main from before there was a second thread stays with main. What is pending for the process is for each.
-static void* takes(void* name) {
-  sigset_t set;
-  sigemptyset(&set), sigaddset(&set, SIGUSR1), sigaddset(&set, SIGRTMIN);
-  printf("%s sees %d %d", (char*)name, pending(SIGUSR1), pending(SIGRTMIN));
-  siginfo_t info;
-  struct timespec at_once = {0, 0};
-  for (int sig; (sig = sigtimedwait(&set, &info, &at_once)) > 0;)
-    printf(", gets %s %d", sig == SIGUSR1 ? "SIGUSR1" : "SIGRTMIN", sig == SIGRTMIN ? info.si_value.sival_int : 0);
-  printf("\n");
-  return NULL;
-}
-static void before_the_first_thread(void) {
-  pthread_t t;
-  change(SIG_BLOCK, SIGUSR1), change(SIG_BLOCK, SIGRTMIN);
-  raise(SIGUSR1);
-  for (int i = 0; i < 3; i++) pthread_sigqueue(pthread_self(), SIGRTMIN, (union sigval){.sival_int = i});
-  sigqueue(getpid(), SIGRTMIN, (union sigval){.sival_int = 7});
-  pthread_create(&t, NULL, takes, "the first thread");
-  pthread_join(t, NULL);
-  takes("main");
-  change(SIG_UNBLOCK, SIGUSR1), change(SIG_UNBLOCK, SIGRTMIN);
-}
-
 int main() {
   pthread_t t[5];
-  before_the_first_thread();
   change(SIG_BLOCK, SIGUSR2), change(SIG_BLOCK, SIGRTMIN + 1);
   pthread_create(&t[0], NULL, sees, NULL);
   pthread_join(t[0], NULL);
