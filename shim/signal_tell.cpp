@@ -2,7 +2,6 @@
 // Wakes the fiber that a signal was recorded for: parked, in a system call, or by way of sysmon.
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "sched/worker.h"
@@ -124,8 +123,12 @@ uint64_t pending_for_thread() {
   long n = raw_syscall(SYS_read, fd, arg(text), sizeof text - 1);
   raw_syscall(SYS_close, fd);
   text[n > 0 ? n : 0] = 0;
-  const char* line = strstr(text, "\nSigPnd:");
-  return line ? strtoull(line + strlen("\nSigPnd:"), nullptr, 16) : 0;
+  const char* line = strstr(text, "\nSigPnd:\t");
+  uint64_t pending = 0;
+  // Not strtoull(): a new libc gives that a name that older ones lack.
+  for (const char* p = line ? line + strlen("\nSigPnd:\t") : ""; *p >= '0' && *p <= 'f'; p++)
+    pending = pending << 4 | static_cast<uint64_t>(*p <= '9' ? *p - '0' : *p - 'a' + 10);
+  return pending;
 }
 
 }  // namespace
