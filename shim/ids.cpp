@@ -77,11 +77,13 @@ void command(int pid, Thread* threads, size_t first, size_t count) {
     for (size_t i = first; i < count; i++)
       if (!threads[i].obeyed.load(std::memory_order_relaxed)) missing(threads[i], 0);
   }
-  if (order.failed.load(std::memory_order_relaxed)) {
-    static const char kText[] = "fiberthread: a thread could not change its ids; as the process would have several, it ends\n";
-    raw_syscall(SYS_write, 2, arg(kText), sizeof kText - 1);
-    abort();
-  }
+}
+
+// As in libc: a process whose threads have different ids must not go on.
+[[noreturn]] void end_process() {
+  static const char kText[] = "fiberthread: not all threads could change their ids, so the process is aborted\n";
+  raw_syscall(SYS_write, 2, arg(kText), sizeof kText - 1);
+  abort();
 }
 
 // Threads that we did not make (libc's helpers) are found only here.
@@ -110,10 +112,15 @@ void each_listed_thread(Visit visit) {
 
 long everywhere(long number, long a, long b, long c) {
   long r;
+  bool failed = false;
   {
     Busy busy;  // stays on this kernel thread, and no handler that changes ids comes in while we hold the lock
     ids_mutex.lock();
-    r = raw_syscall(number, a, b, c);
+    // Before the first thread has other ids: afterwards there is no way back.
+    long mem = raw_syscall(SYS_mmap, 0, kMaxThreads * sizeof(Thread), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                           -1, 0);
+    bool mapped = !(mem < 0 && mem > -4096);
+    r = mapped ? raw_syscall(number, a, b, c) : -EAGAIN;
     if (r == 0) {
       raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, 0, arg(&libcs_handler), sizeof libcs_handler.mask);
       install_kernel_handler(kLibcSetxidSignal, on_order);
@@ -122,9 +129,6 @@ long everywhere(long number, long a, long b, long c) {
       order.b = b;
       order.c = c;
       int pid = static_cast<int>(raw_syscall(SYS_getpid));
-      long mem = raw_syscall(SYS_mmap, 0, kMaxThreads * sizeof(Thread), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                             -1, 0);
-      if (mem < 0 && mem > -4096) abort();  // half of the threads with other ids would be worse
       auto* threads = reinterpret_cast<Thread*>(mem);
       order.count.store(0, std::memory_order_relaxed);
       order.threads.store(threads, std::memory_order_release);
@@ -147,11 +151,13 @@ long everywhere(long number, long a, long b, long c) {
         known = count;
       }
       order.threads.store(nullptr, std::memory_order_release);
-      raw_syscall(SYS_munmap, mem, kMaxThreads * sizeof(Thread));
+      failed = order.failed.load(std::memory_order_relaxed);
       restore_kernel_handler(kLibcSetxidSignal, libcs_handler);
     }
+    if (mapped) raw_syscall(SYS_munmap, mem, kMaxThreads * sizeof(Thread));
     ids_mutex.unlock();
   }
+  if (failed) end_process();  // without the lock and not Busy: the program may have a handler of SIGABRT
   if (r == 0) return 0;
   errno = static_cast<int>(-r);
   return -1;
