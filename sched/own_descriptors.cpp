@@ -10,7 +10,7 @@ namespace fiberthread {
 
 namespace {
 std::atomic<int> process{0};
-std::atomic<std::atomic<int>*> own[32];   // the variables that have their numbers; there are 28 in the library
+std::atomic<std::atomic<int>*> own[32];   // the variables that have their numbers; the library has fewer
 std::atomic<int> lowest_own{0x7fffffff};  // no own descriptor has ever been below this number
 
 void keep(std::atomic<int>& in, int fd) {

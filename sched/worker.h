@@ -205,6 +205,11 @@ extern std::atomic<bool> no_membarrier __attribute__((visibility("hidden")));
 // Makes every kernel thread pass a memory barrier. After its barrier, a thread sees what the caller stored before the call. What it stored
 // before its barrier, the caller sees after the call.
 void barrier_everywhere();
+// The other side of barrier_everywhere(), on a fast path: stands between a store and a load, and costs nothing where there is a membarrier.
+inline void entry_fence() {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (__builtin_expect(no_membarrier.load(std::memory_order_relaxed), 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
+}
 [[noreturn]] void worker_loop(Worker* w);
 void empty_unheld_slots();    // moves fibers in free and retired slots to the global queue, where a worker looks before it steals
 bool want_slots(uint32_t n);  // sets the number of slots to n; false without memory

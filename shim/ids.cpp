@@ -21,9 +21,9 @@
 namespace fiberthread {
 namespace {
 
-// libc would signal the threads that it knows and find the thread control blocks of fibers there, so the calls are made by
-// ourselves: on the caller's kernel thread, then on each other one, in the handler of libc's own signal for this purpose,
-// which nobody blocks. Its own handler is back afterwards, also in the child of a fork that comes in between.
+// libc would signal the threads that it knows, and take the TCBs of fibers for threads. So the library makes these calls itself: on the
+// caller's kernel thread, and then on each other one, in a handler of the signal that libc uses for this. No thread blocks that signal.
+// libc's handler is back afterwards, also in the child of a fork that comes in between.
 
 struct Thread {
   std::atomic<int32_t> tid;
@@ -116,7 +116,7 @@ long everywhere(long number, long a, long b, long c) {
   {
     Busy busy;  // stays on this kernel thread, and no handler that changes ids comes in while we hold the lock
     ids_mutex.lock();
-    // Before the first thread has other ids: afterwards there is no way back.
+    // Mapped before the first thread has other ids, because there is no way back from there.
     long mem = raw_syscall(SYS_mmap, 0, kMaxThreads * sizeof(Thread), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                            -1, 0);
     bool mapped = !(mem < 0 && mem > -4096);
@@ -168,8 +168,8 @@ bool by_libc() { return !sched_started() || in_vfork_child(); }
 
 }  // namespace
 
-// A thread of the parent may have been changing the ids. Nobody would put libc's handler back here, and libc waits for what that does. The
-// kernel copies handlers before memory, so only the kernel knows which of the two is installed here.
+// A thread of the parent may have been changing the ids. No thread of the child would put libc's handler back, and libc would wait for ever
+// for what its handler does. The kernel copies handlers before memory, so only the kernel knows which of the two is installed in the child.
 FIBERTHREAD_IN_FORK_CHILD(Ids, [](FiberRecord*) {
   new (&ids_mutex) FiberMutex;
   if (Thread* threads = order.threads.exchange(nullptr, std::memory_order_relaxed))

@@ -49,23 +49,32 @@ void settle(std::atomic<uint32_t>& word, uint32_t value) {
 
 // The thread leaves its innermost initialiser, `frame`, which has not returned.
 void abandon(Frame& frame) {
+  Busy busy;  // a handler that ended the thread in between would leave the word as it is
   __pthread_unregister_cancel(&frame.target);
   frames = frame.outer;
   settle(*frame.word, 0);
 }
 
-[[gnu::noinline]] void run(std::atomic<uint32_t>& word, void (*fn)()) {
+// Runs the initialiser if the word is still `w`. Returns false if it is not. Under Busy, the target is registered just as long as the frame
+// is in the list and the word is `running`. So no handler can end the thread between these steps.
+[[gnu::noinline]] bool run(std::atomic<uint32_t>& word, uint32_t w, uint32_t running, void (*fn)()) {
   Frame frame{&word, frames, {}};
   if (__sigsetjmp(reinterpret_cast<__jmp_buf_tag*>(&frame.target), 0) != 0) {
     if (frames == &frame) abandon(frame);
     __pthread_unwind_next(&frame.target);
   }
-  __pthread_register_cancel(&frame.target);
-  frames = &frame;
+  {
+    Busy busy;
+    if (!word.compare_exchange_strong(w, running, std::memory_order_acquire)) return false;
+    __pthread_register_cancel(&frame.target);
+    frames = &frame;
+  }
   fiberthread_once_call([](void* p) { reinterpret_cast<void (*)()>(p)(); }, reinterpret_cast<void*>(fn));
+  Busy busy;
   frames = frame.outer;
   __pthread_unregister_cancel(&frame.target);
   settle(word, kDone);
+  return true;
 }
 
 [[gnu::noinline]] void run_or_wait(std::atomic<uint32_t>& word, void (*fn)()) {
@@ -73,11 +82,11 @@ void abandon(Frame& frame) {
   uint32_t w = word.load(std::memory_order_acquire);
   while (w != kDone) {
     if (w != running) {
-      if (!word.compare_exchange_weak(w, running, std::memory_order_acquire)) continue;
-      return run(word, fn);
+      if (run(word, w, running, fn)) return;
+    } else {
+      Waiter waiter;
+      park(&word, waiter, [&] { return word.load(std::memory_order_relaxed) == running; }, {"once", &word});
     }
-    Waiter waiter;
-    park(&word, waiter, [&] { return word.load(std::memory_order_relaxed) == running; }, {"once", &word});
     w = word.load(std::memory_order_acquire);
   }
 }

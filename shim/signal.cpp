@@ -189,8 +189,6 @@ void signal_init() {
   taken_over.store(true, std::memory_order_release);
 }
 
-void signal_main_is_fiber(FiberRecord* me) { adopt_pending(me); }
-
 void signal_scheduler_started() {
   process = static_cast<int>(raw_syscall(SYS_getpid));
   follow_main_anew();

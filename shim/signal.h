@@ -24,8 +24,9 @@ namespace fiberthread {
 void signal_init();
 // Called after the scheduler has started: sysmon takes process-directed signals as the main fiber would.
 void signal_scheduler_started();
-// Called when main, the caller, has become a fiber: signals that are pending for its thread stay with it, and not with the kernel thread.
-void signal_main_is_fiber(FiberRecord* me);
+// Called by main, which has just become a fiber and is still on its kernel thread, under Busy. Makes the signals that are pending for that
+// kernel thread pending for main, because other fibers will run there.
+void signal_adopt_pending(FiberRecord* me);
 // Returns true if `sig` may be FIBERTHREAD_DUMP_SIGNAL: not a fault's signal, nor one that a program cannot handle.
 bool signal_may_dump(int sig);
 // Called at the start of the library. From now on options.dump_signal shows all fibers, unless the program ignores that signal. If the

@@ -144,8 +144,6 @@ bool may_be_poked(int sig);  // a poke by this signal was sent once, or is about
 void tell(FiberRecord* f, int sig, TellBy by);
 // Returns what the kernel keeps for the caller's kernel thread or for the process, as far as it is blocked. Pokes are left out.
 uint64_t pending_in_kernel(FiberRecord* me);
-// Takes over what the kernel keeps for the caller's kernel thread, which begins to run other fibers too.
-void adopt_pending(FiberRecord* me);
 void on_sysmon();        // Embedder::on_sysmon(): tells the fibers that other threads have left to it
 void forget_tellings();  // called in the child of a fork
 

@@ -133,8 +133,11 @@ uint64_t pending_for_thread() {
 
 }  // namespace
 
-void adopt_pending(FiberRecord* me) {
-  Busy busy;
+}  // namespace fiberthread::signals
+
+using namespace fiberthread::signals;
+
+void fiberthread::signal_adopt_pending(FiberRecord* me) {
   uint64_t pending = 0;
   if (raw_syscall(SYS_rt_sigpending, arg(&pending), 8) != 0 || !pending) return;
   int error = errno;
@@ -148,5 +151,3 @@ void adopt_pending(FiberRecord* me) {
   }
   errno = error;
 }
-
-}  // namespace fiberthread::signals

@@ -228,12 +228,18 @@ bool thread_start_scheduler() {
     signal_init();
     default_stack_size();
   }
-  bool joins = tls_current == main_fiber && main_fiber->run.kernel;
-  if (!sched_start()) return false;
-  if (__builtin_expect(joins, 0)) signal_main_is_fiber(main_fiber);
+  FiberRecord* me = tls_current;
+  bool is_main = me && me->identity.is_main;
+  if (__builtin_expect(is_main && me->run.kernel, 0)) {
+    Busy busy;  // main stays on its kernel thread until it has taken over what is pending there
+    if (!sched_start()) return false;
+    signal_adopt_pending(me);
+  } else if (!sched_start()) {
+    return false;
+  }
   if (__builtin_expect(first, 0)) {
     // This is done now, since libc may find by itself that main was cancelled.
-    if (tls_current == main_fiber && !main_fiber->memory.block) redirect_end_of_main();
+    if (is_main && !me->memory.block) redirect_end_of_main();
     shared_scheduler_started();
     signal_scheduler_started();
     libgomp_look();

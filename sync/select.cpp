@@ -88,7 +88,7 @@ class Choice {
       return e != EAGAIN;
     });
   }
-  // The same under the locks of all channels.
+  // Does the same under the locks of all channels. If no case looks ready, it tries them from the first one on.
   int32_t take_locked(int& e, Woken& woken) {
     return in_turn(n_ ? some_ready() % n_ : 0, [&](SelectCase& c) {
       chaos_delay();

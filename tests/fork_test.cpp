@@ -28,7 +28,8 @@ using namespace fiberthread;
 constexpr int kRight = 7, kReturned = 8;
 constexpr int kLimit = 10'000;  // ms, after which a process hangs
 
-// By system calls alone, because the thread that was stopped may have any lock. Returns the status, which is 9 for a process that hung.
+// Returns the status of a process, or 9 if the process hangs. Makes system calls only, because the thread that was stopped may have any
+// lock.
 int status_of(pid_t pid) {
   int status;
   for (int i = 0; i < kLimit * 5; i++) {
@@ -46,8 +47,8 @@ int status_of(pid_t pid) {
 std::atomic<bool> stopped, returned;
 int stop_at, passed_by;
 
-// Counts the library's own instructions under Busy, where it may have spin locks. A fork waits for libc's locks, so the thread goes on while it may have one. Once stopped, it stays
-// there until the process ends.
+// Counts the library's own instructions under Busy, where the thread may have spin locks, and stops the thread at the chosen one until the
+// process ends. fork() waits for libc's locks. So the thread is not stopped while it may have one of those.
 void at_instruction(int, siginfo_t*, void* p) {
   auto pc = static_cast<uintptr_t>(static_cast<ucontext_t*>(p)->uc_mcontext.gregs[REG_RIP]);
   if (pc - reinterpret_cast<uintptr_t>(&__executable_start) >= static_cast<size_t>(&etext - &__executable_start)) return;
@@ -57,7 +58,7 @@ void at_instruction(int, siginfo_t*, void* p) {
 }
 
 // Runs call() in a kernel thread up to instruction number `at` of the library, forks, and runs in_child() in the child. Returns kRight if
-// that returned true, kReturned if there are no so many instructions, and what the child's status was otherwise.
+// that returned true, kReturned if there are not so many instructions, and otherwise the child's status.
 int forked_at(int at, bool (*call)(), bool (*in_child)()) {
   struct sigaction action{};
   action.sa_sigaction = at_instruction;
@@ -89,7 +90,7 @@ int forked_at(int at, bool (*call)(), bool (*in_child)()) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 9;
 }
 
-// Does so for each of the first instructions, `most` at most, each time in a process of its own. before() runs in each first.
+// Does that for each of the first `most` instructions, each time in a process of its own, which calls before() first.
 void fork_within(bool (*before)(), bool (*call)(), bool (*in_child)(), int most = 80) {
   for (int at = 0; at < most; at++) {
     pid_t pid = fork();
@@ -136,7 +137,7 @@ bool change_defaults() {
   return ok;
 }
 
-// Without a look at the default attributes, the first thing is to take memory.
+// pthread_create() does not look at the default attributes here, so it takes memory first.
 bool make_sized_thread() {
   pthread_attr_t a;
   pthread_t t;
@@ -182,7 +183,7 @@ bool look_at_cord() {
 
 Test(fork, at_the_first_use_of_the_queue_of_the_process, .timeout = 120) { fork_within(make_thread, withdraw_none, run_task); }
 
-// The queue is not the process's own any more, so the first user sets it back.
+// In a child, the queue is still as its parent left it, and the first user sets it back.
 Test(fork, at_the_first_use_of_an_inherited_queue, .timeout = 120) {
   cr_assert(run_task());
   fork_within(nothing, withdraw_none, run_task);
@@ -219,7 +220,7 @@ Test(fork, counts_begin_anew, .timeout = 60) {
   cr_assert_eq(status, kRight << 8, "%#x", status);
 }
 
-// All turns at the disk are taken, but by threads of the parent.
+// Threads of the parent have taken all turns at the disk.
 Test(fork, the_disk_is_free, .timeout = 120) {
   constexpr int kTurns = 64;
   std::atomic<int> taken{0};

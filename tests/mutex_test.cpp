@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "fiberthread/deadline.h"
-#include "tests/single_steps.h"
 #include "tests/sync_threads.h"
 
 using namespace fiberthread;
@@ -457,70 +456,5 @@ Test(condition_variable, may_be_destroyed_when_all_are_notified, .timeout = 120)
     }
   }
 }
-
-#if defined(__x86_64__)
-// A handler of a signal leaves these calls by a jump. A waiter that they have taken out of a queue by then must not wait for ever.
-
-Test(mutex, unlock_may_be_left_at_any_instruction, .timeout = 120) {
-  if (chaos_seed) return;
-  steps::one_worker();
-  int begun = 0;
-  for (int step = 0;; step++) {
-    Mutex m;
-    std::atomic<FiberRecord*> waits[2] = {};
-    std::atomic<int> owned{0};
-    m.lock();
-    Threads t, other;
-    for (auto& w : waits) {
-      t.fiber([&] {
-        w = self();
-        m.lock();
-        owned++;
-        m.unlock();
-      });
-      until_parked(w);
-    }
-    unsigned char before[sizeof m];
-    memcpy(before, static_cast<void*>(&m), sizeof m);
-    bool left = steps::leave(other, step, [&] { m.unlock(); });
-    // Once the mutex has changed, the call is over, but for its way out.
-    if (memcmp(before, static_cast<void*>(&m), sizeof m) == 0) m.unlock();
-    else begun++;
-    t.join();
-    other.join();
-    cr_assert_eq(owned, 2);
-    if (!left) break;
-  }
-  cr_assert_gt(begun, 0);
-}
-
-Test(condition_variable, notify_may_be_left_at_any_instruction, .timeout = 120) {
-  if (chaos_seed) return;
-  steps::one_worker();
-  int notified = 0;
-  for (int step = 0;; step++) {
-    Mutex m;
-    ConditionVariable c;
-    std::atomic<int> gone_on{0};
-    Threads t, other;
-    for (int i = 0; i < 3; i++)
-      t.fiber([&] {
-        m.lock();
-        cr_assert_eq(c.wait(m), 0);
-        m.unlock();
-        gone_on++;
-      });
-    until_queued(&c, 3);
-    bool left = steps::leave(other, step, [&] { c.notify_all(); });
-    if (queued(&c) == 0) notified++;
-    c.notify_all();  // wakes those who are still in the queue
-    t.join();
-    other.join();
-    cr_assert_eq(gone_on, 3);
-    if (!left) break;
-  }
-  cr_assert_gt(notified, 0);
-}
-#endif
 
 }  // namespace

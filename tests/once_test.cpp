@@ -196,6 +196,29 @@ Test(once, may_be_destroyed_when_a_wait_has_returned, .timeout = 120) { may_be_d
 #ifndef ALONE
 Test(once, pthread_s_may_be_destroyed_when_a_wait_has_returned, .timeout = 120) { may_be_destroyed_when_a_wait_has_returned<PosixOnce>(); }
 #endif
+
+#ifndef ALONE
+// A handler ends the thread at any instruction of the call. The next caller finds that the call was made, or makes it. (Frames of C++, as
+// those of Once::call(), cannot be unwound everywhere.)
+Test(once, pthread_s_thread_may_end_at_any_instruction, .timeout = 120) {
+  if (chaos_seed) return;
+  steps::one_worker();
+  int not_made = 0;
+  for (int step = 0;; step++) {
+    PosixOnce o;
+    static std::atomic<int> calls;
+    calls = 0;
+    Threads t;
+    bool left = steps::leave(t, step, [&] { o.call([] { calls++; }); }, steps::Leave::ByEndOfThread);
+    t.join();
+    not_made += calls == 0;
+    o.call([] { calls++; });
+    cr_assert(calls == 1 || calls == 2);
+    if (!left) break;
+  }
+  cr_assert_gt(not_made, 0);
+}
+#endif
 #endif
 
 }  // namespace

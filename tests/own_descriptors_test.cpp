@@ -15,7 +15,7 @@ using namespace fiberthread;
 
 namespace {
 
-// One that the registry has no place for would be closed by a program that closes all descriptors it does not know.
+// Programs that close all descriptors they do not know would close one that is not in the registry.
 Test(own_descriptors, each_is_known_or_refused) {
   static std::atomic<int> own[40];
   int refused = 0;

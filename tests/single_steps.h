@@ -2,6 +2,7 @@
 // Stops a kernel thread at a chosen instruction of a call, so that the test can do there what another thread might do at the worst moment.
 #pragma once
 #if defined(__x86_64__)
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -77,35 +78,50 @@ bool run(Threads& t, int at, F f, bool busy = false) {
 // ends a process that comes to a step then.
 inline void one_worker() { fiberthread::options.workers = 1; }
 
+// How a handler leaves the call that it has interrupted.
+enum class Leave { ByJump, ByEndOfThread };
+inline Leave how;
 inline jmp_buf leave_to;
 
 inline void leave_at_instruction(int, siginfo_t*, void* p) {
   if (fiberthread::tls_busy || passed_by++ != stop_at) return;
   static_cast<ucontext_t*>(p)->uc_mcontext.gregs[REG_EFL] &= ~0x100;
-  _longjmp(leave_to, 1);
+  if (how == Leave::ByJump) _longjmp(leave_to, 1);
+  pthread_exit(nullptr);
 }
 
-// Runs f on a kernel thread of `t`, and leaves it by a jump before instruction number `at`, as a signal handler of the program could. No
-// such handler begins under Busy, so those instructions do not count. Returns true if f was left, and false if it returned before. The test
-// calls one_worker() first.
+// A frame with nothing to destroy. C++ cannot unwind any other frame at each instruction.
 template <class F>
-bool leave(Threads& t, int at, F f) {
+[[gnu::noinline]] void step_through(F& f) {
+  begin();
+  f();
+  stop_at = -1;  // the stack cannot be unwound inside of end()
+  end();
+}
+
+// Runs f on a kernel thread of `t`, and leaves it before instruction number `at`, as a signal handler of the program could. No such handler
+// begins under Busy, so those instructions do not count. Returns true if f was left, and false if it returned before. The test calls
+// one_worker() first.
+template <class F>
+bool leave(Threads& t, int at, F f, Leave by = Leave::ByJump) {
   struct sigaction action{};
   action.sa_sigaction = leave_at_instruction;
-  action.sa_flags = SA_SIGINFO | SA_NODEFER;  // the jump does not restore the mask
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;  // the mask is not restored
   REAL(sigaction)(SIGTRAP, &action, nullptr);
+  how = by;
   stop_at = at;
   passed_by = 0;
-  std::atomic<int> left{-1};
+  static std::atomic<int> left;
+  left = -1;
   t.kernel([&] {
     (void)fiberthread::self();
-    bool by_jump = _setjmp(leave_to) != 0;
-    if (!by_jump) {
-      begin();
-      f();
-      end();
-    }
-    left = by_jump;
+    struct Tell {
+      bool returned = false;
+      ~Tell() { left = !returned; }
+    } tell;
+    if (_setjmp(leave_to) != 0) return;
+    step_through(f);
+    tell.returned = true;
   });
   while (left < 0) fiberthread::yield();
   return left;

@@ -326,34 +326,6 @@ Test(barrier, may_be_destroyed_while_another_is_about_to_wait, .timeout = 120) {
   cr_assert_gt(gone, 0);
 }
 
-// A handler of a signal leaves the last arrival by a jump. Then the phase is over, or that thread has not arrived.
-Test(barrier, last_arrival_may_be_left_at_any_instruction, .timeout = 120) {
-  if (chaos_seed) return;
-  steps::one_worker();
-  int over = 0;
-  for (int step = 0;; step++) {
-    Barrier b(3);
-    std::atomic<int> gone_on{0};
-    Threads t, other;
-    for (int i = 0; i < 2; i++)
-      t.fiber([&] {
-        cr_assert_eq(b.arrive_and_wait(), 0);
-        gone_on++;
-      });
-    until_queued(&b, 2);
-    unsigned char before[sizeof b];
-    memcpy(before, static_cast<void*>(&b), sizeof b);
-    bool left = steps::leave(other, step, [&] { b.arrive(); });
-    if (memcmp(before, static_cast<void*>(&b), sizeof b) == 0) b.arrive();
-    else over++;
-    t.join();
-    other.join();
-    cr_assert_eq(gone_on, 2);
-    if (!left) break;
-  }
-  cr_assert_gt(over, 0);
-}
-
 #ifndef ALONE
 // The same for a pthread_barrier_t. The first thread to return, the serial one or not, destroys and unmaps it.
 constexpr size_t kPage = 4096;

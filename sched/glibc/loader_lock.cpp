@@ -77,7 +77,8 @@ void find_loader_lock() {
   if (search.found == 1) loader_lock = search.candidates[0].mutex;
 }
 
-// Whoever has it is gone, even if that is the caller: it has another tid now, so the end of its dl_iterate_phdr() unlocks nothing.
+// The owner is a thread of the parent. If the caller itself was inside dl_iterate_phdr(), it is not the owner any more, as it has another
+// tid now. Then libc's unlock at the end of that call does nothing.
 void free_loader_lock_after_fork() {
   if (loader_lock) *loader_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 }

@@ -23,7 +23,7 @@ int join_register(FiberRecord* me, FiberRecord* f, StillNamed named) {
   if (joiner || detached) return EINVAL;
   // As in NPTL: a fiber that has been asked to end will give up its wait for `me`.
   constexpr uint32_t kEnds = kInterruptUnwind | kInterruptLeave | kInterruptEnd;
-  if (me->join.joiner == f && !(f->run.interrupts.load(std::memory_order_acquire) & kEnds)) return EDEADLK;
+  if (me->join.joiner == f && !(f->run.interrupts.load(std::memory_order_relaxed) & kEnds)) return EDEADLK;
   f->join.joiner = me;
   me->wait.pins++;  // while we are the joiner
   return 0;

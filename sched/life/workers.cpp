@@ -30,7 +30,7 @@ std::atomic<uint32_t> helpers{0};
 
 namespace {
 
-// Workers of the pool: those that hold slots, or may get one. There is always one, once a fiber has run.
+// Number of workers in the pool (worker.h). Once a fiber has run, it is never 0. Relaxed: only the count itself matters.
 std::atomic<uint32_t> pool{0};
 
 constexpr size_t kWorkerStack = 64 * 1024;

@@ -98,8 +98,7 @@ void* reap(void*) {
 }  // namespace
 
 void reaper_poke(bool at_once) {
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  if (__builtin_expect(no_membarrier.load(std::memory_order_relaxed), 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
+  entry_fence();  // pairs with the reaper's membarrier: the reaper sees the block, or we see that it sleeps
   if (__builtin_expect(awake.load(std::memory_order_relaxed) && !at_once, 1)) return;
   if (!running.load(std::memory_order_acquire)) return;
   awake.store(true, std::memory_order_relaxed);

@@ -51,11 +51,6 @@ bool look_at_poller(Worker* w);
 
 // ---- run.cpp ----
 
-inline void entry_fence() {
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  if (__builtin_expect(no_membarrier.load(std::memory_order_relaxed), 0)) std::atomic_thread_fence(std::memory_order_seq_cst);
-}
-
 // A stretch of scheduler code that may use the worker's slot. The other side of the protocol is try_take() in sysmon.cpp.
 class Entry {
  public:

@@ -23,7 +23,6 @@ constinit thread_local JobFiber* tls_job __attribute__((tls_model("initial-exec"
 JobFiber* const kWithdrawn = reinterpret_cast<JobFiber*>(8);  // Task::fiber_
 constexpr int kLooks = 16;                                    // fibers with a task that a scout looks at
 constexpr uint64_t kPatienceNs = 100'000'000;
-constexpr unsigned kKept = 32;      // fibers that the queue of the process keeps
 constexpr unsigned kResetting = 1;  // JobQueueInside::fork: a thread makes it this number
 
 class QueueLock {
@@ -66,8 +65,8 @@ void wait_until_woken(JobFiber& me) {
 FIBERTHREAD_IN_FORK_CHILD(JobQueues,
                           [](FiberRecord*) { forks.store(forks.load(std::memory_order_relaxed) + 2, std::memory_order_relaxed); })
 
-// In the child of a fork, at its first use: its fibers, and the tasks that it had, are the parent's. Whoever held the lock is, too. So
-// is a thread that was resetting the queue for an earlier number.
+// Called at each use. At the first one in the child of a fork, this makes the queue empty: its fibers and its tasks are the parent's. The
+// thread that held the lock is the parent's too, and so is a thread that was resetting the queue for an earlier number.
 void JobQueueInside::check_fork() {
   unsigned now = forks.load(std::memory_order_relaxed), seen;
   while (__builtin_expect((seen = fork.load(std::memory_order_acquire)) != now, 0)) {
@@ -300,7 +299,7 @@ JobQueue::~JobQueue() {
 JobQueue& JobQueue::common() {
   // No thread makes it, so no fork can come while it is half made. It is not destroyed: jobs may run until the process is gone.
   struct alignas(JobQueue) Whole {
-    JobQueueInside inside{kKept};
+    JobQueueInside inside{kFibersKept};
     unsigned char rest[sizeof(JobQueue) - sizeof(JobQueueInside)]{};
   };
   static_assert(sizeof(Whole) == sizeof(JobQueue));

@@ -143,7 +143,7 @@ void joins_a_cancelled_joiner() {
         },
         nullptr);
     while (!waits) usleep(1000);
-    usleep(20000);
+    usleep(20000);  // most probably it waits by now, and the results are the same if it does not
     pthread_cancel(t);
     timespec soon;
     clock_gettime(CLOCK_REALTIME, &soon);

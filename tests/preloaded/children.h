@@ -33,6 +33,28 @@ inline int in_child(int (*f)()) {
   return status_of(pid);
 }
 
+constexpr int kChildLimit = 10'000;  // ms, after which a child hangs
+
+// Returns the status of a child, or 9 if the child hangs. Its signals may be blocked then, so an alarm would not end it.
+inline int status_within_limit(pid_t pid) {
+  int status;
+  for (int i = 0; i < kChildLimit; i++) {
+    if (waitpid(pid, &status, WNOHANG) == pid) return status;
+    usleep(1000);
+  }
+  kill(pid, SIGKILL);
+  return status_of(pid);
+}
+
+// Runs `body` in a child of fork().
+template <class F>
+int status_of_fork(F body) {
+  fflush(stdout);
+  pid_t pid = fork();
+  if (pid == 0) _exit(body());
+  return status_within_limit(pid);
+}
+
 // Runs f in a thread.
 template <class F>
 void in_thread(F f) {

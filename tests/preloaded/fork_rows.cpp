@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the child of a fork must not have from its parent. The parent makes each part of the library have something to forget: waiters,
+// The child of a fork must forget what belongs to its parent. The parent gives each part of the library something to forget: waiters,
 // connections, descriptors, signals, counts. Then it forks, and the child uses the same things.
 #include <dirent.h>
 #include <errno.h>
@@ -25,26 +25,7 @@
 
 namespace {
 
-constexpr int kLimit = 10'000;  // ms, after which a child hangs
 constexpr int kRight = 7;
-
-int status_of_child(pid_t pid) {
-  int status;
-  for (int i = 0; i < kLimit; i++) {
-    if (waitpid(pid, &status, WNOHANG) == pid) return status;
-    usleep(1000);
-  }
-  kill(pid, SIGKILL);
-  return status_of(pid);
-}
-
-template <class F>
-int status_of_fork(F body) {
-  fflush(stdout);
-  pid_t pid = fork();
-  if (pid == 0) _exit(body());
-  return status_of_child(pid);
-}
 
 // Forks in main and in a thread.
 template <class F>
@@ -71,7 +52,17 @@ sem_t sem;
 int waiting, go;
 std::atomic<int> woken;
 
-// Threads of the parent that wait for something stay in the parent, also if the child ends what they wait for.
+void begins_to_wait() {
+  pthread_mutex_lock(&mutex);
+  waiting++;
+  pthread_mutex_unlock(&mutex);
+}
+void wakes_up_in(pid_t parent) {
+  if (getpid() != parent) _exit(1);
+  woken++;
+}
+
+// Threads of the parent that wait for something stay in the parent, even if the child ends what they wait for.
 int waiters() {
   enum { kWaiters = 5 };
   sem_init(&sem, 0, 0);
@@ -83,25 +74,18 @@ int waiters() {
       waiting++;
       while (!go) pthread_cond_wait(&cond, &mutex);
       pthread_mutex_unlock(&mutex);
-      if (getpid() != parent) _exit(1);
-      woken++;
+      wakes_up_in(parent);
     });
     t.emplace_back([&] {
-      pthread_mutex_lock(&mutex);
-      waiting++;
-      pthread_mutex_unlock(&mutex);
+      begins_to_wait();
       while (sem_wait(&sem) != 0) {
       }
-      if (getpid() != parent) _exit(1);
-      woken++;
+      wakes_up_in(parent);
     });
     t.emplace_back([&] {
-      pthread_mutex_lock(&mutex);
-      waiting++;
-      pthread_mutex_unlock(&mutex);
+      begins_to_wait();
       usleep(30'000);
-      if (getpid() != parent) _exit(1);
-      woken++;
+      wakes_up_in(parent);
     });
   }
   for (bool all = false; !all;) {
@@ -120,7 +104,7 @@ int waiters() {
     usleep(50'000);
     int before = woken;
     if (threads_work() != kRight) return 3;
-    // The semaphore has what nobody took.
+    // The semaphore keeps the permits that no thread has taken.
     int n = 0;
     while (sem_trywait(&sem) == 0) n++;
     return woken == before && n == 3 ? kRight : 4;
@@ -195,7 +179,7 @@ int polled() {
 
 // ---- descriptors ----
 
-// A program that closes all numbers that it does not know.
+// The child closes all descriptors that it does not know.
 int closes_all() {
   int p[2];
   if (pipe(p)) return 1;
@@ -257,7 +241,7 @@ int generations() {
   for (int i = 0; i < kGenerations; i++) {
     pid_t pid = fork();
     if (pid) {
-      status = status_of_child(pid);
+      status = status_within_limit(pid);
       if (i) _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 9);
       printf("descriptors of children: %#x\n", status);
       return 0;
@@ -268,7 +252,7 @@ int generations() {
   _exit(kRight);
 }
 
-// A number that is closed and used again, while threads wait for it.
+// Threads wait for a descriptor whose number is closed and used again.
 int numbers() {
   forks("numbers that are used again", [] {
     for (int i = 0; i < 20; i++) {
@@ -344,7 +328,7 @@ int signals() {
       while (handled != 2) usleep(100);
     });
     t.join();
-    // A parked thread, which only a listener hears for.
+    // Only a parked thread has the signal unblocked, so the library's listener takes it.
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGUSR1);
@@ -370,7 +354,7 @@ int signals() {
 
 void other_handler(int) { handled += 100; }
 
-// An action that the child sets before it has threads.
+// The child sets an action before it has threads.
 int new_action() {
   sigset_t none;
   sigemptyset(&none);
@@ -386,7 +370,8 @@ int new_action() {
   return handled == 100 ? kRight : 4;
 }
 
-// What is pending in the parent, for the thread that forks and for the process, is not in the child, also once that has threads.
+// A signal that is pending in the parent, for the thread that forks or for the process, is not pending in the child, before and after the
+// child has threads.
 int pending() {
   sigset_t set;
   sigemptyset(&set);
@@ -413,7 +398,7 @@ int pending() {
 
 // ---- ends ----
 
-// The last thread that ends has the process end, whatever ended in the parent before.
+// The last thread to end ends the process, however many threads had ended in the parent.
 int ends() {
   fflush(stdout);
   pid_t pid = fork();
@@ -426,13 +411,13 @@ int ends() {
         std::thread([] { usleep(5000); }).detach();
         pthread_exit(nullptr);
       }
-      int s = status_of_child(child);
+      int s = status_within_limit(child);
       _exit(s == 0 ? kRight : 1);
     }).detach();
     for (int i = 0; i < 100; i++) std::thread([] {}).join();
     pthread_exit(nullptr);
   }
-  printf("ends after main has: %#x\n", status_of_child(pid));
+  printf("ends after main has: %#x\n", status_within_limit(pid));
   return 0;
 }
 
@@ -444,6 +429,6 @@ const Part parts[] = {
 }  // namespace
 
 int main(int argc, char** argv) {
-  setvbuf(stdout, nullptr, _IOLBF, 0);  // a part that hangs has told where
+  setvbuf(stdout, nullptr, _IOLBF, 0);  // so the lines before a hang are seen
   return run_parts(parts, argc > 1 ? argv[1] : nullptr);
 }

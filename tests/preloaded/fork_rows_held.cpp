@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Forks while another thread is inside a call that holds a lock, or has changed what only it would change back. The child has threads all
-// the same.
+// A process forks while another of its threads is inside a call: that thread holds a lock, or has changed something that it will change
+// back. The child does not have that thread, but can make threads all the same.
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
@@ -49,7 +49,7 @@ int threads_work() {
   return 7;
 }
 
-// Also what needs the loader, and all kernel threads.
+// Makes threads, and makes calls that need the loader or all kernel threads.
 int all_works() {
   if (int r = threads_work(); r != 7) return r;
   void* library = dlopen("libm.so.6", RTLD_NOW);
@@ -58,26 +58,6 @@ int all_works() {
   int own = 4;
   std::thread([&] { own = setresgid(-1, -1, -1); }).join();
   return own == 0 ? threads_work() : own;
-}
-
-constexpr int kLimit = 10'000;  // ms, after which a child hangs
-
-// Returns the status of a child. It is 9 if the child hangs. Its signals may be blocked then, so an alarm would not end it.
-int status_of_child(pid_t pid) {
-  int status;
-  for (int i = 0; i < kLimit; i++) {
-    if (waitpid(pid, &status, WNOHANG) == pid) return status;
-    usleep(1000);
-  }
-  kill(pid, SIGKILL);
-  return status_of(pid);
-}
-
-int status_of_fork(int (*body)()) {
-  fflush(stdout);
-  pid_t pid = fork();
-  if (pid == 0) _exit(body());
-  return status_of_child(pid);
 }
 
 // ---- the loader's list of objects ----
@@ -98,9 +78,9 @@ int list_held() {
   fflush(stdout);
   pid_t pid = _Fork();
   if (pid == 0) _exit(threads_work());
-  printf("by another thread, _Fork: %#x\n", status_of_child(pid));
+  printf("by another thread, _Fork: %#x\n", status_within_limit(pid));
   std::thread([] { printf("by another thread, fork in a thread: %#x\n", status_of_fork(threads_work)); }).join();
-  // A child of a child, of which the first has made no thread.
+  // The child makes no thread, but has a child that does.
   printf("by another thread, fork twice: %#x\n", status_of_fork([] {
            int s = status_of_fork(threads_work);
            return WIFEXITED(s) ? WEXITSTATUS(s) : 9;
@@ -123,7 +103,7 @@ int list_held_by_caller() {
       },
       &inside);
   if (pid == 0) _exit(threads_work());  // it has left the call
-  int left = status_of_child(pid);
+  int left = status_within_limit(pid);
   printf("by the caller: %#x, %#x\n", inside, left);
   printf("afterwards: %#x\n", status_of_fork(all_works));
   return 0;
@@ -136,7 +116,7 @@ std::atomic<int> stop_at, calls, stopped;
 
 }  // namespace
 
-// libc's, as everybody else in this process sees it. A thread that opens a library stops in its call number `stop_at`.
+// Stands for libc's function in this process. A thread that opens a library stops in its call number `stop_at`.
 extern "C" int dl_iterate_phdr(Visit visit, void* data) {
   if (opens && calls++ == stop_at) {
     stopped = 1;
@@ -147,7 +127,7 @@ extern "C" int dl_iterate_phdr(Visit visit, void* data) {
 
 namespace {
 
-// On libc's own threads, nobody looks at the list after a dlopen.
+// On libc's own threads, dlopen() makes none of these calls.
 int dlopen_under_way() {
   enum { kMostCalls = 20 };
   int wrong = 0;
@@ -176,7 +156,7 @@ int dlopen_under_way() {
 
 // ---- ids ----
 
-// A kernel thread that nobody has told of, which can be told nothing: it blocks all signals, libc's own included.
+// A kernel thread that neither libc nor the library has made. It blocks all signals, libc's own included, so it cannot be told anything.
 #if defined(__x86_64__)
 long kernel_call(long nr, long a, long b, long c, long d) {
   long r;
@@ -231,7 +211,7 @@ int ids_change() {
                   nullptr, &alive);
   if (tid < 0) return puts("no thread"), 1;
   await(deaf, 1);
-  // libc knows nothing of that thread, and does not wait for it.
+  // libc does not know that thread, and does not wait for it.
   std::atomic<int> over = 0;
   std::thread changes([&] {
     if (setresuid(-1, -1, -1) != 0) puts("not changed");
@@ -239,7 +219,7 @@ int ids_change() {
   });
   while (!over && !is_told(tid)) usleep(100);
   printf("while ids change: %#x\n", status_of_fork(all_works));
-  // A child without threads of its own, which has libc change its ids.
+  // A child without threads of its own has libc change its ids.
   printf("the same without threads: %#x\n", status_of_fork([] { return setresuid(-1, -1, -1) == 0 ? 7 : 1; }));
   hears = 1;
   changes.join();
@@ -258,6 +238,6 @@ const Part parts[] = {
 }  // namespace
 
 int main(int argc, char** argv) {
-  setvbuf(stdout, nullptr, _IOLBF, 0);  // a part that hangs has told where
+  setvbuf(stdout, nullptr, _IOLBF, 0);  // so the lines before a hang are seen
   return run_parts(parts, argc > 1 ? argv[1] : nullptr);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A thread that has changed its own ids cannot follow the process to others. setuid() aborts the process then, and a handler of SIGABRT runs.
+// A thread that has changed its own ids cannot follow the process to other ids. setuid() aborts the process then, and a handler of SIGABRT
+// runs.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>

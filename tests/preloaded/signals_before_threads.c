@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Signals that are pending for main before there is a second thread stay with main. Those that are pending for the process are for every
-// thread. (Not under an emulator, which keeps pending signals itself: the text from which the library learns whose they are is the kernel's.)
+// Signals that are pending for main before there is a second thread stay with main. Any thread can take those that are pending for the
+// process. (Not under an emulator, which keeps pending signals itself: the library learns from a text of the kernel's whose they are.)
 #define _GNU_SOURCE
 #include <assert.h>
 #include <pthread.h>

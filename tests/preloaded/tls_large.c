@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A program whose static TLS is larger than the stacks of the library's own threads would be without it. Threads are fibers all the same,
-// each has TLS of its own as new, and the memory of ended threads goes back.
+// The program has more static TLS than the library's own threads have stack. Threads are fibers all the same, and each has fresh TLS of its
+// own. The memory of ended threads goes back to the kernel.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -67,7 +67,7 @@ static int wrong_threads(void) {
     pthread_join(t[i], &r);
     if (r) wrong++, puts(r);
   }
-  // A busy machine takes its time for that.
+  // On a busy machine this takes a while.
   for (int i = 0; i < 300 && resident() > kMost; i++) usleep(100000);
   if (resident() > kMost) puts("the memory is kept"), wrong++;
   return wrong;
