@@ -23,6 +23,7 @@ constinit thread_local JobFiber* tls_job __attribute__((tls_model("initial-exec"
 JobFiber* const kWithdrawn = reinterpret_cast<JobFiber*>(8);  // Task::fiber_
 constexpr int kLooks = 16;                                    // fibers with a task that a scout looks at
 constexpr uint64_t kPatienceNs = 100'000'000;
+constexpr unsigned kKept = 32;      // fibers that the queue of the process keeps: as many as other queues do by default
 constexpr unsigned kResetting = 1;  // JobQueueInside::fork: a thread makes it this number
 
 class QueueLock {
@@ -299,7 +300,7 @@ JobQueue::~JobQueue() {
 JobQueue& JobQueue::common() {
   // No thread makes it, so no fork can come while it is half made. It is not destroyed: jobs may run until the process is gone.
   struct alignas(JobQueue) Whole {
-    JobQueueInside inside{kFibersKept};
+    JobQueueInside inside{kKept};
     unsigned char rest[sizeof(JobQueue) - sizeof(JobQueueInside)]{};
   };
   static_assert(sizeof(Whole) == sizeof(JobQueue));

@@ -60,7 +60,7 @@ class Task {
 class FIBERTHREAD_API JobQueue {
  public:
   // Makes a queue that keeps up to `fibers_kept` idle fibers for later. Never parks.
-  explicit JobQueue(unsigned fibers_kept = kFibersKept);
+  explicit JobQueue(unsigned fibers_kept = 32);
   // Waits until all tasks of the queue are done and its fibers have ended. May park.
   ~JobQueue();
   JobQueue(const JobQueue&) = delete;
@@ -120,7 +120,6 @@ class FIBERTHREAD_API JobQueue {
   void invoke_all(void (*const* functions)(void*), void* const* arguments, size_t n);
 
  private:
-  static constexpr unsigned kFibersKept = 32;
   friend struct JobQueueInside;
   struct Call {
     void (*function)(void*) = nullptr;
