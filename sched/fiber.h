@@ -149,10 +149,12 @@ struct alignas(64) FiberRecord {
     uint32_t pins_below = 0;                    // how many of these the program's innermost handler has interrupted
     uint32_t clock_seen = 0;                    // clock_settings when its last deadline with kFollowsRealtime was computed; 0: never
     bool calling = false;                       // it is in sched_call(): its waits there do not let its own caller go on
+    uint8_t rank = 0;                           // waiters of a higher rank are woken first; set by the embedder
 
     void reset() {
       pins = pins_below = clock_seen = 0;
       calling = false;
+      rank = 0;
     }
     void in_child() {  // its caller stayed in the parent
       called_by.store(nullptr);

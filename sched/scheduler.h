@@ -114,7 +114,15 @@ void kernel_record_each(bool (*visit)(FiberRecord*, void*), void* data);  // unt
 // Starts a kernel thread of the library's own that runs no fibers, with kIdleMask blocked. Returns its tid, or -1. There is at most one.
 // Takes no libc lock.
 int start_helper(void (*main)());
-void sysmon_set_mask(uint64_t mask);  // gives sysmon the signal mask of the main fiber
+// Says which mask the main fiber has. Kernel threads then take signals as the main fiber would, even if all fibers are parked. Returns once
+// they do: a signal that main has just blocked cannot end the process any more.
+void sched_set_main_mask(uint64_t mask);
+// Returns once no worker that runs no fiber lets these signals in. The caller has just blocked them, and may have run elsewhere before. Without
+// this, the kernel could end the process for a signal that all threads block.
+void sched_await_blocked(uint64_t signals);
+// Says which signals that its mask blocks the main fiber lets in for the wait that it begins. 0: the wait is over. They may be taken for
+// some time after that, so they must have handlers.
+void sched_open_for_main(uint64_t signals);
 // Makes waits with kFollowsRealtime end from now on when that clock is set. Cheap, except for the first call.
 void sysmon_follow_clock();
 void sysmon_clock_was_set();  // ends these waits now

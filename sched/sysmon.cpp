@@ -56,8 +56,7 @@ constexpr uint32_t kAwake = 0, kDeep = 1, kShort = 2, kInPoll = 4;
 std::atomic<uint32_t> asleep{kAwake};
 std::atomic<uint64_t> wake_at{kNever};
 std::atomic<int> tid{0};
-std::atomic<uint64_t> wanted_mask{0};
-std::atomic<uint32_t> mask_version{0}, mask_done{0};
+std::atomic<uint32_t> mask_done{0};  // the version of main's mask that sysmon has
 std::atomic<uint32_t> called{0};
 std::atomic<int> proc_task{-1};    // /proc/self/task, opened before a chroot can hide it
 std::atomic<int> clock_timer{-1};  // a timerfd that is readable once CLOCK_REALTIME was set
@@ -271,16 +270,16 @@ void sleep_in_poll(uint64_t until, bool on_poller) {
   pollfd p[] = {{has_timer ? clock_timer.load() : -1, POLLIN, 0}, {on_poller ? poll_descriptor() : -1, POLLIN, 0}};
   uint64_t now = now_ns(), left = until > now ? until - now : 0;
   timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
-  uint64_t mask = wanted_mask.load(std::memory_order_relaxed) & ~kWake;
+  uint64_t mask = main_mask() & ~kWake;
   if (asleep.load(std::memory_order_acquire) == kAwake) return;
   if (raw_syscall(SYS_ppoll, arg(p), 2, until == kNever ? 0 : arg(&t), arg(&mask), 8) > 0 && p[0].revents && clock_was_set())
     sysmon_clock_was_set();
 }
 
 void adopt_mask() {
-  uint32_t v = mask_version.load(std::memory_order_acquire);
+  uint32_t v = main_mask_version();
   if (v == mask_done.load(std::memory_order_relaxed)) return;
-  uint64_t mask = without_trap(wanted_mask.load(std::memory_order_relaxed) | kWake);
+  uint64_t mask = without_trap(main_mask() | kWake);
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
   mask_done.store(v, std::memory_order_release);
   futex_wake(&mask_done, 1 << 30);
@@ -322,12 +321,7 @@ void sysmon_poke_for_timers() {
   if (next_timer() < wake_at.load(std::memory_order_relaxed)) sysmon_poke();  // does nothing to a short sleep, which is over soon anyway
 }
 
-// Gives sysmon the main fiber's mask. So even if all fibers are parked, a kernel thread takes process-directed signals as the main fiber
-// would. Returns once sysmon has the mask: a signal that main has just blocked cannot end the process any more.
-void sysmon_set_mask(uint64_t mask) {
-  if (!sched_started()) return;
-  wanted_mask.store(mask, std::memory_order_relaxed);
-  uint32_t v = mask_version.fetch_add(1, std::memory_order_acq_rel) + 1;
+void sysmon_adopt_mask(uint32_t v) {
   get_up(asleep.exchange(kAwake, std::memory_order_seq_cst));
   for (uint32_t d; static_cast<int32_t>((d = mask_done.load(std::memory_order_acquire)) - v) < 0;) futex_wait(&mask_done, d);
 }
@@ -340,7 +334,6 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, [](FiberRecord*) {
   own_fd_close(clock_timer);
   wake_at.store(kNever);
   tid.store(0);
-  mask_version.store(0);
   mask_done.store(0);
   called.store(0);
   dumper_reset();
@@ -352,7 +345,7 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, [](FiberRecord*) {
 })
 
 void sysmon_prepare() {
-  wanted_mask.store(kIdleMask, std::memory_order_relaxed);  // until the main fiber sets its mask
+  main_mask_reset();
   own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC), proc_task);
   own_fd_take(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK), clock_timer);
 }
@@ -418,8 +411,7 @@ void sysmon_main() {
       asleep.exchange(kShort | in_poll, std::memory_order_seq_cst);  // a short sleep, which only a new mask or a call need end
     }
     uint32_t s = asleep.load(std::memory_order_acquire);
-    if (s && !called.load(std::memory_order_seq_cst) &&
-        mask_version.load(std::memory_order_acquire) == mask_done.load(std::memory_order_relaxed)) {
+    if (s && !called.load(std::memory_order_seq_cst) && main_mask_version() == mask_done.load(std::memory_order_relaxed)) {
       if (in_poll) sleep_in_poll(until, on_poller);
       else futex_wait(&asleep, s, until == kNever ? 0 : until);
     }

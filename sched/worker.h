@@ -127,7 +127,8 @@ struct alignas(64) Worker {
     std::atomic<uint32_t> wake{0};       // futex: 1 = get up
     std::atomic<uint32_t> in_poller{0};  // it sleeps in epoll, not on `wake`
     Worker* next = nullptr;
-    bool listed = false;  // it is in the idle list (under the idle lock), or waits outside of it
+    bool listed = false;               // it is in the idle list (under the idle lock), or waits outside of it
+    std::atomic<uint32_t> follows{0};  // futex: the version of main's mask that it sleeps with, see run/masks.cpp; 0: none
   } idle;
 
   struct Cpu {
@@ -257,5 +258,16 @@ void sysmon_main();
 void sysmon_poke();             // makes sure that sysmon does not sleep for long
 void sysmon_poke_for_timers();  // pokes it if a timer is due before it wakes
 int sysmon_tid();
+void sysmon_adopt_mask(uint32_t version);  // returns once sysmon has this version of main's mask, or a later one
+// In run/masks.cpp.
+void apply_mask(Worker* w, uint64_t mask);  // gives the kernel thread this mask; the caller is `w`
+void main_mask_reset();
+void main_mask_of(Worker* w);  // `w` has the process's first thread
+uint64_t main_mask();
+uint32_t main_mask_version();
+// Gives the kernel thread the mask of a worker that sleeps: kIdleMask, or main's mask on the process's first thread. From then on
+// sched_set_main_mask() makes the worker get up. So `wake` was cleared before, and the worker looks at it afterwards.
+void sleep_mask(Worker* w);
+void awake_mask(Worker* w);  // called after the sleep
 
 }  // namespace fiberthread

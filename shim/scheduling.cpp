@@ -94,7 +94,9 @@ int set_policy(FiberRecord* f, int policy, const sched_param* user_p) {
   if (policy == now && priority == param_of(f).sched_priority) return 0;
   bool lower = (now & ~SCHED_RESET_ON_FORK) == wanted && priority <= param_of(f).sched_priority;
   if (real_time && !lower && !may_be_nice(priority)) return EPERM;
-  return on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setscheduler, tid, policy, arg(p)); });
+  int e = on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setscheduler, tid, policy, arg(p)); });
+  scheduling_look_up_rank(f);
+  return e;
 }
 int set_priority(FiberRecord* f, const sched_param* p) { return set_policy(f, policy_of(f), p); }
 
@@ -125,7 +127,9 @@ int set_attributes(FiberRecord* f, const sched_attr* user_a, unsigned flags) {
     if (kind == SCHED_OTHER || kind == SCHED_BATCH) same &= a.nice == getpriority(PRIO_PROCESS, f->identity.id);
   }
   if (same && !is_bound(f)) return 0;
-  return on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setattr, tid, arg(user_a), flags); });
+  int e = on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setattr, tid, arg(user_a), flags); });
+  scheduling_look_up_rank(f);
+  return e;
 }
 
 // Returns what the system call returns: bytes written, or a negative errno value.
@@ -190,12 +194,20 @@ bool marked_bound(const pthread_attr_t* attr) {
 
 }  // namespace
 
+void scheduling_look_up_rank(FiberRecord* f) {
+  constexpr int kDeadline = 6, kAboveAll = 100;
+  int policy = policy_of(f) & ~SCHED_RESET_ON_FORK;
+  bool real_time = policy == SCHED_FIFO || policy == SCHED_RR;
+  f->wait.rank = static_cast<uint8_t>(policy == kDeadline ? kAboveAll : real_time ? param_of(f).sched_priority : 0);
+}
+
 int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr_t* attr) {
   // A bound creator's kernel thread may have settings that only the kernel knows. The new fiber gets a clone of that kernel thread. A
   // cord's kernel thread does not belong to one fiber, so it does not count.
   if ((is_ours(creator) && is_bound(creator) && creator->run.worker->thread.tainted && !creator->run.worker->run.cord) ||
       __builtin_expect(tcb_go_is_loaded(), 0))
     if (int e = sched_bind(f)) return e;
+  if (__builtin_expect(creator->wait.rank != 0, 0)) scheduling_look_up_rank(f);
   if (!attr) return 0;
   int inherit;
   if (pthread_attr_getinheritsched(attr, &inherit) == 0 && inherit == PTHREAD_EXPLICIT_SCHED) {

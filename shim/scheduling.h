@@ -15,6 +15,10 @@ namespace fiberthread {
 // Gives the new fiber the scheduling of its creator, or what explicit attributes say. Returns 0 or an errno value.
 int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr_t* attr);
 
+// Learns from the kernel in which order the fiber is to be woken among others that wait for the same thing. As in the kernel, those of a
+// real-time policy come first, the highest priority first.
+void scheduling_look_up_rank(FiberRecord* f);
+
 // Puts into `attr` what pthread_getattr_np says of the fiber's scheduling.
 void scheduling_to_attr(FiberRecord* f, pthread_attr_t* attr);
 

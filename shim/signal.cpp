@@ -94,6 +94,11 @@ void main_waits_for(uint64_t bits) {
   }
 }
 
+bool kernel_calls_us(int sig) {
+  Action a = action_of(sig);
+  return handled(a) || (a.handler == reinterpret_cast<void*>(SIG_DFL) && main_may_wait_for & bit(sig));
+}
+
 namespace {
 thread_local constinit uint32_t handlers_begun __attribute__((tls_model("initial-exec"))) = 0;
 }

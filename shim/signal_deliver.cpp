@@ -25,6 +25,11 @@ bool sent_to_thread(const siginfo_t& info) {
   return (info.si_signo == SIGPIPE || info.si_signo == SIGXFSZ) && info.si_code <= 0 && info.si_pid == process;
 }
 
+// From ourselves, tgkill() with a number of the kernel's means the kernel thread: gettid() gives other numbers.
+bool sent_to_main(const siginfo_t& info) {
+  return info.si_code == SI_TKILL && info.si_pid != process && raw_syscall(SYS_gettid) == process;
+}
+
 namespace {
 
 constexpr uint64_t kFaults = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS);
@@ -260,21 +265,21 @@ Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
   if (!is_poke(got)) {
     TimerTarget target(got);
     if (target.gone()) return Then::Return;
-    FiberRecord* timed = target.fiber();
+    FiberRecord* meant = target.fiber() ? target.fiber() : sent_to_main(got) ? main_fiber : nullptr;
     // A signal that the kernel gave to this thread is not blocked, whatever our mask says.
-    bool mine = me && !timed && (sent_to_thread(got) || profiles(got));
-    FiberRecord* to = timed ? timed : mine ? me : pick_target(me, sig);
+    bool mine = me && !meant && (sent_to_thread(got) || profiles(got));
+    FiberRecord* to = meant ? meant : mine ? me : pick_target(me, sig);
     if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
       if (observed(kObserveSignal)) debug_line("signal", me, "gets at once ", static_cast<uint64_t>(sig));
       if (stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return Then::CallInPlace;
       enter(in, sig, got);
-    } else if (!to || (to != me && !timed)) {
+    } else if (!to || (to != me && !meant)) {
       if (observed(kObserveSignal)) debug_line("signal", to, "is to get, of the process's, ", static_cast<uint64_t>(sig));
       give(to, got, by);
     } else {
       if (observed(kObserveSignal)) debug_line("signal", to, "is to get later ", static_cast<uint64_t>(sig));
-      if (!record(to, got, timed || sent_to_thread(got) ? SentTo::Thread : SentTo::Process)) return Then::Return;
-      if (timed && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return Then::Return;
+      if (!record(to, got, meant || sent_to_thread(got) ? SentTo::Thread : SentTo::Process)) return Then::Return;
+      if (meant && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return Then::Return;
       if (to == me) interrupt(me, kInterruptSafePoint);  // or it might just be about to park
       else tell(to, sig, by);
     }

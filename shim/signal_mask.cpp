@@ -33,12 +33,22 @@ uint64_t followed = ~uint64_t{0};
 void follow_main(FiberRecord* me, uint64_t mask) {
   if (me != main_fiber || mask == followed) return;
   __atomic_store_n(&followed, mask, __ATOMIC_SEQ_CST);
-  sysmon_set_mask(mask);
+  sched_set_main_mask(mask);
 }
 
 void follow_main_anew() {
   followed = ~uint64_t{0};
   follow_main(main_fiber, mask_of(main_fiber));
+}
+
+void main_lets_in(FiberRecord* me, uint64_t signals) {
+  if (me != main_fiber) return;
+  uint64_t handled_ones = 0;
+  for (signals &= followed; signals; signals &= signals - 1) {
+    int sig = __builtin_ctzll(signals) + 1;
+    if (kernel_calls_us(sig)) handled_ones |= bit(sig);
+  }
+  sched_open_for_main(handled_ones);
 }
 
 void change_mask(FiberRecord* me, uint64_t mask) {
@@ -51,6 +61,7 @@ void change_mask(FiberRecord* me, uint64_t mask) {
       give_away(me, mask & ~before);
     }
     follow_main(me, mask);
+    if (mask & ~before) sched_await_blocked(mask & ~before);
     if (me == main_fiber) blocked_by_main(mask & ~before);
     else unblocked_beside_main(mask);
   }

@@ -64,6 +64,8 @@ inline bool handled(const Action& a) {
   return a.handler != reinterpret_cast<void*>(SIG_DFL) && a.handler != reinterpret_cast<void*>(SIG_IGN);
 }
 extern int process;  // pid
+// Returns true if the kernel calls on_signal() for `sig`, whatever the program's action is.
+bool kernel_calls_us(int sig);
 
 // The kernel's handler for all signals that the program handles (signal_deliver.cpp).
 void on_signal(int sig, siginfo_t* info, void* context);
@@ -175,6 +177,8 @@ void wake_waiter(int sig, TellBy by);
 // ---- running handlers (signal_deliver.cpp) ----
 
 bool sent_to_thread(const siginfo_t& info);
+// Returns true if the kernel thread got this because another process sent it to main's thread.
+bool sent_to_main(const siginfo_t& info);
 enum class Ran { No, Restarts, Interrupts };  // by SA_RESTART
 // Runs the handler as a call. The caller is Busy, once. The fiber gets the mask `back` afterwards. `context` is what the signal
 // interrupted. Null: this call.
@@ -189,6 +193,8 @@ void run_unblocked(FiberRecord* me);
 void follow_main(FiberRecord* me, uint64_t mask);
 extern uint64_t followed;  // main's mask that sysmon has; written by the main fiber only
 void follow_main_anew();   // called when there is a new sysmon
+// Called when `me` begins a wait that lets these signals in. If it is the main fiber, they may be sent to main's thread. 0: the wait is over.
+void main_lets_in(FiberRecord* me, uint64_t signals);
 void look_up_jumps();
 
 }  // namespace fiberthread::signals

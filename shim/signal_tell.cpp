@@ -105,7 +105,8 @@ uint64_t pending_in_kernel(FiberRecord* me) {
     timespec at_once{};
     while (raw_syscall(SYS_rt_sigtimedwait, arg(&one), arg(&info), arg(&at_once), 8) > 0) {
       if (is_poke(info)) continue;
-      if (sent_to_thread(info)) record(me, info, SentTo::Thread);
+      FiberRecord* to = sent_to_main(info) ? main_fiber : me;
+      if (sent_to_thread(info)) record(to, info, SentTo::Thread);
       else hand_out(info);
     }
   }

@@ -240,6 +240,7 @@ bool thread_start_scheduler() {
   if (__builtin_expect(first, 0)) {
     // This is done now, since libc may find by itself that main was cancelled.
     if (is_main && !me->memory.block) redirect_end_of_main();
+    if (is_main) scheduling_look_up_rank(me);
     shared_scheduler_started();
     signal_scheduler_started();
     libgomp_look();

@@ -35,6 +35,15 @@ Waiter** head_link(Bucket& b, const void* address) {
   return p;
 }
 
+// Returns the waiter that `w` is queued before. Null: it goes to the tail, as nearly always, since ranks are rare.
+Waiter* comes_after(const Waiter& w, Waiter* head) {
+  uint32_t rank = w.fiber->wait.rank;
+  if (!w.in_front && head->prev->fiber->wait.rank >= rank) return nullptr;
+  Waiter* other = head;
+  while (other && (w.in_front ? other->fiber->wait.rank > rank : other->fiber->wait.rank >= rank)) other = other->next;
+  return other;
+}
+
 void queue_add(Bucket& b, const void* address, Waiter& w) {
   w.address = address;
   w.bucket.store(&b, std::memory_order_relaxed);  // published by the bucket lock
@@ -44,16 +53,21 @@ void queue_add(Bucket& b, const void* address, Waiter& w) {
   if (!head) {
     w.prev = &w;
     *link = &w;
-  } else if (w.in_front) {
+    return;
+  }
+  Waiter* after = comes_after(w, head);
+  if (after == head) {
     w.next = head;
     w.prev = head->prev;
     w.next_head = head->next_head;
     head->prev = &w;
     *link = &w;
   } else {
-    w.prev = head->prev;
-    head->prev->next = &w;
-    head->prev = &w;
+    w.next = after;
+    Waiter*& prev = (after ? after : head)->prev;
+    w.prev = prev;
+    prev->next = &w;
+    prev = &w;
   }
 }
 

@@ -2,7 +2,7 @@
 // A table of wait queues keyed by address. So a primitive needs only a word of its own and no memory for its waiters. (The idea is WebKit's
 // ParkingLot.)
 //
-// The contract. Each address has a FIFO queue. All changes to it happen under one lock, that of its bucket:
+// The contract. Each address has a queue: the highest FiberRecord::wait.rank comes first, and among equals the first to come. All changes to it happen under one lock, that of its bucket:
 //   - A thread that wants to wait runs its `validate` there. If that returns true, the thread is queued in the same critical section.
 //   - A thread that wants to wake takes waiters out there, and may change the primitive's word there as well.
 // So a "has waiters" bit in the word that is set and cleared only under the bucket lock always agrees with the queue. The address is a key
@@ -40,7 +40,7 @@ struct Bucket;
 struct Waiter {
   const void* requeue_to = nullptr;  // address that requeue_waiters() may move it to
   uint32_t tag = 0;                  // for the primitive, which looks at it in the queue
-  bool in_front = false;             // goes to the head of the queue, because it waited before and lost a race
+  bool in_front = false;             // comes first among its equals, because it waited before and lost a race
   bool requeued = false;             // set by requeue_waiters(): then neither deadline nor interrupts end the wait
   uint64_t token = 0;                // between the waiting thread and the one that takes it out
 
@@ -67,7 +67,7 @@ class LockedQueue {
   LockedQueue(const LockedQueue&) = delete;
 
   Waiter* first() const;   // null: empty. The next ones follow by Waiter::next
-  void add(Waiter& w);     // at the tail, or the head if w.in_front
+  void add(Waiter& w);     // behind its equals, or before them if w.in_front
   void remove(Waiter& w);  // one of this queue, which is in transit then
 
  private:

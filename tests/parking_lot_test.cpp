@@ -25,6 +25,8 @@ Test(parking_lot, queues_keep_their_order_whatever_is_taken_out) {
   // There are more addresses than buckets, so some share a bucket.
   constexpr size_t kAddresses = 6000;
   static char addresses[kAddresses];
+  static FiberRecord ranked[3];
+  for (uint8_t rank = 0; rank < 3; rank++) ranked[rank].wait.rank = rank;
   std::vector<std::deque<Waiter*>> model(kAddresses);
   Random random{1};
   for (int i = 0; i < 200000; i++) {
@@ -35,7 +37,11 @@ Test(parking_lot, queues_keep_their_order_whatever_is_taken_out) {
     if (expected.empty() || random(5) < 3) {
       auto* w = new Waiter;
       w->in_front = random(3) == 0;
-      w->in_front ? expected.push_front(w) : expected.push_back(w);
+      w->fiber = &ranked[random(2) ? 0 : random(3)];
+      uint32_t rank = w->fiber->wait.rank;
+      auto at = expected.begin();
+      while (at != expected.end() && (w->in_front ? (*at)->fiber->wait.rank > rank : (*at)->fiber->wait.rank >= rank)) ++at;
+      expected.insert(at, w);
       q.add(*w);
     } else {
       size_t at = random(3) == 0 ? 0 : random(static_cast<uint32_t>(expected.size()));

@@ -153,6 +153,7 @@ bool become_worker(FiberRecord* me) {
   if (!w) return false;
   w->thread.tid = static_cast<int>(raw_syscall(SYS_gettid));
   w->thread.initial = true;
+  main_mask_of(w);
   raw_syscall(SYS_sigaltstack, 0, arg(&me->memory.alternate));
   stack_t ss = {};
   ss.ss_sp = w->thread.signal_stack;
@@ -244,9 +245,13 @@ bool leave_pool() {
 void leave_worker(Worker* w) {
   // The kernel and other processes expect the process's first thread to last, so it sleeps for good.
   if (w->thread.initial && !w->thread.owes_its_end) __atomic_store_n(&w->idle.listed, true, __ATOMIC_RELEASE);
-  while (w->thread.initial && !w->thread.owes_its_end) futex_wait(&w->idle.wake, w->idle.wake.load(std::memory_order_relaxed));
-  uint64_t all = ~kTrapSignal;
-  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
+  while (w->thread.initial && !w->thread.owes_its_end) {
+    w->idle.wake.exchange(0, std::memory_order_seq_cst);
+    sleep_mask(w);
+    futex_wait(&w->idle.wake, 0);
+    awake_mask(w);
+  }
+  apply_mask(w, ~uint64_t{0});
   preempt_end_worker(w);
   if (!w->thread.initial) {
     SpinGuard guard(left_lock);

@@ -101,7 +101,6 @@ FiberRecord* find(Worker* w) {
 
 // Returns the next fiber for a bound worker, as find() does for others. Null: there is no fiber any more.
 FiberRecord* await_handed(Worker* w) {
-  apply_mask(w, kIdleMask);
   if (next_timer() != kNever) sysmon_poke_for_timers();
   __atomic_store_n(&w->idle.listed, true, __ATOMIC_RELEASE);
   FiberRecord* f = nullptr;
@@ -115,8 +114,10 @@ FiberRecord* await_handed(Worker* w) {
       if (poll_active() && !poll_watched()) sysmon_poke();
     }
     w->idle.wake.exchange(0, std::memory_order_seq_cst);
+    sleep_mask(w);
     if (!w->bond.handed.load(std::memory_order_seq_cst) && !others_ready() && !w->thread.leaves.load(std::memory_order_seq_cst))
       futex_wait(&w->idle.wake, 0);
+    awake_mask(w);
   }
   __atomic_store_n(&w->idle.listed, false, __ATOMIC_RELEASE);
   return f;

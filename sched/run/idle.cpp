@@ -72,7 +72,6 @@ void get_up(Worker* w) {
 
 // Gives the worker's slot back, and sleeps until there may be work. Returns with or without a slot.
 void go_idle(Worker* w) {
-  apply_mask(w, kIdleMask);  // a sleeping worker stands for no fiber, so it takes no signal
   uint64_t deadline;
   bool counted = w->look.searching, watches = false;
   PollEvents events;
@@ -116,6 +115,7 @@ void go_idle(Worker* w) {
     queued = false;
   }
   chaos_delay();
+  sleep_mask(w);
   // This is the last worker to fall asleep. Sysmon, which may have slept for long, then looks for a deadlock.
   if (!queued && free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed)) sysmon_poke();
   if (watches) {
@@ -127,6 +127,7 @@ void go_idle(Worker* w) {
       long r = futex_wait(&w->idle.wake, 0, deadline == kNever ? 0 : deadline);
       if (r == -ETIMEDOUT) break;
     }
+  awake_mask(w);
   recent_ns.store(now_ns(), std::memory_order_relaxed);
   {
     SpinGuard guard(idle_lock);

@@ -71,8 +71,6 @@ class Entry {
   uint32_t before_;
 };
 
-void apply_mask(Worker* w, uint64_t mask);
-
 // Post-switch actions for suspend(): each sets the state of the fiber once it is off its stack.
 void post_park(Worker* w, FiberRecord* f);
 void post_yield(Worker* w, FiberRecord* f);

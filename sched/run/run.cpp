@@ -127,13 +127,6 @@ void enqueue_round_robin(FiberRecord* f) {
   wake_if_needed();
 }
 
-void apply_mask(Worker* w, uint64_t mask) {
-  mask = without_trap(mask);
-  if (w->run.kernel_mask == mask) return;
-  w->run.kernel_mask = mask;
-  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
-}
-
 // Returns the next fiber of a cord's worker, which looks after timers and descriptors as other workers do.
 FiberRecord* pick_of_cord(Worker* w) {
   CordRecord* c = w->run.cord;

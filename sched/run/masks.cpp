@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT
+// The signal masks of kernel threads. A worker has the mask of the fiber that it runs, and blocks all signals while it sleeps.
+//
+// Two kernel threads take signals for the main fiber while it does not run. Sysmon takes those sent to the process. The process's first
+// thread has main's number, so the kernel gives it what other processes send to main alone. It takes these while its worker sleeps.
+#include "sched/run/parts.h"
+#include "sched/syscall.h"
+
+namespace fiberthread {
+namespace {
+
+std::atomic<uint64_t> mask{kIdleMask}, opened{0};
+std::atomic<uint32_t> version{1};  // of `mask`; odd, so never 0
+std::atomic<Worker*> first{nullptr};
+
+}  // namespace
+
+void main_mask_reset() {
+  mask.store(kIdleMask, std::memory_order_relaxed);  // until the main fiber sets its mask
+  opened.store(0, std::memory_order_relaxed);
+  first.store(nullptr, std::memory_order_relaxed);
+}
+
+void main_mask_of(Worker* w) { first.store(w, std::memory_order_release); }
+
+void apply_mask(Worker* w, uint64_t mask) {
+  mask = without_trap(mask);
+  if (w->run.kernel_mask == mask) return;
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
+  __atomic_store_n(&w->run.kernel_mask, mask, __ATOMIC_RELEASE);  // after the call: see sched_await_blocked()
+}
+
+// A worker that has just parked its fiber still has that fiber's mask. It looks for work for a moment, and then blocks all.
+void sched_await_blocked(uint64_t signals) {
+  auto lets_in = [&](Worker* w) {
+    return !w->run.running.load(std::memory_order_seq_cst) && !w->idle.follows.load(std::memory_order_relaxed) &&
+           signals & ~__atomic_load_n(&w->run.kernel_mask, __ATOMIC_ACQUIRE);
+  };
+  for (Worker* w = all_workers(); w; w = w->thread.all_next)
+    for (uint32_t looks = 0; __builtin_expect(lets_in(w), 0); looks++) {
+      constexpr long kNap[2] = {0, 20'000};  // to yield would not do for a thread of a real-time policy
+      if (looks < 100) cpu_relax();
+      else raw_syscall(SYS_nanosleep, arg(kNap), 0);
+    }
+}
+
+uint64_t main_mask() { return mask.load(std::memory_order_relaxed); }
+uint32_t main_mask_version() { return version.load(std::memory_order_acquire); }
+
+namespace {
+
+void follow_no_more(Worker* w) {
+  uint32_t v = w->idle.follows.exchange(0, std::memory_order_seq_cst);
+  if (v != version.load(std::memory_order_seq_cst)) futex_wake(&w->idle.follows, 1 << 30);
+}
+
+}  // namespace
+
+// `follows` and `version` are sequentially consistent: either the worker sees the new version, or the thread that makes it sees which one the
+// worker follows, and waits. The worker says that it follows before it takes the mask.
+void sleep_mask(Worker* w) {
+  if (!w->thread.initial) return apply_mask(w, kIdleMask);
+  for (;;) {
+    uint32_t v = version.load(std::memory_order_seq_cst);
+    w->idle.follows.exchange(v, std::memory_order_seq_cst);
+    chaos_delay();
+    if (v == version.load(std::memory_order_seq_cst)) break;
+    follow_no_more(w);
+  }
+  apply_mask(w, mask.load(std::memory_order_relaxed) & ~opened.load(std::memory_order_seq_cst));
+}
+
+void awake_mask(Worker* w) {
+  uint32_t v = w->idle.follows.load(std::memory_order_relaxed);
+  if (!v) return;
+  if (v != version.load(std::memory_order_seq_cst)) apply_mask(w, mask.load(std::memory_order_relaxed));  // what main unblocks comes now
+  apply_mask(w, kIdleMask);
+  follow_no_more(w);
+}
+
+void sched_set_main_mask(uint64_t m) {
+  if (!sched_started()) return;
+  mask.store(m, std::memory_order_relaxed);
+  uint32_t v = version.fetch_add(2, std::memory_order_seq_cst) + 2;
+  if (Worker* w = first.load(std::memory_order_acquire))
+    for (uint32_t f; (f = w->idle.follows.load(std::memory_order_seq_cst)) && static_cast<int32_t>(f - v) < 0;) {
+      get_up(w);
+      futex_wait(&w->idle.follows, f);
+    }
+  sysmon_adopt_mask(v);
+}
+
+void sched_open_for_main(uint64_t signals) {
+  opened.store(signals, std::memory_order_seq_cst);
+  Worker* w = first.load(std::memory_order_acquire);
+  if (signals && w && w->idle.follows.load(std::memory_order_seq_cst)) get_up(w);
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// Of threads that wait for the same thing, those of a real-time policy are woken first, the highest priority first, and among equals the
+// first to come. Without the right to such policies it says so, on both sides.
+#define _GNU_SOURCE
+#include <assert.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { kThreads = 7 };
+static const int priorities[kThreads] = {0, 5, 20, 5, 0, 40, 20};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER, order_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
+static sem_t sem, ready;
+static int order[kThreads], woken, may_go;
+
+static void note(int i) {
+  pthread_mutex_lock(&order_lock);
+  order[woken++] = i;
+  pthread_mutex_unlock(&order_lock);
+}
+
+static void* waits_for_mutex(void* p) {
+  sem_post(&ready);
+  pthread_mutex_lock(&mutex);
+  note((int)(long)p);
+  pthread_mutex_unlock(&mutex);
+  return NULL;
+}
+static void* waits_for_semaphore(void* p) {
+  sem_post(&ready);
+  while (sem_wait(&sem) < 0) {
+  }
+  note((int)(long)p);
+  sem_post(&ready);
+  return NULL;
+}
+static void* waits_for_condition(void* p) {
+  pthread_mutex_lock(&mutex);
+  sem_post(&ready);
+  int before = may_go;
+  while (may_go == before) pthread_cond_wait(&cond, &mutex);
+  note((int)(long)p);
+  pthread_mutex_unlock(&mutex);
+  sem_post(&ready);
+  return NULL;
+}
+
+static void nap(int ms) {
+  struct timespec t = {0, ms * 1000000};
+  nanosleep(&t, NULL);
+}
+static void wait_ready(void) {
+  while (sem_wait(&ready) < 0) {
+  }
+}
+static int start(pthread_t* t, void* (*f)(void*), int i) {
+  pthread_attr_t a;
+  pthread_attr_init(&a);
+  pthread_attr_setinheritsched(&a, PTHREAD_EXPLICIT_SCHED);
+  pthread_attr_setschedpolicy(&a, priorities[i] ? SCHED_FIFO : SCHED_OTHER);
+  struct sched_param p = {priorities[i]};
+  pthread_attr_setschedparam(&a, &p);
+  int e = pthread_create(t, &a, f, (void*)(long)i);
+  pthread_attr_destroy(&a);
+  if (e) return e;
+  wait_ready();
+  nap(priorities[i] ? 20 : 100);  // until it waits; the order among equals is that of their waits
+  return 0;
+}
+static void print(const char* what) {
+  printf("%s:", what);
+  for (int i = 0; i < woken; i++) printf(" %d", order[i]);
+  printf("\n");
+  woken = 0;
+}
+
+int main(void) {
+  pthread_t t[kThreads];
+  sem_init(&sem, 0, 0), sem_init(&ready, 0, 0);
+  pthread_mutex_lock(&mutex);
+  for (int i = 0; i < kThreads; i++)
+    if (start(&t[i], waits_for_mutex, i) != 0) {
+      printf("this process may not use real-time policies\n");
+      return 0;
+    }
+  pthread_mutex_unlock(&mutex);
+  for (int i = 0; i < kThreads; i++) pthread_join(t[i], NULL);
+  print("mutex");
+
+  for (int i = 0; i < kThreads; i++) assert(start(&t[i], waits_for_semaphore, i) == 0);
+  for (int i = 0; i < kThreads; i++) sem_post(&sem), wait_ready();
+  for (int i = 0; i < kThreads; i++) pthread_join(t[i], NULL);
+  print("semaphore");
+
+  for (int i = 0; i < kThreads; i++) assert(start(&t[i], waits_for_condition, i) == 0);
+  for (int i = 0; i < kThreads; i++) {
+    pthread_mutex_lock(&mutex);
+    may_go++;
+    pthread_cond_signal(&cond);
+    pthread_mutex_unlock(&mutex);
+    wait_ready();
+  }
+  for (int i = 0; i < kThreads; i++) pthread_join(t[i], NULL);
+  print("condition");
+}
