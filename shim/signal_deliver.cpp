@@ -281,7 +281,7 @@ Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
       if (!record(to, got, meant || sent_to_thread(got) ? SentTo::Thread : SentTo::Process)) return Then::Return;
       if (meant && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return Then::Return;
       if (to == me) interrupt(me, kInterruptSafePoint);  // or it might just be about to park
-      else tell(to, sig, by);
+      else tell(to, sig, by, sent_to_thread(got) ? process : 0);
     }
   }
   if (ending) frame_end_anew(in.uc);

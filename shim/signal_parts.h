@@ -142,8 +142,9 @@ bool room_for_pending();
 // Returns true if the signal only means "look at what is pending".
 bool is_poke(const siginfo_t& info);
 bool may_be_poked(int sig);  // a poke by this signal was sent once, or is about to be
-// Wakes `f`, or has sysmon wake it, so that it looks at what is pending.
-void tell(FiberRecord* f, int sig, TellBy by);
+// Wakes `f`, or has sysmon wake it, so that it looks at what is pending. `from` is the kernel thread that took the signal, if `f` did not run
+// there: there needs no poke, since a fiber that comes to run there looks by itself. A poke might also swallow the next signal.
+void tell(FiberRecord* f, int sig, TellBy by, int from = 0);
 // Returns what the kernel keeps for the caller's kernel thread or for the process, as far as it is blocked. Pokes are left out.
 uint64_t pending_in_kernel(FiberRecord* me);
 void on_sysmon();        // Embedder::on_sysmon(): tells the fibers that other threads have left to it

@@ -21,12 +21,12 @@ bool is_poke(const siginfo_t& info) { return info.si_code == SI_QUEUE && info.si
 
 namespace {
 
-void tell_at_once(FiberRecord* f, int sig) {
+void tell_at_once(FiberRecord* f, int sig, int from) {
   interrupt(f, kInterruptSafePoint);
   if (f->run.kernel || f->run.state.load(std::memory_order_seq_cst) != State::Running) return;
   // The fiber may be in a system call. If it has left that, it has looked since.
   Worker* w = __atomic_load_n(&f->run.worker, __ATOMIC_RELAXED);
-  if (!w) return;
+  if (!w || w->thread.tid == from) return;
   // A poke would have the default action if the handler is gone. So a thread that takes the handler away sees the bit, or we see that it is
   // gone.
   if (!(ever_poked.load(std::memory_order_relaxed) & bit(sig))) ever_poked.fetch_or(bit(sig), std::memory_order_seq_cst);
@@ -48,15 +48,17 @@ void tell_at_once(FiberRecord* f, int sig) {
 struct Told {
   std::atomic<FiberRecord*> fiber{nullptr};
   std::atomic<int> sig{0};
+  std::atomic<int> from{0};
 };
 Told to_tell[32];
 
-void tell_by_sysmon(FiberRecord* f, int sig) {
+void tell_by_sysmon(FiberRecord* f, int sig, int from) {
   f->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_seq_cst);
   for (;;) {
     for (auto& t : to_tell) {
       FiberRecord* none = nullptr;
       if (!t.fiber.compare_exchange_strong(none, f, std::memory_order_acq_rel)) continue;
+      t.from.store(from, std::memory_order_relaxed);
       t.sig.store(sig, std::memory_order_release);
       sysmon_call();
       return;
@@ -68,9 +70,9 @@ void tell_by_sysmon(FiberRecord* f, int sig) {
 
 }  // namespace
 
-void tell(FiberRecord* f, int sig, TellBy by) {
-  if (by == TellBy::Sysmon) tell_by_sysmon(f, sig);
-  else tell_at_once(f, sig);
+void tell(FiberRecord* f, int sig, TellBy by, int from) {
+  if (by == TellBy::Sysmon) tell_by_sysmon(f, sig, from);
+  else tell_at_once(f, sig, from);
 }
 
 void on_sysmon() {
@@ -78,8 +80,9 @@ void on_sysmon() {
     if (!t.fiber.load(std::memory_order_relaxed)) continue;
     int sig = t.sig.exchange(0, std::memory_order_acquire);
     if (!sig) continue;  // another thread is filling it in, and calls sysmon again after that
+    int from = t.from.load(std::memory_order_relaxed);
     FiberRecord* f = t.fiber.exchange(nullptr, std::memory_order_acq_rel);
-    tell_at_once(f, sig);
+    tell_at_once(f, sig, from);
   }
 }
 
