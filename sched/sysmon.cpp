@@ -369,7 +369,8 @@ void sysmon_main() {
       poll_get_watcher();
     }
     Look look{work_queued()};
-    for (Worker* w = all_workers(); w; w = w->thread.all_next) look_at(w, now, look);
+    for (Worker* w = all_workers(); w; w = w->thread.all_next)
+      if (w->thread.initial || w->thread.kernel_tid.load(std::memory_order_relaxed)) look_at(w, now, look);  // else it has ended
     bool queued = look.queued;
     growth.decide(queued);
     if (chaos(64)) want_slots(base_slots() + chaos_number() % 4);
@@ -379,6 +380,7 @@ void sysmon_main() {
     } else if (queued) {
       balance_queues();
     }
+    uint64_t stacks = free_left_stacks(now);
     bool dumps = dump_attend();
     quiet = look.progress || queued || dumps ? 0 : quiet + 1;
 
@@ -390,6 +392,8 @@ void sysmon_main() {
       growth.settle();
       until = timer;
       if (looks_at_clock && until > now + kClockLook) until = now + kClockLook;
+      bool for_ever = until == kNever;
+      if (until > stacks) until = stacks;
       on_poller = poll_active() && !poll_watched();
       if (on_poller) in_poll = kInPoll;
       wake_at.store(until, std::memory_order_relaxed);
@@ -400,7 +404,7 @@ void sysmon_main() {
       std::atomic_thread_fence(std::memory_order_seq_cst);
       chaos_delay();
       bool unwatched = poll_active() && !poll_watched() && !on_poller;
-      if (work_queued() || unwatched || next_timer() < until || (until == kNever && deadlock_check())) {
+      if (work_queued() || unwatched || next_timer() < until || left_stacks_due() < until || (for_ever && deadlock_check())) {
         asleep.store(kAwake, std::memory_order_relaxed);
         quiet = 0;
         continue;

@@ -34,8 +34,8 @@ enum Revoked : uint32_t { kKept = 0, kAsked = 1, kTaken = 2 };
 
 constexpr uint32_t kSpinUs = 20;  // a worker searches for so long before it sleeps, while that pays
 
-// A kernel thread that runs fibers. Never freed. Consists of parts, whose reset() prepares it for its next kernel thread. A new member
-// needs no other code for that.
+// A kernel thread that runs fibers. The record is never freed, because others may read it at any time. It outlives its kernel thread, and
+// then serves another. Consists of parts, whose reset() prepares it for its next kernel thread. A new member needs no other code for that.
 struct alignas(64) Worker {
   Context context;  // worker context, while a fiber runs
 
@@ -110,6 +110,9 @@ struct alignas(64) Worker {
     bool published = false;               // it is in the list of all workers
     bool owes_its_end = false;            // others wait for what its end gives up, such as robust_list
     void* robust_list[3] = {};            // room for a list of robust mutexes, in the kernel's form, for when it ends
+    // Its stacks and TCB. They are given back some time after the kernel thread has ended.
+    char* mapping = nullptr;
+    size_t mapping_size = 0;
     char* stack = nullptr;
     size_t stack_size = 0;
     char* signal_stack = nullptr;  // its alternate stack, always installed
@@ -236,7 +239,11 @@ void get_up(Worker* w);
 void join_pool();
 bool leave_pool();
 extern std::atomic<uint32_t> helpers;
-[[noreturn]] void leave_worker(Worker* w);           // ends the kernel thread; in worker context
+[[noreturn]] void leave_worker(Worker* w);  // ends the kernel thread; in worker context
+bool may_end(Worker* w);                    // whether the calling kernel thread, w's, has nothing that the program may need
+// Gives back the stacks of workers that have ended, if their time has come. Returns when that will be; kNever: it does not know of any.
+uint64_t free_left_stacks(uint64_t now);
+uint64_t left_stacks_due();
 bool handed_to_bound(FiberRecord* f, Worker* here);  // gives f to its worker, if f is bound to another than `here`; true then
 bool hand_slot_to_spare(Slot* s);                    // gives a slot that no worker holds to a spare; false: the slot is free now
 Slot** all_slots(uint32_t* count);

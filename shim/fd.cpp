@@ -163,8 +163,12 @@ FIBERTHREAD_EXPORT int fcntl(int fd, int command, ...) {
     Blocking blocking;
     return REAL(fcntl)(fd, command, argument);
   }
+  // If a file has no owner, these make the calling kernel thread the one that gets the signals. It may end before the fiber does.
+  bool makes_owner = (command == F_SETLEASE && argument != F_UNLCK) || command == F_NOTIFY;
+  makes_owner = makes_owner && has_slot_to_give() && REAL(fcntl)(fd, F_GETOWN) == 0;
   int r = REAL(fcntl)(fd, command, argument);
   if (command == F_SETFL) forget_flags(fd);
+  if (makes_owner && r == 0) REAL(fcntl)(fd, F_SETOWN, getpid());
   return r;
 }
 FIBERTHREAD_ALIAS(fcntl64, fcntl);

@@ -202,7 +202,7 @@ Test(tcb, a_workers_has_libcs_variables) {
       auto* image = reinterpret_cast<char*>(info->dlpi_addr + h.p_vaddr);
       size_t own = 0;  // words with the thread's own values, such as the pointer to its resolver's state
       for (Worker* w = all_workers(); w; w = w->thread.all_next)
-        for (size_t o = 0; o + sizeof(void*) <= h.p_filesz; o += sizeof(void*))
+        for (size_t o = 0; w->context.tp && o + sizeof(void*) <= h.p_filesz; o += sizeof(void*))
           own += memcmp(static_cast<char*>(w->context.tp) + (tls - static_cast<char*>(thread_pointer())) + o, image + o, sizeof(void*)) !=
                  0;
       cr_assert(own <= statistics.workers.load(), "%zu words are not as in the image", own);

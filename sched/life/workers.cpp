@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
 
 #include <new>
 
@@ -55,49 +57,107 @@ int worker_main(void* p) {
   worker_loop(w);
 }
 
-// Workers whose kernel threads have ended, or will in a moment.
+constexpr size_t kPage = 4096;
+constexpr size_t kRecords = 64 * 1024;  // bytes of workers' records that are mapped at once
+
+// Workers whose kernel threads have ended, or will in a moment: those that have their stacks still, the last one first, and the others.
 SpinLock left_lock;
 Worker* left_workers = nullptr;
+Worker* bare_workers = nullptr;
+// Number of the former, and the lowest since free_left_stacks() last looked. It looks again at left_due.
+uint32_t left_count = 0, left_least = 0;
+std::atomic<uint64_t> left_due{kNever};
+constexpr uint32_t kKeptStacks = 4;
+constexpr uint64_t kLeftLook = 500'000'000;  // ns
+// The part of the last pages of records that no worker has had.
+char *records = nullptr, *records_end = nullptr;
 
-// Returns a worker whose kernel thread has ended, to be used again; null: none. It has a stack and a TCB, and stays in the list of all
-// workers if it was published.
-Worker* reuse_worker() {
+void add_left(Worker* w) {
   SpinGuard guard(left_lock);
-  for (Worker** p = &left_workers; *p; p = &(*p)->thread.left_next) {
+  w->thread.left_next = left_workers;
+  left_workers = w;
+  left_count++;
+  if (left_due.load(std::memory_order_relaxed) == kNever) left_due.store(now_ns() + kLeftLook, std::memory_order_relaxed);
+}
+
+// Takes out the first worker from `*from` on whose kernel thread has ended; null: none. Under left_lock.
+Worker* take_left(Worker** from) {
+  for (Worker** p = from; *p; p = &(*p)->thread.left_next) {
     Worker* w = *p;
     if (w->thread.kernel_tid.load(std::memory_order_acquire) != 0) continue;  // the kernel is not done with it yet
     *p = w->thread.left_next;
-    w->reset();
+    if (--left_count < left_least) left_least = left_count;
     return w;
   }
   return nullptr;
 }
 
-Worker* fresh_worker() {
-  constexpr size_t kPage = 4096;
-  size_t size = kPage + kSignalStack + kPage + kWorkerStack + ((tcb_reserve() + sizeof(Worker) + 2 * kPage) & ~(kPage - 1));
+// Returns a record that no worker has had; null without memory.
+Worker* new_record() {
+  SpinGuard guard(left_lock);
+  if (records == records_end) {
+    long mem = raw_syscall(SYS_mmap, 0, kRecords, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mem < 0 && mem > -4096) return nullptr;
+    records = reinterpret_cast<char*>(mem);
+    records_end = records + kRecords / sizeof(Worker) * sizeof(Worker);
+  }
+  char* at = records;
+  records += sizeof(Worker);
+  return new (at) Worker;
+}
+
+// Puts a worker without stacks into its list.
+void add_bare(Worker* w) {
+  SpinGuard guard(left_lock);
+  w->thread.left_next = bare_workers;
+  bare_workers = w;
+}
+
+bool map_stacks(Worker* w) {
+  size_t size = kPage + kSignalStack + kPage + kWorkerStack + ((tcb_reserve() + kPage - 1) & ~(kPage - 1));
   char* mem = map_stack(size, kPage);
-  if (!mem) return nullptr;
+  if (!mem) return false;
   raw_syscall(SYS_mprotect, arg(mem + kPage + kSignalStack), kPage, 0);
-  char* top = mem + size - sizeof(Worker);
-  top -= reinterpret_cast<uintptr_t>(top) % 64;
-  auto* w = new (top) Worker;
+  char* top = mem + size;
+  w->thread.mapping = mem;
+  w->thread.mapping_size = size;
   w->thread.stack = mem + 2 * kPage + kSignalStack;
   w->thread.stack_size = static_cast<size_t>(tcb_low(top) - w->thread.stack);
   w->thread.signal_stack = mem + kPage;
   w->context.tp = tcb_make_worker(top, w->thread.stack, w->thread.stack + w->thread.stack_size, w);
   w->look.random = static_cast<uint32_t>(cycles());
   w->run.in_sched.store(1, std::memory_order_relaxed);
-  return w;
+  return true;
 }
 
-void set_refused(bool refused) {
-  if (workers_refused.load(std::memory_order_relaxed) != refused) workers_refused.store(refused, std::memory_order_relaxed);
+// Gives the worker stacks. Returns null, and takes the worker back, if there is no memory.
+Worker* with_stacks(Worker* w) {
+  if (!w || map_stacks(w)) return w;
+  add_bare(w);
+  return nullptr;
+}
+
+// Returns a worker whose kernel thread has ended, to be used again; null: none. It stays in the list of all workers, if it was there.
+Worker* reuse_worker() {
+  Worker* w;
+  bool bare = false;
+  {
+    SpinGuard guard(left_lock);
+    w = take_left(&left_workers);
+    bare = !w && (w = bare_workers);
+    if (bare) bare_workers = w->thread.left_next;
+  }
+  if (w) w->reset();
+  return bare ? with_stacks(w) : w;
 }
 
 Worker* make_worker() {
   Worker* w = reuse_worker();
-  return w ? w : fresh_worker();
+  return w ? w : with_stacks(new_record());
+}
+
+void set_refused(bool refused) {
+  if (workers_refused.load(std::memory_order_relaxed) != refused) workers_refused.store(refused, std::memory_order_relaxed);
 }
 
 // Bounds of the process's own stack, which grows as it is used.
@@ -137,6 +197,21 @@ void give_properties_of_process(Worker* w) {
   if (raw_syscall(SYS_sched_getattr, from, arg(attr), sizeof attr, 0) == 0) raw_syscall(SYS_sched_setattr, w->thread.tid, arg(attr), 0);
   long n = raw_syscall(SYS_sched_getaffinity, from, sizeof cpus, arg(&cpus));
   if (n > 0) raw_syscall(SYS_sched_setaffinity, w->thread.tid, n, arg(&cpus));
+}
+
+// Kernels before 5.18 do not tell whether a thread has used io_uring.
+bool tells_of_rings() {
+  static const bool tells = [] {
+    utsname u;
+    if (raw_syscall(SYS_uname, arg(&u)) != 0) return false;
+    const char* p = u.release;
+    int major = 0, minor = 0;
+    for (; *p >= '0' && *p <= '9'; p++) major = major * 10 + *p - '0';
+    if (*p == '.')
+      for (p++; *p >= '0' && *p <= '9'; p++) minor = minor * 10 + *p - '0';
+    return major > 5 || (major == 5 && minor >= 18);
+  }();
+  return tells;
 }
 
 }  // namespace
@@ -182,7 +257,7 @@ bool become_worker(FiberRecord* me) {
 int start_helper(void (*main)()) {
   Worker* here = this_worker();
   if (here && (here->thread.tainted || here->run.cord)) return -1;
-  Worker* w = fresh_worker();  // for its stack and TCB only, and so not one that is in the list of workers
+  Worker* w = with_stacks(new_record());  // for its stack and TCB only, and so not one that is in the list of workers
   if (!w) return -1;
   helper_main = main;
   helpers.fetch_add(1, std::memory_order_relaxed);
@@ -194,9 +269,7 @@ int start_helper(void (*main)()) {
       w);
   if (tid < 0) {
     helpers.fetch_sub(1, std::memory_order_relaxed);
-    SpinGuard guard(left_lock);
-    w->thread.left_next = left_workers;
-    left_workers = w;
+    add_left(w);
   }
   return tid;
 }
@@ -223,9 +296,7 @@ Worker* start_worker(Slot* s, FiberRecord* bound) {
   int tid = clone_thread(worker_main, w);
   set_refused(tid < 0);
   if (tid < 0) {
-    SpinGuard guard(left_lock);
-    w->thread.left_next = left_workers;
-    left_workers = w;
+    add_left(w);
     return nullptr;
   }
   if (!bound) join_pool();
@@ -242,7 +313,55 @@ bool leave_pool() {
   return false;
 }
 
+uint64_t left_stacks_due() { return left_due.load(std::memory_order_relaxed); }
+
+// Frees what no worker has wanted since the last look. So stacks for bound fibers that come and go are not mapped anew each time.
+uint64_t free_left_stacks(uint64_t now) {
+  if (uint64_t due = left_stacks_due(); now < due) return due;
+  Worker *some = nullptr, *next;
+  uint64_t due;
+  {
+    SpinGuard guard(left_lock);
+    uint32_t n = left_least > kKeptStacks ? left_least - kKeptStacks : 0;
+    Worker** from = &left_workers;
+    for (uint32_t i = 0; i < kKeptStacks && *from; i++) from = &(*from)->thread.left_next;
+    for (Worker* w; n && (w = take_left(from)); n--) {
+      w->thread.left_next = some;
+      some = w;
+    }
+    left_least = left_count;
+    due = left_count > kKeptStacks ? now + kLeftLook : kNever;
+    left_due.store(due, std::memory_order_relaxed);
+  }
+  for (Worker* w = some; w; w = next) {
+    next = w->thread.left_next;
+    raw_syscall(SYS_munmap, arg(w->thread.mapping), static_cast<long>(w->thread.mapping_size));
+    w->thread.mapping = w->thread.stack = w->thread.signal_stack = nullptr;
+    w->context.tp = nullptr;
+    add_bare(w);
+  }
+  return due;
+}
+
+// A fiber may have left things with a kernel thread that it ran on, and on NPTL it would have kept that thread. If the thread ended now, the
+// kernel would drop a signal that was sent to it, tell the children which it made that their parent has died (PR_SET_PDEATHSIG), let go of
+// what it traces, and cancel its requests in rings of io_uring.
+bool may_end(Worker* w) {
+  // Perhaps no other thread could be made when one is needed.
+  if (filtered.load(std::memory_order_relaxed) || workers_refused.load(std::memory_order_relaxed)) return false;
+  uint64_t pending = ~uint64_t{0};
+  raw_syscall(SYS_rt_sigpending, arg(&pending), 8);
+  if (pending & ~w->embedder.poked.load(std::memory_order_relaxed)) return false;
+  // Asks about children and traced threads of this kernel thread alone, and takes nothing.
+  if (raw_syscall(SYS_waitid, P_ALL, 0, 0, WEXITED | WNOHANG | WNOWAIT | __WALL | __WNOTHREAD, 0) != -ECHILD) return false;
+  // Enters the first ring that the thread has registered. A thread that has used no ring cannot have one, which is an invalid argument.
+  constexpr long kRegistered = 1 << 4;
+  long r = raw_syscall(SYS_io_uring_enter, 0, 0, 0, kRegistered, 0, 0);
+  return r == -ENOSYS || r == -EPERM || (r == -EINVAL && tells_of_rings());
+}
+
 void leave_worker(Worker* w) {
+  block_put_kept(w);
   // The kernel and other processes expect the process's first thread to last, so it sleeps for good.
   if (w->thread.initial && !w->thread.owes_its_end) __atomic_store_n(&w->idle.listed, true, __ATOMIC_RELEASE);
   while (w->thread.initial && !w->thread.owes_its_end) {
@@ -253,11 +372,9 @@ void leave_worker(Worker* w) {
   }
   apply_mask(w, ~uint64_t{0});
   preempt_end_worker(w);
-  if (!w->thread.initial) {
-    SpinGuard guard(left_lock);
-    w->thread.left_next = left_workers;
-    left_workers = w;
-  }
+  if (!w->thread.initial) add_left(w);
+  entry_fence();  // pairs with sysmon's membarrier: sysmon sees left_due, or we see that it sleeps
+  sysmon_poke();
   raw_syscall(SYS_exit, 0);
   __builtin_unreachable();
 }
@@ -289,7 +406,9 @@ int sched_bind(FiberRecord* f) {
 FIBERTHREAD_IN_FORK_CHILD(Workers, [](FiberRecord*) {
   worker_list.store(nullptr);
   left_lock.reset();
-  left_workers = nullptr;
+  left_workers = bare_workers = nullptr;
+  left_count = left_least = 0;
+  left_due.store(kNever);
   statistics.workers.store(0);
   workers_refused.store(false);
   pool.store(0);

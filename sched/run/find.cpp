@@ -59,7 +59,7 @@ void stop_searching(Worker* w) {
   if (searching.fetch_sub(1, std::memory_order_seq_cst) == 1 && work_queued()) wake_if_needed();
 }
 
-// Returns the next fiber to run, after as much sleep as it takes. In worker context.
+// Returns the next fiber to run, after as much sleep as it takes. Null: the worker must end. In worker context.
 FiberRecord* find(Worker* w) {
   for (;;) {
     FiberRecord* f;
@@ -70,6 +70,7 @@ FiberRecord* find(Worker* w) {
       if (next_timer() != kNever) sysmon_poke_for_timers();
       block_put_kept(w);  // there may be many spares
       go_idle(w);
+      if (w->thread.leaves.load(std::memory_order_relaxed)) return nullptr;
       continue;
     }
     if ((f = pick(w))) return f;
@@ -93,6 +94,7 @@ FiberRecord* find(Worker* w) {
     } while (made || cycles() - start < w->look.spin_us * cycles_per_us);
     if (look_at_poller(w) && (f = pick(w))) return f;
     go_idle(w);
+    if (w->thread.leaves.load(std::memory_order_relaxed)) return nullptr;
     // Would a full search have found the work? Where the next work is always further away, each search takes CPU time from others, such as
     // the program's peer on the same machine.
     w->look.spin_us = cycles() - start < 2 * kSpinUs * cycles_per_us ? kSpinUs : w->look.spin_us / 2;
@@ -113,6 +115,7 @@ FiberRecord* await_handed(Worker* w) {
       if (poll_active()) poll_look();
       if (poll_active() && !poll_watched()) sysmon_poke();
     }
+    block_put_kept(w);  // there may be many such workers
     w->idle.wake.exchange(0, std::memory_order_seq_cst);
     sleep_mask(w);
     if (!w->bond.handed.load(std::memory_order_seq_cst) && !others_ready() && !w->thread.leaves.load(std::memory_order_seq_cst))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Workers that have nothing to run: which of them sleep, which of these watch timers and descriptors, and which is woken for new work.
+// Workers that have nothing to run: which of them sleep, which of these watch timers and descriptors, which is woken for new work, and which
+// ends.
 #include <errno.h>
 
 #include "sched/poller.h"
@@ -14,6 +15,7 @@ namespace {
 
 // Under the idle lock: the list of idle workers, the one that sleeps until the next timer, and when that is due.
 Worker* idle_workers = nullptr;
+uint32_t idle_count = 0;
 Worker* timer_sleeper = nullptr;
 uint64_t timer_deadline = kNever;
 // The worker that sleeps in epoll; the worker that got events last, and cycles() then.
@@ -22,6 +24,13 @@ std::atomic<Worker*> harvester{nullptr};
 std::atomic<uint64_t> harvested_at{0};
 
 constexpr uint32_t kAttendedUs = 100;  // for this long after it got events, a worker is expected to look for more
+
+// A worker ends if no other has needed it for kLife, and more than most_idle() are idle. The list gives the worker that was idle last. So
+// each one that the program has needed since has been out of the list, and begins a new life there.
+constexpr uint64_t kLife = 1'000'000'000;  // ns; a new kernel thread costs 36 us, so a burst each second costs 0.004 % for each thread
+constexpr uint32_t kSpares = 2;
+
+uint32_t most_idle() { return chaos(4) ? 0 : wanted.load(std::memory_order_relaxed) + kSpares; }
 
 // Returns true if another worker than `w` looks at the poller all the time.
 bool attended_without(Worker* w) {
@@ -35,6 +44,7 @@ Worker* pop_idle_worker() {  // idle lock
   if (*p == poll_watcher.load(std::memory_order_relaxed) && (*p)->idle.next) p = &(*p)->idle.next;  // it watches on
   Worker* w = *p;
   *p = w->idle.next;
+  idle_count--;
   w->idle.listed = false;
   return w;
 }
@@ -51,7 +61,32 @@ void leave_idle(Worker* w) {  // idle lock
       *p = w->idle.next;
       break;
     }
+  idle_count--;
   w->idle.listed = false;
+}
+
+// Takes w, the caller, out of the pool for good. Returns false if it is needed after all, or cannot end.
+bool retire(Worker* w) {
+  if (!may_end(w)) return false;
+  SpinGuard guard(idle_lock);
+  // Under the lock: nobody can give it a slot, or call it, any more.
+  if (!w->idle.listed || w->idle.wake.load(std::memory_order_relaxed) || idle_count <= most_idle() || !leave_pool()) return false;
+  leave_idle(w);
+  w->thread.leaves.store(true, std::memory_order_relaxed);  // for itself
+  return true;
+}
+
+// Sleeps until the worker is called, or `deadline` has come. If it is one of too many, it may retire.
+void sleep_idle(Worker* w, uint64_t deadline, bool too_many) {
+  uint64_t until = deadline;
+  if (too_many) until = now_ns() + (chaos(2) ? chaos_number() % 1'000'000 : kLife);
+  while (w->idle.wake.load(std::memory_order_acquire) == 0) {
+    if (futex_wait(&w->idle.wake, 0, until == kNever ? 0 : until) != -ETIMEDOUT) continue;
+    if (!too_many || retire(w)) break;
+    // Nothing wakes it in vain from now on. If it stays because of something that passes, it may retire after its next use.
+    too_many = false;
+    until = deadline;
+  }
 }
 
 }  // namespace
@@ -70,10 +105,10 @@ void get_up(Worker* w) {
   else futex_wake(&w->idle.wake, 1);
 }
 
-// Gives the worker's slot back, and sleeps until there may be work. Returns with or without a slot.
+// Gives the worker's slot back, and sleeps until there may be work, or the worker must end. Returns with or without a slot.
 void go_idle(Worker* w) {
   uint64_t deadline;
-  bool counted = w->look.searching, watches = false;
+  bool counted = w->look.searching, watches = false, too_many;
   PollEvents events;
   {
     SpinGuard guard(idle_lock);
@@ -88,6 +123,7 @@ void go_idle(Worker* w) {
     w->idle.next = idle_workers;
     idle_workers = w;
     w->idle.listed = true;
+    too_many = ++idle_count > most_idle() && !w->thread.initial;
     deadline = next_timer();
     if (deadline < timer_deadline) {
       timer_sleeper = w;
@@ -95,6 +131,7 @@ void go_idle(Worker* w) {
     } else {
       deadline = kNever;
     }
+    if (deadline != kNever) too_many = false;
     // The last worker to fall asleep watches in any case. While all slots are in use no worker watches: it could run nothing, and the
     // workers with slots look for themselves.
     bool all_idle = free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed);
@@ -122,12 +159,11 @@ void go_idle(Worker* w) {
     w->idle.in_poller.exchange(1, std::memory_order_seq_cst);
     if (!queued && w->idle.wake.load(std::memory_order_seq_cst) == 0) poll_sleep(events, deadline);
     w->idle.in_poller.store(0, std::memory_order_relaxed);
-  } else if (!queued && now_ns() < deadline)
-    while (w->idle.wake.load(std::memory_order_acquire) == 0) {
-      long r = futex_wait(&w->idle.wake, 0, deadline == kNever ? 0 : deadline);
-      if (r == -ETIMEDOUT) break;
-    }
+  } else if (!queued && now_ns() < deadline) {
+    sleep_idle(w, deadline, too_many);
+  }
   awake_mask(w);
+  if (w->thread.leaves.load(std::memory_order_relaxed)) return;
   recent_ns.store(now_ns(), std::memory_order_relaxed);
   {
     SpinGuard guard(idle_lock);
@@ -218,6 +254,7 @@ bool hand_slot_to_spare(Slot* s) {
 
 void idle_reset() {
   idle_workers = nullptr;
+  idle_count = 0;
   timer_sleeper = nullptr;
   timer_deadline = kNever;
   poll_watcher.store(nullptr);

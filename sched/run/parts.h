@@ -46,7 +46,7 @@ void give_up_slot(Worker* w);        // gives up the worker's slot, as there are
 // next.
 extern std::atomic<uint32_t> searching;
 void idle_reset();
-void go_idle(Worker* w);  // gives the slot back, and sleeps until there may be work; returns with or without a slot
+void go_idle(Worker* w);  // gives the slot back, and sleeps until there may be work, or w must end; returns with or without a slot
 bool look_at_poller(Worker* w);
 
 // ---- run.cpp ----
@@ -82,7 +82,7 @@ FiberRecord* pick_of_cord(Worker* w);
 
 // ---- find.cpp ----
 
-FiberRecord* find(Worker* w);          // returns the next fiber to run, after as much sleep as it takes; in worker context
+FiberRecord* find(Worker* w);          // returns the next fiber to run, after as much sleep as it takes; null: w must end
 FiberRecord* await_handed(Worker* w);  // the same for a bound worker; null: there is no fiber any more
 void stop_searching(Worker* w);
 
