@@ -37,10 +37,9 @@ Waiter** head_link(Bucket& b, const void* address) {
 
 // Returns the waiter that `w` is queued before. Null: it goes to the tail, as nearly always, since ranks are rare.
 Waiter* comes_after(const Waiter& w, Waiter* head) {
-  uint32_t rank = w.fiber->wait.rank;
-  if (!w.in_front && head->prev->fiber->wait.rank >= rank) return nullptr;
+  if (!w.in_front && head->prev->rank >= w.rank) return nullptr;
   Waiter* other = head;
-  while (other && (w.in_front ? other->fiber->wait.rank > rank : other->fiber->wait.rank >= rank)) other = other->next;
+  while (other && (w.in_front ? other->rank > w.rank : other->rank >= w.rank)) other = other->next;
   return other;
 }
 
@@ -112,6 +111,7 @@ Waiter* LockedQueue::first() const { return *head_link(bucket_, address_); }
 
 void LockedQueue::add(Waiter& w) {
   w.fiber->wait.pins++;
+  w.rank = w.fiber->wait.rank;
   queue_add(bucket_, address_, w);
 }
 

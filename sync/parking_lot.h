@@ -41,6 +41,7 @@ struct Waiter {
   const void* requeue_to = nullptr;  // address that requeue_waiters() may move it to
   uint32_t tag = 0;                  // for the primitive, which looks at it in the queue
   bool in_front = false;             // comes first among its equals, because it waited before and lost a race
+  uint8_t rank = 0;                  // its fiber's, since it was queued
   bool requeued = false;             // set by requeue_waiters(): then neither deadline nor interrupts end the wait
   uint64_t token = 0;                // between the waiting thread and the one that takes it out
 
