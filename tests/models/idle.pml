@@ -4,7 +4,7 @@
 // Above 500 lines, and `worker` above 80, because a process that mirrors a worker's loop is one piece: its labels cannot be reached from
 // elsewhere.
 //
-// Mirrors enqueue_woken(), enqueue_local(), wake_if_needed(), stop_searching(), go_idle(), find(), pick(), steal(),
+// Mirrors enqueue_woken(), enqueue_local(), wake_if_needed(), stop_searching(), go_idle(), retire(), find(), pick(), steal(),
 // post_yield(), Inbox::pop() and hand_slot_to_spare() of sched/, and of sysmon its look, sysmon_poke() and how it falls
 // asleep. There are two workers and SLOTS slots. A fiber queues other fibers, yields, ends, or blocks in the kernel. A foreign thread
 // queues some fibers as well. There is no preemption: a fiber runs until it does one of these.
@@ -12,8 +12,10 @@
 // The model fails where nothing can happen any more although work is queued. (Only one worker can be blocked.) When sysmon is awake, it
 // looks again only after something has changed, because it would see the same. So the model also finds what sysmon overlooks for ever.
 //
-// Left out: how a slot is taken (handover.pml; one step here), timers, deadlines, workers started anew (there is no memory
-// for them), the order in queues, fair ticks. Each of these is one step: a section under idle_lock, a look at one slot's queues, and
+// With ENDS, a worker that sleeps may end at any time if the other has not, and is started anew where no idle worker is found. Otherwise
+// workers are not started anew, as if there were no memory for them.
+//
+// Left out: how a slot is taken (handover.pml; one step here), timers, deadlines, the order in queues, fair ticks. Each of these is one step: a section under idle_lock, a look at one slot's queues, and
 // sysmon's first look at everything. A plain store to a queue stays in the worker's store buffer until the worker's next locked
 // instruction, a membarrier, or any time before (x86).
 //
@@ -23,13 +25,17 @@
 // holds: -DSPAWNS=0 -DLOCAL=2
 // holds: -DBACK -DSPAWNS=1
 // holds: -DBACK -DSLOTS=1
+// holds: -DENDS -DSPAWNS=1
+// holds: -DENDS -DBACK -DSLOTS=1 -DSPAWNS=1
 // fails: -DBROKEN_MEMBARRIER
 // fails: -DBROKEN_YIELD
 // fails: -DBROKEN_SEARCHING
 // fails: -DSPAWNS=0 -DWAITING=2 -DBROKEN_INBOX
+// fails: -DENDS -DSPAWNS=1 -DBROKEN_END
 // Mutations. BROKEN_MEMBARRIER: sysmon falls asleep without one. BROKEN_YIELD: a yielding fiber pokes no worker. BROKEN_SEARCHING:
 // go_idle() stops to count as searching when it is in the list already, where sysmon may have given it a slot and counted it
-// anew. BROKEN_INBOX: while a worker takes an inbox's list, no other worker can see the rest of the list.
+// anew. BROKEN_INBOX: while a worker takes an inbox's list, no other worker can see the rest of the list. BROKEN_END: a worker ends without a look at whether
+// it is in the list still.
 
 #define W 2
 #ifndef SLOTS
@@ -60,6 +66,7 @@ bit free[SLOTS];
 byte slot[W] = none;
 bit searching_[W];        // Worker::look.searching
 bit idle[W], wake[W];
+bit ended[W];             // its kernel thread has ended
 byte searching;
 byte asleep;              // sysmon's: 0 awake, 1 deep, 2 short
 
@@ -115,6 +122,9 @@ inline pop_idle_worker(v) {
   if
   :: idle[0] -> v = 0; idle[0] = 0
   :: !idle[0] && idle[1] -> v = 1; idle[1] = 0
+  // It is started anew.
+  :: !idle[0] && !idle[1] && ended[0] -> v = 0; ended[0] = 0
+  :: !idle[0] && !idle[1] && !ended[0] && ended[1] -> v = 1; ended[1] = 0
   :: else -> v = none
   fi
 }
@@ -315,7 +325,20 @@ inline go_idle() {
   :: queued
   :: else ->
 end_sleep:
-     wake[me]
+     if
+     :: wake[me]
+#ifdef ENDS
+#ifdef BROKEN_END
+     :: atomic { !wake[me] && !ended[1 - me] -> idle[me] = 0; ended[me] = 1; changed = 1 }
+#else
+     :: atomic { idle[me] && !wake[me] && !ended[1 - me] -> idle[me] = 0; ended[me] = 1; changed = 1 }
+#endif
+end_ended:
+        !ended[me];
+        wake[me] = 0; queued = 0;
+        goto find
+#endif
+     fi
   fi;
   atomic { idle[me] = 0; wake[me] = 0; queued = 0; changed = 1 }
   if
