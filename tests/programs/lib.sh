@@ -88,7 +88,8 @@ corpus() {
   find /usr/lib /usr/share /usr/bin -xdev -type f -readable -size +4k 2>/dev/null | LC_ALL=C sort | head -n 4000 | tr '\n' '\0' |
     xargs -0 cat 2>/dev/null | head -c "$(($1 << 20))" >"$TMP/corpus"
 }
-# source_of PACKAGE DIRECTORY…: unpacks these parts of the source of a Debian package once under $BUILD, and sets $source to the directory.
+# source_of PACKAGE [PART…]: unpacks these parts of the source of a Debian package once under $BUILD, or all of it with Debian's patches, if
+# the mirror has them. Sets $source to the directory.
 source_of() {
   local package=$1 lists="$BUILD/suites/apt"
   shift
@@ -102,9 +103,15 @@ source_of() {
   local apt=(apt-get -qq -o "Dir::Etc::SourceList=$lists.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$lists"
     -o APT::Sandbox::User=root)
   (cd "$source" && timeout 200 "${apt[@]}" update && timeout 200 "${apt[@]}" source --download-only "$package") >"$TMP/apt" 2>&1 ||
+    { [ $# = 0 ] && (cd "$source" && timeout 200 "${apt[@]}" source --tar-only "$package") >>"$TMP/apt" 2>&1; } ||
     skip "the source of $package cannot be fetched: $(tail -n 1 "$TMP/apt")"
-  tar -xf "$source/$package"_*.orig.tar.* -C "$source" --strip-components=1 --wildcards "${@/#/*/}" || fail "$package has no $*"
-  rm -f "$source/$package"_*
+  if [ $# = 0 ] && [ -e "$source/$package"_*.dsc ]; then
+    dpkg-source -x "$source/$package"_*.dsc "$source/all" >"$TMP/unpacked" 2>&1 || fail "$package cannot be unpacked: $(tail -n 1 "$TMP/unpacked")"
+    mv "$source/all" "$source.all" && rm -rf "$source" && mv "$source.all" "$source"
+  else
+    tar -xf "$source/$package"_*.orig.tar.* -C "$source" --strip-components=1 ${1:+--wildcards "${@/#/*/}"} || fail "$package has no $*"
+    rm -f "$source/$package"_*
+  fi
   touch "$source/.complete"
 }
 # same_verdicts NAME FILTER COMMAND…: fails unless a suite's status and the output of FILTER on its output are as on NPTL. Runs the suite
