@@ -115,20 +115,24 @@ static void lock_burst(int n) {
   burst(lock_file, n, let_lockers_go);
 }
 
+static void make_shared(void) {
+  shared = mmap(0, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  pthread_mutexattr_t a;
+  pthread_mutexattr_init(&a);
+  pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+  pthread_mutex_init(&shared->m, &a);
+  pthread_condattr_t b;
+  pthread_condattr_init(&b);
+  pthread_condattr_setpshared(&b, PTHREAD_PROCESS_SHARED);
+  pthread_cond_init(&shared->c, &b);
+}
+
 static void child_works(void) {
   fflush(stdout);
   pid_t pid = fork();
   if (pid == 0) {
     alarm(60);
-    shared = mmap(0, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    pthread_mutexattr_t a;
-    pthread_mutexattr_init(&a);
-    pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
-    pthread_mutex_init(&shared->m, &a);
-    pthread_condattr_t b;
-    pthread_condattr_init(&b);
-    pthread_condattr_setpshared(&b, PTHREAD_PROCESS_SHARED);
-    pthread_cond_init(&shared->c, &b);
+    make_shared();
     shared_burst(20);
     _exit(7);
   }
@@ -237,15 +241,7 @@ int main() {
   assert(fd >= 0);
   close(fd);
   locked = open_lock();
-  shared = mmap(0, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  pthread_mutexattr_t a;
-  pthread_mutexattr_init(&a);
-  pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
-  pthread_mutex_init(&shared->m, &a);
-  pthread_condattr_t b;
-  pthread_condattr_init(&b);
-  pthread_condattr_setpshared(&b, PTHREAD_PROCESS_SHARED);
-  pthread_cond_init(&shared->c, &b);
+  make_shared();
   for (int round = 0; round < kRounds; round++) {
     shared_burst(kThreads);
     child_works();
