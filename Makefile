@@ -148,6 +148,12 @@ $(BUILD)/tests/preloaded/%: tests/preloaded/%.cpp $(wildcard tests/preloaded/*.h
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++20 $(PRELOADED_FLAGS) $< -o $@ -ldl $$(sed -n "s|^// libs: ||p" $<)
 
+# The generator of programs: one program, which is run on NPTL and preloaded.
+DIFFERENTIAL := $(BUILD)/tests/differential
+$(DIFFERENTIAL): $(wildcard tests/differential/*.c tests/differential/*.h) Makefile | $(BUILD)/.compiler
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(PRELOADED_FLAGS) $(filter %.c,$^) -o $@
+
 # ---- benchmarks ----
 
 # micro-go has the cases of micro in Go, for comparison, where Go is installed.
@@ -207,7 +213,7 @@ emulated: $(SO) unit $(EMULATED:%=$(BUILD)/tests/preloaded/%)
 .PHONY: unit preloaded test-programs
 unit: $(UNIT_TESTS) $(ALONE_TESTS)
 preloaded: $(PRELOADED)
-test-programs: all unit examples $(PRELOADED)
+test-programs: all unit examples $(PRELOADED) $(DIFFERENTIAL)
 
 # Builds everything by each of COMPILERS, in a directory of its own, without a warning. Then tests the public headers.
 .PHONY: compilers
@@ -255,9 +261,9 @@ apps:
 	@TEST_TIME_LIMIT=7200 tests/run --apps $(TESTS)
 soak:
 	@tests/deps build test
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory all $(DIFFERENTIAL)
 	@$(MAKE) --no-print-directory unit
-	@SOAK_SECONDS=$(or $(SECONDS),600) SOAK_AT_ONCE=1 SERVER_SOAK_SECONDS=$(or $(SECONDS),300) CHANNEL_OPERATIONS=$(or $(OPERATIONS),10000000) TEST_TIME_LIMIT=100000 tests/run quick/soak quick/server_soak quick/channels
+	@SOAK_SECONDS=$(or $(SECONDS),600) SOAK_AT_ONCE=1 SERVER_SOAK_SECONDS=$(or $(SECONDS),300) CHANNEL_OPERATIONS=$(or $(OPERATIONS),10000000) SEEDS=$(or $(SEEDS),100000) TEST_TIME_LIMIT=100000 tests/run quick/soak quick/server_soak quick/channels quick/differential
 	@$(MAKE) --no-print-directory SANITIZE=address unit
 	@OPERATIONS=$(or $(OPERATIONS),10000000) tests/address_soak
 	@tests/deps apps

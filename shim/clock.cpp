@@ -137,6 +137,11 @@ FIBERTHREAD_EXPORT int clock_getres(clockid_t clock, timespec* t) noexcept {
   return REAL(clock_getres)(clock, t);
 }
 
+// The kernel refuses that for the clock of any thread, but it knows its own threads only.
+FIBERTHREAD_EXPORT int clock_settime(clockid_t clock, const timespec* t) noexcept {
+  return REAL(clock_settime)(clock < 0 && owner_of_clock(clock) ? kClockOfCaller : clock, t);
+}
+
 // Only the CPU time of a fiber is known. The kernel counts the rest for its threads, so it stays 0 here, and never falls.
 FIBERTHREAD_EXPORT int getrusage(__rusage_who_t who, struct rusage* usage) noexcept {
   FiberRecord* f = who == RUSAGE_THREAD ? owner_of_clock(CLOCK_THREAD_CPUTIME_ID) : nullptr;

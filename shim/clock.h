@@ -32,5 +32,7 @@ class TimerTarget {
 FiberRecord* owner_of_clock(clockid_t clock);
 // Returns that number. It is made of the fiber's id as the kernel makes it of a tid.
 clockid_t cpu_clock_of(const FiberRecord* f);
+// The CPU clock of the kernel thread that asks.
+constexpr clockid_t kClockOfCaller = -2;
 
 }  // namespace fiberthread

@@ -148,6 +148,7 @@ constexpr struct {
     {SYS_clock_nanosleep, own<calls::clock_nanosleep>},
     {SYS_clock_gettime, own<calls::clock_gettime>},
     {SYS_clock_getres, own<calls::clock_getres>},
+    {SYS_clock_settime, own<calls::clock_settime>},
     {SYS_getrusage, own<calls::getrusage>},
     {SYS_timer_create, own<calls::timer_create>},
     {SYS_timer_delete, own<calls::timer_delete>},

@@ -115,6 +115,7 @@ long nanosleep(const timespec* t, timespec* left);
 long clock_nanosleep(clockid_t clock, int flags, const timespec* t, timespec* left);
 long clock_gettime(clockid_t clock, timespec* now);
 long clock_getres(clockid_t clock, timespec* resolution);
+long clock_settime(clockid_t clock, const timespec* t);
 long getrusage(int who, rusage* usage);
 long timer_create(clockid_t clock, const struct sigevent* event, int* number);
 long timer_delete(int number);

@@ -109,6 +109,10 @@ long clock_getres(clockid_t clock, timespec* resolution) {
   return program_syscall(SYS_clock_getres, owner_of_clock(clock) ? CLOCK_THREAD_CPUTIME_ID : clock, arg(resolution));
 }
 
+long clock_settime(clockid_t clock, const timespec* t) {
+  return program_syscall(SYS_clock_settime, clock < 0 && owner_of_clock(clock) ? kClockOfCaller : clock, arg(t));
+}
+
 long getrusage(int who, rusage* user_usage) {
   if (who != RUSAGE_THREAD) return program_syscall(SYS_getrusage, who, arg(user_usage));
   rusage usage;

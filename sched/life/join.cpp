@@ -13,17 +13,19 @@
 namespace fiberthread {
 
 int join_register(FiberRecord* me, FiberRecord* f, StillNamed named) {
-  if (f == me) return EDEADLK;
+  // In NPTL's order: what is detached cannot be joined, not even by itself, and a deadlock counts before another joiner.
+  if (f == me) return __atomic_load_n(&f->join.detached, __ATOMIC_ACQUIRE) ? EINVAL : EDEADLK;
   Busy busy;
   // Both locks: if two fibers join each other at the same time, one of them looks after the other has registered.
   SpinPairGuard guard(me->join.lock, f->join.lock);
   FiberRecord* joiner = __atomic_load_n(&f->join.joiner, __ATOMIC_ACQUIRE);
   bool detached = __atomic_load_n(&f->join.detached, __ATOMIC_ACQUIRE);
   if (!named(f)) return ESRCH;
-  if (joiner || detached) return EINVAL;
+  if (detached) return EINVAL;
   // As in NPTL: a fiber that has been asked to end will give up its wait for `me`.
   constexpr uint32_t kEnds = kInterruptUnwind | kInterruptLeave | kInterruptEnd;
   if (me->join.joiner == f && !(f->run.interrupts.load(std::memory_order_relaxed) & kEnds)) return EDEADLK;
+  if (joiner) return EINVAL;
   f->join.joiner = me;
   me->wait.pins++;  // while we are the joiner
   return 0;

@@ -97,18 +97,11 @@ static void join(void) {
   CASE("ended, tv_nsec 1e9", pthread_clockjoin_np, t, &r, CLOCK_MONOTONIC, &bad_high);
 
   pthread_t me = pthread_self();
-  pthread_attr_t a;
-  int detached;
-  pthread_getattr_np(me, &a);
-  pthread_attr_getdetachstate(&a, &detached);
-  pthread_attr_destroy(&a);
-  if (!detached) {
-    CASE("self", pthread_join, me, NULL);
-    CASE("self", pthread_tryjoin_np, me, NULL);
-    CASE("self", pthread_timedjoin_np, me, NULL, &past);
-    CASE("self", pthread_clockjoin_np, me, NULL, CLOCK_MONOTONIC, &past);
-    CASE("self, tv_nsec 1e9", pthread_timedjoin_np, me, NULL, &bad_high);
-  }
+  CASE("self", pthread_join, me, NULL);
+  CASE("self", pthread_tryjoin_np, me, NULL);
+  CASE("self", pthread_timedjoin_np, me, NULL, &past);
+  CASE("self", pthread_clockjoin_np, me, NULL, CLOCK_MONOTONIC, &past);
+  CASE("self, tv_nsec 1e9", pthread_timedjoin_np, me, NULL, &bad_high);
   // Threads are detached while they run.
   t = start(waits, NULL);
   CASE("running", pthread_detach, t);
@@ -267,6 +260,10 @@ static void other(void) {
   CASE("self", pthread_getcpuclockid, pthread_self(), &clock);
   FAILS("its clock", clock_gettime, clock, &t);
   FAILS("its clock", clock_getres, clock, &t);
+  FAILS("its clock", clock_settime, clock, &t);
+  FAILS("its clock, tv_nsec 1e9", clock_settime, clock, &bad_high);
+  FAILS("no such clock", clock_settime, 99, &t);
+  FAILS("by number", syscall, SYS_clock_settime, clock, &t);
 }
 
 static void cases(void) {
