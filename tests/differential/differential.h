@@ -92,9 +92,6 @@ int in_child(void (*f)(void*), void* p);
 extern bool has_children;
 // NPTL has a thread for timers from the first SIGEV_THREAD on. It never ends, and so no thread of the program is the last one.
 extern bool has_timer_thread;
-// Known and not generated: if main has had a mutex with priority inheritance before its first thread, a thread that waits for a signal sent
-// to the process, or for one of a timer, may not get it.
-extern bool main_inherits;
 
 // Moments: 0 has passed, 1 is before 1970, 2 and 3 have a wrong tv_nsec, 4 is about a millisecond away.
 enum { kMoments = 5, kSoon = 4 };

@@ -56,6 +56,7 @@ static int enter_to_be_jumped_out(struct run* r) {
   sigjmp_buf out;
   if (sigsetjmp(out, 1) != 0) {
     jump_to = NULL;
+    pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, NULL);  // until 2.41 libc's waits are asynchronous, and a jump leaves that behind
     return kJumped;
   }
   jump_to = &out;
