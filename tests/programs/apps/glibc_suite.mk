@@ -15,6 +15,7 @@ vpath %.cc $(sysdirs)
 
 # The headers of the installed libc come first. Those of the source serve for what is not installed.
 flags = -O2 -g -w -D_GNU_SOURCE -include limits.h -include ../include/libc-symbols.h -DMODULE_NAME=testsuite -DMODULE_testsuite=1 -DTIMEOUTFACTOR=1 '-Dlibc_hidden_proto(...)=' '-Drtld_hidden_proto(...)=' -Dattribute_hidden= -Dweak_function='__attribute__((weak))' -Dattribute_tls_model_ie= -DPTHREAD_IN_LIBC=1 \
+	-D__attribute_optimization_barrier__='__attribute__((noinline, noclone))' -Wno-error=implicit-function-declaration \
 	-U_FORTIFY_SOURCE -I. $(sysdirs:%=-idirafter %) $(sysdirs:%=-idirafter %/include) -idirafter ../sysdeps/generic -idirafter .. -idirafter ../include $(CFLAGS-$(<F)) \
 	$(CFLAGS-$(@F)) $(CPPFLAGS-$(<F))
 support := $(dir $(objpfx:/=))support/libsupport.a
