@@ -254,14 +254,15 @@ int thread_make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** mad
   else w = default_attr();
   if (__builtin_expect(stack_size != 0, 0) && !w.stack) w.stack_size = stack_size;
   if (w.stack) {
-    if (w.stack_size < kMinStack) return EINVAL;
+    if (w.stack_size < kMinStack || w.stack_size < tcb_least_stack()) return EINVAL;
     w.guard_size = 0;
   } else {
-    // As in NPTL, the guard comes on top.
-    size_t guard = (w.guard_size + 4095) & ~size_t{4095};
-    if (w.stack_size < kMinStack || guard < w.guard_size) return EINVAL;
+    // As in NPTL, the guard comes on top, and TCB and TLS are part of the stack.
+    size_t guard = (w.guard_size + 4095) & ~size_t{4095}, least = (tcb_least_stack() + 4095) & ~size_t{4095}, sum;
+    w.stack_size &= ~(tcb_align() - 1);
+    if (w.stack_size < kMinStack || w.stack_size < least || guard < w.guard_size) return EINVAL;
     w.guard_size = guard;
-    if (__builtin_add_overflow(w.stack_size, w.guard_size, &w.stack_size)) return EINVAL;
+    if (__builtin_add_overflow(w.stack_size, w.guard_size, &sum)) return EINVAL;
   }
   FiberRecord* me = self();
   FiberRecord* f;

@@ -3,6 +3,7 @@
 // alone: sched
 #include "sched/memory/block.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -12,7 +13,9 @@
 
 #include "sched/glibc/tcb.h"
 #include "sched/memory/reclaim.h"
+#include "sched/memory/extents.h"
 #include "sched/worker.h"
+#include "sched/syscall.h"
 #include "tests/test.h"
 
 using namespace fiberthread;
@@ -65,11 +68,12 @@ bool resident(void* page) {
 
 Test(block, has_the_room_that_was_asked_for) {
   for (size_t size = 16384; size < 40 << 20; size = size * 3 + 4096) {
-    FiberRecord* f = get(size + 4096);
-    cr_assert(f && static_cast<size_t>(f->memory.stack_high - f->memory.stack_low) >= size);
+    FiberRecord* f = get(size);
+    char* end = f->memory.block + f->memory.block_size;
+    cr_assert(f && f->memory.stack_low == end - size && f->memory.stack_high < end);
     cr_assert_eq(f->memory.guard_size, 4096u);
-    cr_assert(f->memory.stack_low == f->memory.block + f->memory.guard_size &&
-              f->memory.stack_high <= f->memory.block + f->memory.block_size);
+    auto low = reinterpret_cast<uintptr_t>(f->memory.stack_low) & ~uintptr_t{4095};
+    cr_assert(f->memory.guard >= f->memory.block && reinterpret_cast<uintptr_t>(f->memory.guard) == low - 4096);
     memset(f->memory.stack_low, 1, 4096);
     memset(f->memory.stack_high - 8192, 1, 8192);
     cr_assert(block_find(f->memory.tcb) == f);
@@ -84,7 +88,28 @@ Test(block, guard_faults, .signal = SIGSEGV) {
 
 Test(block, guard_faults_at_its_lowest_byte, .signal = SIGSEGV) {
   FiberRecord* f = get(65536, 3 * 4096);
-  *f->memory.block = 1;
+  *(f->memory.stack_low - 3 * 4096) = 1;
+}
+
+Test(block, guard_follows_the_stack) {
+  // All these share blocks.
+  static const size_t sizes[] = {57344, 16384, 16384, 40960, 20480, 57344}, guards[] = {4096, 4096, 8192, 16384, 4096, 0};
+  FiberRecord* first = nullptr;
+  for (int round = 0; round < 3; round++)
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+      FiberRecord* f = get(sizes[i], guards[i]);
+      if (!first) first = f;
+      cr_assert(f == first && f->memory.guard_size == guards[i]);
+      cr_assert(guards[i] == 0 || f->memory.guard + guards[i] == f->memory.stack_low);
+      memset(f->memory.stack_low, 1, static_cast<size_t>(f->memory.stack_high - f->memory.stack_low));
+      for (char* p = f->memory.block; p < f->memory.stack_low; p += 4096) {
+        bool guard = guards[i] && p >= f->memory.guard;
+        // The kernel reads the page for us, and reports the fault.
+        long r = raw_syscall(SYS_rt_sigprocmask, SIG_BLOCK, arg(p), 0, 8);
+        cr_assert(guard ? r == -EFAULT : r == 0, "page %td of size %zu: %ld", p - f->memory.block, sizes[i], r);
+      }
+      put(f);
+    }
 }
 
 Test(block, a_block_is_used_again_with_its_tcb) {

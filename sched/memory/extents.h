@@ -41,7 +41,7 @@ extern std::atomic<uint32_t> chunk_count __attribute__((visibility("hidden")));
 namespace memory {
 
 constexpr size_t kGranule = 64 * 1024;  // strides are multiples of it
-constexpr size_t kMaxClasses = 512, kMaxChunks = 4096;
+constexpr size_t kMaxClasses = 1000, kMaxChunks = 4096;
 constexpr uint32_t kMaxBlocks = 32768, kMaxExtents = kMaxBlocks / kPerExtent;
 constexpr uint32_t kCool = 4096;  // free blocks per class that keep their memory; the reaper takes any more at once
 constexpr uint32_t kKeep = 64;    // free blocks per class that keep their memory for ever
@@ -62,8 +62,9 @@ struct SizeClass {
   uint32_t next_chunk_blocks = 64;
   uint32_t unborn_taken = 0;  // unborn blocks that were ever taken; wraps
   uint32_t ahead = 0;         // unborn blocks that are populated, or are being populated
-  size_t guard_size = 0;      // the guard of the latest block
-  int chunk = -1;             // the chunk that extents are opened in; -1: none
+  size_t stack_size = 0;      // the stack and the guard of the latest block
+  size_t guard_size = 0;
+  int chunk = -1;  // the chunk that extents are opened in; -1: none
   uint32_t first[kLists] = {kNone, kNone, kNone}, last[kLists] = {kNone, kNone, kNone};
 };
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "sched/memory/extents.h"
+#include "sched/memory/block.h"
 #include "sched/memory/guard.h"
 
 namespace fiberthread {
@@ -121,7 +122,7 @@ void empty(SizeClass& c, uint32_t id, uint64_t blocks) {
     while (j < kPerExtent && bits >> j & 1) j++;
     uint64_t run = (j - i == 64 ? ~uint64_t{0} : ((uint64_t{1} << (j - i)) - 1)) << i;
     char* low = k.base + (id % kMaxExtents * kPerExtent + i) * k.stride;
-    drop(low + fiber_at(id, i)->memory.guard_size, low + (j - i) * k.stride);
+    drop(low, low + (j - i) * k.stride);
     bits &= ~run;
   }
   SpinGuard guard(c.lock);
