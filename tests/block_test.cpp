@@ -8,17 +8,19 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <vector>
 
 #include "sched/glibc/tcb.h"
-#include "sched/memory/reclaim.h"
 #include "sched/memory/extents.h"
-#include "sched/worker.h"
+#include "sched/memory/reclaim.h"
 #include "sched/syscall.h"
+#include "sched/worker.h"
 #include "tests/test.h"
 
 using namespace fiberthread;
+using namespace fiberthread::memory;
 
 namespace {
 FiberRecord* get(size_t size, size_t guard = 4096, void* stack = nullptr) {
@@ -47,7 +49,7 @@ unsigned reap_idle() {
   unsigned released = 0;
   for (int ticks = 0; ticks < 20; ticks++) {
     bool tick = true;
-    while (unsigned n = block_take_idle(idle, 3, tick)) {
+    while (unsigned n = block_take_idle(idle, 3, tick, false)) {
       tick = false;
       for (unsigned i = 0; i < n; i++)
         for (unsigned b = 0; b < 64; b++)
@@ -183,3 +185,44 @@ Test(block, guard_faults_after_the_memory_went, .signal = SIGSEGV) {
   FiberRecord* last = get_many().back();
   *(last->memory.stack_low - 1) = 1;
 }
+
+#if !defined(__SANITIZE_ADDRESS__)  // it needs more address space
+Test(block, unused_chunks_give_back_their_address_space) {
+  cr_assert(sched_start());
+  uint32_t others = chunk_count;
+  rlimit limit;
+  getrlimit(RLIMIT_AS, &limit);
+  limit.rlim_cur = size_t{2} << 30;
+  cr_assert_eq(setrlimit(RLIMIT_AS, &limit), 0);
+  // Each of the stacks takes so much that there is room for few of another size, unless they are unmapped.
+  for (int round = 0; round < 5; round++)
+    for (size_t size = 16 << 20; size <= 160 << 20; size *= 2) {
+      std::vector<FiberRecord*> all;
+      for (size_t sum = 0; sum + size < 1200 << 20; sum += size) {
+        FiberRecord* f = get(size);
+        cr_assert(f, "no block of %zu after %zu, round %d", size, all.size(), round);
+        cr_assert(f->memory.block_size > size && block_find(f->memory.tcb) == f);
+        memset(f->memory.stack_low, 1, 4096);
+        all.push_back(f);
+      }
+      for (FiberRecord* f : all) put(f);
+      {
+        Busy busy;
+        if (Worker* w = this_worker()) block_put_kept(w);
+      }
+      cr_assert(block_any_free());
+      Busy busy;
+      Idle idle[3];
+      while (unsigned n = block_take_idle(idle, 3, false, true)) {
+        for (unsigned i = 0; i < n; i++)
+          for (unsigned b = 0; b < 64; b++)
+            if (idle[i].blocks >> b & 1) tcb_release(*block_of(idle[i], b));
+        block_empty(idle, n);
+      }
+      block_unmap_idle();
+      cr_assert(!block_any_free());
+      for (uint32_t i = others; i < chunk_count; i++) cr_assert(chunks[i].base == kNowhere);
+      for (FiberRecord* f : all) cr_assert(!f->memory.tcb && !f->memory.block);  // a record stays readable
+    }
+}
+#endif

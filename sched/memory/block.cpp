@@ -24,11 +24,10 @@ std::atomic<bool> many_blocks{false};
 
 namespace {
 
-constexpr uint32_t kHot = 1024;     // free blocks per class in the order of their last use
-constexpr uint32_t kOfWorker = 32;  // free blocks that a worker keeps to itself
-constexpr uint32_t kIds = 64;       // ids that a worker takes at once
-constexpr uint32_t kMany = 128;     // new blocks of a class, after which the reaper is started
-constexpr uint32_t kAhead = 64;     // blocks that an idle worker populates ahead of a burst
+constexpr uint32_t kHot = 1024;  // free blocks per class in the order of their last use
+constexpr uint32_t kIds = 64;    // ids that a worker takes at once
+constexpr uint32_t kMany = 128;  // new blocks of a class, after which the reaper is started
+constexpr uint32_t kAhead = 64;  // blocks that an idle worker populates ahead of a burst
 
 std::atomic<uint32_t> next_id{1u << 22};
 
@@ -122,7 +121,8 @@ FiberRecord* take_free(SizeClass& c, Worker* w) {
       w->kept.of_class = &c;
       w->kept.first = c.hot;
       FiberRecord** end = &w->kept.first;
-      for (; *end && w->kept.count < kOfWorker / 2; end = &(*end)->run.queue_next) w->kept.count++;
+      uint32_t most = chunks[f->memory.chunk].of_worker / 2;
+      for (; *end && w->kept.count < most; end = &(*end)->run.queue_next) w->kept.count++;
       c.hot = *end;
       *end = nullptr;
       c.hot_count -= w->kept.count;
@@ -261,10 +261,12 @@ void put_free(SizeClass& c, FiberRecord* f) {
 
 // Gives back `f`, unless it is null, and all blocks that `w` keeps beyond `left`.
 void put_free_and_kept(SizeClass& c, FiberRecord* f, Worker* w, uint32_t left) {
-  uint32_t n, before;
+  uint32_t n, before, keep, cool;
   {
     SpinGuard guard(c.lock);
     before = c.free_count;
+    keep = __atomic_load_n(&c.keep, __ATOMIC_RELAXED);
+    cool = __atomic_load_n(&c.cool, __ATOMIC_RELAXED);
     for (; w && w->kept.count > left; w->kept.count--) {
       FiberRecord* kept = w->kept.first;
       w->kept.first = kept->run.queue_next;
@@ -273,21 +275,22 @@ void put_free_and_kept(SizeClass& c, FiberRecord* f, Worker* w, uint32_t left) {
     if (f) put_free(c, f);
     n = c.free_count;
   }
-  if (__builtin_expect(n > kKeep, 0)) reaper_poke(n > kCool && n / kPerExtent != before / kPerExtent);
+  if (__builtin_expect(n > keep, 0)) reaper_poke(n > cool && n / kPerExtent != before / kPerExtent);
 }
 }  // namespace
 
 void block_put(FiberRecord* f) {
   SizeClass& c = class_of(f);
   Worker* w = this_worker();
-  if (w && (!w->kept.count || w->kept.of_class == &c) && w->kept.count < kOfWorker) {
+  uint32_t most = chunks[f->memory.chunk].of_worker;
+  if (w && (!w->kept.count || w->kept.of_class == &c) && w->kept.count < most) {
     w->kept.of_class = &c;
     f->run.queue_next = w->kept.count++ ? w->kept.first : nullptr;
     w->kept.first = f;
     return;
   }
   // Half of the worker's own blocks go too. Then it has room for blocks that come back, and some for fibers that it makes.
-  put_free_and_kept(c, f, w && w->kept.of_class == &c ? w : nullptr, kOfWorker / 2);
+  put_free_and_kept(c, f, w && w->kept.of_class == &c ? w : nullptr, most / 2);
 }
 
 void block_put_kept(Worker* w) {
@@ -298,7 +301,7 @@ FiberRecord* block_find(const void* handle) {
   auto h = reinterpret_cast<uintptr_t>(handle);
   for (uint32_t i = chunk_count.load(std::memory_order_acquire); i-- > 0;) {
     Chunk& k = chunks[i];
-    uintptr_t offset = h - reinterpret_cast<uintptr_t>(k.base);
+    uintptr_t offset = h - reinterpret_cast<uintptr_t>(__atomic_load_n(&k.base, __ATOMIC_RELAXED));
     if (offset >= k.stride * k.blocks) continue;
     FiberRecord* f = &k.fibers[offset / k.stride];
     return f->memory.tcb == handle ? f : nullptr;

@@ -23,11 +23,12 @@ FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack);
 // else of a fiber's birth. Worker context. Returns false if there is nothing to do, or if the kernel has refused a page.
 bool block_populate();
 
-// Returns true once so many blocks have been used that the reaper must be started, which gives free ones back.
-inline bool blocks_are_many() {
-  extern std::atomic<bool> many_blocks;
-  return many_blocks.load(std::memory_order_relaxed);
-}
+// True once the reaper must be started, which gives free blocks back: many have been used, or address space is limited.
+extern std::atomic<bool> many_blocks __attribute__((visibility("hidden")));
+inline bool blocks_are_many() { return many_blocks.load(std::memory_order_relaxed); }
+
+// Called before the scheduler starts. In the child of a fork without address space for that, gives back what the parent's threads had.
+void block_before_start();
 
 // Gives back a fiber that is Done and off its stack. Worker context too.
 void block_put(FiberRecord* f);

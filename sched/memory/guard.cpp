@@ -102,9 +102,8 @@ void stack_look_at_objects() {
   dl_iterate_phdr(wants_exec_stack, &wants);
   if (!wants) return;
   executable.store(true, std::memory_order_relaxed);
-  uint32_t n = chunk_count.load(std::memory_order_acquire);
   // Guards made by madvise stay. Guards made by mprotect are lost here: that happens only on an old kernel, with such a program.
-  for (uint32_t i = 0; i < n; i++) mprotect(chunks[i].base, chunks[i].stride * chunks[i].blocks, memory::protection());
+  memory::protect_chunks(memory::protection());
 }
 
 }  // namespace fiberthread
