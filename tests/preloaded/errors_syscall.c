@@ -87,6 +87,7 @@ static void clocks_and_time(void) {
   pthread_getcpuclockid(pthread_self(), &c);
   BY_NUMBER("own clock", clock_gettime, c, &t);
   BY_NUMBER("own clock", clock_getres, c, &t);
+  BY_NUMBER("own clock", clock_settime, c, &t);
   BY_NUMBER("bad address", clock_gettime, c, (void*)8);
   struct rusage u;
   static const int whos[] = {RUSAGE_SELF, RUSAGE_CHILDREN, RUSAGE_THREAD, 2, -2};
