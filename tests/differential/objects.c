@@ -102,6 +102,7 @@ static bool defined(struct mutex* m, struct call* c, int where) {
     case kTimed:
     case kClock: return m->count < 100;
     case kUnlock: return (held && c->here) || owned(m);
+    case kConsistent: return c->here || !m->inconsistent;  // NPTL makes the caller the owner
     case kDestroy: return !m->robust && where == 0 && m->count < 2;
     default: return true;
   }
