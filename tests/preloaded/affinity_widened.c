@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The process may use one CPU when it makes its first thread. That thread takes all CPUs back, and its own threads inherit them.
+// The process may use one CPU when it makes its first thread. That thread takes all CPUs back, and its own threads inherit
+// them. So does a thread whose attributes have all CPUs.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <pthread.h>
@@ -23,9 +24,9 @@ static void* has_one(void* p) {
   return NULL;
 }
 
-static void in_thread(void* (*function)(void*)) {
+static void in_thread(const pthread_attr_t* attr, void* (*function)(void*)) {
   pthread_t t;
-  assert(pthread_create(&t, NULL, function, NULL) == 0 && pthread_join(t, NULL) == 0);
+  assert(pthread_create(&t, attr, function, NULL) == 0 && pthread_join(t, NULL) == 0);
 }
 
 static void* widens(void* p) {
@@ -34,7 +35,7 @@ static void* widens(void* p) {
   memset(&wanted, 0xff, sizeof wanted);  // the kernel leaves out those that there are not
   assert((p ? sched_setaffinity(0, sizeof wanted, &wanted) : pthread_setaffinity_np(pthread_self(), sizeof allowed, &allowed)) == 0);
   has_all(NULL);
-  in_thread(has_all);
+  in_thread(NULL, has_all);
   return NULL;
 }
 
@@ -46,8 +47,11 @@ int main(void) {
   for (long i = 0; i < 2; i++) {
     pthread_t t;
     assert(pthread_create(&t, NULL, widens, (void*)i) == 0 && pthread_join(t, NULL) == 0);
-    in_thread(has_one);
+    in_thread(NULL, has_one);
   }
+  pthread_attr_t attr;
+  assert(pthread_attr_init(&attr) == 0 && pthread_attr_setaffinity_np(&attr, sizeof allowed, &allowed) == 0);
+  in_thread(&attr, has_all);
   puts("ok");
   return 0;
 }
