@@ -137,6 +137,18 @@ long get_cpus(FiberRecord* f, size_t size, cpu_set_t* set) {
   return raw_syscall(SYS_sched_getaffinity, kernel_thread_of(f), static_cast<long>(size), arg(set));
 }
 
+// Returns whether the kernel would let a thread use more CPUs than `now` if it were given `wanted`, which has all of `now`. Only the kernel
+// knows, so the calling kernel thread gets the set for a moment. Nothing else runs on it meanwhile.
+bool may_widen(size_t size, const cpu_set_t* wanted, size_t now_size, const cpu_set_t* now) {
+  Busy stay;
+  cpu_set_t own, got;
+  long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof own, arg(&own));
+  if (n < 0 || raw_syscall(SYS_sched_setaffinity, 0, static_cast<long>(size), arg(wanted)) < 0) return false;
+  long m = raw_syscall(SYS_sched_getaffinity, 0, sizeof got, arg(&got));
+  raw_syscall(SYS_sched_setaffinity, 0, n, arg(&own));
+  return m > 0 && CPU_COUNT_S(static_cast<size_t>(m), &got) > CPU_COUNT_S(now_size, now);
+}
+
 int set_cpus(FiberRecord* f, size_t size, const cpu_set_t* user_set) {
   // No kernel has more CPUs than this set has bits. No program passes a size that is not a multiple of a word's.
   alignas(cpu_set_t) unsigned char copy[1024] = {};
@@ -146,14 +158,17 @@ int set_cpus(FiberRecord* f, size_t size, const cpu_set_t* user_set) {
   cpu_set_t now;
   long n = get_cpus(f, sizeof now, &now);
   if (n < 0) return static_cast<int>(-n);
-  bool same = true, any = false;
+  bool same = true, any = false, more = false;
   for (int i = 0; i < static_cast<int>(n) * 8; i++) {
     bool wanted = i < static_cast<int>(size) * 8 && CPU_ISSET_S(i, size, set);
     any |= wanted;
-    same &= wanted || !CPU_ISSET_S(i, static_cast<size_t>(n), &now);
+    bool has = CPU_ISSET_S(i, static_cast<size_t>(n), &now);
+    same &= wanted || !has;
+    more |= wanted && !has;
   }
   if (!any) return EINVAL;
-  if (same && !is_bound(f)) return 0;  // the set has all CPUs that the fiber may use already
+  // A set of all CPUs that the fiber may have changes nothing.
+  if (same && !is_bound(f) && !(more && may_widen(size, set, static_cast<size_t>(n), &now))) return 0;
   return on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setaffinity, tid, static_cast<long>(size), arg(set)); });
 }
 
