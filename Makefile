@@ -263,11 +263,11 @@ soak:
 	@tests/deps build test
 	@$(MAKE) --no-print-directory all $(DIFFERENTIAL)
 	@$(MAKE) --no-print-directory unit
-	@SOAK_SECONDS=$(or $(SECONDS),600) SOAK_AT_ONCE=1 SERVER_SOAK_SECONDS=$(or $(SECONDS),300) CHANNEL_OPERATIONS=$(or $(OPERATIONS),10000000) SEEDS=$(or $(SEEDS),100000) TEST_TIME_LIMIT=100000 tests/run quick/soak quick/server_soak quick/channels quick/differential
+	@SOAK_SECONDS=$(or $(SECONDS),600) SOAK_AT_ONCE=1 SERVER_SOAK_SECONDS=$(or $(SECONDS),300) CHANNEL_OPERATIONS=$(or $(OPERATIONS),10000000) TEST_TIME_LIMIT=100000 tests/run quick/soak quick/server_soak quick/channels
 	@$(MAKE) --no-print-directory SANITIZE=address unit
 	@OPERATIONS=$(or $(OPERATIONS),10000000) tests/address_soak
 	@tests/deps apps
-	@ROUNDS=$(or $(ROUNDS),3) TIMES=20 STRESS_SECONDS=10 TEST_TIME_LIMIT=100000 tests/run --apps _suite stress_ng apps/java quick/guile quick/cgo
+	@SEEDS=$(or $(SEEDS),100000) ROUNDS=$(or $(ROUNDS),3) TIMES=20 STRESS_SECONDS=10 TEST_TIME_LIMIT=100000 tests/run --apps _suite apps/differential stress_ng apps/java quick/guile quick/cgo
 bench:
 	@tests/deps build bench
 	@$(MAKE) --no-print-directory all bench-programs
