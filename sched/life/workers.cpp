@@ -64,8 +64,9 @@ constexpr size_t kRecords = 64 * 1024;  // bytes of workers' records that are ma
 SpinLock left_lock;
 Worker* left_workers = nullptr;
 Worker* bare_workers = nullptr;
-// Number of the former, and the lowest since free_left_stacks() last looked. It looks again at left_due.
+// Number of the former, the lowest since free_left_stacks() last looked, and whether one was added since. It looks again at left_due.
 uint32_t left_count = 0, left_least = 0;
+bool left_news = false;
 std::atomic<uint64_t> left_due{kNever};
 constexpr uint32_t kKeptStacks = 4;
 constexpr uint64_t kLeftLook = 500'000'000;  // ns
@@ -77,6 +78,7 @@ void add_left(Worker* w) {
   w->thread.left_next = left_workers;
   left_workers = w;
   left_count++;
+  left_news = true;
   if (left_due.load(std::memory_order_relaxed) == kNever) left_due.store(now_ns() + kLeftLook, std::memory_order_relaxed);
 }
 
@@ -329,7 +331,9 @@ uint64_t free_left_stacks(uint64_t now) {
       some = w;
     }
     left_least = left_count;
-    due = left_count > kKeptStacks ? now + kLeftLook : kNever;
+    // Once more after the last news: sysmon's look for a deadlock may just have seen a kernel thread that was about to vanish.
+    due = left_count > kKeptStacks || left_news ? now + kLeftLook : kNever;
+    left_news = false;
     left_due.store(due, std::memory_order_relaxed);
   }
   for (Worker* w = some; w; w = next) {
@@ -403,6 +407,7 @@ FIBERTHREAD_IN_FORK_CHILD(Workers, [](FiberRecord*) {
   left_lock.reset();
   left_workers = bare_workers = nullptr;
   left_count = left_least = 0;
+  left_news = false;
   left_due.store(kNever);
   statistics.workers.store(0);
   workers_refused.store(false);
