@@ -175,10 +175,8 @@ FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
         set_name(me, name.text);
         return 0;
       }
-      if (has_name(me)) {
-        strncpy(name.text, me->identity.name, sizeof name.text);
-        return copy_user(reinterpret_cast<decltype(name)*>(a), &name) ? 0 : static_cast<int>(with_errno(-EFAULT));
-      }
+      name_of(me, name.text);
+      return copy_user(reinterpret_cast<decltype(name)*>(a), &name) ? 0 : static_cast<int>(with_errno(-EFAULT));
     }
   }
   if (prctl_is_of_thread(option))

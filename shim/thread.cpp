@@ -457,7 +457,6 @@ FIBERTHREAD_EXPORT int pthread_getname_np(pthread_t t, char* buf, size_t size) n
   if (!f || !sched_started() || f->run.kernel) return REAL(pthread_getname_np)(t, buf, size);
   if (size < sizeof f->identity.name) return ERANGE;
   if (f->join.done.load(std::memory_order_acquire)) return ENOENT;
-  if (has_name(f)) strcpy(buf, f->identity.name);
-  else raw_syscall(SYS_prctl, PR_GET_NAME, fiberthread::arg(buf));  // the process's name, which a new thread inherits
+  name_of(f, buf);
   return 0;
 }

@@ -31,7 +31,24 @@ FiberRecord* fiber_of_tid(int tid) {
   return search.found;
 }
 
+namespace {
+
+char first_name[16];
+std::atomic<bool> first_name_known{false};
+
+}  // namespace
+
+void name_of(const FiberRecord* f, char* buffer) {
+  if (has_name(f)) strcpy(buffer, f->identity.name);
+  else if (first_name_known.load(std::memory_order_acquire)) strcpy(buffer, first_name);
+  else raw_syscall(SYS_prctl, PR_GET_NAME, arg(buffer));  // a worker has inherited it
+}
+
 void set_name(FiberRecord* f, const char* name) {
+  if (f == main_fiber && !first_name_known.load(std::memory_order_relaxed)) {
+    raw_syscall(SYS_prctl, PR_GET_NAME, arg(first_name));
+    first_name_known.store(true, std::memory_order_release);  // name_of() may copy it now
+  }
   strncpy(f->identity.name, name, sizeof f->identity.name - 1);
   f->identity.name[sizeof f->identity.name - 1] = 0;
   if (!*name) f->identity.name[1] = 1;

@@ -78,10 +78,8 @@ FIBERTHREAD_EXPORT int fiberthread_get_name(fiberthread_t fiber, char* name, siz
   if (f->run.kernel) {
     int e = on_nptl([&] { return REAL(pthread_getname_np)(reinterpret_cast<pthread_t>(f->memory.tcb), known, sizeof known); });
     if (e) return e == ENOENT ? ESRCH : e;
-  } else if (has_name(f)) {
-    memcpy(known, f->identity.name, sizeof known);
   } else {
-    raw_syscall(SYS_prctl, PR_GET_NAME, arg(known));
+    name_of(f, known);
   }
   known[sizeof known - 1] = 0;
   if (strlen(known) >= size) return ERANGE;
