@@ -113,7 +113,7 @@ static void* waiter(void* v) {
     pthread_cleanup_push(cleanup, (void*)78L);
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
     r->go = true;
-    for (volatile long i = 0;; i++) {
+    for (volatile bool runs = true; runs;) {
     }
     pthread_cleanup_pop(0);
   }
