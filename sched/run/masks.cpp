@@ -32,6 +32,7 @@ void apply_mask(Worker* w, uint64_t mask) {
 
 // A worker that has just parked its fiber still has that fiber's mask. It looks for work for a moment, and then blocks all.
 void sched_await_blocked(uint64_t signals) {
+  signals &= kIdleMask;  // no worker ever blocks the others
   auto lets_in = [&](Worker* w) {
     return !w->run.running.load(std::memory_order_seq_cst) && !w->idle.follows.load(std::memory_order_relaxed) &&
            signals & ~__atomic_load_n(&w->run.kernel_mask, __ATOMIC_ACQUIRE);
