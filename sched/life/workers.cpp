@@ -2,7 +2,9 @@
 // The kernel threads of workers: how they are made, bound to one fiber, used again and ended.
 #include <errno.h>
 #include <sched.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
@@ -201,6 +203,18 @@ void give_properties_of_process(Worker* w) {
   if (n > 0) raw_syscall(SYS_sched_setaffinity, w->thread.tid, n, arg(&cpus));
 }
 
+// Returns true if a debugger traces the process. gdb gives up its command if a thread ends at the wrong moment. Without /proc: false.
+bool is_traced() {
+  long fd = raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/status"), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  char text[2048];
+  long n = raw_syscall(SYS_read, fd, arg(text), sizeof text - 1);
+  raw_syscall(SYS_close, fd);
+  text[n > 0 ? n : 0] = 0;
+  const char* tracer = strstr(text, "TracerPid:\t");
+  return tracer && tracer[sizeof "TracerPid:\t" - 1] != '0';
+}
+
 // Kernels before 5.18 do not tell whether a thread has used io_uring.
 bool tells_of_rings() {
   static const bool tells = [] {
@@ -353,6 +367,7 @@ uint64_t free_left_stacks(uint64_t now) {
 bool may_end(Worker* w) {
   // Perhaps no other thread could be made when one is needed.
   if (filtered.load(std::memory_order_relaxed) || workers_refused.load(std::memory_order_relaxed)) return false;
+  if (is_traced()) return false;
   uint64_t pending = ~uint64_t{0};
   raw_syscall(SYS_rt_sigpending, arg(&pending), 8);
   if (pending & ~w->embedder.poked.load(std::memory_order_relaxed)) return false;
