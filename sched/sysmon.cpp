@@ -58,7 +58,9 @@ std::atomic<uint64_t> wake_at{kNever};
 std::atomic<int> tid{0};
 std::atomic<uint32_t> mask_done{0};  // the version of main's mask that sysmon has
 std::atomic<uint32_t> called{0};
-std::atomic<int> proc_task{-1};    // /proc/self/task, opened before a chroot can hide it
+std::atomic<int> proc_task{-1};  // /proc/self/task, opened before a chroot can hide it
+std::atomic<int> proc_status{
+    -1};  // /proc/self/status, opened then too: to open it later would take a number from the program for an instant
 std::atomic<int> clock_timer{-1};  // a timerfd that is readable once CLOCK_REALTIME was set
 std::atomic<bool> follows_clock{false};
 
@@ -292,6 +294,8 @@ void sysmon_call() {
   get_up(asleep.exchange(kAwake, std::memory_order_seq_cst));
 }
 
+int sysmon_proc_status() { return proc_status.load(std::memory_order_relaxed); }
+
 int sysmon_tid() { return tid.load(std::memory_order_relaxed); }
 
 void sysmon_poke() {
@@ -338,6 +342,7 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, [](FiberRecord*) {
   called.store(0);
   dumper_reset();
   own_fd_close(proc_task);  // it shows the parent's threads
+  own_fd_close(proc_status);
   for (auto& f : thread_files) {
     own_fd_close(f.fd);
     f.thread = 0;
@@ -347,6 +352,7 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, [](FiberRecord*) {
 void sysmon_prepare() {
   main_mask_reset();
   own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC), proc_task);
+  own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/status"), O_RDONLY | O_CLOEXEC), proc_status);
   own_fd_take(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK), clock_timer);
 }
 

@@ -265,6 +265,7 @@ void sysmon_main();
 void sysmon_poke();             // makes sure that sysmon does not sleep for long
 void sysmon_poke_for_timers();  // pokes it if a timer is due before it wakes
 int sysmon_tid();
+int sysmon_proc_status();                  // the descriptor of /proc/self/status, or -1
 void sysmon_adopt_mask(uint32_t version);  // returns once sysmon has this version of main's mask, or a later one
 // In run/masks.cpp.
 void apply_mask(Worker* w, uint64_t mask);  // gives the kernel thread this mask; the caller is `w`

@@ -43,12 +43,12 @@ void follow_main_anew() {
 
 void main_lets_in(FiberRecord* me, uint64_t signals) {
   if (me != main_fiber) return;
-  uint64_t handled_ones = 0;
+  uint64_t caught = 0;
   for (signals &= followed; signals; signals &= signals - 1) {
     int sig = __builtin_ctzll(signals) + 1;
-    if (kernel_calls_us(sig)) handled_ones |= bit(sig);
+    if (kernel_calls_us(sig)) caught |= bit(sig);
   }
-  sched_open_for_main(handled_ones);
+  sched_open_for_main(caught);
 }
 
 void change_mask(FiberRecord* me, uint64_t mask) {

@@ -64,7 +64,7 @@ inline bool handled(const Action& a) {
   return a.handler != reinterpret_cast<void*>(SIG_DFL) && a.handler != reinterpret_cast<void*>(SIG_IGN);
 }
 extern int process;  // pid
-// Returns true if the kernel calls on_signal() for `sig`, whatever the program's action is.
+// Returns true if on_signal() is the kernel's handler for `sig`.
 bool kernel_calls_us(int sig);
 
 // The kernel's handler for all signals that the program handles (signal_deliver.cpp).
@@ -142,8 +142,8 @@ bool room_for_pending();
 // Returns true if the signal only means "look at what is pending".
 bool is_poke(const siginfo_t& info);
 bool may_be_poked(int sig);  // a poke by this signal was sent once, or is about to be
-// Wakes `f`, or has sysmon wake it, so that it looks at what is pending. `from` is the kernel thread that took the signal, if `f` did not run
-// there: there needs no poke, since a fiber that comes to run there looks by itself. A poke might also swallow the next signal.
+// Wakes `f`, or has sysmon wake it, so that it looks at what is pending. `from` is the kernel thread that took the signal while `f` did not run
+// there, or 0. If `f` runs there by now, it has looked since, so it gets no poke: the kernel would merge the next signal with that.
 void tell(FiberRecord* f, int sig, TellBy by, int from = 0);
 // Returns what the kernel keeps for the caller's kernel thread or for the process, as far as it is blocked. Pokes are left out.
 uint64_t pending_in_kernel(FiberRecord* me);

@@ -72,7 +72,7 @@ bool signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   siginfo_t info;
   bool ran = false;
-  if (old & ~mask_of(me)) main_lets_in(me, 0);
+  main_lets_in(me, 0);
   // As in the kernel: a signal that only the other mask lets in runs if it has ended the call. Otherwise it stays pending.
   while (interrupted && !ran && take_any(me, ~mask_of(me), &info)) ran = run_as_call(me, &info, old) != Ran::No;
   if (!ran) {
@@ -115,7 +115,6 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
   sched_apply_mask();  // what the kernel keeps for us comes now, and is recorded
   give_away(me, mask & ~old);
   unblocked_beside_main(mask);
-  main_lets_in(me, ~mask);
   bool ran = false;
   while (!ran) {
     clear_pending_unpark(me);
@@ -126,9 +125,10 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
       continue;
     }
     if (me->run.interrupts.load(std::memory_order_seq_cst) & wait_interrupts(me)) break;
+    main_lets_in(me, ~mask);
     park_if(&never, 0, {"signal"});
+    main_lets_in(me, 0);  // at once: a handler may leave this call by a jump
   }
-  main_lets_in(me, 0);
   if (!ran) {
     set_mask_of(me, old);
     sched_apply_mask();
@@ -195,15 +195,15 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
       if (me == main_fiber) main_waits_for(wanted);
       add_waiter(waiter);
       listen_for(wanted);
-      main_lets_in(me, wanted);
     } else {
+      main_lets_in(me, wanted);
       park_if(&never, 0, {"sigwait"}, deadline);
+      main_lets_in(me, 0);
     }
   }
   if (listed) {
     s.waited_for.exchange(0, std::memory_order_seq_cst);  // before the look: a thread that gives us a signal looks at it afterwards
     remove_waiter(waiter);
-    main_lets_in(me, 0);
     // A thread may have chosen us for a signal meanwhile.
     if (r < 0 && take_any(me, wanted, &got)) r = got.si_signo;
     give_away(me, wanted);

@@ -2,7 +2,6 @@
 // The kernel threads of workers: how they are made, bound to one fiber, used again and ended.
 #include <errno.h>
 #include <sched.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -98,16 +97,30 @@ Worker* take_left(Worker** from) {
 
 // Returns a record that no worker has had; null without memory.
 Worker* new_record() {
-  SpinGuard guard(left_lock);
-  if (records == records_end) {
+  char* more = nullptr;
+  for (;;) {
+    char* at = nullptr;
+    {
+      SpinGuard guard(left_lock);
+      if (records == records_end && more) {
+        records = more;
+        records_end = records + kRecords / sizeof(Worker) * sizeof(Worker);
+        more = nullptr;
+      }
+      if (records != records_end) {
+        at = records;
+        records += sizeof(Worker);
+      }
+    }
+    if (at) {
+      if (more) raw_syscall(SYS_munmap, arg(more), kRecords);  // another thread was faster
+      return new (at) Worker;
+    }
+    // Not under the lock, because the kernel may take long.
     long mem = raw_syscall(SYS_mmap, 0, kRecords, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mem < 0 && mem > -4096) return nullptr;
-    records = reinterpret_cast<char*>(mem);
-    records_end = records + kRecords / sizeof(Worker) * sizeof(Worker);
+    more = reinterpret_cast<char*>(mem);
   }
-  char* at = records;
-  records += sizeof(Worker);
-  return new (at) Worker;
 }
 
 // Puts a worker without stacks into its list.
@@ -205,11 +218,8 @@ void give_properties_of_process(Worker* w) {
 
 // Returns true if a debugger traces the process. gdb gives up its command if a thread ends at the wrong moment. Without /proc: false.
 bool is_traced() {
-  long fd = raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/status"), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
   char text[2048];
-  long n = raw_syscall(SYS_read, fd, arg(text), sizeof text - 1);
-  raw_syscall(SYS_close, fd);
+  long n = raw_syscall(SYS_pread64, sysmon_proc_status(), arg(text), sizeof text - 1, 0);
   text[n > 0 ? n : 0] = 0;
   const char* tracer = strstr(text, "TracerPid:\t");
   return tracer && tracer[sizeof "TracerPid:\t" - 1] != '0';

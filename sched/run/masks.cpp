@@ -57,7 +57,7 @@ void follow_no_more(Worker* w) {
 
 }  // namespace
 
-// `follows` and `version` are sequentially consistent: either the worker sees the new version, or the thread that makes it sees which one the
+// `mask` is published by `version`. `follows` and `version` are sequentially consistent: either the worker sees the new version, or the thread that makes it sees which one the
 // worker follows, and waits. The worker says that it follows before it takes the mask.
 void sleep_mask(Worker* w) {
   if (!w->thread.initial) return apply_mask(w, kIdleMask);
@@ -91,6 +91,7 @@ void sched_set_main_mask(uint64_t m) {
   sysmon_adopt_mask(v);
 }
 
+// Sequentially consistent, as sleep_mask() stores `follows` and then reads `opened`: it sees the signals, or we see that it sleeps.
 void sched_open_for_main(uint64_t signals) {
   opened.store(signals, std::memory_order_seq_cst);
   Worker* w = first.load(std::memory_order_acquire);
