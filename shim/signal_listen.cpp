@@ -91,19 +91,33 @@ void listen() {
 
 }  // namespace
 
+namespace {
+
+// Starts the listener if there is none. Returns the tid of the one that there was; -1: another thread is starting it; 0: there was none.
+int start_listener() {
+  int none = 0;
+  if (!listener.compare_exchange_strong(none, -1, std::memory_order_acq_rel)) return none;
+  Busy busy;
+  int tid = start_helper(listen);
+  listener.store(tid > 0 ? tid : 0, std::memory_order_release);
+  // Other threads may have come meanwhile, which did not know the tid that they had to kick.
+  if (tid > 0) raw_syscall(SYS_tgkill, process, tid, kPoke);
+  return 0;
+}
+
+}  // namespace
+
 void listen_for(uint64_t bits) {
   bits &= ~kNeverBlocked;
   if (!(bits & ~listened.fetch_or(bits, std::memory_order_seq_cst)) && listener.load(std::memory_order_relaxed) != 0) return;
-  int none = 0;
-  if (listener.compare_exchange_strong(none, -1, std::memory_order_acq_rel)) {
-    Busy busy;
-    int tid = start_helper(listen);
-    listener.store(tid > 0 ? tid : 0, std::memory_order_release);
-    // Other threads may have come meanwhile, which did not know the tid that they had to kick.
-    if (tid > 0) raw_syscall(SYS_tgkill, process, tid, kPoke);
-  } else if (none > 0) {
-    raw_syscall(SYS_tgkill, process, none, kPoke);
-  }
+  int tid = start_listener();
+  if (tid > 0) raw_syscall(SYS_tgkill, process, tid, kPoke);
+  // The caller's kernel thread may have properties that the listener must not inherit. Sysmon has those of the process.
+  else if (listener.load(std::memory_order_relaxed) == 0) sysmon_call();
+}
+
+void listen_on_sysmon() {
+  if (listened.load(std::memory_order_seq_cst) && listener.load(std::memory_order_relaxed) == 0) start_listener();
 }
 
 void add_waiter(SigWaiter& w) {

@@ -156,6 +156,7 @@ void forget_tellings();  // called in the child of a fork
 void main_waits_for(uint64_t bits);
 // Makes the listener look for these until no fiber wants them any more. The caller has made it known before that it wants them.
 void listen_for(uint64_t bits);
+void listen_on_sysmon();  // starts the listener if the thread that needed it could not
 // Called when a fiber gets this mask. It shall get the signals that main blocks and it does not.
 void unblocked_beside_main(uint64_t mask);
 // Does the same when main begins to block these.

@@ -76,6 +76,7 @@ void tell(FiberRecord* f, int sig, TellBy by, int from) {
 }
 
 void on_sysmon() {
+  listen_on_sysmon();
   for (auto& t : to_tell) {
     if (!t.fiber.load(std::memory_order_relaxed)) continue;
     int sig = t.sig.exchange(0, std::memory_order_acquire);
