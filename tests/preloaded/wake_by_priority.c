@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Of threads that wait for the same thing, those of a real-time policy are woken first, the highest priority first, and among equals the
-// first to come. Without the right to such policies it says so, on both sides.
+// first to come. (Others come after these: parking_lot_test.) Without the right to such policies it says so, on both sides.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <pthread.h>
@@ -8,16 +8,16 @@
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { kThreads = 7 };
-static const int priorities[kThreads] = {0, 5, 20, 5, 0, 40, 20};
+static const int priorities[kThreads] = {1, 5, 20, 5, 1, 40, 20};
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER, order_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
 static sem_t sem, ready;
 static int order[kThreads], woken, may_go;
+static char kernel_thread[64];  // of the thread that was started last: "PID/task/TID"
 
 static void note(int i) {
   pthread_mutex_lock(&order_lock);
@@ -25,15 +25,31 @@ static void note(int i) {
   pthread_mutex_unlock(&order_lock);
 }
 
-static void* waits_for_mutex(void* p) {
+// A thread of a real-time policy has a kernel thread of its own, also on fibers.
+static void say_ready(void) {
+  ssize_t n = readlink("/proc/thread-self", kernel_thread, sizeof kernel_thread - 1);
+  kernel_thread[n > 0 ? n : 0] = 0;
   sem_post(&ready);
+}
+static void until_asleep(void) {
+  char path[128], state = 0;
+  snprintf(path, sizeof path, "/proc/%s/stat", kernel_thread);
+  while (state != 'S') {
+    FILE* f = fopen(path, "r");
+    assert(f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
+    fclose(f);
+  }
+}
+
+static void* waits_for_mutex(void* p) {
+  say_ready();
   pthread_mutex_lock(&mutex);
   note((int)(long)p);
   pthread_mutex_unlock(&mutex);
   return NULL;
 }
 static void* waits_for_semaphore(void* p) {
-  sem_post(&ready);
+  say_ready();
   while (sem_wait(&sem) < 0) {
   }
   note((int)(long)p);
@@ -42,7 +58,7 @@ static void* waits_for_semaphore(void* p) {
 }
 static void* waits_for_condition(void* p) {
   pthread_mutex_lock(&mutex);
-  sem_post(&ready);
+  say_ready();
   int before = may_go;
   while (may_go == before) pthread_cond_wait(&cond, &mutex);
   note((int)(long)p);
@@ -51,10 +67,6 @@ static void* waits_for_condition(void* p) {
   return NULL;
 }
 
-static void nap(int ms) {
-  struct timespec t = {0, ms * 1000000};
-  nanosleep(&t, NULL);
-}
 static void wait_ready(void) {
   while (sem_wait(&ready) < 0) {
   }
@@ -63,14 +75,14 @@ static int start(pthread_t* t, void* (*f)(void*), int i) {
   pthread_attr_t a;
   pthread_attr_init(&a);
   pthread_attr_setinheritsched(&a, PTHREAD_EXPLICIT_SCHED);
-  pthread_attr_setschedpolicy(&a, priorities[i] ? SCHED_FIFO : SCHED_OTHER);
+  pthread_attr_setschedpolicy(&a, SCHED_FIFO);
   struct sched_param p = {priorities[i]};
   pthread_attr_setschedparam(&a, &p);
   int e = pthread_create(t, &a, f, (void*)(long)i);
   pthread_attr_destroy(&a);
   if (e) return e;
   wait_ready();
-  nap(priorities[i] ? 20 : 100);  // until it waits; the order among equals is that of their waits
+  until_asleep();  // it waits; the order among equals is that of their waits
   return 0;
 }
 static void print(const char* what) {
