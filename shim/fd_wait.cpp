@@ -43,16 +43,26 @@ uint32_t kind_of(int fd, PollNotes* notes) {
   return kind;
 }
 
+namespace {
+// Asks without waiting. A signal ends even that.
+long poll_at_once(pollfd& p) {
+  long r;
+  do {
+    timespec none{};
+    r = raw_syscall(SYS_ppoll, arg(&p), 1, arg(&none), 0, 8);
+  } while (r == -EINTR);
+  return r;
+}
+}  // namespace
+
 bool is_ready(int fd, uint32_t events) {
   pollfd p{fd, static_cast<short>(events), 0};
-  timespec at_once{};
-  return raw_syscall(SYS_ppoll, arg(&p), 1, arg(&at_once), 0, 8) != 0;
+  return poll_at_once(p) != 0;
 }
 
 bool has_error(int fd) {
   pollfd p{fd, 0, 0};
-  timespec at_once{};
-  return raw_syscall(SYS_ppoll, arg(&p), 1, arg(&at_once), 0, 8) > 0 && p.revents & POLLERR;
+  return poll_at_once(p) > 0 && p.revents & POLLERR;
 }
 
 long raise_if_broken(const PollNotes* notes, long result) {

@@ -37,8 +37,15 @@ namespace {
 
 constexpr long kInKernel = -4096;  // no errno value, so the poller does not serve the call
 
-// A filter may allow the program's call, but not the one that asks without waiting.
-long unless_refused(long r) { return r == -ENOSYS || r == -EPERM ? kInKernel : r; }
+// Makes a call that asks without waiting. A signal that comes just then ends even such a call, and may be another fiber's or ours. A filter
+// may allow the program's call, but not this one.
+template <class Call>
+long at_once(Call call) {
+  long r;
+  do r = call();
+  while (r == -EINTR);
+  return r == -ENOSYS || r == -EPERM ? kInKernel : r;
+}
 
 // Returns the deadline. 0: no time at all. Timespecs are valid.
 uint64_t after_ms(int ms) {
@@ -180,8 +187,10 @@ ServedBy served_by(const sigset_t* set, uint64_t& mask) {
 // Waits for the `n` descriptors at `fds`, which the kernel has not seen yet.
 long poll_parked(pollfd* fds, nfds_t n, uint64_t deadline, const uint64_t* mask) {
   auto ask = [&]() -> long {
-    timespec none{};
-    return unless_refused(raw_syscall(SYS_ppoll, arg(fds), static_cast<long>(n), arg(&none), 0, 8));
+    return at_once([&] {
+      timespec none{};
+      return raw_syscall(SYS_ppoll, arg(fds), static_cast<long>(n), arg(&none), 0, 8);
+    });
   };
   Items items;
   if (deadline == 0 || n > 1024) {  // more than there may be descriptors: the kernel says so
@@ -225,11 +234,13 @@ long select_parked(int n, fd_set* const user[3], uint64_t deadline, const uint64
   for (int k = 0; k < 3; k++)
     if (user[k] && fiberthread_user_copy(wanted.words[k], user[k], size) != 0) return -EFAULT;
   auto ask = [&]() -> long {
-    timespec none{};
-    for (int k = 0; k < 3; k++)
-      if (user[k]) memcpy(found.words[k], wanted.words[k], size);
     auto set = [&](int k) { return user[k] ? arg(found.words[k]) : 0; };
-    return unless_refused(raw_syscall(SYS_pselect6, n, set(0), set(1), set(2), arg(&none), 0));
+    return at_once([&] {
+      timespec none{};
+      for (int k = 0; k < 3; k++)
+        if (user[k]) memcpy(found.words[k], wanted.words[k], size);
+      return raw_syscall(SYS_pselect6, n, set(0), set(1), set(2), arg(&none), 0);
+    });
   };
   auto bits = [&](int fd) {
     uint32_t events = 0;
@@ -260,7 +271,7 @@ long select_parked(int n, fd_set* const user[3], uint64_t deadline, const uint64
 // ---- epoll ----
 
 long epoll_parked(int fd, epoll_event* events, int n, uint64_t deadline, const uint64_t* mask) {
-  auto ask = [&]() -> long { return unless_refused(raw_syscall(SYS_epoll_pwait, fd, arg(events), n, 0, 0, 8)); };
+  auto ask = [&]() -> long { return at_once([&] { return raw_syscall(SYS_epoll_pwait, fd, arg(events), n, 0, 0, 8); }); };
   if (deadline == 0) {
     test_cancel();
     return ask();
