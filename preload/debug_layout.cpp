@@ -66,6 +66,7 @@ constexpr DebugEntry fiberthread_debug_layout[] = {
     OFFSET("record.start", FiberRecord, identity.start),
     OFFSET("record.tcb", FiberRecord, memory.tcb),
     OFFSET("record.block", FiberRecord, memory.block),
+    OFFSET("record.guard", FiberRecord, memory.guard),
     OFFSET("record.guard_size", FiberRecord, memory.guard_size),
     OFFSET("record.stack_low", FiberRecord, memory.stack_low),
     OFFSET("record.stack_high", FiberRecord, memory.stack_high),

@@ -129,12 +129,13 @@ struct alignas(64) FiberRecord {
 
   // See memory/block.h. A record keeps its block as long as both live, so there is no reset.
   struct Memory {
-    char* block = nullptr;  // lowest address, which is the guard's
+    char* block = nullptr;  // lowest address
     size_t block_size = 0;
     void* tcb = nullptr;        // the TCB, whose address is libc's handle of the thread
     char* stack_low = nullptr;  // usable bounds of the stack in use (the program's own, if it gave one)
     char* stack_high = nullptr;
-    stack_t alternate{};  // for signal handlers, as the program set it; size 0: none
+    stack_t alternate{};    // for signal handlers, as the program set it; size 0: none
+    char* guard = nullptr;  // lowest address of the block's guard, unless guard_size is 0
     size_t guard_size = 0;
     uint16_t chunk = 0;  // the chunk that the block is in
     bool user_stack = false;

@@ -177,7 +177,7 @@ void die(int sig) {
 void report_overflow(const FiberRecord* f, const void* address) {
   if (!f || !f->memory.block || f->memory.user_stack) return;
   auto at = static_cast<const char*>(address);
-  if (at < f->memory.block || at >= f->memory.block + f->memory.guard_size) return;
+  if (at < f->memory.guard || at >= f->memory.guard + f->memory.guard_size) return;
   {
     Output out;
     put_name(out.begin() << "stack overflow in ", {f->identity.id, f->identity.name, f->identity.is_main});

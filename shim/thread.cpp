@@ -219,6 +219,19 @@ void default_stack_size() {
   pthread_attr_destroy(&attr);
 }
 
+FiberRecord* get_block(const Wanted& w) {
+  auto get = [&] {
+    Busy busy;
+    return block_get(w.stack_size, w.guard_size, w.stack);
+  };
+  FiberRecord* f = get();
+  if (__builtin_expect(f != nullptr, 1)) return f;
+  // Threads may only have to run to their end, which gives their memory back. A caller that tries again and again would keep them from it.
+  yield();
+  if ((f = get())) return f;
+  return reaper_make_room() ? get() : nullptr;
+}
+
 }  // namespace
 
 // Starts the scheduler at the first thread. Returns false if threads are NPTL's.
@@ -227,6 +240,7 @@ bool thread_start_scheduler() {
   if (__builtin_expect(first, 0)) {
     signal_init();
     default_stack_size();
+    block_before_start();
   }
   FiberRecord* me = tls_current;
   bool is_main = me && me->identity.is_main;
@@ -255,21 +269,18 @@ int thread_make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** mad
   else w = default_attr();
   if (__builtin_expect(stack_size != 0, 0) && !w.stack) w.stack_size = stack_size;
   if (w.stack) {
-    if (w.stack_size < kMinStack) return EINVAL;
+    if (w.stack_size < kMinStack || w.stack_size < tcb_least_stack()) return EINVAL;
     w.guard_size = 0;
   } else {
-    // As in NPTL, the guard comes on top.
-    size_t guard = (w.guard_size + 4095) & ~size_t{4095};
-    if (w.stack_size < kMinStack || guard < w.guard_size) return EINVAL;
+    // As in NPTL, the guard comes on top, and TCB and TLS are part of the stack.
+    size_t guard = (w.guard_size + 4095) & ~size_t{4095}, least = (tcb_least_stack() + 4095) & ~size_t{4095}, sum;
+    w.stack_size &= ~(tcb_align() - 1);
+    if (w.stack_size < kMinStack || w.stack_size < least || guard < w.guard_size) return EINVAL;
     w.guard_size = guard;
-    if (__builtin_add_overflow(w.stack_size, w.guard_size, &w.stack_size)) return EINVAL;
+    if (__builtin_add_overflow(w.stack_size, w.guard_size, &sum)) return EINVAL;
   }
   FiberRecord* me = self();
-  FiberRecord* f;
-  {
-    Busy busy;
-    f = block_get(w.stack_size, w.guard_size, w.stack);
-  }
+  FiberRecord* f = get_block(w);
   if (!f) return EAGAIN;
   if (__builtin_expect(blocks_are_many(), 0)) reaper_start_if_needed();
   memcpy(f->identity.name, me->identity.name, sizeof f->identity.name);

@@ -3,19 +3,24 @@
 // alone: sched
 #include "sched/memory/block.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <vector>
 
 #include "sched/glibc/tcb.h"
+#include "sched/memory/extents.h"
 #include "sched/memory/reclaim.h"
+#include "sched/syscall.h"
 #include "sched/worker.h"
 #include "tests/test.h"
 
 using namespace fiberthread;
+using namespace fiberthread::memory;
 
 namespace {
 FiberRecord* get(size_t size, size_t guard = 4096, void* stack = nullptr) {
@@ -44,7 +49,7 @@ unsigned reap_idle() {
   unsigned released = 0;
   for (int ticks = 0; ticks < 20; ticks++) {
     bool tick = true;
-    while (unsigned n = block_take_idle(idle, 3, tick)) {
+    while (unsigned n = block_take_idle(idle, 3, tick, false)) {
       tick = false;
       for (unsigned i = 0; i < n; i++)
         for (unsigned b = 0; b < 64; b++)
@@ -65,11 +70,12 @@ bool resident(void* page) {
 
 Test(block, has_the_room_that_was_asked_for) {
   for (size_t size = 16384; size < 40 << 20; size = size * 3 + 4096) {
-    FiberRecord* f = get(size + 4096);
-    cr_assert(f && static_cast<size_t>(f->memory.stack_high - f->memory.stack_low) >= size);
+    FiberRecord* f = get(size);
+    char* end = f->memory.block + f->memory.block_size;
+    cr_assert(f && f->memory.stack_low == end - size && f->memory.stack_high < end);
     cr_assert_eq(f->memory.guard_size, 4096u);
-    cr_assert(f->memory.stack_low == f->memory.block + f->memory.guard_size &&
-              f->memory.stack_high <= f->memory.block + f->memory.block_size);
+    auto low = reinterpret_cast<uintptr_t>(f->memory.stack_low) & ~uintptr_t{4095};
+    cr_assert(f->memory.guard >= f->memory.block && reinterpret_cast<uintptr_t>(f->memory.guard) == low - 4096);
     memset(f->memory.stack_low, 1, 4096);
     memset(f->memory.stack_high - 8192, 1, 8192);
     cr_assert(block_find(f->memory.tcb) == f);
@@ -84,7 +90,28 @@ Test(block, guard_faults, .signal = SIGSEGV) {
 
 Test(block, guard_faults_at_its_lowest_byte, .signal = SIGSEGV) {
   FiberRecord* f = get(65536, 3 * 4096);
-  *f->memory.block = 1;
+  *(f->memory.stack_low - 3 * 4096) = 1;
+}
+
+Test(block, guard_follows_the_stack) {
+  // All these share blocks.
+  static const size_t sizes[] = {57344, 16384, 16384, 40960, 20480, 57344}, guards[] = {4096, 4096, 8192, 16384, 4096, 0};
+  FiberRecord* first = nullptr;
+  for (int round = 0; round < 3; round++)
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+      FiberRecord* f = get(sizes[i], guards[i]);
+      if (!first) first = f;
+      cr_assert(f == first && f->memory.guard_size == guards[i]);
+      cr_assert(guards[i] == 0 || f->memory.guard + guards[i] == f->memory.stack_low);
+      memset(f->memory.stack_low, 1, static_cast<size_t>(f->memory.stack_high - f->memory.stack_low));
+      for (char* p = f->memory.block; p < f->memory.stack_low; p += 4096) {
+        bool guard = guards[i] && p >= f->memory.guard;
+        // The kernel reads the page for us, and reports the fault.
+        long r = raw_syscall(SYS_rt_sigprocmask, SIG_BLOCK, arg(p), 0, 8);
+        cr_assert(guard ? r == -EFAULT : r == 0, "page %td of size %zu: %ld", p - f->memory.block, sizes[i], r);
+      }
+      put(f);
+    }
 }
 
 Test(block, a_block_is_used_again_with_its_tcb) {
@@ -158,3 +185,44 @@ Test(block, guard_faults_after_the_memory_went, .signal = SIGSEGV) {
   FiberRecord* last = get_many().back();
   *(last->memory.stack_low - 1) = 1;
 }
+
+#if !defined(__SANITIZE_ADDRESS__)  // it needs more address space
+Test(block, unused_chunks_give_back_their_address_space) {
+  cr_assert(sched_start());
+  uint32_t others = chunk_count;
+  rlimit limit;
+  getrlimit(RLIMIT_AS, &limit);
+  limit.rlim_cur = size_t{2} << 30;
+  cr_assert_eq(setrlimit(RLIMIT_AS, &limit), 0);
+  // Each of the stacks takes so much that there is room for few of another size, unless they are unmapped.
+  for (int round = 0; round < 5; round++)
+    for (size_t size = 16 << 20; size <= 160 << 20; size *= 2) {
+      std::vector<FiberRecord*> all;
+      for (size_t sum = 0; sum + size < 1200 << 20; sum += size) {
+        FiberRecord* f = get(size);
+        cr_assert(f, "no block of %zu after %zu, round %d", size, all.size(), round);
+        cr_assert(f->memory.block_size > size && block_find(f->memory.tcb) == f);
+        memset(f->memory.stack_low, 1, 4096);
+        all.push_back(f);
+      }
+      for (FiberRecord* f : all) put(f);
+      {
+        Busy busy;
+        if (Worker* w = this_worker()) block_put_kept(w);
+      }
+      cr_assert(block_any_free());
+      Busy busy;
+      Idle idle[3];
+      while (unsigned n = block_take_idle(idle, 3, false, true)) {
+        for (unsigned i = 0; i < n; i++)
+          for (unsigned b = 0; b < 64; b++)
+            if (idle[i].blocks >> b & 1) tcb_release(*block_of(idle[i], b));
+        block_empty(idle, n);
+      }
+      block_unmap_idle();
+      cr_assert(!block_any_free());
+      for (uint32_t i = others; i < chunk_count; i++) cr_assert(chunks[i].base == kNowhere);
+      for (FiberRecord* f : all) cr_assert(!f->memory.tcb && !f->memory.block);  // a record stays readable
+    }
+}
+#endif

@@ -57,7 +57,7 @@ inline Handle spawn(void* (*start)(void*), void* argument = nullptr) {
   FiberRecord* f;
   {
     Busy busy;
-    f = block_get(kStack + kGuard, kGuard, nullptr);
+    f = block_get(kStack, kGuard, nullptr);
   }
   cr_assert(f);
   if (blocks_are_many()) reaper_start_if_needed();

@@ -30,6 +30,10 @@ inline size_t dtv_limit(size_t sizeof_pthread) { return sizeof_pthread; }
 inline char* place(char* top) { return reinterpret_cast<char*>(align_down(top - layout.sizeof_pthread, layout.tls_align)); }
 // tls_size counts struct pthread here.
 inline size_t tcb_and_tls_size() { return layout.tls_size; }
+// The lowest address that struct pthread and static TLS take then.
+inline char* low_end(char* top) {
+  return place(top) + layout.sizeof_pthread - ((layout.tls_size + layout.tls_align - 1) & ~(layout.tls_align - 1));
+}
 // Turns a link_map's l_tls_offset into an offset from the thread pointer. Returns false for a module without static TLS.
 inline bool static_tls_offset(ptrdiff_t l_tls_offset, ptrdiff_t& offset) {
   if (l_tls_offset <= 0) return false;  // it has none yet, or the loader forces it to be dynamic
@@ -62,6 +66,7 @@ inline char* place(char* top) {
   return reinterpret_cast<char*>(align_down(top - layout.tls_size, layout.tls_align)) - layout.sizeof_pthread;
 }
 inline size_t tcb_and_tls_size() { return layout.tls_size + layout.sizeof_pthread; }
+inline char* low_end(char* top) { return place(top); }
 inline bool static_tls_offset(ptrdiff_t l_tls_offset, ptrdiff_t& offset) {
   if (l_tls_offset <= 0) return false;  // it has none yet, or the loader forces it to be dynamic
   offset = l_tls_offset;

@@ -85,7 +85,9 @@ using namespace glibc;
 // ---- blocks ----
 
 size_t tcb_reserve() { return (tcb_and_tls_size() + 2 * layout.tls_align + 63) & ~size_t{63}; }
-char* tcb_low(char* top) { return top - tcb_reserve(); }
+char* tcb_low(char* top) { return low_end(top); }
+size_t tcb_align() { return layout.tls_align; }
+size_t tcb_least_stack() { return ((layout.tls_size + layout.tls_align - 1) & ~(layout.tls_align - 1)) + 4096; }
 size_t tcb_size() { return layout.sizeof_pthread; }
 size_t tcb_libc_stack_size() {
   constexpr size_t kStack = 256 * 1024, kPage = 4096;

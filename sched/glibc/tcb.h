@@ -11,10 +11,14 @@ namespace fiberthread {
 
 // ---- blocks ----
 
-// Returns how many bytes TCB and static TLS take at the top of a block, alignment included.
+// Returns the most bytes that TCB and static TLS take at the top of a block, alignment included.
 size_t tcb_reserve();
 // Returns the lowest address that tcb_make(top) uses. The stack of the block begins here and grows down.
 char* tcb_low(char* top);
+// Returns the power of two that libc rounds the sizes of stacks down to.
+size_t tcb_align();
+// Returns the size of the smallest stack that libc makes a thread with. TLS and TCB are part of it.
+size_t tcb_least_stack();
 // Returns the size of libc's struct pthread.
 size_t tcb_size();
 // Returns the size of the stack for a kernel thread that libc makes for the library. libc takes the room for TCB and static TLS from it,

@@ -37,7 +37,8 @@ void variables_on_stacks() {
 void tell_leak_sanitizer(FiberRecord* f, void (*tell)(const void*, size_t)) {
   if (__builtin_expect(!tell, 1)) return;
   Busy busy;
-  char* low = f->memory.user_stack ? f->memory.block + f->memory.guard_size : f->memory.stack_low;
+  char* low = f->memory.stack_low;
+  if (f->memory.user_stack) low = f->memory.guard_size ? f->memory.guard + f->memory.guard_size : f->memory.block;
   tell(low, static_cast<size_t>(f->memory.block + f->memory.block_size - low));
   if (f->memory.user_stack) tell(f->memory.stack_low, static_cast<size_t>(f->memory.stack_high - f->memory.stack_low));
 }

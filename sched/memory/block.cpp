@@ -24,33 +24,35 @@ std::atomic<bool> many_blocks{false};
 
 namespace {
 
-constexpr uint32_t kHot = 1024;     // free blocks per class in the order of their last use
-constexpr uint32_t kOfWorker = 32;  // free blocks that a worker keeps to itself
-constexpr uint32_t kIds = 64;       // ids that a worker takes at once
-constexpr uint32_t kMany = 128;     // new blocks of a class, after which the reaper is started
-constexpr uint32_t kAhead = 64;     // blocks that an idle worker populates ahead of a burst
+constexpr uint32_t kHot = 1024;  // free blocks per class in the order of their last use
+constexpr uint32_t kIds = 64;    // ids that a worker takes at once
+constexpr uint32_t kMany = 128;  // new blocks of a class, after which the reaper is started
+constexpr uint32_t kAhead = 64;  // blocks that an idle worker populates ahead of a burst
 
 std::atomic<uint32_t> next_id{1u << 22};
 
 // Returns where the TCB of a block ends. If all blocks had it at the same place of a page, the hot lines of all fibers would share a few
-// sets of each cache. With 256 fibers and more, some of them would always be out of the second-level cache.
+// sets of each cache. With 256 fibers and more, some of them would always be out of the second-level cache. The stack is smaller by that:
+// to give it another page instead would move the guard, or put the hot lines into a third page.
 constexpr uint32_t kColours = 16;
 char* top_of(FiberRecord* f) {
   auto i = static_cast<uint32_t>(f - chunks[f->memory.chunk].fibers);
   return f->memory.block + f->memory.block_size - i % kColours * 64;
 }
 
-// Strides grow by 64 kB up to 1 MB, then by a sixteenth of a power of two.
+// Strides grow by 64 kB up to 16 MB, then by 1/32 of the power of two below. The less a stride is more than what was asked for, the fewer
+// blocks need another page table for their guards, and the less address space is lost.
+constexpr unsigned kSteps = 32, kExact = 256;
 size_t stride_of(size_t need, unsigned& cls) {
   size_t granules = (need + kGranule - 1) / kGranule;
-  if (granules <= 16) {
+  if (granules <= kExact) {
     cls = static_cast<unsigned>(granules);
     return granules * kGranule;
   }
-  unsigned shift = 63 - __builtin_clzl(granules - 1) - 3;  // 16 steps in [2^k, 2^(k+1))
+  unsigned shift = 63 - __builtin_clzl((granules - 1) / kSteps);  // 3 and more
   size_t step = size_t{1} << shift;
   size_t rounded = (granules + step - 1) & ~(step - 1);
-  cls = 16 + shift * 16 + static_cast<unsigned>(rounded >> shift);
+  cls = kExact + (shift - 3) * kSteps + static_cast<unsigned>(rounded >> shift) - kSteps;
   return rounded * kGranule;
 }
 
@@ -119,7 +121,8 @@ FiberRecord* take_free(SizeClass& c, Worker* w) {
       w->kept.of_class = &c;
       w->kept.first = c.hot;
       FiberRecord** end = &w->kept.first;
-      for (; *end && w->kept.count < kOfWorker / 2; end = &(*end)->run.queue_next) w->kept.count++;
+      uint32_t most = chunks[f->memory.chunk].of_worker / 2;
+      for (; *end && w->kept.count < most; end = &(*end)->run.queue_next) w->kept.count++;
       c.hot = *end;
       *end = nullptr;
       c.hot_count -= w->kept.count;
@@ -136,6 +139,9 @@ FiberRecord* take_free(SizeClass& c, Worker* w) {
   return f;
 }
 
+// Returns where the guard of a block with such a stack ends.
+char* guard_below(const FiberRecord& f, size_t stack_size) { return f.memory.block + f.memory.block_size - to_pages(stack_size); }
+
 uint32_t new_id(Worker* w) {
   if (w && w->kept.next_id % kIds != 0) return w->kept.next_id++;
   uint32_t id = next_id.fetch_add(kIds, std::memory_order_relaxed);
@@ -147,11 +153,12 @@ uint32_t new_id(Worker* w) {
 }  // namespace
 
 FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
-  size_t reserve = tcb_reserve() + (kColours - 1) * 64;
-  size_t own_stack = user_stack ? 0 : stack_size;
-  if (own_stack > (size_t{1} << 46)) return nullptr;  // the sums below must not overflow
+  size_t need = user_stack ? tcb_reserve() + (kColours - 1) * 64 : stack_size;
+  constexpr size_t kMost = size_t{1} << 46;  // the sums below must not overflow
+  if (need > kMost || guard_size > kMost - need) return nullptr;
+  guard_size = to_pages(guard_size);
   unsigned cls;
-  size_t stride = stride_of(own_stack + reserve, cls);
+  size_t stride = stride_of(to_pages(need) + guard_size, cls);
   if (cls >= kMaxClasses) return nullptr;
   SizeClass& c = classes[cls];
   Worker* w = this_worker();
@@ -163,7 +170,7 @@ FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
     bool stale = f->memory.chunk < stale_chunks, empty = !stale || wipe(f->memory.block, f->memory.block_size);
     if (stale) f->memory.guard_size = 0;
     if (!empty || !tcb_make(*f, top)) {
-      drop(f->memory.block + f->memory.guard_size, f->memory.block + f->memory.block_size);
+      drop(f->memory.block, f->memory.block + f->memory.block_size);
       give_back_unborn(c, f);
       return nullptr;
     }
@@ -174,10 +181,11 @@ FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
     f->memory.stack_low = static_cast<char*>(user_stack);
     f->memory.stack_high = f->memory.stack_low + stack_size;
   } else {
-    set_guard(*f, guard_size);
-    __atomic_store_n(&c.guard_size, guard_size, __ATOMIC_RELAXED);
     f->memory.stack_high = tcb_low(top);
-    f->memory.stack_low = f->memory.block + f->memory.guard_size;
+    f->memory.stack_low = f->memory.block + f->memory.block_size - stack_size;
+    set_guard(*f, guard_below(*f, stack_size), guard_size);
+    if (__atomic_load_n(&c.stack_size, __ATOMIC_RELAXED) != stack_size) __atomic_store_n(&c.stack_size, stack_size, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&c.guard_size, __ATOMIC_RELAXED) != guard_size) __atomic_store_n(&c.guard_size, guard_size, __ATOMIC_RELAXED);
   }
   f->identity.id = new_id(w);
   // A fiber that makes one often makes another. So the caches fetch meanwhile what the next birth will touch.
@@ -198,7 +206,7 @@ bool block_populate() {
   SizeClass& c = *burst_class;
   uint32_t id;
   uint64_t bits = 0;
-  size_t guard_size;
+  size_t stack_size, guard_size;
   {
     SpinGuard guard(c.lock);
     if ((id = c.first[kCold]) == kNone && open_extent(c)) id = c.first[kCold];
@@ -217,7 +225,9 @@ bool block_populate() {
     }
     c.ahead += static_cast<uint32_t>(__builtin_popcountll(bits));
     set_masks(c, id, extent(id).free, extent(id).unborn & ~bits);
+    stack_size = __atomic_load_n(&c.stack_size, __ATOMIC_RELAXED);
     guard_size = __atomic_load_n(&c.guard_size, __ATOMIC_RELAXED);
+    if (to_pages(stack_size) + guard_size > chunk_of(id).stride) guard_size = 0;  // they are those of two births
   }
   uint64_t refused = 0;  // blocks that the kernel does not populate: it is old, or has no memory
   for (uint64_t rest = bits; rest; rest &= rest - 1) {
@@ -226,7 +236,7 @@ bool block_populate() {
     // A fiber's birth and its first wait use the stack right below its TLS.
     char* low = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(tcb_low(top) - 1024) & ~(kPage - 1));
     if (raw_syscall(SYS_madvise, arg(low), top - low, MADV_POPULATE_WRITE) != 0) refused |= rest & -rest;
-    else set_guard(*f, guard_size);
+    else set_guard(*f, guard_below(*f, stack_size), guard_size);
   }
   SpinGuard guard(c.lock);
   Extent& e = extent(id);
@@ -251,10 +261,12 @@ void put_free(SizeClass& c, FiberRecord* f) {
 
 // Gives back `f`, unless it is null, and all blocks that `w` keeps beyond `left`.
 void put_free_and_kept(SizeClass& c, FiberRecord* f, Worker* w, uint32_t left) {
-  uint32_t n, before;
+  uint32_t n, before, keep, cool;
   {
     SpinGuard guard(c.lock);
     before = c.free_count;
+    keep = __atomic_load_n(&c.keep, __ATOMIC_RELAXED);
+    cool = __atomic_load_n(&c.cool, __ATOMIC_RELAXED);
     for (; w && w->kept.count > left; w->kept.count--) {
       FiberRecord* kept = w->kept.first;
       w->kept.first = kept->run.queue_next;
@@ -263,21 +275,22 @@ void put_free_and_kept(SizeClass& c, FiberRecord* f, Worker* w, uint32_t left) {
     if (f) put_free(c, f);
     n = c.free_count;
   }
-  if (__builtin_expect(n > kKeep, 0)) reaper_poke(n > kCool && n / kPerExtent != before / kPerExtent);
+  if (__builtin_expect(n > keep, 0)) reaper_poke(n > cool && n / kPerExtent != before / kPerExtent);
 }
 }  // namespace
 
 void block_put(FiberRecord* f) {
   SizeClass& c = class_of(f);
   Worker* w = this_worker();
-  if (w && (!w->kept.count || w->kept.of_class == &c) && w->kept.count < kOfWorker) {
+  uint32_t most = chunks[f->memory.chunk].of_worker;
+  if (w && (!w->kept.count || w->kept.of_class == &c) && w->kept.count < most) {
     w->kept.of_class = &c;
     f->run.queue_next = w->kept.count++ ? w->kept.first : nullptr;
     w->kept.first = f;
     return;
   }
   // Half of the worker's own blocks go too. Then it has room for blocks that come back, and some for fibers that it makes.
-  put_free_and_kept(c, f, w && w->kept.of_class == &c ? w : nullptr, kOfWorker / 2);
+  put_free_and_kept(c, f, w && w->kept.of_class == &c ? w : nullptr, most / 2);
 }
 
 void block_put_kept(Worker* w) {
@@ -288,7 +301,7 @@ FiberRecord* block_find(const void* handle) {
   auto h = reinterpret_cast<uintptr_t>(handle);
   for (uint32_t i = chunk_count.load(std::memory_order_acquire); i-- > 0;) {
     Chunk& k = chunks[i];
-    uintptr_t offset = h - reinterpret_cast<uintptr_t>(k.base);
+    uintptr_t offset = h - reinterpret_cast<uintptr_t>(__atomic_load_n(&k.base, __ATOMIC_RELAXED));
     if (offset >= k.stride * k.blocks) continue;
     FiberRecord* f = &k.fibers[offset / k.stride];
     return f->memory.tcb == handle ? f : nullptr;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Blocks: the memory of fibers. A block is, from high to low address,
 //
-//     | TCB | static TLS | stack, grows down … | guard |
+//     | TCB | static TLS | stack, grows down … | guard | unused |
 //
-// and one of many of the same stride in a chunk. A chunk is reserved at once. The block's FiberRecord stands in an array beside the
-// chunk, and is readable as long as the process lives. It stays with its block, so a recycled fiber keeps its TCB and TLS.
+// and one of many of the same stride in a chunk. TCB, static TLS and stack have the size that the fiber's stack has on NPTL, so the guard is
+// where NPTL has it. A chunk is reserved at once. The block's FiberRecord stands in an array beside the chunk, and is readable as long as
+// the process lives. It stays with its block, so a recycled fiber keeps its TCB and TLS.
 #pragma once
 #include <cstddef>
 
@@ -12,20 +13,22 @@
 
 namespace fiberthread {
 
-// Returns the record of a fiber with a stack of `stack_size` bytes, of which the guard takes `guard_size` bytes as in NPTL. If `user_stack`
-// is not null, the fiber runs on those stack_size bytes, and only its TCB and TLS are in the block. Returns null without memory.
-// Called by a native thread or a fiber, Busy. It may take locks of libc, so it is never called in worker context. Does not park.
+// Returns the record of a fiber with a stack of `stack_size` bytes, which include its TCB and TLS, and at least tcb_least_stack(). Below
+// come at least `guard_size` bytes of guard. If `user_stack` is not null, the fiber runs on those stack_size bytes, and only its TCB and TLS
+// are in the block. Returns null without memory. Called by a native thread or a fiber, Busy. It may take locks of libc, so it is never
+// called in worker context. Does not park.
 FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack);
 
 // Populates some blocks if many new ones are being taken: a worker that finds no work calls it, because a new page costs far more than all
 // else of a fiber's birth. Worker context. Returns false if there is nothing to do, or if the kernel has refused a page.
 bool block_populate();
 
-// Returns true once so many blocks have been used that the reaper must be started, which gives free ones back.
-inline bool blocks_are_many() {
-  extern std::atomic<bool> many_blocks;
-  return many_blocks.load(std::memory_order_relaxed);
-}
+// True once the reaper must be started, which gives free blocks back: many have been used, or address space is limited.
+extern std::atomic<bool> many_blocks __attribute__((visibility("hidden")));
+inline bool blocks_are_many() { return many_blocks.load(std::memory_order_relaxed); }
+
+// Called before the scheduler starts. In the child of a fork without address space for that, gives back what the parent's threads had.
+void block_before_start();
 
 // Gives back a fiber that is Done and off its stack. Worker context too.
 void block_put(FiberRecord* f);

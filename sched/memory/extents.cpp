@@ -2,6 +2,7 @@
 #include "sched/memory/extents.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "sched/life/fork.h"
 #include "sched/memory/block.h"
@@ -18,11 +19,65 @@ namespace memory {
 
 constinit SizeClass classes[kMaxClasses];
 std::atomic<SizeClass*> burst{nullptr};
+std::atomic<bool> scarce{false};
 uint32_t stale_chunks = 0;
 
 namespace {
 constexpr size_t kPageTable = 2 << 20;  // bytes that one page table covers
 SpinLock chunk_lock;                    // after SizeClass::lock
+
+// Where address space is limited, a chunk takes at most this part of the limit, and so do the free blocks of a class that keep theirs.
+// libc keeps 40 MB.
+constexpr size_t kPartOfChunk = 64, kPartKept = 16, kPartOfWorker = 64;
+constexpr size_t kAssumedLimit = kPartKept * (40 << 20);  // after a refusal without a limit that is known
+constexpr size_t kUnlimited = ~size_t{0};
+size_t known_limit = kUnlimited;  // chunk_lock protects it
+
+size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+size_t size_of(const Chunk& k) { return k.stride * k.blocks + 2 * kGranule; }
+
+void limit_class(Chunk& k) {
+  SizeClass& c = classes[k.cls];
+  size_t kept = known_limit / kPartKept / k.stride;
+  k.of_worker = static_cast<uint16_t>(smaller(kOfWorker, known_limit / kPartOfWorker / k.stride));
+  __atomic_store_n(&c.keep, static_cast<uint32_t>(smaller(kKeep, kept)), __ATOMIC_RELAXED);
+  __atomic_store_n(&c.cool, static_cast<uint32_t>(smaller(kCool, kept)), __ATOMIC_RELAXED);
+}
+
+// Makes all classes keep as much as the limit allows. chunk_lock is held. A class's words may change while others read them: any value
+// that it ever has is right.
+void apply_limit(size_t limit) {
+  if (limit == known_limit) return;
+  known_limit = limit;
+  if (limit != kUnlimited) {
+    scarce.store(true, std::memory_order_relaxed);
+    many_blocks.store(true, std::memory_order_relaxed);  // the reaper is needed
+  }
+  for (uint32_t i = 0, n = chunk_count.load(std::memory_order_relaxed); i < n; i++) limit_class(chunks[i]);
+}
+
+size_t address_space() {
+  rlimit limit;
+  bool known = raw_syscall(SYS_prlimit64, 0, RLIMIT_AS, 0, arg(&limit)) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return known ? limit.rlim_cur : kUnlimited;
+}
+
+// Maps memory for the chunk's blocks. Returns false if the kernel refuses. chunk_lock is held.
+bool map_chunk(Chunk& k) {
+  size_t size = size_of(k);
+  void* mem = mmap(nullptr, size, protection(), MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  if (mem == MAP_FAILED) return false;
+  raw_syscall(SYS_madvise, arg(mem), static_cast<long>(size), MADV_NOHUGEPAGE);
+  char* base = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(mem) + kGranule - 1) & ~(kGranule - 1));
+  // A block's hot top and the next block's guard share a page table, unless a page table begins between them.
+  size_t common = k.stride & -k.stride;
+  if (common > kPageTable) common = kPageTable;
+  if (common > kGranule && reinterpret_cast<uintptr_t>(base) % common == 0) base += kGranule;
+  k.mapped = static_cast<char*>(mem);
+  __atomic_store_n(&k.base, base, __ATOMIC_RELEASE);
+  return true;
+}
 
 List list_of(const Extent& e, uint64_t all) {
   if (!e.free) return e.unborn ? kCold : kNoList;
@@ -62,46 +117,74 @@ void set_masks(SizeClass& c, uint32_t id, uint64_t free, uint64_t unborn) {
 
 bool add_chunk(SizeClass& c, unsigned cls, size_t stride) {
   SpinGuard guard(chunk_lock);
+  size_t limit = address_space();
+  // A refusal is remembered until a limit is known.
+  if (limit != kUnlimited || !scarce.load(std::memory_order_relaxed)) apply_limit(limit);
   uint32_t n = chunk_count.load(std::memory_order_relaxed);
-  if (n == kMaxChunks) return false;
-  uint32_t blocks = c.next_chunk_blocks;
-  while (blocks > 1 && stride > (size_t{1} << 46) / blocks) blocks /= 2;
-  for (; blocks; blocks /= 2) {
-    uint32_t extents = (blocks + kPerExtent - 1) / kPerExtent;
-    size_t size = stride * blocks + 2 * kGranule;
-    static_assert(sizeof(FiberRecord) * kPerExtent % kPage == 0, "an extent's records are whole pages");
-    size_t records = (sizeof(FiberRecord) * blocks + kPage - 1) & ~(kPage - 1);
-    void* mem = mmap(nullptr, size, protection(), MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-    if (mem == MAP_FAILED) continue;
-    void* fibers = mmap(nullptr, records + sizeof(Extent) * extents, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                        -1, 0);
-    if (fibers == MAP_FAILED) {
-      munmap(mem, size);
-      continue;
+  for (uint32_t i = 0; i < n; i++)
+    if (chunks[i].cls == cls && chunks[i].base == kNowhere && map_chunk(chunks[i])) {
+      c.chunk = static_cast<int>(i);
+      return true;
     }
-    raw_syscall(SYS_madvise, arg(mem), static_cast<long>(size), MADV_NOHUGEPAGE);
-    raw_syscall(SYS_madvise, arg(fibers), static_cast<long>(records), MADV_NOHUGEPAGE);
+  uint32_t blocks = c.next_chunk_blocks;
+  while (blocks > 1 && stride > smaller(size_t{1} << 46, limit / kPartOfChunk) / blocks) blocks /= 2;
+  for (; blocks && n < kMaxChunks; blocks /= 2) {
+    uint32_t extents = (blocks + kPerExtent - 1) / kPerExtent;
+    static_assert(sizeof(FiberRecord) * kPerExtent % kPage == 0, "an extent's records are whole pages");
+    size_t records = to_pages(sizeof(FiberRecord) * blocks), size = records + sizeof(Extent) * extents;
+    void* fibers = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (fibers == MAP_FAILED) continue;
     Chunk& k = chunks[n];
-    char* base = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(mem) + kGranule - 1) & ~(kGranule - 1));
-    // A block's hot top and the next block's guard share a page table, unless a page table begins between them.
-    size_t common = stride & -stride;
-    if (common > kPageTable) common = kPageTable;
-    if (common > kGranule && reinterpret_cast<uintptr_t>(base) % common == 0) base += kGranule;
     k.stride = stride;
     k.blocks = blocks;
     k.extent_count = extents;
     k.opened.store(0, std::memory_order_relaxed);
     k.clean = 0;
     k.cls = static_cast<uint16_t>(cls);
+    limit_class(k);
     k.fibers = static_cast<FiberRecord*>(fibers);
     k.extents = reinterpret_cast<Extent*>(static_cast<char*>(fibers) + records);
-    __atomic_store_n(&k.base, base, __ATOMIC_RELEASE);
+    if (!map_chunk(k)) {
+      munmap(fibers, size);
+      continue;
+    }
+    raw_syscall(SYS_madvise, arg(fibers), static_cast<long>(records), MADV_NOHUGEPAGE);
     chunk_count.store(n + 1, std::memory_order_release);  // publishes the chunk to block_find
     c.chunk = static_cast<int>(n);
     if (c.next_chunk_blocks < kMaxBlocks) c.next_chunk_blocks *= 2;
     return true;
   }
+  if (known_limit == kUnlimited) apply_limit(kAssumedLimit);
   return false;
+}
+
+bool unmap_chunk(SizeClass& c, uint32_t index) {
+  Chunk& k = chunks[index];
+  uint32_t first = index * kMaxExtents, n = k.opened.load(std::memory_order_relaxed);
+  if (k.base == kNowhere) return false;
+  for (uint32_t i = 0; i < n; i++)
+    if (k.extents[i].unborn != all_of(first + i)) return false;
+  for (uint32_t i = 0; i < n; i++) {
+    set_masks(c, first + i, 0, 0);
+    c.ahead -= static_cast<uint32_t>(__builtin_popcountll(k.extents[i].warm));
+    k.extents[i].warm = 0;
+  }
+  k.opened.store(0, std::memory_order_relaxed);
+  if (c.chunk == static_cast<int>(index)) c.chunk = -1;
+  // The records stay readable, as zeros: the blocks will be elsewhere.
+  drop(reinterpret_cast<char*>(k.fibers), reinterpret_cast<char*>(k.extents));
+  SpinGuard guard(chunk_lock);
+  // The place goes before the memory. A child of a fork in between has memory that it does not use.
+  __atomic_store_n(&k.base, kNowhere, __ATOMIC_RELEASE);
+  munmap(k.mapped, size_of(k));
+  return true;
+}
+
+void protect_chunks(int prot) {
+  Busy busy;
+  SpinGuard guard(chunk_lock);
+  for (uint32_t i = 0, n = chunk_count.load(std::memory_order_relaxed); i < n; i++)
+    if (chunks[i].base != kNowhere) mprotect(chunks[i].base, chunks[i].stride * chunks[i].blocks, prot);
 }
 
 bool open_extent(SizeClass& c) {
@@ -146,7 +229,8 @@ FIBERTHREAD_IN_FORK_CHILD(Blocks, [](FiberRecord* survivor) {
     c.hot_count = c.free_count = c.low_water = c.idle = c.ahead = 0;
     for (auto& id : c.first) id = kNone;
     for (auto& id : c.last) id = kNone;
-    c.chunk = static_cast<int>(i);  // the last of several
+    if (chunks[i].base == kNowhere) chunks[i].opened.store(0, std::memory_order_relaxed);
+    else c.chunk = static_cast<int>(i);  // the last of several
   }
   for (uint32_t i = 0; i < n; i++) {
     Chunk& k = chunks[i];

@@ -25,12 +25,14 @@ struct Extent {
 
 // One cache line, so that the child of a fork sees all of a chunk whose `base` it sees.
 struct alignas(64) Chunk {
-  char* base;  // set last
+  char* base;    // set last; kNowhere while the chunk has no memory but its records
+  char* mapped;  // where its mapping begins
   size_t stride;
   uint32_t blocks, extent_count;
   std::atomic<uint32_t> opened;  // extents whose blocks have been in a list
   uint32_t clean;                // opened extents that are clean
   uint16_t cls;
+  uint16_t of_worker;  // free blocks of the class that a worker may keep to itself
   FiberRecord* fibers;
   Extent* extents;
 };
@@ -41,11 +43,13 @@ extern std::atomic<uint32_t> chunk_count __attribute__((visibility("hidden")));
 namespace memory {
 
 constexpr size_t kGranule = 64 * 1024;  // strides are multiples of it
-constexpr size_t kMaxClasses = 512, kMaxChunks = 4096;
+constexpr size_t kMaxClasses = 1000, kMaxChunks = 4096;
 constexpr uint32_t kMaxBlocks = 32768, kMaxExtents = kMaxBlocks / kPerExtent;
-constexpr uint32_t kCool = 4096;  // free blocks per class that keep their memory; the reaper takes any more at once
-constexpr uint32_t kKeep = 64;    // free blocks per class that keep their memory for ever
+constexpr uint32_t kCool = 4096;    // free blocks per class that keep their memory; the reaper takes any more at once
+constexpr uint32_t kKeep = 64;      // free blocks per class that keep their memory for ever
+constexpr uint32_t kOfWorker = 32;  // free blocks that a worker keeps to itself
 constexpr uint32_t kNone = ~0u;
+inline char* const kNowhere = reinterpret_cast<char*>(1);  // no block begins there, and none has its handle in a chunk at that place
 
 // The list that an extent is in. kWarm: some blocks are free, others in use. kWhole: some are free, all others unborn. kCold: none is free,
 // some are unborn. kNoList: none is free or unborn.
@@ -59,11 +63,14 @@ struct SizeClass {
   uint32_t free_count = 0;  // free blocks, hot ones included
   uint32_t low_water = 0;   // least free_count since the reaper's last tick
   uint32_t idle = 0;        // free blocks that the reaper has still to take since that tick
+  uint32_t keep = kKeep;    // kKeep and kCool, or less where address space is scarce
+  uint32_t cool = kCool;
   uint32_t next_chunk_blocks = 64;
   uint32_t unborn_taken = 0;  // unborn blocks that were ever taken; wraps
   uint32_t ahead = 0;         // unborn blocks that are populated, or are being populated
-  size_t guard_size = 0;      // the guard of the latest block
-  int chunk = -1;             // the chunk that extents are opened in; -1: none
+  size_t stack_size = 0;      // the stack and the guard of the latest block
+  size_t guard_size = 0;
+  int chunk = -1;  // the chunk that extents are opened in; -1: none
   uint32_t first[kLists] = {kNone, kNone, kNone}, last[kLists] = {kNone, kNone, kNone};
 };
 
@@ -103,6 +110,15 @@ inline void set_free(SizeClass& c, FiberRecord* f) {
 bool open_extent(SizeClass& c);
 // Reserves one more chunk for the class. Returns false without memory. SizeClass::lock is held.
 bool add_chunk(SizeClass& c, unsigned cls, size_t stride);
+// Gives back the address space of the chunk if none of its blocks has a TCB or is being changed. Returns false if one has, or if there is
+// none. SizeClass::lock is held.
+bool unmap_chunk(SizeClass& c, uint32_t index);
+// Changes the protection of all chunks. Not in worker context.
+void protect_chunks(int prot);
+
+// True once the process has been seen to have little address space: it has a limit, or the kernel has refused some. Free chunks then give
+// theirs back.
+extern std::atomic<bool> scarce __attribute__((visibility("hidden")));
 
 }  // namespace memory
 }  // namespace fiberthread

@@ -38,7 +38,6 @@ bool guards_work() {
 }
 
 bool install_guard(char* low, size_t size) {
-  if (size == 0) return true;
   if (guards_work() && raw_syscall(SYS_madvise, arg(low), size, MADV_GUARD_INSTALL) == 0) return true;
   return raw_syscall(SYS_mprotect, arg(low), size, PROT_NONE) == 0;
 }
@@ -67,10 +66,11 @@ namespace memory {
 
 int protection() { return PROT_READ | PROT_WRITE | (executable.load(std::memory_order_relaxed) ? PROT_EXEC : 0); }
 
-void change_guard(FiberRecord& f, size_t size) {
-  if (size < f.memory.guard_size) remove_guard(f.memory.block + size, f.memory.guard_size - size);
-  else if (!install_guard(f.memory.block, size)) size = f.memory.guard_size;
-  f.memory.guard_size = size;
+void change_guard(FiberRecord& f, char* low, size_t size) {
+  // The old guard goes as a whole. If it is a mapping, this only joins mappings, and cannot fail.
+  if (f.memory.guard_size) remove_guard(f.memory.guard, f.memory.guard_size);
+  f.memory.guard = low;
+  f.memory.guard_size = size && install_guard(low, size) ? size : 0;
 }
 
 void drop(char* low, char* high) {
@@ -102,9 +102,8 @@ void stack_look_at_objects() {
   dl_iterate_phdr(wants_exec_stack, &wants);
   if (!wants) return;
   executable.store(true, std::memory_order_relaxed);
-  uint32_t n = chunk_count.load(std::memory_order_acquire);
   // Guards made by madvise stay. Guards made by mprotect are lost here: that happens only on an old kernel, with such a program.
-  for (uint32_t i = 0; i < n; i++) mprotect(chunks[i].base, chunks[i].stride * chunks[i].blocks, memory::protection());
+  memory::protect_chunks(memory::protection());
 }
 
 }  // namespace fiberthread

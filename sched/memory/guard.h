@@ -12,11 +12,12 @@ constexpr size_t kPage = 4096;
 // Returns the protection of stacks. They are executable once a loaded object wants that.
 int protection();
 
-void change_guard(FiberRecord& f, size_t size);
-// Makes the guard of the block `size` bytes large, rounded up to pages. It stays as it was if the kernel refuses.
-inline void set_guard(FiberRecord& f, size_t size) {
-  size = (size + kPage - 1) & ~(kPage - 1);
-  if (size != f.memory.guard_size) change_guard(f, size);
+constexpr size_t to_pages(size_t size) { return (size + kPage - 1) & ~(kPage - 1); }
+
+void change_guard(FiberRecord& f, char* low, size_t size);
+// Makes the block's guard the `size` bytes below `high`. Both are whole pages. The block has no guard if the kernel refuses.
+inline void set_guard(FiberRecord& f, char* high, size_t size) {
+  if (size != f.memory.guard_size || (size && f.memory.guard != high - size)) change_guard(f, high - size, size);
 }
 
 // Gives the pages in [low, high) back to the kernel. Page tables and guards stay.

@@ -2,23 +2,28 @@
 #include "sched/memory/reaper.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 
 #include "sched/glibc/tcb.h"
+#include "sched/memory/block.h"
 #include "sched/memory/reclaim.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
 namespace {
 
-constexpr uint64_t kTick = 100'000'000;
+constexpr uint64_t kTick = 100'000'000, kPatience = 5'000'000'000;
+constexpr unsigned kRounds = 256;  // of kBatch, for one call of reaper_make_room()
 constexpr unsigned kBatch = 16;    // groups of blocks that are taken at once
 constexpr unsigned kTrim = 16384;  // TCBs released after which libc is asked to give memory back
 
-std::atomic<uint32_t> work{0};  // futex: counts the pokes that wake the reaper
+std::atomic<uint32_t> work{0};   // futex: counts the pokes that wake the reaper
+std::atomic<uint32_t> asked{0};  // calls of reaper_make_room(), and how many of these are done (a futex)
+std::atomic<uint32_t> done{0};
 std::atomic<bool> running{false};
 std::atomic<bool> awake{true};  // the reaper looks again within a tick, or has not been started
 
@@ -60,7 +65,9 @@ void* reap(void*) {
     uint64_t now = now_ns();
     bool tick = now >= next_tick;
     if (tick) next_tick = now + kTick;
-    while (unsigned n = block_take_idle(idle, kBatch, tick)) {
+    uint32_t calls = asked.load(std::memory_order_acquire), rounds = 0;
+    bool all = calls != done.load(std::memory_order_relaxed);
+    while (unsigned n = block_take_idle(idle, kBatch, tick, all && rounds++ < kRounds)) {
       tick = false;
       bool kept = false;
       for (unsigned i = 0; i < n; i++)
@@ -75,6 +82,11 @@ void* reap(void*) {
         }
       block_empty(idle, n);
       if (kept) break;
+    }
+    if (all) {
+      block_unmap_idle();
+      done.store(calls, std::memory_order_release);
+      futex_wake(&done, INT_MAX);
     }
     // The pieces that malloc got back lie between others, and free() returns pages from the end of the heap only.
     if (released >= kTrim) {
@@ -121,11 +133,32 @@ void reaper_start_if_needed() {
   sched_restore_signals(old);
 }
 
+bool reaper_make_room() {
+  {
+    Busy busy;
+    if (Worker* w = this_worker()) block_put_kept(w);
+    if (block_unmap_idle()) return true;
+  }
+  if (!block_any_free()) return false;
+  reaper_start_if_needed();
+  if (!reaper_running()) return false;
+  uint32_t mine = asked.fetch_add(1, std::memory_order_acq_rel) + 1, now_done;
+  reaper_poke(true);
+  uint64_t deadline = now_ns() + kPatience;
+  Blocking waits(true, true);
+  while (static_cast<int32_t>((now_done = done.load(std::memory_order_acquire)) - mine) < 0) {
+    if (now_ns() >= deadline) return false;  // it may need a lock of libc that the caller holds
+    futex_wait(&done, now_done, deadline);
+  }
+  return true;
+}
+
 bool reaper_running() { return running.load(std::memory_order_acquire); }
 
 void reaper_reset_after_fork() {
   running.store(false);
   awake.store(true);
+  done.store(asked.load());
 }
 
 }  // namespace fiberthread

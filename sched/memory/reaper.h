@@ -16,6 +16,10 @@ void reaper_poke(bool at_once);
 // Starts the reaper's thread, unless it runs. Called by a native thread or a fiber, not Busy, because it takes locks of libc.
 void reaper_start_if_needed();
 
+// Gives back the memory and the address space of all free blocks, for a caller that the kernel has refused a chunk. Returns false if there
+// are none, or if that takes longer than five seconds. Waits, by a system call. Called by a native thread or a fiber, not Busy.
+bool reaper_make_room();
+
 bool reaper_running();
 void reaper_reset_after_fork();
 

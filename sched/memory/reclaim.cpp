@@ -2,7 +2,9 @@
 #include "sched/memory/reclaim.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
+#include "sched/memory/block.h"
 #include "sched/memory/extents.h"
 #include "sched/memory/guard.h"
 
@@ -10,7 +12,7 @@ namespace fiberthread {
 
 using namespace memory;
 
-unsigned block_take_idle(Idle* to, unsigned room, bool tick) {
+unsigned block_take_idle(Idle* to, unsigned room, bool tick, bool all) {
   unsigned count = 0;
   uint32_t used = chunk_count.load(std::memory_order_acquire);
   static bool seen[kMaxClasses];
@@ -27,15 +29,16 @@ unsigned block_take_idle(Idle* to, unsigned room, bool tick) {
       c.idle = c.low_water < 2 * kKeep ? c.low_water : c.low_water / 2;
       c.low_water = c.free_count;
     }
-    uint32_t most = c.free_count > kKeep ? c.free_count - kKeep : 0, excess = c.free_count > kCool ? c.free_count - kCool : 0;
+    uint32_t keep = all ? 0 : __atomic_load_n(&c.keep, __ATOMIC_RELAXED), cool = all ? 0 : __atomic_load_n(&c.cool, __ATOMIC_RELAXED);
+    uint32_t most = c.free_count > keep ? c.free_count - keep : 0, excess = c.free_count > cool ? c.free_count - cool : 0;
     if (excess < c.idle) excess = c.idle;
     if (excess > most) excess = most;
     uint32_t before = c.free_count;
     while (excess && count < room) {
       uint32_t id = c.first[kWhole];
       if (id == kNone) {
-        if (c.hot_count > kKeep) {
-          for (uint32_t n = excess; n && c.hot_count > kKeep; n--) {
+        if (c.hot_count > keep) {
+          for (uint32_t n = excess; n && c.hot_count > keep; n--) {
             FiberRecord* f = c.hot;
             c.hot = f->run.queue_next;
             c.hot_count--;
@@ -60,11 +63,40 @@ unsigned block_take_idle(Idle* to, unsigned room, bool tick) {
   return count;
 }
 
-bool block_any_idle() {
+namespace {
+bool more_free(bool all) {
   uint32_t used = chunk_count.load(std::memory_order_acquire);
-  for (uint32_t i = 0; i < used; i++)
-    if (__atomic_load_n(&classes[chunks[i].cls].free_count, __ATOMIC_RELAXED) > kKeep) return true;
+  for (uint32_t i = 0; i < used; i++) {
+    SizeClass& c = classes[chunks[i].cls];
+    if (__atomic_load_n(&c.free_count, __ATOMIC_RELAXED) > (all ? 0 : __atomic_load_n(&c.keep, __ATOMIC_RELAXED))) return true;
+  }
   return false;
+}
+}  // namespace
+
+bool block_any_idle() { return more_free(false); }
+bool block_any_free() { return more_free(true); }
+
+bool block_unmap_idle() {
+  bool any = false;
+  for (uint32_t i = 0, n = chunk_count.load(std::memory_order_acquire); i < n; i++) {
+    SizeClass& c = classes[chunks[i].cls];
+    SpinGuard guard(c.lock);
+    any |= unmap_chunk(c, i);
+  }
+  return any;
+}
+
+void block_before_start() {
+  if (!stale_chunks || !scarce.load(std::memory_order_relaxed)) return;
+  constexpr size_t kNeeded = 32 << 20;  // for workers, queues and the first fibers
+  void* mem = mmap(nullptr, kNeeded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mem != MAP_FAILED) {
+    munmap(mem, kNeeded);
+    return;
+  }
+  Busy busy;
+  block_unmap_idle();
 }
 
 FiberRecord* block_of(const Idle& idle, unsigned i) { return fiber_at(idle.extent, i); }
@@ -121,7 +153,7 @@ void empty(SizeClass& c, uint32_t id, uint64_t blocks) {
     while (j < kPerExtent && bits >> j & 1) j++;
     uint64_t run = (j - i == 64 ? ~uint64_t{0} : ((uint64_t{1} << (j - i)) - 1)) << i;
     char* low = k.base + (id % kMaxExtents * kPerExtent + i) * k.stride;
-    drop(low + fiber_at(id, i)->memory.guard_size, low + (j - i) * k.stride);
+    drop(low, low + (j - i) * k.stride);
     bits &= ~run;
   }
   SpinGuard guard(c.lock);
@@ -163,6 +195,9 @@ void block_empty(const Idle* idle, unsigned count) {
       if (wiped) free_of_memory(c, id + j);
       else empty(c, id + j, all_of(id + j));
     wipe_chunk(c, id / kMaxExtents);
+    if (!scarce.load(std::memory_order_relaxed)) continue;
+    SpinGuard guard(c.lock);
+    unmap_chunk(c, id / kMaxExtents);
   }
 }
 

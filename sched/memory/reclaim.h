@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How the reaper takes free blocks and gives their memory back. Only the reaper's thread calls these functions.
+// How the reaper takes free blocks and gives their memory back. Only the reaper's thread calls these functions, unless they say otherwise.
 #pragma once
 #include <cstdint>
 
@@ -13,13 +13,18 @@ struct Idle {
   uint64_t blocks;
 };
 // Takes free blocks beyond the number that keeps its memory, in at most `room` groups. With `tick`, it also takes blocks that no fiber has
-// wanted since the last tick. Returns the number of groups.
-unsigned block_take_idle(Idle* to, unsigned room, bool tick);
+// wanted since the last tick. With `all`, it takes all free blocks. Returns the number of groups.
+unsigned block_take_idle(Idle* to, unsigned room, bool tick, bool all);
 FiberRecord* block_of(const Idle& idle, unsigned i);
 void block_keep(Idle& idle, unsigned i);  // takes block i out of the group; it is free as before
 // Gives back the memory of all blocks in these groups. Their TCBs are gone.
 void block_empty(const Idle* idle, unsigned count);
 // Returns true if some class has more free blocks than the number that keeps its memory for ever.
 bool block_any_idle();
+// Returns true if there are free blocks that the workers do not keep to themselves. For any thread.
+bool block_any_free();
+// Gives back the address space of all chunks whose blocks nobody uses, in the child of a fork those of the parent's threads too. Returns
+// false if there are none. For any thread, Busy.
+bool block_unmap_idle();
 
 }  // namespace fiberthread

@@ -126,13 +126,13 @@ int main(int argc, char** argv) {
   burst(64, 0);
   if (argc > 2) {
     size_t stack = strtoul(argv[2], NULL, 0);
-    kind("as asked", n, stack, stack && stack <= 256 << 10 ? 10240 : 13312);
+    kind("as asked", n, stack, stack && stack <= 256 << 10 ? 10240 : 13568);
     return 0;
   }
   kind("64 kB", n, 64 << 10, 10240);
   kind("256 kB", n, 256 << 10, 10240);
-  // 8 MB, whatever the limit is here. Each such stack needs a page table of its own.
-  kind("8 MB", n, 8 << 20, 13312);
+  // 8 MB, whatever the limit is here. Each such stack needs a page table of its own, and one in 32 another one for its guard.
+  kind("8 MB", n, 8 << 20, 13568);
   slowly = 1;
   kind("slowly", n / 10, 1 << 20, 13312);
   return 0;
