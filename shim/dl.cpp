@@ -61,11 +61,19 @@ link_map* object_with_own_path(const void* caller) {
   return nullptr;
 }
 
-// Puts the directory of the object into `out`. libc learns that of the program itself only when it first needs it, and dlinfo() crashes
+// A path that is made here. It is on the heap, because stacks may be small.
+struct Path {
+  char* text = static_cast<char*>(malloc(PATH_MAX));
+  Path() = default;
+  Path(const Path&) = delete;
+  ~Path() { free(text); }
+};
+
+// Puts the directory of the object into `out`, which has room for PATH_MAX bytes, as all paths here. libc learns that of the program itself only when it first needs it, and dlinfo() crashes
 // before that.
-bool origin_of(link_map* map, char (&out)[PATH_MAX]) {
+bool origin_of(link_map* map, char* out) {
   if (map->l_name[0]) return dlinfo(map, RTLD_DI_ORIGIN, out) == 0;
-  ssize_t n = readlink("/proc/self/exe", out, sizeof out - 1);
+  ssize_t n = readlink("/proc/self/exe", out, PATH_MAX - 1);
   while (n > 1 && out[n - 1] != '/') n--;
   if (n < 1) return false;
   out[n > 1 ? n - 1 : n] = 0;
@@ -74,14 +82,14 @@ bool origin_of(link_map* map, char (&out)[PATH_MAX]) {
 
 // Puts the caller's directory in place of $ORIGIN at the start of `file`. Returns false if `file` has no $ORIGIN as its first directory, or
 // is too long.
-bool expand_origin(const char* file, const void* caller, char (&out)[PATH_MAX]) {
+bool expand_origin(const char* file, const void* caller, char* out) {
   const char* rest = nullptr;
   for (const char* name : {"$ORIGIN", "${ORIGIN}"})
     if (strncmp(file, name, strlen(name)) == 0) rest = file + strlen(name);
   Dl_info info;
   link_map* map = nullptr;
   if (!rest || *rest != '/' || !dladdr1(caller, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) || !map) return false;
-  if (!origin_of(map, out) || strlen(out) + strlen(rest) >= sizeof out) return false;
+  if (!origin_of(map, out) || strlen(out) + strlen(rest) >= PATH_MAX) return false;
   strcat(out, rest);
   return true;
 }
@@ -114,7 +122,7 @@ class SearchPath {
 };
 
 // Finds out where `map` would find `file` before the common directories are searched. Returns false if nowhere.
-bool find_in_own_path(link_map* map, const char* file, char (&out)[PATH_MAX]) {
+bool find_in_own_path(link_map* map, const char* file, char* out) {
   Dl_info info;
   link_map* us = nullptr;
   if (!dladdr1(reinterpret_cast<void*>(look_again), &info, reinterpret_cast<void**>(&us), RTLD_DL_LINKMAP) || !us) return false;
@@ -123,7 +131,7 @@ bool find_in_own_path(link_map* map, const char* file, char (&out)[PATH_MAX]) {
   while (own.count && common.count && strcmp(own[own.count - 1], common[common.count - 1]) == 0) own.count--, common.count--;
   for (unsigned i = 0; i < own.count; i++) {
     const char* dir = own[i];
-    if (strlen(dir) + 1 + strlen(file) >= sizeof out) continue;
+    if (strlen(dir) + 1 + strlen(file) >= PATH_MAX) continue;
     strcpy(out, dir);
     strcat(out, "/");
     strcat(out, file);
@@ -140,12 +148,15 @@ void* open_for(const char* file, int flags, const void* caller, Open open) {
   tcb_modules_change();
   opening.fetch_add(1, std::memory_order_seq_cst);
   void* handle = nullptr;
-  char path[PATH_MAX];
-  if (file && *file == '$' && expand_origin(file, caller, path)) {
-    handle = open(path, flags);
+  if (file && *file == '$') {
+    Path path;
+    handle = open(path.text && expand_origin(file, caller, path.text) ? path.text : file, flags);
   } else if (link_map* map = file && *file && !strchr(file, '/') ? object_with_own_path(caller) : nullptr) {
     handle = open(file, flags | RTLD_NOLOAD);
-    if (!handle && !(flags & RTLD_NOLOAD) && find_in_own_path(map, file, path)) handle = open(path, flags);
+    if (!handle && !(flags & RTLD_NOLOAD)) {
+      Path path;
+      if (path.text && find_in_own_path(map, file, path.text)) handle = open(path.text, flags);
+    }
     if (!handle) handle = open(file, flags);
     else dlerror();  // the error of the first try
   } else {

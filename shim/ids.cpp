@@ -91,7 +91,7 @@ template <class Visit>
 void each_listed_thread(Visit visit) {
   long fd = raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;
-  alignas(8) char buffer[4096];
+  alignas(8) char buffer[1024];  // stacks may be small
   long n;
   while ((n = raw_syscall(SYS_getdents64, fd, arg(buffer), sizeof buffer)) > 0)
     for (long at = 0; at < n;) {
