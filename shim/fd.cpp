@@ -17,6 +17,7 @@
 #include "shim/export.h"
 #include "shim/fd_wait.h"
 #include "shim/io.h"
+#include "shim/process.h"
 #include "shim/real.h"
 
 namespace fiberthread {
@@ -163,6 +164,8 @@ FIBERTHREAD_EXPORT int fcntl(int fd, int command, ...) {
     Blocking blocking;
     return REAL(fcntl)(fd, command, argument);
   }
+  if (command == F_SETOWN_EX) return set_owner(fd, reinterpret_cast<const f_owner_ex*>(argument));
+  if (command == F_GETOWN_EX) return get_owner(fd, reinterpret_cast<f_owner_ex*>(argument));
   // If a file has no owner, these make the calling kernel thread the one that gets the signals. It may end before the fiber does.
   bool makes_owner = (command == F_SETLEASE && argument != F_UNLCK) || command == F_NOTIFY;
   makes_owner = makes_owner && has_slot_to_give() && REAL(fcntl)(fd, F_GETOWN) == 0;

@@ -47,7 +47,6 @@ bool call_is_of_thread(long number, long b) {
   switch (number) {
     case SYS_unshare:
     case SYS_setns:
-    case SYS_capset:
     case SYS_personality:
     case SYS_ptrace:
     case SYS_set_mempolicy:
@@ -114,8 +113,6 @@ auto on_own_thread(Call call) -> decltype(call()) {
 
 using namespace fiberthread;
 
-extern "C" int capset(void*, const void*) noexcept;  // declared in <sys/capability.h>, which is not libc's
-
 FIBERTHREAD_EXPORT int unshare(int flags) noexcept {
   return on_own_thread([&] { return REAL(unshare)(flags); });
 }
@@ -127,9 +124,6 @@ FIBERTHREAD_EXPORT int setfsuid(uid_t u) noexcept {
 }
 FIBERTHREAD_EXPORT int setfsgid(gid_t g) noexcept {
   return on_own_thread([&] { return REAL(setfsgid)(g); });
-}
-FIBERTHREAD_EXPORT int capset(void* header, const void* data) noexcept {
-  return on_own_thread([&] { return REAL(capset)(header, data); });
 }
 FIBERTHREAD_EXPORT int personality(unsigned long persona) noexcept {
   constexpr unsigned long kAsk = 0xffffffff;

@@ -12,6 +12,7 @@
 #include "sched/worker.h"
 #include "shim/cancel.h"
 #include "shim/clock.h"
+#include "shim/process.h"
 #include "shim/real.h"
 #include "shim/signal_frame.h"
 #include "shim/user_memory.h"
@@ -267,7 +268,7 @@ Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
     if (target.gone()) return Then::Return;
     FiberRecord* meant = target.fiber() ? target.fiber() : sent_to_main(got) ? main_fiber : nullptr;
     // A signal that the kernel gave to this thread is not blocked, whatever our mask says.
-    bool mine = me && !meant && (sent_to_thread(got) || profiles(got));
+    bool mine = me && !meant && (sent_to_thread(got) || profiles(got) || sent_to_owner(me, got));
     FiberRecord* to = meant ? meant : mine ? me : pick_target(me, sig);
     if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
       if (observed(kObserveSignal)) debug_line("signal", me, "gets at once ", static_cast<uint64_t>(sig));

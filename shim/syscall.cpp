@@ -23,6 +23,7 @@
 #include "shim/filter.h"
 #include "shim/futex.h"
 #include "shim/own_thread.h"
+#include "shim/process.h"
 #include "shim/scheduling.h"
 #include "shim/signal.h"
 #include "shim/syscall_parts.h"
@@ -73,7 +74,7 @@ int prctl_here(int option, long b, long c, long d, long e) { return prctl(option
 // Makes a call about a process. A thread's id stands for its process here.
 template <long kNumber>
 long of_process(long a, long b, long c, long d, long e, long f) {
-  return plain_call(kNumber, scheduled_fiber(static_cast<int>(a)) ? raw_syscall(SYS_getpid) : a, b, c, d, e, f);
+  return plain_call(kNumber, process_of(static_cast<int>(a)), b, c, d, e, f);
 }
 
 // The calls that mean something special on a fiber, except SYS_futex.
@@ -103,6 +104,10 @@ constexpr struct {
 #ifdef SYS_arch_prctl
     {SYS_arch_prctl, own<calls::arch_prctl>},
 #endif
+    {SYS_capget, own<calls::capget>},
+    {SYS_capset, own<calls::capset>},
+    {SYS_pidfd_open, own<calls::pidfd_open>},
+    {SYS_perf_event_open, own<calls::perf_event_open>},
     {SYS_getsid, of_process<SYS_getsid>},
     {SYS_getpgid, of_process<SYS_getpgid>},
     {SYS_prlimit64, of_process<SYS_prlimit64>},

@@ -75,6 +75,10 @@ namespace calls {
 
 // Threads and processes (syscall_threads.cpp).
 long gettid();
+long capget(void* header, void* data);
+long capset(void* header, const void* data);
+long pidfd_open(long pid, long flags);
+long perf_event_open(void* attributes, long pid, long cpu, long group, long flags);
 long set_tid_address(uint32_t* word);
 long set_robust_list(void* list, size_t size);
 long get_robust_list(long tid, void** list, size_t* size);

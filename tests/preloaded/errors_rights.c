@@ -11,14 +11,18 @@
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 
 extern int __sched_setscheduler(int, int, const struct sched_param*), __sched_getscheduler(int), __sched_getparam(int, struct sched_param*);
 extern int __sched_get_priority_max(int), __sched_get_priority_min(int);
 extern pid_t _Fork(void), __vfork(void);
 extern int __ppoll_chk(struct pollfd*, nfds_t, const struct timespec*, const sigset_t*, size_t);
-extern int capset(void*, void*);
+extern int capset(void*, void*), capget(void*, void*);
+extern pid_t __getpgid(pid_t);
+int open_pidfd(pid_t, unsigned) __asm__("pidfd_open") __attribute__((weak));
 
 static int nothing(void* p) { return 0; }
 static void* waits_for(void* s) {
@@ -31,6 +35,51 @@ static char theirs[64];  // the name of root's semaphore
 static void* on_thread(void* p) {
   ((void (*)(void))p)();
   return p;
+}
+
+#define OPEN(state, ...) show("pidfd_open", state, (errno = 0, open_pidfd(__VA_ARGS__)) == -1 ? errno : 0)
+
+// The calls that take an id, by all that it may name.
+static void about_processes(void) {
+  static const struct {
+    const char* name;
+    pid_t id;
+  } whose[] = {{"0", 0}, {"nobody", 0x3ffffff0}, {"-1", -1}};
+  pid_t id = gettid();
+  struct rlimit limit;
+  char from[4] = "abc", to[4];
+  struct iovec here = {to, 4}, there = {from, 4}, nowhere = {(void*)8, 4};
+  for (int i = 0; i < 3; i++) {
+    FAILS(whose[i].name, getpgid, whose[i].id);
+    FAILS(whose[i].name, __getpgid, whose[i].id);
+    FAILS(whose[i].name, getsid, whose[i].id);
+    FAILS(whose[i].name, prlimit, whose[i].id, RLIMIT_NOFILE, NULL, &limit);
+    FAILS(whose[i].name, prlimit64, whose[i].id, RLIMIT_NOFILE, NULL, (void*)&limit);
+    FAILS(whose[i].name, process_vm_readv, whose[i].id, &here, 1, &there, 1, 0);
+    FAILS(whose[i].name, process_vm_writev, whose[i].id, &here, 1, &there, 1, 0);
+  }
+  FAILS("own", getpgid, id);
+  FAILS("own", getsid, id);
+  FAILS("own", prlimit, id, RLIMIT_NOFILE, NULL, &limit);
+  FAILS("no such limit", prlimit, id, 99, NULL, &limit);
+  FAILS("no such limit", prlimit64, id, 99, NULL, (void*)&limit);
+  FAILS("bad memory", prlimit, id, RLIMIT_NOFILE, NULL, (void*)8);
+  FAILS("bad memory", prlimit64, id, RLIMIT_NOFILE, (void*)8, NULL);
+  limit = (struct rlimit){2, 1};
+  FAILS("more than the most", prlimit, id, RLIMIT_NOFILE, &limit, NULL);
+  FAILS("own", process_vm_readv, id, &here, 1, &there, 1, 0);
+  FAILS("own", process_vm_writev, id, &here, 1, &there, 1, 0);
+  FAILS("flags", process_vm_readv, id, &here, 1, &there, 1, 1);
+  FAILS("flags", process_vm_writev, id, &here, 1, &there, 1, 1);
+  FAILS("bad memory", process_vm_readv, id, &here, 1, &nowhere, 1, 0);
+  FAILS("bad memory", process_vm_writev, id, &here, 1, &nowhere, 1, 0);
+  if (!since(36)) return;
+  int fd = open_pidfd(getpid(), 0);
+  show("pidfd_open", "own process", fd < 0 ? errno : 0);
+  close(fd);
+  OPEN("flags", getpid(), 1 << 20);
+  OPEN("0", 0, 0);
+  OPEN("nobody", 0x3ffffff0, 0);
 }
 
 static void ids(void) {
@@ -85,6 +134,13 @@ static void rights(void) {
   struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
   struct __user_cap_data_struct all_of_them[2] = {{~0u, ~0u, 0}, {~0u, ~0u, 0}};
   FAILS("all", capset, &header, all_of_them);
+  struct rlimit more = {1000, RLIM_INFINITY};
+  FAILS("more than allowed", prlimit, 0, RLIMIT_NOFILE, &more, NULL);
+  FAILS("root's process", prlimit, 1, RLIMIT_NOFILE, NULL, &more);
+  FAILS("more than allowed", prlimit64, 0, RLIMIT_NOFILE, (void*)&more, NULL);
+  struct iovec here = {&header, sizeof header};
+  FAILS("root's process", process_vm_readv, 1, &here, 1, &here, 1, 0);
+  FAILS("root's process", process_vm_writev, 1, &here, 1, &here, 1, 0);
   FAILS("root's process", ptrace, PTRACE_ATTACH, 1, NULL, NULL);
 }
 // A thread that was real-time before it became another user's.
@@ -200,6 +256,17 @@ static void bad_memory(void) {
   struct __user_cap_header_struct header = {0x12345678, 0};
   struct __user_cap_data_struct data[2] = {};
   FAILS("no such version", capset, &header, data);
+  header.version = 0x12345678;
+  FAILS("no such version", capget, &header, data);
+  header = (struct __user_cap_header_struct){_LINUX_CAPABILITY_VERSION_3, 0};
+  FAILS("own", capget, &header, data);
+  FAILS("bad memory", capget, bad, data);
+  FAILS("bad memory for the answer", capget, &header, bad);
+  header.pid = 0x3ffffff0;
+  FAILS("nobody", capget, &header, data);
+  header.pid = -1;
+  FAILS("-1", capget, &header, data);
+  about_processes();
   int names = open("/proc/self/ns/uts", O_RDONLY);
   FAILS("of another kind", setns, names, CLONE_NEWNET);
   close(names);
