@@ -125,16 +125,6 @@ auto blocked(Call call) {
   return blocked_if(true, call);
 }
 
-// For calls that the kernel never begins anew after a signal. A signal of our own does not end such a call.
-template <class Call>
-auto despite_ours(Call call) {
-  for (;;) {
-    uint32_t before = signal_handlers_begun();
-    auto r = call();
-    if (r >= 0 || errno != EINTR || signal_handlers_begun() != before) return r;
-  }
-}
-
 // Makes a call that waits for a disk. It is a cancellation point at its beginning only.
 long at_the_disk(long nr, long a, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
   test_cancel();
@@ -160,9 +150,9 @@ using namespace fiberthread;
 // ---- processes ----
 
 FIBERTHREAD_EXPORT pid_t wait4(pid_t pid, int* status, int options, struct rusage* usage) {
-  if (options & WNOHANG || !has_slot_to_give()) return REAL(wait4)(pid, status, options, usage);
+  if (options & WNOHANG || !has_slot_to_give()) return despite_others([&] { return REAL(wait4)(pid, status, options, usage); });
   pid_t r = REAL(wait4)(pid, status, options | WNOHANG, usage);
-  return r != 0 ? r : blocked([&] { return REAL(wait4)(pid, status, options, usage); });
+  return r != 0 ? r : blocked([&] { return despite_others([&] { return REAL(wait4)(pid, status, options, usage); }); });
 }
 FIBERTHREAD_EXPORT pid_t wait3(int* status, int options, struct rusage* usage) noexcept { return wait4(-1, status, options, usage); }
 FIBERTHREAD_EXPORT pid_t waitpid(pid_t pid, int* status, int options) { return wait4(pid, status, options, nullptr); }
@@ -174,7 +164,7 @@ FIBERTHREAD_EXPORT pid_t __wait(int* status) { return wait4(-1, status, 0, nullp
 FIBERTHREAD_EXPORT int waitid(idtype_t type, id_t id, siginfo_t* info, int options) {
   siginfo_t now{};
   bool likely = !(options & WNOHANG) && has_slot_to_give() && REAL(waitid)(type, id, &now, options | WNOHANG | WNOWAIT) == 0 && !now.si_pid;
-  return blocked_if(likely, [&] { return REAL(waitid)(type, id, info, options); });
+  return blocked_if(likely, [&] { return despite_others([&] { return REAL(waitid)(type, id, info, options); }); });
 }
 
 FIBERTHREAD_EXPORT int system(const char* command) {
@@ -186,13 +176,15 @@ FIBERTHREAD_EXPORT int system(const char* command) {
 FIBERTHREAD_EXPORT int flock(int fd, int operation) noexcept {
   if (operation & LOCK_NB || !has_slot_to_give()) return REAL(flock)(fd, operation);
   int r = REAL(flock)(fd, operation | LOCK_NB);
-  return r == 0 || errno != EWOULDBLOCK ? r : blocked([&] { return REAL(flock)(fd, operation); });
+  return r == 0 || errno != EWOULDBLOCK ? r : blocked([&] { return despite_others([&] { return REAL(flock)(fd, operation); }); });
 }
 
 FIBERTHREAD_EXPORT int lockf64(int fd, int command, off64_t size) {
   if (command != F_LOCK || !has_slot_to_give()) return REAL(lockf64)(fd, command, size);
   int r = REAL(lockf64)(fd, F_TLOCK, size);
-  return r == 0 || (errno != EAGAIN && errno != EACCES) ? r : blocked([&] { return REAL(lockf64)(fd, F_LOCK, size); });
+  return r == 0 || (errno != EAGAIN && errno != EACCES)
+             ? r
+             : blocked([&] { return despite_others([&] { return REAL(lockf64)(fd, F_LOCK, size); }); });
 }
 FIBERTHREAD_ALIAS(lockf, lockf64);
 
@@ -200,14 +192,14 @@ FIBERTHREAD_ALIAS(lockf, lockf64);
 
 FIBERTHREAD_EXPORT ssize_t msgrcv(int id, void* m, size_t n, long type, int flags) {
   if (flags & IPC_NOWAIT || !has_slot_to_give()) return REAL(msgrcv)(id, m, n, type, flags);
-  ssize_t r = despite_ours([&] { return REAL(msgrcv)(id, m, n, type, flags | IPC_NOWAIT); });
-  return r >= 0 || errno != ENOMSG ? r : blocked([&] { return despite_ours([&] { return REAL(msgrcv)(id, m, n, type, flags); }); });
+  ssize_t r = despite_others([&] { return REAL(msgrcv)(id, m, n, type, flags | IPC_NOWAIT); });
+  return r >= 0 || errno != ENOMSG ? r : blocked([&] { return despite_others([&] { return REAL(msgrcv)(id, m, n, type, flags); }); });
 }
 
 FIBERTHREAD_EXPORT int msgsnd(int id, const void* m, size_t n, int flags) {
   if (flags & IPC_NOWAIT || !has_slot_to_give()) return REAL(msgsnd)(id, m, n, flags);
-  int r = despite_ours([&] { return REAL(msgsnd)(id, m, n, flags | IPC_NOWAIT); });
-  return r == 0 || errno != EAGAIN ? r : blocked([&] { return despite_ours([&] { return REAL(msgsnd)(id, m, n, flags); }); });
+  int r = despite_others([&] { return REAL(msgsnd)(id, m, n, flags | IPC_NOWAIT); });
+  return r == 0 || errno != EAGAIN ? r : blocked([&] { return despite_others([&] { return REAL(msgsnd)(id, m, n, flags); }); });
 }
 
 FIBERTHREAD_EXPORT int semtimedop(int id, sembuf* all, size_t n, const timespec* t) noexcept {
@@ -216,10 +208,10 @@ FIBERTHREAD_EXPORT int semtimedop(int id, sembuf* all, size_t n, const timespec*
   if (t && !copy_user(&left, t)) return static_cast<int>(with_errno(-EFAULT));
   if (t && (!valid(left) || left.tv_sec < 0 || left.tv_sec > 4'000'000'000)) return REAL(semtimedop)(id, all, n, t);
   int64_t end = t ? static_cast<int64_t>(now_ns()) + left.tv_sec * kNsPerSec + left.tv_nsec : 0;
-  int r = despite_ours([&] { return REAL(semtimedop)(id, all, n, &none); });
+  int r = despite_others([&] { return REAL(semtimedop)(id, all, n, &none); });
   if (r == 0 || errno != EAGAIN) return r;
   return blocked([&] {
-    return despite_ours([&] {
+    return despite_others([&] {
       int64_t rest = t ? end - static_cast<int64_t>(now_ns()) : 0;
       if (t) left = rest > 0 ? timespec{rest / kNsPerSec, rest % kNsPerSec} : none;
       return REAL(semtimedop)(id, all, n, t ? &left : nullptr);
@@ -229,16 +221,20 @@ FIBERTHREAD_EXPORT int semtimedop(int id, sembuf* all, size_t n, const timespec*
 FIBERTHREAD_EXPORT int semop(int id, sembuf* all, size_t n) noexcept { return semtimedop(id, all, n, nullptr); }
 
 FIBERTHREAD_EXPORT ssize_t mq_receive(mqd_t queue, char* m, size_t n, unsigned* priority) {
-  return blocked_if(may_park() && !is_ready(queue, EPOLLIN), [&] { return REAL(mq_receive)(queue, m, n, priority); });
+  return blocked_if(may_park() && !is_ready(queue, EPOLLIN),
+                    [&] { return despite_others([&] { return REAL(mq_receive)(queue, m, n, priority); }); });
 }
 FIBERTHREAD_EXPORT ssize_t mq_timedreceive(mqd_t queue, char* m, size_t n, unsigned* priority, const timespec* t) {
-  return blocked_if(may_park() && !is_ready(queue, EPOLLIN), [&] { return REAL(mq_timedreceive)(queue, m, n, priority, t); });
+  return blocked_if(may_park() && !is_ready(queue, EPOLLIN),
+                    [&] { return despite_others([&] { return REAL(mq_timedreceive)(queue, m, n, priority, t); }); });
 }
 FIBERTHREAD_EXPORT int mq_send(mqd_t queue, const char* m, size_t n, unsigned priority) {
-  return blocked_if(may_park() && !is_ready(queue, EPOLLOUT), [&] { return REAL(mq_send)(queue, m, n, priority); });
+  return blocked_if(may_park() && !is_ready(queue, EPOLLOUT),
+                    [&] { return despite_others([&] { return REAL(mq_send)(queue, m, n, priority); }); });
 }
 FIBERTHREAD_EXPORT int mq_timedsend(mqd_t queue, const char* m, size_t n, unsigned priority, const timespec* t) {
-  return blocked_if(may_park() && !is_ready(queue, EPOLLOUT), [&] { return REAL(mq_timedsend)(queue, m, n, priority, t); });
+  return blocked_if(may_park() && !is_ready(queue, EPOLLOUT),
+                    [&] { return despite_others([&] { return REAL(mq_timedsend)(queue, m, n, priority, t); }); });
 }
 
 // ---- lines ----

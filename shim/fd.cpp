@@ -19,6 +19,7 @@
 #include "shim/io.h"
 #include "shim/process.h"
 #include "shim/real.h"
+#include "shim/signal.h"
 
 namespace fiberthread {
 namespace {
@@ -162,7 +163,7 @@ FIBERTHREAD_EXPORT int fcntl(int fd, int command, ...) {
     int r = REAL(fcntl)(fd, command == F_SETLKW ? F_SETLK : F_OFD_SETLK, argument);
     if (r == 0 || (errno != EAGAIN && errno != EACCES)) return r;
     Blocking blocking;
-    return REAL(fcntl)(fd, command, argument);
+    return despite_others([&] { return REAL(fcntl)(fd, command, argument); });
   }
   if (command == F_SETOWN_EX) return set_owner(fd, reinterpret_cast<const f_owner_ex*>(argument));
   if (command == F_GETOWN_EX) return get_owner(fd, reinterpret_cast<f_owner_ex*>(argument));

@@ -135,6 +135,7 @@ long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsi
   if (until) *until = deadline;
   for (;;) {
     PollEnd end;
+    HandlersBefore handlers;
     {
       // From here to the result, handlers wait. Each that comes ends the call, or would have ended it if there was nothing to transfer.
       Busy busy;
@@ -170,7 +171,7 @@ long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsi
     if (how & kCancels) test_cancel();
     if (!may_park()) return kInKernel;  // a handler has forked, and this is the child
     if (how & kCancels && end_pending(me)) return -ECANCELED;
-    if (timeout || !(how & kRestarts) || !signal_restarts(me)) return -EINTR;
+    if (!handlers.none_since() && (timeout || !(how & kRestarts) || !signal_restarts(me))) return -EINTR;
     seen = poll_seen(fd);
     long r = again.call(again.data);
     if (r != -EAGAIN) return r;

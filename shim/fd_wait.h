@@ -10,6 +10,7 @@
 #include "sched/poller.h"
 #include "shim/cancel.h"
 #include "shim/result.h"
+#include "shim/signal.h"
 
 namespace fiberthread {
 
@@ -49,7 +50,7 @@ inline PollNotes* notes_to_wait(int fd) {
 // Makes a reading call that the program made non-blocking. If it finds nothing, the program will often poll() next, so that is noted.
 template <class Call>
 ssize_t read_at_once(int fd, Call call) {
-  if (!may_park()) return call();
+  if (!may_park()) return despite_others(call);
   PollSeen seen = poll_seen(fd);
   ssize_t r = call();
   if (r < 0 && errno == EAGAIN && may_park()) poll_was_empty(fd, seen);
@@ -89,7 +90,7 @@ long wait_for(int fd, PollNotes* notes, uint32_t events, unsigned how, Attempt a
   if (__builtin_expect(r == -EAGAIN, 0))
     r = wait_and_try(fd, notes, events, seen, how, {[](void* p) { return (*static_cast<Attempt*>(p))(); }, &attempt}, until);
   if (__builtin_expect(r == kInKernel || r == -ENOSYS, 0)) {  // a filter may allow the program's call, but not the one that was tried
-    r = kernel_result(plain());
+    r = kernel_result(despite_others(plain));
     poll_pass(fd, events);
   }
   return r;

@@ -37,12 +37,13 @@ long futex_wait_here(uint32_t* word, uint32_t expected, clockid_t clock, const t
     w.tag = bits;
     uint32_t now;
     bool there = true;
+    HandlersBefore handlers;
     auto still = [&] { return (there = fiberthread_user_load(word, &now) == 0) && now == expected; };
     WakeReason r = park(word, w, still, {"futex", word}, deadline, kInterruptSafePoint);
     if (!there) return -EFAULT;
     if (r == WakeReason::Woken) return 0;
     if (r == WakeReason::Invalid) return -EAGAIN;
-    if (r == WakeReason::Interrupted && (t || !signal_restarts(me))) return -EINTR;
+    if (r == WakeReason::Interrupted && !handlers.none_since() && (t || !signal_restarts(me))) return -EINTR;
     if (r == WakeReason::TimedOut) {
       if (relative || reached(clock, t)) return -ETIMEDOUT;
       deadline = deadline_from(clock, t);
@@ -155,7 +156,17 @@ long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* w
   bool aligned = reinterpret_cast<uintptr_t>(word) % sizeof *word == 0;
   auto kernel = [&] {
     auto call = [&] {
-      return plain_call(SYS_futex, arg(word), op, static_cast<long>(value), fourth, arg(word2), static_cast<long>(value3));
+      timespec t;
+      bool timed = command == FUTEX_WAIT && fourth && copy_user(&t, reinterpret_cast<const timespec*>(fourth)) && valid(t) && t.tv_sec >= 0;
+      uint64_t deadline = timed ? deadline_in(t) : kNever;  // other calls tell theirs
+      for (long time = fourth;;) {
+        HandlersBefore handlers;
+        long r = plain_call(SYS_futex, arg(word), op, static_cast<long>(value), time, arg(word2), static_cast<long>(value3));
+        if (r != -EINTR || !handlers.none_since()) return r;
+        if (deadline == kNever) continue;
+        t = time_until(deadline);
+        time = arg(&t);
+      }
     };
     uint32_t now;
     bool waits = (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET) && has_slot_to_give() && aligned &&

@@ -221,7 +221,7 @@ FIBERTHREAD_EXPORT ssize_t write(int fd, const void* buf, size_t n) {
   PollNotes* notes = n ? notes_to_wait(fd) : nullptr;
   uint32_t kind = notes ? kind_of(fd, notes) : uint32_t{kPlain};
   if ((kind & kKindMask) < kPlain) return with_errno(write_here(fd, notes, buf, n));
-  if (!(kind & kDirect)) return REAL(write)(fd, buf, n);
+  if (!(kind & kDirect)) return despite_others([&] { return REAL(write)(fd, buf, n); });
   return file_call([&] { return REAL(write)(fd, buf, n); }, [&] { return program_syscall(SYS_write, fd, arg(buf), static_cast<long>(n)); },
                    not_now);
 }
@@ -279,7 +279,7 @@ FIBERTHREAD_ALIAS(pwritev, pwritev64);
 
 FIBERTHREAD_EXPORT ssize_t writev(int fd, const iovec* v, int n) {
   PollNotes* notes = n > 0 ? notes_for_transfer(fd) : nullptr;
-  return notes ? with_errno(writev_here(fd, notes, v, n)) : REAL(writev)(fd, v, n);
+  return notes ? with_errno(writev_here(fd, notes, v, n)) : despite_others([&] { return REAL(writev)(fd, v, n); });
 }
 
 FIBERTHREAD_EXPORT ssize_t sendfile(int out, int in, off_t* at, size_t n) noexcept {

@@ -17,6 +17,7 @@
 #include "sched/syscall.h"
 #include "sched/scheduler.h"
 #include "shim/cancel.h"
+#include "shim/blocking.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/result.h"
@@ -59,8 +60,7 @@ uint64_t after(const timespec* t) {
 // Returns for the kernel what is left until the deadline. Null for kNever.
 timespec* left_until(uint64_t deadline, timespec& t) {
   if (deadline == kNever) return nullptr;
-  uint64_t now = deadline ? now_ns() : 0, left = deadline > now ? deadline - now : 0;
-  t = {static_cast<time_t>(left / kNsPerSec), static_cast<long>(left % kNsPerSec)};
+  t = deadline ? time_until(deadline) : timespec{};
   return &t;
 }
 int left_ms(uint64_t deadline) {
@@ -152,17 +152,21 @@ template <class Ask, class Closed>
 long wait_parked(Items& items, uint64_t deadline, const uint64_t* mask, Ask ask, Closed closed) {
   test_cancel();
   FiberRecord* me = self();
-  long r;
-  if (mask) {
-    uint64_t old = signal_begin_mask(me, *mask, MaskedWait::Parks);
-    r = ask_and_wait(me, items, deadline, ask, closed);
-    signal_end_mask(me, old, r == -EINTR);
-  } else {
-    Busy busy;
-    r = ask_and_wait(me, items, deadline, ask, closed);
+  for (;;) {
+    HandlersBefore handlers;
+    long r;
+    if (mask) {
+      uint64_t old = signal_begin_mask(me, *mask, MaskedWait::Parks);
+      r = ask_and_wait(me, items, deadline, ask, closed);
+      signal_end_mask(me, old, r == -EINTR);
+    } else {
+      Busy busy;
+      r = ask_and_wait(me, items, deadline, ask, closed);
+    }
+    if (r != -EINTR) return r;
+    test_cancel();
+    if (!handlers.none_since()) return r;
   }
-  if (r == -EINTR) test_cancel();
-  return r;
 }
 
 // Serves a call that does not wait and has found nothing. A pending signal that the mask lets in ends it all the same. (epoll_pwait
@@ -178,8 +182,8 @@ long let_in(const uint64_t* mask) {
 enum class ServedBy { Parking, Kernel, Libc };
 ServedBy served_by(const sigset_t* set, uint64_t& mask) {
   if (set) memcpy(&mask, set, sizeof mask);
-  if (!may_park()) return set && signal_mask_is_ours() ? ServedBy::Kernel : ServedBy::Libc;
-  return ServedBy::Parking;
+  if (may_park()) return ServedBy::Parking;
+  return signal_mask_is_ours() ? ServedBy::Kernel : ServedBy::Libc;
 }
 
 // ---- poll ----
@@ -287,10 +291,12 @@ long epoll_parked(int fd, epoll_event* events, int n, uint64_t deadline, const u
 using namespace fiberthread;
 
 FIBERTHREAD_EXPORT int poll(struct pollfd* fds, nfds_t n, int ms) {
-  if (!may_park()) return REAL(poll)(fds, n, ms);
+  uint64_t mask;
+  ServedBy by = served_by(nullptr, mask);
+  if (by == ServedBy::Libc) return REAL(poll)(fds, n, ms);
   uint64_t deadline = after_ms(ms);
-  long r = poll_parked(fds, n, deadline, nullptr);
-  return r == kInKernel ? REAL(poll)(fds, n, left_ms(deadline)) : static_cast<int>(with_errno(r));
+  long r = by == ServedBy::Parking ? poll_parked(fds, n, deadline, nullptr) : kInKernel;
+  return r == kInKernel ? despite_others([&] { return REAL(poll)(fds, n, left_ms(deadline)); }) : static_cast<int>(with_errno(r));
 }
 FIBERTHREAD_ALIAS(__poll, poll);
 
@@ -306,9 +312,12 @@ FIBERTHREAD_EXPORT int ppoll(struct pollfd* fds, nfds_t n, const timespec* timeo
   uint64_t deadline = after(timeout);
   long r = by == ServedBy::Parking ? poll_parked(fds, n, deadline, set ? &mask : nullptr) : kInKernel;
   timespec t;
-  if (r == kInKernel && !set) return REAL(ppoll)(fds, n, left_until(deadline, t), nullptr);
-  if (r == kInKernel) r = signal_masked_call(mask, SYS_ppoll, arg(fds), static_cast<long>(n), arg(left_until(deadline, t)), arg(&mask), 8);
-  return static_cast<int>(with_errno(r));
+  if (r != kInKernel) return static_cast<int>(with_errno(r));
+  return despite_others([&] {
+    timespec* left = left_until(deadline, t);
+    if (!set) return REAL(ppoll)(fds, n, left, nullptr);
+    return static_cast<int>(with_errno(signal_masked_call(mask, SYS_ppoll, arg(fds), static_cast<long>(n), arg(left), arg(&mask), 8)));
+  });
 }
 
 FIBERTHREAD_EXPORT int __ppoll_chk(struct pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* set, size_t size) {
@@ -316,14 +325,16 @@ FIBERTHREAD_EXPORT int __ppoll_chk(struct pollfd* fds, nfds_t n, const timespec*
 }
 
 FIBERTHREAD_EXPORT int select(int n, fd_set* r, fd_set* w, fd_set* e, timeval* timeout) {
-  if (!may_park() || n < 0 || n > kMostBits) return REAL(select)(n, r, w, e, timeout);
+  uint64_t mask;
+  ServedBy by = served_by(nullptr, mask);
+  if (by == ServedBy::Libc || n < 0 || n > kMostBits) return REAL(select)(n, r, w, e, timeout);
   if (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0)) return static_cast<int>(with_errno(-EINVAL));
   timespec t;
   if (timeout) t = {timeout->tv_sec + timeout->tv_usec / 1'000'000, timeout->tv_usec % 1'000'000 * 1000};
   uint64_t deadline = after(timeout ? &t : nullptr);
   fd_set* const sets[] = {r, w, e};
-  long got = select_parked(n, sets, deadline, nullptr);
-  if (got == kInKernel && (got = REAL(pselect)(n, r, w, e, left_until(deadline, t), nullptr)) < 0) got = -errno;
+  long got = by == ServedBy::Parking ? select_parked(n, sets, deadline, nullptr) : kInKernel;
+  if (got == kInKernel) got = kernel_result(despite_others([&] { return REAL(pselect)(n, r, w, e, left_until(deadline, t), nullptr); }));
   if (timeout && deadline != 0 && deadline != kNever) {  // Linux tells what is left of it
     left_until(deadline, t);
     *timeout = {t.tv_sec, t.tv_nsec / 1000};
@@ -341,22 +352,26 @@ FIBERTHREAD_EXPORT int pselect(int n, fd_set* r, fd_set* w, fd_set* e, const tim
   fd_set* const sets[] = {r, w, e};
   long got = by == ServedBy::Parking && n >= 0 && n <= kMostBits ? select_parked(n, sets, deadline, set ? &mask : nullptr) : kInKernel;
   timespec t;
-  if (got == kInKernel && !set) return REAL(pselect)(n, r, w, e, left_until(deadline, t), nullptr);
-  if (got == kInKernel) {
+  if (got != kInKernel) return static_cast<int>(with_errno(got));
+  return despite_others([&] {
+    timespec* left = left_until(deadline, t);
+    if (!set) return REAL(pselect)(n, r, w, e, left, nullptr);
     struct {
       const uint64_t* set;
       size_t size;
     } last{&mask, 8};
-    got = signal_masked_call(mask, SYS_pselect6, n, arg(r), arg(w), arg(e), arg(left_until(deadline, t)), arg(&last));
-  }
-  return static_cast<int>(with_errno(got));
+    return static_cast<int>(with_errno(signal_masked_call(mask, SYS_pselect6, n, arg(r), arg(w), arg(e), arg(left), arg(&last))));
+  });
 }
 
 FIBERTHREAD_EXPORT int epoll_wait(int fd, struct epoll_event* events, int n, int ms) {
-  if (!may_park()) return REAL(epoll_wait)(fd, events, n, ms);
+  uint64_t mask;
+  ServedBy by = served_by(nullptr, mask);
+  if (by == ServedBy::Libc) return REAL(epoll_wait)(fd, events, n, ms);
   uint64_t deadline = after_ms(ms);
-  long r = epoll_parked(fd, events, n, deadline, nullptr);
-  return r == kInKernel ? REAL(epoll_wait)(fd, events, n, left_ms(deadline)) : static_cast<int>(with_errno(r));
+  long r = by == ServedBy::Parking ? epoll_parked(fd, events, n, deadline, nullptr) : kInKernel;
+  return r == kInKernel ? despite_others([&] { return REAL(epoll_wait)(fd, events, n, left_ms(deadline)); })
+                        : static_cast<int>(with_errno(r));
 }
 
 FIBERTHREAD_EXPORT int epoll_pwait(int fd, struct epoll_event* events, int n, int ms, const sigset_t* set) {
@@ -365,9 +380,12 @@ FIBERTHREAD_EXPORT int epoll_pwait(int fd, struct epoll_event* events, int n, in
   if (by == ServedBy::Libc) return REAL(epoll_pwait)(fd, events, n, ms, set);
   uint64_t deadline = after_ms(ms);
   long r = by == ServedBy::Parking ? epoll_parked(fd, events, n, deadline, set ? &mask : nullptr) : kInKernel;
-  if (r == kInKernel && !set) return REAL(epoll_wait)(fd, events, n, left_ms(deadline));
-  if (r == kInKernel) r = signal_masked_call(mask, SYS_epoll_pwait, fd, arg(events), n, left_ms(deadline), arg(&mask), 8);
-  return static_cast<int>(with_errno(r));
+  if (r != kInKernel) return static_cast<int>(with_errno(r));
+  return despite_others([&] {
+    int left = left_ms(deadline);
+    if (!set) return REAL(epoll_wait)(fd, events, n, left);
+    return static_cast<int>(with_errno(signal_masked_call(mask, SYS_epoll_pwait, fd, arg(events), n, left, arg(&mask), 8)));
+  });
 }
 
 namespace {
@@ -388,7 +406,10 @@ FIBERTHREAD_EXPORT int epoll_pwait2(int fd, struct epoll_event* events, int n, c
   if (timeout && (!valid(t) || t.tv_sec < 0)) return static_cast<int>(with_errno(-EINVAL));
   uint64_t deadline = after(timeout ? &t : nullptr);
   long r = by == ServedBy::Parking ? epoll_parked(fd, events, n, deadline, set ? &mask : nullptr) : kInKernel;
-  if (r == kInKernel && !set) return real_epoll_pwait2(fd, events, n, left_until(deadline, t), nullptr);
-  if (r == kInKernel) r = signal_masked_call(mask, SYS_epoll_pwait2, fd, arg(events), n, arg(left_until(deadline, t)), arg(&mask), 8);
-  return static_cast<int>(with_errno(r));
+  if (r != kInKernel) return static_cast<int>(with_errno(r));
+  return despite_others([&] {
+    timespec* left = left_until(deadline, t);
+    if (!set) return real_epoll_pwait2(fd, events, n, left, nullptr);
+    return static_cast<int>(with_errno(signal_masked_call(mask, SYS_epoll_pwait2, fd, arg(events), n, arg(left), arg(&mask), 8)));
+  });
 }

@@ -59,6 +59,7 @@ int wait_on(sem_t* sem, clockid_t clock = CLOCK_MONOTONIC, const timespec* t = n
   for (;;) {
     if (try_wait(s)) return 0;
     Waiter w;
+    HandlersBefore handlers;
     auto still_zero = [&] {
       uint64_t now = s.word.load(std::memory_order_relaxed);
       while (value_in(now) == 0)
@@ -71,7 +72,7 @@ int wait_on(sem_t* sem, clockid_t clock = CLOCK_MONOTONIC, const timespec* t = n
     if (r == WakeReason::Interrupted) {
       test_cancel();
       if (end_pending(me)) return fail(ECANCELED);
-      if (t || !signal_restarts(me)) return fail(EINTR);
+      if (!handlers.none_since() && (t || !signal_restarts(me))) return fail(EINTR);
     }
     if (r == WakeReason::TimedOut && reached(clock, t)) return fail(ETIMEDOUT);
   }

@@ -12,6 +12,7 @@
 // fibers have unblocked, or wait for, go to a listener (signal_listen.cpp). So default actions, exec'ed children, and signals that all
 // fibers block are as on NPTL. Until the first thread is made, nothing of this is in place.
 #pragma once
+#include <errno.h>
 #include <signal.h>
 
 #include <cstdint>
@@ -47,9 +48,28 @@ void signal_look_again(void* ucontext);
 void** signal_handler_to_leave(FiberRecord* me);
 // Returns true if all handlers that ended the caller's last wait asked for SA_RESTART.
 bool signal_restarts(FiberRecord* me);
-// Returns how many handlers of the program the caller has run. If a call ended with EINTR and this count is the same, a signal of ours
-// ended it.
+// Returns how many handlers of the program the caller has run.
 uint32_t signal_handlers_begun();
+// Made before a wait. kInterruptSafePoint may end a wait though there is nothing to handle: the signal that it stood for has been handled
+// just before, or by another thread. Then the wait goes on.
+class HandlersBefore {
+ public:
+  bool none_since() const { return signal_handlers_begun() == count_; }
+
+ private:
+  uint32_t count_ = signal_handlers_begun();
+};
+// Makes a call of libc's that waits in the kernel. A signal of the library's, or one for another fiber, does not end it, but a request of the
+// fiber API that the caller's waits end does.
+template <class Call>
+auto despite_others(Call call) {
+  for (;;) {
+    HandlersBefore handlers;
+    auto r = call();
+    if (__builtin_expect(r >= 0, 1) || errno != EINTR || !handlers.none_since()) return r;
+    if (tls_current && tls_current->run.interrupts.load(std::memory_order_relaxed) & kInterruptEnd) return r;
+  }
+}
 
 // These two surround a call that waits with another mask (ppoll and its kin). signal_begin_mask() returns the old mask, and the caller is
 // Busy from then on until signal_end_mask(). Signals that come meanwhile and are not blocked run at the end if they `interrupted` the call,

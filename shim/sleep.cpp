@@ -20,7 +20,8 @@ namespace {
 
 bool in_fiber() { return sched_started() && !self()->run.kernel; }
 
-// Waits until the deadline (0), until a handler has run (EINTR), or until the wait is cancelled (ECANCELED).
+// Waits until the deadline (0), until the wait is cancelled (ECANCELED), or until there may be a signal to handle (EINTR). The handler runs
+// on return.
 int sleep_until(uint64_t deadline) {
   static const std::atomic<uint32_t> never{0};
   FiberRecord* me = self();
@@ -37,9 +38,12 @@ int sleep_until(uint64_t deadline) {
 }
 
 int sleep_and_test(uint64_t deadline) {
-  int e = sleep_until(deadline);
-  if (e == ECANCELED) test_cancel();
-  return e;
+  for (;;) {
+    HandlersBefore handlers;
+    int e = sleep_until(deadline);
+    if (e == ECANCELED) test_cancel();
+    if (e != EINTR || !handlers.none_since()) return e;
+  }
 }
 
 // Waits until another fiber has used so much of the CPU. That takes at least as much time.
@@ -93,8 +97,7 @@ FIBERTHREAD_EXPORT int clock_nanosleep(clockid_t clock, int flags, const timespe
   uint64_t deadline = deadline_in(*t);
   int e = sleep_and_test(deadline);
   if (e && left) {
-    uint64_t now = now_ns(), rest = deadline > now ? deadline - now : 0;
-    copy = {static_cast<time_t>(rest / kNsPerSec), static_cast<long>(rest % kNsPerSec)};
+    copy = time_until(deadline);
     if (!copy_user(left, &copy)) return EFAULT;
   }
   return e;

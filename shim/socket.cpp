@@ -189,7 +189,7 @@ using namespace fiberthread;
 FIBERTHREAD_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* from, socklen_t* size) {
   take_turns();
   PollNotes* notes = notes_for(fd, flags);
-  if (!notes) return REAL(recvfrom)(fd, buf, n, flags, from, size);
+  if (!notes) return despite_others([&] { return REAL(recvfrom)(fd, buf, n, flags, from, size); });
   if (flags & MSG_WAITALL && !(flags & MSG_PEEK) && !from && n && is_stream(fd, notes)) {  // only recvmsg() tells of descriptors on the way
     iovec v{buf, n};
     msghdr m{};
@@ -213,7 +213,8 @@ FIBERTHREAD_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sock
 FIBERTHREAD_EXPORT ssize_t recv(int fd, void* buf, size_t n, int flags) {
   if (!notes_for(fd, flags)) {
     take_turns();
-    if (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL) || !n) return REAL(recv)(fd, buf, n, flags);  // those flags look elsewhere
+    if (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL) || !n)
+      return despite_others([&] { return REAL(recv)(fd, buf, n, flags); });  // those flags look elsewhere
     return read_at_once(fd, [&] { return REAL(recv)(fd, buf, n, flags); });
   }
   return recvfrom(fd, buf, n, flags, nullptr, nullptr);
@@ -230,7 +231,7 @@ FIBERTHREAD_EXPORT ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t ro
 FIBERTHREAD_EXPORT ssize_t recvmsg(int fd, msghdr* m, int flags) {
   take_turns();
   PollNotes* notes = notes_for(fd, flags);
-  return notes ? with_errno(receive_message(fd, notes, m, flags)) : REAL(recvmsg)(fd, m, flags);
+  return notes ? with_errno(receive_message(fd, notes, m, flags)) : despite_others([&] { return REAL(recvmsg)(fd, m, flags); });
 }
 
 FIBERTHREAD_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, timespec* timeout) {
@@ -241,7 +242,7 @@ FIBERTHREAD_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, times
 
 FIBERTHREAD_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* to, socklen_t size) {
   PollNotes* notes = notes_for(fd, flags & MSG_DONTWAIT);
-  if (!notes) return REAL(sendto)(fd, buf, n, flags, to, size);
+  if (!notes) return despite_others([&] { return REAL(sendto)(fd, buf, n, flags, to, size); });
   auto at = [&](size_t done) { return static_cast<const char*>(buf) + done; };
   return with_errno(send_parts(
       fd, notes, 0, true, !(flags & MSG_NOSIGNAL),
@@ -259,7 +260,7 @@ FIBERTHREAD_ALIAS(__send, send);
 
 FIBERTHREAD_EXPORT ssize_t sendmsg(int fd, const msghdr* m, int flags) {
   PollNotes* notes = notes_for(fd, flags & MSG_DONTWAIT);
-  return notes ? with_errno(send_message(fd, notes, m, flags)) : REAL(sendmsg)(fd, m, flags);
+  return notes ? with_errno(send_message(fd, notes, m, flags)) : despite_others([&] { return REAL(sendmsg)(fd, m, flags); });
 }
 
 FIBERTHREAD_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
@@ -269,13 +270,13 @@ FIBERTHREAD_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
 
 FIBERTHREAD_EXPORT int accept(int fd, sockaddr* from, socklen_t* size) {
   PollNotes* notes = notes_to_wait(fd);
-  if (!notes) return REAL(accept)(fd, from, size);
+  if (!notes) return despite_others([&] { return REAL(accept)(fd, from, size); });
   return static_cast<int>(with_errno(accept_here(fd, notes, [&] { return REAL(accept)(fd, from, size); })));
 }
 
 FIBERTHREAD_EXPORT int accept4(int fd, sockaddr* from, socklen_t* size, int flags) {
   PollNotes* notes = notes_to_wait(fd);
-  if (!notes) return REAL(accept4)(fd, from, size, flags);
+  if (!notes) return despite_others([&] { return REAL(accept4)(fd, from, size, flags); });
   return static_cast<int>(with_errno(accept_here(fd, notes, [&] { return REAL(accept4)(fd, from, size, flags); })));
 }
 

@@ -38,6 +38,11 @@ uint64_t deadline_from(clockid_t clock, const timespec* t) {
   return follows ? deadline | kFollowsRealtime : plain_deadline(deadline);
 }
 
+timespec time_until(uint64_t deadline) {
+  uint64_t now = now_ns(), left = deadline > now ? deadline - now : 0;
+  return {static_cast<time_t>(left / kNsPerSec), static_cast<long>(left % kNsPerSec)};
+}
+
 bool reached(clockid_t clock, const timespec* t) {
   timespec now;
   clock_gettime(clock, &now);

@@ -20,6 +20,8 @@ inline bool is_wait_clock(clockid_t c) { return c == CLOCK_REALTIME || c == CLOC
 uint64_t deadline_from(clockid_t clock, const timespec* t);
 // Returns the time of now_ns() that is `t`, a valid timespec, from now. kNever if that is too far away.
 uint64_t deadline_in(const timespec& t);
+// Returns how long it is until now_ns() is `deadline`. Zero if it has passed.
+timespec time_until(uint64_t deadline);
 // Returns true if `clock` shows `t` or later. Asked once the deadline has passed.
 bool reached(clockid_t clock, const timespec* t);
 
