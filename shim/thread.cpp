@@ -141,11 +141,15 @@ Wanted default_attr() {
   return w;
 }
 
+bool libc_is_since_2_43() {
+  static const bool is = dlvsym(RTLD_DEFAULT, "openat2", "GLIBC_2.43") != nullptr;  // openat2 came with it
+  return is;
+}
+
 // Returns the result of a second join of the same thread. Since 2.43, libc treats it like the first one, as long as it has the thread's
 // memory. Earlier releases return ESRCH.
 int join_again(pthread_t t, void** result) {
-  static const bool is_since_2_43 = dlvsym(RTLD_DEFAULT, "openat2", "GLIBC_2.43") != nullptr;  // openat2 came with it
-  FiberRecord* f = is_since_2_43 ? block_find(reinterpret_cast<void*>(t)) : nullptr;
+  FiberRecord* f = libc_is_since_2_43() ? block_find(reinterpret_cast<void*>(t)) : nullptr;
   if (!f) return ESRCH;
   if (result) *result = f->identity.result;
   return 0;
@@ -156,6 +160,7 @@ int join(pthread_t t, void** result, uint64_t deadline_ns) {
   if (!f) return join_again(t, result);
   test_cancel();
   FiberRecord* me = self();
+  if (f == me && libc_is_since_2_43()) return EDEADLK;  // earlier releases look first whether it is detached
   if (int e = join_register(me, f)) return e;
   for (;;) {
     bool joined = join_wait(f, result, deadline_ns, kInterruptLeave | (cancel_enabled(me) ? uint32_t{kInterruptUnwind} : 0));
