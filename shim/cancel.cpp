@@ -24,7 +24,7 @@
 #include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/real.h"
-#include "shim/signal.h"
+#include "shim/signal_parts.h"
 #include "shim/thread.h"
 
 namespace fiberthread {
@@ -38,6 +38,7 @@ struct Cancellation {
   std::atomic<bool> exiting;
   bool ended_one;  // own; see end_may_end_wait()
   bool leaves;     // own; see cancel_leave()
+  uint8_t looks;   // own; how often sysmon was asked to poke the fiber once more
   void* result;    // the result of the thread that leaves
 };
 Cancellation& state_of(FiberRecord* f) { return shim_share<Cancellation, 96, 112>(f); }
@@ -202,6 +203,14 @@ void cancel_poked(siginfo_t*, void* context) {
   if (cancel_due_at(me, interrupted_pc(uc))) {
     if (inject_call(context, cancel_self)) return;
     me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);  // it looks when it leaves Busy
+    // It may be on the way into a system call, in a few instructions of ours where it cannot be unwound. It may sleep after these, and then
+    // nothing else would stop it.
+    constexpr uint8_t kMostLooks = 100;
+    Cancellation& s = state_of(me);
+    if (!tls_busy && s.looks < kMostLooks) {
+      s.looks++;
+      signals::tell(me, kPreemptSignal, signals::TellBy::Sysmon);
+    }
   }
   signal_look_again(context);
 }

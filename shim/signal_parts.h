@@ -144,6 +144,7 @@ bool is_poke(const siginfo_t& info);
 bool may_be_poked(int sig);  // a poke by this signal was sent once, or is about to be
 // Wakes `f`, or has sysmon wake it, so that it looks at what is pending. `from` is the kernel thread that took the signal while `f` did not run
 // there, or 0. If `f` runs there by now, it has looked since, so it gets no poke: the kernel would merge the next signal with that.
+// kPreemptSignal has it look for a request that it end.
 void tell(FiberRecord* f, int sig, TellBy by, int from = 0);
 // Returns what the kernel keeps for the caller's kernel thread or for the process, as far as it is blocked. Pokes are left out.
 uint64_t pending_in_kernel(FiberRecord* me);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include "sched/preempt.h"
 #include "sched/worker.h"
 #include "shim/signal_parts.h"
 
@@ -27,6 +28,10 @@ void tell_at_once(FiberRecord* f, int sig, int from) {
   // The fiber may be in a system call. If it has left that, it has looked since.
   Worker* w = __atomic_load_n(&f->run.worker, __ATOMIC_RELAXED);
   if (!w || w->thread.tid == from) return;
+  if (sig == kPreemptSignal) {
+    raw_syscall(SYS_tgkill, process, w->thread.tid, sig);
+    return;
+  }
   // A poke would have the default action if the handler is gone. So a thread that takes the handler away sees the bit, or we see that it is
   // gone.
   if (!(ever_poked.load(std::memory_order_relaxed) & bit(sig))) ever_poked.fetch_or(bit(sig), std::memory_order_seq_cst);
