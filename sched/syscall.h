@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <atomic>
 #include <cstdint>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 
 #include "sched/arch/arch.h"
@@ -42,6 +43,14 @@ extern std::atomic<bool> filtered;
 constexpr uint64_t kTrapSignal = uint64_t{1} << (31 - 1);
 // Returns the mask that the kernel gets for a fiber's mask.
 inline uint64_t without_trap(uint64_t mask) { return filtered.load(std::memory_order_relaxed) ? mask & ~kTrapSignal : mask; }
+
+// Map private memory, and unmap it. Programs replace libc's mmap() and its kin by functions that take locks, so the library calls none of
+// them. Null without memory.
+inline char* map_memory(size_t size, int protection, int more_flags = 0) {
+  long mem = raw_syscall(SYS_mmap, 0, static_cast<long>(size), protection, MAP_PRIVATE | MAP_ANONYMOUS | more_flags, -1, 0);
+  return mem < 0 && mem > -4096 ? nullptr : reinterpret_cast<char*>(mem);
+}
+inline void unmap_memory(void* low, size_t size) { raw_syscall(SYS_munmap, arg(low), static_cast<long>(size)); }
 
 // Sleeps while *word == expected, at most until the absolute CLOCK_MONOTONIC time `deadline_ns` (0: no limit).
 // Returns 0, -EAGAIN, -EINTR or -ETIMEDOUT. With `realtime`, waits until CLOCK_REALTIME shows that same time, so setting this clock moves

@@ -183,9 +183,8 @@ const char* start_model(void (*model_main)(), pthread_t* thread, bool* made) {
   experiment.main = model_main;
   experiment.step.store(kLooking);
   experiment.stack_size = tcb_libc_stack_size() + 0x5000;  // an odd size, so that its value is found nowhere by chance
-  experiment.stack = static_cast<char*>(
-      mmap(nullptr, experiment.stack_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0));
-  if (experiment.stack == MAP_FAILED) return "no memory";
+  experiment.stack = map_memory(experiment.stack_size, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_STACK);
+  if (!experiment.stack) return "no memory";
   auto* create = reinterpret_cast<int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>(dlsym(RTLD_NEXT, "pthread_create"));
   pthread_attr_t attr;
   pthread_attr_init(&attr);
@@ -193,7 +192,7 @@ const char* start_model(void (*model_main)(), pthread_t* thread, bool* made) {
           create(thread, &attr, model_thread, nullptr) == 0;
   pthread_attr_destroy(&attr);
   if (!*made) {
-    munmap(experiment.stack, experiment.stack_size);
+    unmap_memory(experiment.stack, experiment.stack_size);
     return "no kernel thread to be had";
   }
   while (experiment.step.load(std::memory_order_acquire) == kLooking) futex_wait(&experiment.step, kLooking);
@@ -205,7 +204,7 @@ void release_model() { go_on(kGoOn); }
 void end_model(pthread_t thread) {
   go_on(kEnd);
   reinterpret_cast<int (*)(pthread_t, void**)>(dlsym(RTLD_NEXT, "pthread_join"))(thread, nullptr);
-  munmap(experiment.stack, experiment.stack_size);
+  unmap_memory(experiment.stack, experiment.stack_size);
 }
 
 }  // namespace fiberthread::glibc

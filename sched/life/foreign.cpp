@@ -60,9 +60,8 @@ FiberRecord* kernel_record_get() {
   }
   if (!f) {
     constexpr size_t kSlab = 16;
-    auto* slab = static_cast<FiberRecord*>(
-        mmap(nullptr, sizeof(FiberRecord) * kSlab, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (slab == MAP_FAILED) {
+    auto* slab = reinterpret_cast<FiberRecord*>(map_memory(sizeof(FiberRecord) * kSlab, PROT_READ | PROT_WRITE));
+    if (!slab) {
       static const char kNoMemory[] = "fiberthread: no memory for a thread's record\n";
       raw_syscall(SYS_write, 2, arg(kNoMemory), sizeof kNoMemory - 1);
       _exit(127);

@@ -66,15 +66,15 @@ size_t address_space() {
 // Maps memory for the chunk's blocks. Returns false if the kernel refuses. chunk_lock is held.
 bool map_chunk(Chunk& k) {
   size_t size = size_of(k);
-  void* mem = mmap(nullptr, size, protection(), MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-  if (mem == MAP_FAILED) return false;
+  char* mem = map_memory(size, protection(), MAP_NORESERVE | MAP_STACK);
+  if (!mem) return false;
   raw_syscall(SYS_madvise, arg(mem), static_cast<long>(size), MADV_NOHUGEPAGE);
   char* base = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(mem) + kGranule - 1) & ~(kGranule - 1));
   // A block's hot top and the next block's guard share a page table, unless a page table begins between them.
   size_t common = k.stride & -k.stride;
   if (common > kPageTable) common = kPageTable;
   if (common > kGranule && reinterpret_cast<uintptr_t>(base) % common == 0) base += kGranule;
-  k.mapped = static_cast<char*>(mem);
+  k.mapped = mem;
   __atomic_store_n(&k.base, base, __ATOMIC_RELEASE);
   return true;
 }
@@ -132,8 +132,8 @@ bool add_chunk(SizeClass& c, unsigned cls, size_t stride) {
     uint32_t extents = (blocks + kPerExtent - 1) / kPerExtent;
     static_assert(sizeof(FiberRecord) * kPerExtent % kPage == 0, "an extent's records are whole pages");
     size_t records = to_pages(sizeof(FiberRecord) * blocks), size = records + sizeof(Extent) * extents;
-    void* fibers = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (fibers == MAP_FAILED) continue;
+    char* fibers = map_memory(size, PROT_READ | PROT_WRITE, MAP_NORESERVE);
+    if (!fibers) continue;
     Chunk& k = chunks[n];
     k.stride = stride;
     k.blocks = blocks;
@@ -142,10 +142,10 @@ bool add_chunk(SizeClass& c, unsigned cls, size_t stride) {
     k.clean = 0;
     k.cls = static_cast<uint16_t>(cls);
     limit_class(k);
-    k.fibers = static_cast<FiberRecord*>(fibers);
-    k.extents = reinterpret_cast<Extent*>(static_cast<char*>(fibers) + records);
+    k.fibers = reinterpret_cast<FiberRecord*>(fibers);
+    k.extents = reinterpret_cast<Extent*>(fibers + records);
     if (!map_chunk(k)) {
-      munmap(fibers, size);
+      unmap_memory(fibers, size);
       continue;
     }
     raw_syscall(SYS_madvise, arg(fibers), static_cast<long>(records), MADV_NOHUGEPAGE);
@@ -176,7 +176,7 @@ bool unmap_chunk(SizeClass& c, uint32_t index) {
   SpinGuard guard(chunk_lock);
   // The place goes before the memory. A child of a fork in between has memory that it does not use.
   __atomic_store_n(&k.base, kNowhere, __ATOMIC_RELEASE);
-  munmap(k.mapped, size_of(k));
+  unmap_memory(k.mapped, size_of(k));
   return true;
 }
 
@@ -184,7 +184,8 @@ void protect_chunks(int prot) {
   Busy busy;
   SpinGuard guard(chunk_lock);
   for (uint32_t i = 0, n = chunk_count.load(std::memory_order_relaxed); i < n; i++)
-    if (chunks[i].base != kNowhere) mprotect(chunks[i].base, chunks[i].stride * chunks[i].blocks, prot);
+    if (chunks[i].base != kNowhere)
+      raw_syscall(SYS_mprotect, arg(chunks[i].base), static_cast<long>(chunks[i].stride * chunks[i].blocks), prot);
 }
 
 bool open_extent(SizeClass& c) {

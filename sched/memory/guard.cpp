@@ -25,13 +25,13 @@ std::atomic<bool> executable{false};
 // Emulators accept any advice to madvise(). So this tries whether a guard makes the page fault.
 bool guards_work() {
   static const bool works = [] {
-    void* page = mmap(nullptr, memory::kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) return false;
+    void* page = map_memory(memory::kPage, PROT_READ | PROT_WRITE);
+    if (!page) return false;
     bool ok = raw_syscall(SYS_madvise, arg(page), memory::kPage, MADV_GUARD_INSTALL) == 0;
     // The kernel reads the page for us, and reports the fault.
     uint64_t mask;
     ok = ok && raw_syscall(SYS_rt_sigprocmask, 0, arg(page), arg(&mask), 8) == -EFAULT;
-    raw_syscall(SYS_munmap, arg(page), memory::kPage);
+    unmap_memory(page, memory::kPage);
     return ok;
   }();
   return works;
@@ -90,10 +90,9 @@ bool wipe(char* low, size_t size) {
 }  // namespace memory
 
 char* map_stack(size_t size, size_t guard) {
-  void* mem = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-  if (mem == MAP_FAILED) return nullptr;
-  mprotect(mem, guard, PROT_NONE);
-  return static_cast<char*>(mem);
+  char* mem = map_memory(size, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_STACK);
+  if (mem) raw_syscall(SYS_mprotect, arg(mem), static_cast<long>(guard), PROT_NONE);
+  return mem;
 }
 
 void stack_look_at_objects() {

@@ -90,9 +90,8 @@ bool block_unmap_idle() {
 void block_before_start() {
   if (!stale_chunks || !scarce.load(std::memory_order_relaxed)) return;
   constexpr size_t kNeeded = 32 << 20;  // for workers, queues and the first fibers
-  void* mem = mmap(nullptr, kNeeded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mem != MAP_FAILED) {
-    munmap(mem, kNeeded);
+  if (void* mem = map_memory(kNeeded, PROT_NONE, MAP_NORESERVE)) {
+    unmap_memory(mem, kNeeded);
     return;
   }
   Busy busy;

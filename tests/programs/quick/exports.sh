@@ -25,6 +25,9 @@ differ "what the sources mark for export (>) is not in tests/exports.txt (<); pr
 
 needed=$(readelf -dW "$LIBRARY" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so\.6|ld-linux-.*)$')
 [ -z "$needed" ] || { echo "needs more than libc: $needed"; bad=1; }
+# Programs replace these by functions that take locks. See map_memory().
+called=$(nm -D --undefined-only "$LIBRARY" | grep -oE '\b(mmap|mmap64|munmap|mremap|mprotect|madvise|brk|sbrk)\b')
+[ -z "$called" ] || { echo "calls functions that programs replace: $called"; bad=1; }
 readelf -VW "$LIBRARY" | grep -q 'Version definition' && { echo "has version nodes: callers of other versions would not bind"; bad=1; }
 # Each program pays for the pages that initialization touches. An array of locks once cost 65 pages, half of the time that the library adds
 # to a start.
