@@ -42,8 +42,6 @@ int main(int argc, char** argv) {
 }
 C
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-# UCX writes jumps into libc's mmap and its kin, and their replacements take a lock.
-export UCX_MEM_EVENTS=n
 tried=
 for mpi in mpich openmpi; do
   command -v mpicc.$mpi >/dev/null && command -v mpirun.$mpi >/dev/null || continue
