@@ -139,13 +139,15 @@ Test(rw_lock, readers_behind_a_writer_that_gives_up_go_on) {
     RwLock l;
     l.lock_shared();
     std::atomic<FiberRecord*> waits{nullptr};
+    std::atomic<bool> gave_up{false};  // perhaps before this thread has looked even once
     Threads t;
     t.fiber([&] {
       waits = self();
       cr_assert_eq(l.lock_for(cancelled ? 100'000 * kMs : 20 * kMs), cancelled ? ECANCELED : ETIMEDOUT);
+      gave_up = true;
       self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
     });
-    until_queued(&l, 1);
+    while (queued(&l) != 1 && !gave_up) yield();
     for (int i = 0; i < 3; i++)
       t.fiber([&] {
         l.lock_shared();
