@@ -50,11 +50,14 @@ void** signal_handler_to_leave(FiberRecord* me);
 bool signal_restarts(FiberRecord* me);
 // Returns how many handlers of the program the caller has run.
 uint32_t signal_handlers_begun();
+// Returns true if the caller is a fiber, so its mask and handlers are ours. False in the child of a vfork.
+bool signal_mask_is_ours();
 // Made before a wait. kInterruptSafePoint may end a wait though there is nothing to handle: the signal that it stood for has been handled
-// just before, or by another thread. Then the wait goes on.
+// just before, or by another thread. Then the wait goes on. Only on fibers: elsewhere the kernel may call the program's handlers itself, which
+// are not counted, and no signal comes that is another thread's.
 class HandlersBefore {
  public:
-  bool none_since() const { return signal_handlers_begun() == count_; }
+  bool none_since() const { return signal_handlers_begun() == count_ && signal_mask_is_ours(); }
 
  private:
   uint32_t count_ = signal_handlers_begun();
@@ -80,7 +83,6 @@ uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask, MaskedWait wait);
 bool signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted);  // returns true if a handler has run
 // Makes a system call that waits in the kernel with another mask. It is a cancellation point. Only for fibers, whose masks are ours.
 long signal_masked_call(uint64_t mask, long number, long a, long b, long c, long d, long e, long f = 0);
-bool signal_mask_is_ours();
 // Returns true if there is a signal that will be handled once Busy ends. If there is none, clears kInterruptSafePoint. Called under Busy.
 bool signal_is_pending(FiberRecord* me);
 
