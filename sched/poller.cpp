@@ -66,8 +66,8 @@ Descriptor* find_or_make(int fd) {
   auto n = static_cast<uint32_t>(fd);
   if (n >= kChunk * kChunks) return nullptr;
   know_process();
-  long mem = raw_syscall(SYS_mmap, 0, kChunk * sizeof(Descriptor), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mem < 0 && mem > -4096) return nullptr;
+  char* mem = map_memory(kChunk * sizeof(Descriptor), PROT_READ | PROT_WRITE);
+  if (!mem) return nullptr;
   // Count the chunk first. Otherwise the child of a fork that comes between the two would not know of it.
   uint32_t known = chunks.load(std::memory_order_relaxed);
   while (known <= n / kChunk && !chunks.compare_exchange_weak(known, n / kChunk + 1, std::memory_order_acq_rel)) {
@@ -75,7 +75,7 @@ Descriptor* find_or_make(int fd) {
   // A new mapping is zero, and so is a new Descriptor.
   Descriptor* none = nullptr;
   if (!table[n / kChunk].compare_exchange_strong(none, reinterpret_cast<Descriptor*>(mem), std::memory_order_acq_rel))
-    raw_syscall(SYS_munmap, mem, kChunk * sizeof(Descriptor));
+    unmap_memory(mem, kChunk * sizeof(Descriptor));
   return find(fd);
 }
 

@@ -58,9 +58,9 @@ std::atomic<uint64_t> wake_at{kNever};
 std::atomic<int> tid{0};
 std::atomic<uint32_t> mask_done{0};  // the version of main's mask that sysmon has
 std::atomic<uint32_t> called{0};
-std::atomic<int> proc_task{-1};  // /proc/self/task, opened before a chroot can hide it
-std::atomic<int> proc_status{
-    -1};  // /proc/self/status, opened then too: to open it later would take a number from the program for an instant
+// These are opened before a chroot can hide them. To open one later would take a number from the program for an instant.
+std::atomic<int> proc_task{-1};    // /proc/self/task
+std::atomic<int> proc_status{-1};  // /proc/self/status
 std::atomic<int> clock_timer{-1};  // a timerfd that is readable once CLOCK_REALTIME was set
 std::atomic<bool> follows_clock{false};
 

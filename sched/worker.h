@@ -172,8 +172,7 @@ struct alignas(64) Worker {
 
   // For the embedder.
   struct Share {
-    std::atomic<uint64_t> poked{0};       // signals that the library has sent here as pokes, and that may still be pending
-    std::atomic<bool> owns_files{false};  // the bound fiber has asked for the signals of a file
+    std::atomic<uint64_t> poked{0};  // signals that the library has sent here as pokes, and that may still be pending
   } embedder;
 
   void reset() {

@@ -69,8 +69,8 @@ struct Path {
   ~Path() { free(text); }
 };
 
-// Puts the directory of the object into `out`, which has room for PATH_MAX bytes, as all paths here. libc learns that of the program itself only when it first needs it, and dlinfo() crashes
-// before that.
+// Puts the directory of the object into `out`, which has room for PATH_MAX bytes, as all paths here have. libc learns the program's own
+// directory only when it first needs that, and dlinfo() crashes before.
 bool origin_of(link_map* map, char* out) {
   if (map->l_name[0]) return dlinfo(map, RTLD_DI_ORIGIN, out) == 0;
   ssize_t n = readlink("/proc/self/exe", out, PATH_MAX - 1);

@@ -44,14 +44,11 @@ uint32_t kind_of(int fd, PollNotes* notes) {
 }
 
 namespace {
-// Asks without waiting. A signal ends even that.
 long poll_at_once(pollfd& p) {
-  long r;
-  do {
+  return at_once([&] {
     timespec none{};
-    r = raw_syscall(SYS_ppoll, arg(&p), 1, arg(&none), 0, 8);
-  } while (r == -EINTR);
-  return r;
+    return raw_syscall(SYS_ppoll, arg(&p), 1, arg(&none), 0, 8);
+  });
 }
 }  // namespace
 

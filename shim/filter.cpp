@@ -58,9 +58,8 @@ FilterForKernel::FilterForKernel(const void* program) : program_(program) {
   if (theirs.len == 0 || theirs.len > BPF_MAXINSNS - kMore || !readable_all(theirs.filter, theirs.len * sizeof *theirs.filter)) return;
   Extended* e = Extended::spare.exchange(nullptr, std::memory_order_acquire);
   if (!e) {
-    long at = raw_syscall(SYS_mmap, 0, sizeof *e, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at < 0 && at > -4096) return;
-    e = reinterpret_cast<Extended*>(at);
+    e = reinterpret_cast<Extended*>(map_memory(sizeof *e, PROT_READ | PROT_WRITE));
+    if (!e) return;
   }
   memcpy(e->code, kLetSwitchBy, sizeof kLetSwitchBy);
   memcpy(e->code + kMore, theirs.filter, theirs.len * sizeof *theirs.filter);

@@ -158,7 +158,7 @@ long futex_call(uint32_t* word, int op, uint32_t value, long fourth, uint32_t* w
     auto call = [&] {
       timespec t;
       bool timed = command == FUTEX_WAIT && fourth && copy_user(&t, reinterpret_cast<const timespec*>(fourth)) && valid(t) && t.tv_sec >= 0;
-      uint64_t deadline = timed ? deadline_in(t) : kNever;  // other calls tell theirs
+      uint64_t deadline = timed ? deadline_in(t) : kNever;  // the other calls have absolute deadlines, or none
       for (long time = fourth;;) {
         HandlersBefore handlers;
         long r = plain_call(SYS_futex, arg(word), op, static_cast<long>(value), time, arg(word2), static_cast<long>(value3));

@@ -117,10 +117,8 @@ long everywhere(long number, long a, long b, long c) {
     Busy busy;  // stays on this kernel thread, and no handler that changes ids comes in while we hold the lock
     ids_mutex.lock();
     // Mapped before the first thread has other ids, because there is no way back from there.
-    long mem = raw_syscall(SYS_mmap, 0, kMaxThreads * sizeof(Thread), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                           -1, 0);
-    bool mapped = !(mem < 0 && mem > -4096);
-    r = mapped ? raw_syscall(number, a, b, c) : -EAGAIN;
+    char* mem = map_memory(kMaxThreads * sizeof(Thread), PROT_READ | PROT_WRITE, MAP_NORESERVE);
+    r = mem ? raw_syscall(number, a, b, c) : -EAGAIN;
     if (r == 0) {
       raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, 0, arg(&libcs_handler), sizeof libcs_handler.mask);
       install_kernel_handler(kLibcSetxidSignal, on_order);
@@ -154,7 +152,7 @@ long everywhere(long number, long a, long b, long c) {
       failed = order.failed.load(std::memory_order_relaxed);
       restore_kernel_handler(kLibcSetxidSignal, libcs_handler);
     }
-    if (mapped) raw_syscall(SYS_munmap, mem, kMaxThreads * sizeof(Thread));
+    if (mem) unmap_memory(mem, kMaxThreads * sizeof(Thread));
     ids_mutex.unlock();
   }
   if (failed) end_process();  // without the lock and not Busy: the program may have a handler of SIGABRT
@@ -172,8 +170,7 @@ bool by_libc() { return !sched_started() || in_vfork_child(); }
 // for what its handler does. The kernel copies handlers before memory, so only the kernel knows which of the two is installed in the child.
 FIBERTHREAD_IN_FORK_CHILD(Ids, [](FiberRecord*) {
   new (&ids_mutex) FiberMutex;
-  if (Thread* threads = order.threads.exchange(nullptr, std::memory_order_relaxed))
-    raw_syscall(SYS_munmap, arg(threads), kMaxThreads * sizeof(Thread));
+  if (Thread* threads = order.threads.exchange(nullptr, std::memory_order_relaxed)) unmap_memory(threads, kMaxThreads * sizeof(Thread));
   if (!libcs_handler.handler) return;
   kernel_handler now;
   raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, 0, arg(&now), sizeof now.mask);

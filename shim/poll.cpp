@@ -17,7 +17,6 @@
 #include "sched/syscall.h"
 #include "sched/scheduler.h"
 #include "shim/cancel.h"
-#include "shim/blocking.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/result.h"
@@ -38,15 +37,8 @@ namespace {
 
 constexpr long kInKernel = -4096;  // no errno value, so the poller does not serve the call
 
-// Makes a call that asks without waiting. A signal that comes just then ends even such a call, and may be another fiber's or ours. A filter
-// may allow the program's call, but not this one.
-template <class Call>
-long at_once(Call call) {
-  long r;
-  do r = call();
-  while (r == -EINTR);
-  return r == -ENOSYS || r == -EPERM ? kInKernel : r;
-}
+// A filter may allow the program's call, but not the one that asks without waiting.
+long unless_refused(long r) { return r == -ENOSYS || r == -EPERM ? kInKernel : r; }
 
 // Returns the deadline. 0: no time at all. Timespecs are valid.
 uint64_t after_ms(int ms) {
@@ -76,14 +68,14 @@ class Items {
   bool reserve(size_t n) {
     if (n <= kFew) return true;
     size_t size = n * sizeof(PollItem);
-    long mem = raw_syscall(SYS_mmap, 0, static_cast<long>(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mem < 0 && mem > -4096) return false;
+    char* mem = map_memory(size, PROT_READ | PROT_WRITE);
+    if (!mem) return false;
     items_ = reinterpret_cast<PollItem*>(mem);
     size_ = size;
     return true;
   }
   ~Items() {
-    if (size_) raw_syscall(SYS_munmap, arg(items_), static_cast<long>(size_));
+    if (size_) unmap_memory(items_, size_);
   }
   PollItem& add(int fd, uint32_t events) {
     PollItem& i = *new (&items_[n_++]) PollItem;
@@ -178,12 +170,13 @@ long let_in(const uint64_t* mask) {
   return signal_end_mask(me, old, signal_is_pending(me)) ? -EINTR : 0;
 }
 
-// What serves a call with a mask.
+// What serves a call. Bound fibers wait in the kernel.
 enum class ServedBy { Parking, Kernel, Libc };
+ServedBy served_by() { return may_park() ? ServedBy::Parking : signal_mask_is_ours() ? ServedBy::Kernel : ServedBy::Libc; }
+// Copies the mask, if there is one.
 ServedBy served_by(const sigset_t* set, uint64_t& mask) {
   if (set) memcpy(&mask, set, sizeof mask);
-  if (may_park()) return ServedBy::Parking;
-  return signal_mask_is_ours() ? ServedBy::Kernel : ServedBy::Libc;
+  return served_by();
 }
 
 // ---- poll ----
@@ -191,10 +184,10 @@ ServedBy served_by(const sigset_t* set, uint64_t& mask) {
 // Waits for the `n` descriptors at `fds`, which the kernel has not seen yet.
 long poll_parked(pollfd* fds, nfds_t n, uint64_t deadline, const uint64_t* mask) {
   auto ask = [&]() -> long {
-    return at_once([&] {
+    return unless_refused(at_once([&] {
       timespec none{};
       return raw_syscall(SYS_ppoll, arg(fds), static_cast<long>(n), arg(&none), 0, 8);
-    });
+    }));
   };
   Items items;
   if (deadline == 0 || n > 1024) {  // more than there may be descriptors: the kernel says so
@@ -239,12 +232,12 @@ long select_parked(int n, fd_set* const user[3], uint64_t deadline, const uint64
     if (user[k] && fiberthread_user_copy(wanted.words[k], user[k], size) != 0) return -EFAULT;
   auto ask = [&]() -> long {
     auto set = [&](int k) { return user[k] ? arg(found.words[k]) : 0; };
-    return at_once([&] {
+    return unless_refused(at_once([&] {
       timespec none{};
       for (int k = 0; k < 3; k++)
         if (user[k]) memcpy(found.words[k], wanted.words[k], size);
       return raw_syscall(SYS_pselect6, n, set(0), set(1), set(2), arg(&none), 0);
-    });
+    }));
   };
   auto bits = [&](int fd) {
     uint32_t events = 0;
@@ -275,7 +268,7 @@ long select_parked(int n, fd_set* const user[3], uint64_t deadline, const uint64
 // ---- epoll ----
 
 long epoll_parked(int fd, epoll_event* events, int n, uint64_t deadline, const uint64_t* mask) {
-  auto ask = [&]() -> long { return at_once([&] { return raw_syscall(SYS_epoll_pwait, fd, arg(events), n, 0, 0, 8); }); };
+  auto ask = [&]() -> long { return unless_refused(at_once([&] { return raw_syscall(SYS_epoll_pwait, fd, arg(events), n, 0, 0, 8); })); };
   if (deadline == 0) {
     test_cancel();
     return ask();
@@ -291,8 +284,7 @@ long epoll_parked(int fd, epoll_event* events, int n, uint64_t deadline, const u
 using namespace fiberthread;
 
 FIBERTHREAD_EXPORT int poll(struct pollfd* fds, nfds_t n, int ms) {
-  uint64_t mask;
-  ServedBy by = served_by(nullptr, mask);
+  ServedBy by = served_by();
   if (by == ServedBy::Libc) return REAL(poll)(fds, n, ms);
   uint64_t deadline = after_ms(ms);
   long r = by == ServedBy::Parking ? poll_parked(fds, n, deadline, nullptr) : kInKernel;
@@ -325,8 +317,7 @@ FIBERTHREAD_EXPORT int __ppoll_chk(struct pollfd* fds, nfds_t n, const timespec*
 }
 
 FIBERTHREAD_EXPORT int select(int n, fd_set* r, fd_set* w, fd_set* e, timeval* timeout) {
-  uint64_t mask;
-  ServedBy by = served_by(nullptr, mask);
+  ServedBy by = served_by();
   if (by == ServedBy::Libc || n < 0 || n > kMostBits) return REAL(select)(n, r, w, e, timeout);
   if (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0)) return static_cast<int>(with_errno(-EINVAL));
   timespec t;
@@ -365,8 +356,7 @@ FIBERTHREAD_EXPORT int pselect(int n, fd_set* r, fd_set* w, fd_set* e, const tim
 }
 
 FIBERTHREAD_EXPORT int epoll_wait(int fd, struct epoll_event* events, int n, int ms) {
-  uint64_t mask;
-  ServedBy by = served_by(nullptr, mask);
+  ServedBy by = served_by();
   if (by == ServedBy::Libc) return REAL(epoll_wait)(fd, events, n, ms);
   uint64_t deadline = after_ms(ms);
   long r = by == ServedBy::Parking ? epoll_parked(fd, events, n, deadline, nullptr) : kInKernel;

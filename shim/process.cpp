@@ -13,7 +13,7 @@
 #include "shim/export.h"
 #include "shim/own_thread.h"
 #include "shim/process.h"
-#include "shim/signal.h"
+#include "shim/signal_parts.h"
 #include "shim/syscall_parts.h"
 
 // Declared as the headers of libcap and of libc 2.36 declare them.
@@ -30,7 +30,7 @@ bool called_by_fiber() { return tls_current && in_scheduler() && !tls_current->r
 // Returns the fiber with this tid, if there is one that the kernel does not know by it.
 FiberRecord* named_fiber(int tid) { return tid > 0 && in_scheduler() ? scheduled_fiber(tid) : nullptr; }
 
-// Gives the fiber a kernel thread of its own. Returns the tid of that, or a negative errno value.
+// Gives the fiber a kernel thread of its own. Returns the tid of that, which may have ended with the fiber, or a negative errno value.
 long kernel_thread_for(FiberRecord* f) {
   if (int e = sched_bind(f)) return -e;
   Worker* w = f->run.bound.load(std::memory_order_acquire);
@@ -92,7 +92,7 @@ int set_owner(int fd, const f_owner_ex* user_owner) {
   long tid = kernel_thread_for(f);
   if (tid < 0) return static_cast<int>(with_errno(tid));
   owner.pid = static_cast<int>(tid);
-  f->run.bound.load(std::memory_order_relaxed)->embedder.owns_files.store(true, std::memory_order_relaxed);
+  signals::state_of(f).owns_files.store(true, std::memory_order_relaxed);  // seen by the handler: the call orders it
   return REAL(fcntl)(fd, F_SETOWN_EX, &owner);
 }
 
@@ -105,10 +105,10 @@ int get_owner(int fd, f_owner_ex* user_owner) {
 }
 
 // A file's own signal (F_SETSIG) tells its event, and SIGIO does not.
-bool sent_to_owner(const FiberRecord* me, const siginfo_t& info) {
+bool sent_to_owner(FiberRecord* me, const siginfo_t& info) {
   bool of_file = info.si_signo == SIGIO && info.si_code == SI_KERNEL;
   of_file |= info.si_signo != SIGCHLD && info.si_code >= POLL_IN && info.si_code <= POLL_HUP;
-  return of_file && me->run.bound.load(std::memory_order_relaxed) && me->run.worker->embedder.owns_files.load(std::memory_order_relaxed);
+  return of_file && signals::state_of(me).owns_files.load(std::memory_order_relaxed);
 }
 
 }  // namespace fiberthread

@@ -15,6 +15,6 @@ pid_t process_of(pid_t id);
 int set_owner(int fd, const f_owner_ex* owner);
 int get_owner(int fd, f_owner_ex* owner);
 // Returns true if the kernel has sent this signal to the kernel thread of `me` alone, as the owner of a file. Async-signal-safe.
-bool sent_to_owner(const FiberRecord* me, const siginfo_t& info);
+bool sent_to_owner(FiberRecord* me, const siginfo_t& info);
 
 }  // namespace fiberthread

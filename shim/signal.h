@@ -62,6 +62,15 @@ class HandlersBefore {
  private:
   uint32_t count_ = signal_handlers_begun();
 };
+// Makes a system call that asks without waiting. A signal that comes just then ends even such a call, and may be another thread's or the
+// library's.
+template <class Call>
+long at_once(Call call) {
+  long r;
+  do r = call();
+  while (r == -EINTR);
+  return r;
+}
 // Makes a call of libc's that waits in the kernel. A signal of the library's, or one for another fiber, does not end it, but a request of the
 // fiber API that the caller's waits end does.
 template <class Call>

@@ -98,9 +98,10 @@ struct ThreadSignals {
   PendingQueue queue;
   std::atomic<uint64_t> waited_for{0};  // by sigwait and its kin
   std::atomic<bool> ended{false};
-  std::atomic<uint32_t> arriving{0};  // how often a thread was about to record a signal here
-  bool restarts = false;              // own: see signal_restarts()
-  void** back = nullptr;              // own: see signal_handler_to_leave()
+  std::atomic<uint32_t> arriving{0};    // how often a thread was about to record a signal here
+  std::atomic<bool> owns_files{false};  // a thread has asked that the kernel thread of this fiber gets the signals of a file
+  bool restarts = false;                // own: see signal_restarts()
+  void** back = nullptr;                // own: see signal_handler_to_leave()
 };
 inline ThreadSignals& state_of(FiberRecord* f) { return shim_share<ThreadSignals, 0, 96>(f); }
 

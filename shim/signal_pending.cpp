@@ -25,9 +25,8 @@ void put_pending(Pending* p) {  // under SignalsGuard
 Pending* new_pending() {  // under SignalsGuard
   if (!free_pending) {
     constexpr size_t kSize = 64 * 1024;
-    long mem = raw_syscall(SYS_mmap, 0, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mem < 0 && mem > -4096) return nullptr;
-    auto* p = reinterpret_cast<Pending*>(mem);
+    auto* p = reinterpret_cast<Pending*>(map_memory(kSize, PROT_READ | PROT_WRITE));
+    if (!p) return nullptr;
     for (size_t i = 0; i < kSize / sizeof(Pending); i++) {
       p[i].next = free_pending;
       free_pending = &p[i];

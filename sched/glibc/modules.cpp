@@ -96,8 +96,8 @@ Modules* read_modules(bool* whole) {
   size_t bytes = 4096;
   each_module(Measure{&count, &bytes});
   size_t size = sizeof(Modules) + count * sizeof(Module) + bytes;
-  long mem = raw_syscall(SYS_mmap, 0, static_cast<long>(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mem < 0 && mem > -4096) return nullptr;
+  char* mem = map_memory(size, PROT_READ | PROT_WRITE);
+  if (!mem) return nullptr;
   auto* fresh = reinterpret_cast<Modules*>(mem);
   fresh->size = size;
   fresh->room = count;
@@ -169,7 +169,7 @@ void tcb_look_at_modules() {
     }
     if (whole && modules_seen.load(std::memory_order_relaxed) < changes) modules_seen.store(changes, std::memory_order_release);
   }
-  if (old) raw_syscall(SYS_munmap, arg(old), static_cast<long>(old->size));
+  if (old) unmap_memory(old, old->size);
 }
 
 void tcb_modules_change() { glibc::loading.fetch_add(1, std::memory_order_relaxed); }

@@ -113,13 +113,12 @@ Worker* new_record() {
       }
     }
     if (at) {
-      if (more) raw_syscall(SYS_munmap, arg(more), kRecords);  // another thread was faster
+      if (more) unmap_memory(more, kRecords);  // another thread was faster
       return new (at) Worker;
     }
     // Not under the lock, because the kernel may take long.
-    long mem = raw_syscall(SYS_mmap, 0, kRecords, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mem < 0 && mem > -4096) return nullptr;
-    more = reinterpret_cast<char*>(mem);
+    more = map_memory(kRecords, PROT_READ | PROT_WRITE);
+    if (!more) return nullptr;
   }
 }
 

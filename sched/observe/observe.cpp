@@ -20,9 +20,9 @@ namespace {
 
 ObservedWorker* observed_worker(Worker* w) {
   if (w->observed.by) return w->observed.by;
-  long mem = raw_syscall(SYS_mmap, 0, sizeof(ObservedWorker), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mem < 0 && mem > -4096) return nullptr;
-  auto* made = new (reinterpret_cast<void*>(mem)) ObservedWorker;
+  char* mem = map_memory(sizeof(ObservedWorker), PROT_READ | PROT_WRITE);
+  if (!mem) return nullptr;
+  auto* made = new (mem) ObservedWorker;
   if (observed(kObserveTrace)) trace_make_buffer(made->trace, static_cast<uint32_t>(w->thread.tid), w->bond.fiber);
   __atomic_store_n(&w->observed.by, made, __ATOMIC_RELEASE);  // the report reads it
   return made;

@@ -269,13 +269,13 @@ namespace {
 class Rest {
  public:
   explicit Rest(uint64_t now) : now_(now) {
-    long mem = raw_syscall(SYS_mmap, 0, kTraceChunk, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mem < 0 && mem > -4096) return;
+    char* mem = map_memory(kTraceChunk, PROT_READ | PROT_WRITE);
+    if (!mem) return;
     b_.chunk = reinterpret_cast<TraceChunk*>(mem);
     b_.chunk->magic = TraceChunk::kMagic;
   }
   ~Rest() {
-    if (b_.chunk) raw_syscall(SYS_munmap, arg(b_.chunk), kTraceChunk);
+    if (b_.chunk) unmap_memory(b_.chunk, kTraceChunk);
   }
   explicit operator bool() const { return b_.chunk; }
   void begin(uint32_t track) {

@@ -57,8 +57,8 @@ void follow_no_more(Worker* w) {
 
 }  // namespace
 
-// `mask` is published by `version`. `follows` and `version` are sequentially consistent: either the worker sees the new version, or the thread that makes it sees which one the
-// worker follows, and waits. The worker says that it follows before it takes the mask.
+// `version` publishes `mask`. `follows` and `version` are sequentially consistent: either the worker sees the new version, or the thread that
+// makes it sees which one the worker follows, and waits. The worker says that it follows before it takes the mask.
 void sleep_mask(Worker* w) {
   if (!w->thread.initial) return apply_mask(w, kIdleMask);
   for (;;) {
