@@ -228,7 +228,11 @@ struct alignas(64) FiberRecord {
   struct Share {
     alignas(16) unsigned char room[192] = {};
 
-    void reset() { __builtin_memset(room, 0, sizeof room); }
+    // In pieces: GCC makes `rep stos` of a longer memset(), which takes longer to begin than these stores take.
+    void reset() {
+      static_assert(sizeof room % 64 == 0);
+      for (size_t i = 0; i < sizeof room; i += 64) __builtin_memset(room + i, 0, 64);
+    }
   } embedder;
 
   // Prepares the record for its next fiber or kernel thread, which `serial` tells from those before. Only the caller has the record.

@@ -11,6 +11,7 @@
 #include "sched/preempt.h"
 #include "sched/queue.h"
 #include "sched/scheduler.h"
+#include "sched/syscall.h"
 #include "sched/timer.h"
 
 namespace fiberthread {
@@ -268,7 +269,12 @@ int sysmon_tid();
 int sysmon_proc_status();                  // the descriptor of /proc/self/status, or -1
 void sysmon_adopt_mask(uint32_t version);  // returns once sysmon has this version of main's mask, or a later one
 // In run/masks.cpp.
-void apply_mask(Worker* w, uint64_t mask);  // gives the kernel thread this mask; the caller is `w`
+void tell_kernel_mask(Worker* w, uint64_t mask);
+// Gives the kernel thread this mask. The caller is `w`.
+inline void apply_mask(Worker* w, uint64_t mask) {
+  mask = without_trap(mask);
+  if (__builtin_expect(w->run.kernel_mask != mask, 0)) tell_kernel_mask(w, mask);
+}
 void main_mask_reset();
 void main_mask_of(Worker* w);  // `w` has the process's first thread
 uint64_t main_mask();

@@ -155,8 +155,8 @@ int join_again(pthread_t t, void** result) {
   return 0;
 }
 
-int join(pthread_t t, void** result, uint64_t deadline_ns) {
-  FiberRecord* f = fiber_of(t);
+// `f` is the thread, or null if it has been joined before.
+int join(pthread_t t, FiberRecord* f, void** result, uint64_t deadline_ns) {
   if (!f) return join_again(t, result);
   test_cancel();
   FiberRecord* me = self();
@@ -360,26 +360,31 @@ FIBERTHREAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* a
 }
 
 FIBERTHREAD_EXPORT int pthread_join(pthread_t t, void** result) {
-  if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_join)(t, result);
-  return join(t, result, kNever);
+  if (!started()) return REAL(pthread_join)(t, result);
+  FiberRecord* f = fiber_of(t);
+  if (!f && !stale_handle(t)) return REAL(pthread_join)(t, result);
+  return join(t, f, result, kNever);
 }
 
 FIBERTHREAD_EXPORT int pthread_tryjoin_np(pthread_t t, void** result) noexcept {
-  if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_tryjoin_np)(t, result);
+  if (!started()) return REAL(pthread_tryjoin_np)(t, result);
   FiberRecord* f = fiber_of(t);
+  if (!f && !stale_handle(t)) return REAL(pthread_tryjoin_np)(t, result);
   if (!f) return ESRCH;
   if (!f->join.done.load(std::memory_order_acquire)) return EBUSY;  // also if it is the caller
-  return join(t, result, kNever);
+  return join(t, f, result, kNever);
 }
 
 FIBERTHREAD_EXPORT int pthread_clockjoin_np(pthread_t t, void** result, clockid_t clock, const timespec* abstime) {
-  if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_clockjoin_np)(t, result, clock, abstime);
+  if (!started()) return REAL(pthread_clockjoin_np)(t, result, clock, abstime);
+  FiberRecord* f = fiber_of(t);
+  if (!f && !stale_handle(t)) return REAL(pthread_clockjoin_np)(t, result, clock, abstime);
   if (clock != CLOCK_REALTIME && clock != CLOCK_MONOTONIC) return EINVAL;
-  if (!abstime) return join(t, result, kNever);
+  if (!abstime) return join(t, f, result, kNever);
   int e;
-  if (!valid(*abstime) && fiber_of(t) && time_comes_first()) return EINVAL;
-  if (!valid(*abstime)) return (e = join(t, result, 0)) == ETIMEDOUT ? EINVAL : e;
-  do e = join(t, result, deadline_from(clock, abstime));
+  if (!valid(*abstime) && f && time_comes_first()) return EINVAL;
+  if (!valid(*abstime)) return (e = join(t, f, result, 0)) == ETIMEDOUT ? EINVAL : e;
+  do e = join(t, f, result, deadline_from(clock, abstime));
   while (e == ETIMEDOUT && !reached(clock, abstime));  // the clock was set
   return e;
 }

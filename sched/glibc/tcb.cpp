@@ -57,13 +57,13 @@ T& tls_of(void* tcb, T& mine) {
 void free_dynamic_tls(void* tcb) {
   char* dtv = at<char*>(tcb, layout.dtv);
   size_t entries = *reinterpret_cast<size_t*>(dtv - layout.dtv_entry);
-  for (size_t i = 1; i <= entries; i++) {
-    char* entry = dtv + i * layout.dtv_entry;
-    void*& to_free = *reinterpret_cast<void**>(entry + sizeof(void*) - layout.dtv_val);
-    if (!to_free) continue;
+  const size_t size = layout.dtv_entry, val = layout.dtv_val;
+  for (char *entry = dtv + size, *end = entry + entries * size; entry < end; entry += size) {
+    void*& to_free = *reinterpret_cast<void**>(entry + sizeof(void*) - val);
+    if (__builtin_expect(!to_free, 1)) continue;
     void* p = to_free;
     to_free = nullptr;
-    *reinterpret_cast<void**>(entry + layout.dtv_val) = reinterpret_cast<void*>(-1);  // not allocated: libc makes it anew on use
+    *reinterpret_cast<void**>(entry + val) = reinterpret_cast<void*>(-1);  // not allocated: libc makes it anew on use
     free(p);
   }
 }

@@ -303,7 +303,8 @@ FiberRecord* block_find(const void* handle) {
     Chunk& k = chunks[i];
     uintptr_t offset = h - reinterpret_cast<uintptr_t>(__atomic_load_n(&k.base, __ATOMIC_RELAXED));
     if (offset >= k.stride * k.blocks) continue;
-    FiberRecord* f = &k.fibers[offset / k.stride];
+    // In granules, since processors divide 32 bits much faster than 64.
+    FiberRecord* f = &k.fibers[static_cast<uint32_t>(offset / kGranule) / static_cast<uint32_t>(k.stride / kGranule)];
     return f->memory.tcb == handle ? f : nullptr;
   }
   return nullptr;

@@ -23,9 +23,7 @@ void main_mask_reset() {
 
 void main_mask_of(Worker* w) { first.store(w, std::memory_order_release); }
 
-void apply_mask(Worker* w, uint64_t mask) {
-  mask = without_trap(mask);
-  if (w->run.kernel_mask == mask) return;
+void tell_kernel_mask(Worker* w, uint64_t mask) {
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
   __atomic_store_n(&w->run.kernel_mask, mask, __ATOMIC_RELEASE);  // after the call: see sched_await_blocked()
 }
