@@ -30,11 +30,12 @@ static_assert(static_cast<int>(State::Created) == 0 && static_cast<int>(State::Q
               static_cast<int>(State::Parked) == 3 && static_cast<int>(State::Done) == 4);
 static_assert(sizeof(FiberRecord::Identity::name) == 16 && sizeof(FiberRecord::Identity::id) == 4 && sizeof(bool) == 1);
 
-// Each bool is a byte, and each counter of a worker or of the statistics has 8 bytes. Pointers have their usual size. Other sizes stand beside
-// the entry.
+// Each bool is a byte, and each counter of a worker or of the statistics has 8 bytes. Pointers have their usual size. Other sizes stand
+// beside the entry.
 constexpr DebugEntry fiberthread_debug_layout[] = {
     NUMBER("version", 1),
-    // Addresses of two pointers: to the main fiber's record, which may have no block, and to the first worker. worker.next links the workers.
+    // Addresses of two pointers: to the main fiber's record, which may have no block, and to the first worker. worker.next links the
+    // workers.
     ADDRESS("main_fiber", main_fiber),
     ADDRESS("workers", worker_list),
     ADDRESS("recent_ns", recent_ns),         // CLOCK_MONOTONIC as of sysmon's last look
@@ -81,8 +82,8 @@ constexpr DebugEntry fiberthread_debug_layout[] = {
     OFFSET("record.line", FiberRecord, wait.reason.line),
     OFFSET("record.since", FiberRecord, wait.since),  // 8 bytes, CLOCK_MONOTONIC
 
-    // The frame at record.sp: registers by their usual names, and the address where the fiber goes on. The fiber's stack pointer will then be
-    // record.sp + frame.size.
+    // The frame at record.sp: registers by their usual names, and the address where the fiber goes on. The fiber's stack pointer will then
+    // be record.sp + frame.size.
     OFFSET("frame.pc", SavedFrame, FIBERTHREAD_SAVED_PC),
     NUMBER("frame.size", sizeof(SavedFrame)),
     FIBERTHREAD_SAVED_REGISTERS(SAVED)

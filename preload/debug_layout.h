@@ -6,8 +6,8 @@
 
 namespace fiberthread {
 
-// A name with a number: an offset, a size, or the address of a variable. The meaning of a name never changes, and new names may be added. So a
-// reader need only know the names that it uses. An empty name ends the list. The names of saved registers are in
+// A name with a number: an offset, a size, or the address of a variable. The meaning of a name never changes, and new names may be added.
+// So a reader need only know the names that it uses. An empty name ends the list. The names of saved registers are in
 // sched/arch/<cpu>/registers.h, and all others in debug_layout.cpp.
 struct DebugEntry {
   char name[24];

@@ -11,8 +11,8 @@ extern "C" {
 void __asan_init() __attribute__((weak));
 void __lsan_do_leak_check() __attribute__((weak));
 void __tsan_init() __attribute__((weak));
-// AddressSanitizer starts before us, and would end the program because of the order of libraries. This function, by which it asks for options,
-// turns that check off. After the second start AddressSanitizer is in front, and finds its own function instead.
+// AddressSanitizer starts before us, and would end the program because of the order of libraries. This function, by which it asks for
+// options, turns that check off. After the second start AddressSanitizer is in front, and finds its own function instead.
 __attribute__((visibility("default"))) const char* __asan_default_options() { return "verify_asan_link_order=0"; }
 }
 

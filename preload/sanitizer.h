@@ -4,8 +4,8 @@
 
 namespace fiberthread {
 
-// Called by the library's constructor. AddressSanitizer and LeakSanitizer must come before any library that makes threads, and ThreadSanitizer
-// must be without this one. If it is otherwise, executes the program again with another LD_PRELOAD, and does not return.
+// Called by the library's constructor. AddressSanitizer and LeakSanitizer must come before any library that makes threads, and
+// ThreadSanitizer must be without this one. If it is otherwise, executes the program again with another LD_PRELOAD, and does not return.
 void sanitizer_start(char** argv, char** envp);
 
 }  // namespace fiberthread

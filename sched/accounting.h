@@ -13,7 +13,7 @@
 namespace fiberthread {
 
 // Gives the CPU time that w has used since the mark to f; null: to no fiber. Called in scheduler code of w, or with w's signals masked, or
-// once kObserveCpu keeps the tick from it.
+// once kObserveCpu keeps the tick from it. With `exactly`, the kernel's clock is read even for a short stint.
 void account(Worker* w, FiberRecord* f, bool exactly = false);
 // Does so for the running fiber. Called in the tick's handler.
 void account_tick();

@@ -72,7 +72,7 @@ void cord_each(CordRecord* c, bool (*visit)(FiberRecord*, void*), void* data) {
       if (!visit(f, data)) return;
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Cords, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(Cords, cords, [](FiberRecord*) {
   for (Worker* w = all_workers(); w; w = w->thread.all_next)
     // The record of a cord whose scheduler fiber has ended may be freed already.
     if (FiberRecord* f = w->bond.fiber; w->run.cord && f && f->run.state.load() != State::Done) w->run.cord->lock.reset();

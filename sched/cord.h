@@ -34,7 +34,7 @@ int cord_begin(CordRecord* c);
 // Ends the cord if it has no other fiber. Returns true if it has ended: then no fiber will come any more, and the caller, which is the
 // scheduler fiber, must end. Otherwise the last fiber to end unparks the caller.
 bool cord_end(CordRecord* c);
-// Binds f to the cord: a fiber that was prepared and is not spawned yet, or the caller, which is there after its next yield(). Returns
+// Binds f to the cord: a fiber that was prepared and is not spawned yet, or the caller, which is there after its next give_way(). Returns
 // false if f has a kernel thread of its own already, or the cord has ended.
 bool cord_admit(CordRecord* c, FiberRecord* f);
 // Returns the cord of a fiber; null: none. Signal-safe.

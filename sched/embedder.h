@@ -12,7 +12,7 @@
 
 namespace fiberthread {
 
-// Each function has a default, for embedders that have no use for it. The default does nothing, and answers no.
+// Each function but inject() has a default, for embedders that have no use for it. The default does nothing, and answers no.
 struct Embedder {
   // Called when `me`, the caller, leaves Busy or a wait with kInterruptSafePoint set: on its own stack, not under Busy. Clears the bit, and
   // may run any code: it may wait, switch, unwind the stack or jump out of it. Calls for which there is nothing to do must be harmless.

@@ -216,7 +216,8 @@ struct alignas(64) FiberRecord {
     uint32_t wait = 0;     // the trace's word for what it waits for, while the trace lacks the end of that wait
   } traced;
 
-  // For the layer that gives out handles of fibers: shim/fibers.
+  // For the layer that gives out handles of fibers: shim/fibers. `fresh` also keeps a kernel thread that was made for the record from
+  // starting, until kernel_record_start() clears it.
   struct Handle {
     std::atomic<uint32_t> woken{0};  // serial + 1: the fiber has a wake-up that no yield has taken yet
     std::atomic<uint32_t> fresh{0};  // 0, kFresh, kClaimed or kDiscarded
@@ -320,10 +321,14 @@ uint64_t now_ns();
 // Number of times that CLOCK_REALTIME was set, plus one.
 extern std::atomic<uint32_t> clock_settings;
 
+// Returns true if the deadline ends when CLOCK_REALTIME is set.
+constexpr bool follows_realtime(uint64_t deadline) { return deadline != kNever && deadline & kFollowsRealtime; }
+
+// Returns true if the deadline has come, or follows CLOCK_REALTIME and that was set since `me` computed it.
 inline bool passed(const FiberRecord* me, uint64_t deadline) {
   if (deadline == kNever) return false;
   // Acquire: a thread that sees the new count sees the new time.
-  if (deadline & kFollowsRealtime && me->wait.clock_seen && me->wait.clock_seen != clock_settings.load(std::memory_order_acquire))
+  if (follows_realtime(deadline) && me->wait.clock_seen && me->wait.clock_seen != clock_settings.load(std::memory_order_acquire))
     return true;
   return now_ns() >= deadline;
 }
@@ -354,20 +359,20 @@ void drop_end_reason(FiberRecord* me);
 // Adds a reason, once in the fiber's life. Returns false, and does nothing, if `f` does not live. Calls lives(f, data) under join.lock, so
 // that the answer holds.
 bool end_waits_of(FiberRecord* f, bool (*lives)(FiberRecord* f, const void* data), const void* data);
-bool hold_end(FiberRecord* me, bool hold);  // holds kInterruptEnd back or no longer; returns what was so before
+// Holds kInterruptEnd back, or lets it be set again. Returns whether it was held back before.
+bool hold_end(FiberRecord* me, bool hold);
 
-// Returns true if the caller is to park, and not to wait in the kernel: a fiber without a kernel thread of its own, or a fiber of a cord
-// outside of a callback of the cord's scheduler fiber. False for kernel threads, other bound fibers and children of a vfork, which may as
-// well wait in the kernel.
+// Returns true if the caller should park. Kernel threads, most bound fibers and children of a vfork wait in the kernel instead. A fiber of
+// a cord parks, except in a callback of the cord's scheduler fiber.
 bool may_park();
 
-// Returns true if others probably wait for the caller's worker. A caller that spins then may keep off the worker the fiber that it spins
-// for.
+// Returns true if others probably wait for the caller's worker. A caller that spins then may keep the very fiber that it spins for from
+// running.
 bool keeps_others_waiting();
 
 // Lets others run. A fiber goes to the end of the queue; the result is true if others were there to run instead. A kernel thread calls the
 // kernel's sched_yield.
-bool yield();
+bool give_way();
 
 // take_turns() is called at the beginning of each call that waits for data. A fiber that finds data every time never waits. Only the
 // kernel's ticks stop it, and meanwhile only sysmon looks at the poller. So a fiber that has run for a while looks at the poller itself,

@@ -26,7 +26,7 @@ void know_process() {
 }
 bool another_process() { return static_cast<int>(raw_syscall(SYS_getpid)) != process.load(std::memory_order_relaxed); }
 
-FIBERTHREAD_IN_FORK_CHILD(Descriptors, [](FiberRecord*) { process.store(static_cast<int>(raw_syscall(SYS_getpid))); })
+FIBERTHREAD_IN_FORK_CHILD(Descriptors, descriptors, [](FiberRecord*) { process.store(static_cast<int>(raw_syscall(SYS_getpid))); })
 
 bool is_own_fd(int fd) {
   if (fd < lowest_own.load(std::memory_order_relaxed)) return false;

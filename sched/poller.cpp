@@ -31,8 +31,8 @@ struct PollGroup {
 
 namespace {
 
-// What the poller knows of a number. Under the lock, which is held across epoll_ctl(). So this always agrees with what epoll has
-// registered, and for which life. Only a registration may be unknown here, which does no harm (EEXIST).
+// What the poller knows of a number. Under the lock, which is held across epoll_ctl(). So `registered` and the life agree with epoll. Epoll
+// may have a registration that is not noted here; register_for() handles its EEXIST.
 struct alignas(64) Descriptor {
   SpinLock lock;
   uint8_t again = 0;              // events that each wait must register anew, because edges may be missing
@@ -54,7 +54,7 @@ std::atomic<int> epoll_fd{-1}, wake_fd{-1};
 SpinLock open_lock;
 constexpr uint64_t kWakeCookie = ~uint64_t{0};
 
-Descriptor* find(int fd) {
+Descriptor* descriptor_of(int fd) {
   auto n = static_cast<uint32_t>(fd);
   if (n >= kChunk * kChunks) return nullptr;
   Descriptor* chunk = table[n / kChunk].load(std::memory_order_acquire);
@@ -62,7 +62,7 @@ Descriptor* find(int fd) {
 }
 
 Descriptor* find_or_make(int fd) {
-  if (Descriptor* d = find(fd)) return d;
+  if (Descriptor* d = descriptor_of(fd)) return d;
   auto n = static_cast<uint32_t>(fd);
   if (n >= kChunk * kChunks) return nullptr;
   know_process();
@@ -76,11 +76,11 @@ Descriptor* find_or_make(int fd) {
   Descriptor* none = nullptr;
   if (!table[n / kChunk].compare_exchange_strong(none, reinterpret_cast<Descriptor*>(mem), std::memory_order_acq_rel))
     unmap_memory(mem, kChunk * sizeof(Descriptor));
-  return find(fd);
+  return descriptor_of(fd);
 }
 
-uint64_t join(PollSeen seen) { return uint64_t{seen.life} << 32 | seen.events; }
-PollSeen split(uint64_t seen) { return {static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(seen)}; }
+uint64_t packed(PollSeen seen) { return uint64_t{seen.life} << 32 | seen.events; }
+PollSeen unpacked(uint64_t seen) { return {static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(seen)}; }
 
 std::atomic<bool> memory_shared{false};
 
@@ -152,7 +152,7 @@ void link(Descriptor* d, PollItem* i) {
   if (d->last) d->last->next = i;
   else d->first.store(i, std::memory_order_relaxed);
   d->last = i;
-  i->queued = true;
+  i->linked = true;
 }
 
 void unlink(Descriptor* d, PollItem* i) {
@@ -160,7 +160,7 @@ void unlink(Descriptor* d, PollItem* i) {
   else d->first.store(i->next, std::memory_order_relaxed);
   if (i->next) i->next->prev = i->prev;
   else d->last = i->prev;
-  i->queued = false;
+  i->linked = false;
 }
 
 void end_wait(Descriptor* d, PollItem* i, bool closed) {
@@ -216,7 +216,7 @@ void count_event(Descriptor* d, uint32_t events) {
 
 PollSeen poll_seen(int fd) {
   Descriptor* d = find_or_make(fd);
-  return d ? split(d->seen.load(std::memory_order_acquire)) : PollSeen{};
+  return d ? unpacked(d->seen.load(std::memory_order_acquire)) : PollSeen{};
 }
 
 PollNotes* poll_notes(int fd) {
@@ -231,11 +231,11 @@ PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t int
   clear_pending_unpark(me);
   PollGroup group{me};
   PollEnd end = PollEnd::Ready;
-  size_t queued = 0;
+  size_t tried = 0;
   bool go_on = true;
-  for (; queued < n && go_on; queued++) {
-    PollItem& i = items[queued];
-    i.queued = false;
+  for (; tried < n && go_on; tried++) {
+    PollItem& i = items[tried];
+    i.linked = false;
     i.group = &group;
     if (i.fd < 0) continue;
     Descriptor* d = find_or_make(i.fd);
@@ -244,7 +244,7 @@ PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t int
       break;
     }
     SpinGuard guard(d->lock);
-    PollSeen now = split(d->seen.load(std::memory_order_relaxed));
+    PollSeen now = unpacked(d->seen.load(std::memory_order_relaxed));
     if (now == i.seen && register_for(d, i.fd, epoll_events(i.events))) {
       link(d, &i);
     } else {
@@ -254,7 +254,7 @@ PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t int
   }
   if (go_on && end != PollEnd::Refused) {
     chaos_delay();
-    if (!poll_watched()) sysmon_poke();
+    if (!poll_watched()) sysmon_wake();
     auto over = [&] { return group.fired.load(std::memory_order_acquire) != 0; };
     auto withdraw = [] { return true; };  // the items are unlinked below
     ParkReason reason{"descriptor", reinterpret_cast<void*>(static_cast<intptr_t>(n ? items[0].fd : -1))};
@@ -266,11 +266,11 @@ PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t int
   }
   // A thread that has ended our only wait does not touch the item any more.
   if (n != 1 || !group.fired.load(std::memory_order_acquire)) {
-    for (size_t k = 0; k < queued; k++) {
+    for (size_t k = 0; k < tried; k++) {
       if (items[k].fd < 0) continue;
-      Descriptor* d = find(items[k].fd);
+      Descriptor* d = descriptor_of(items[k].fd);
       SpinGuard guard(d->lock);
-      if (items[k].queued) unlink(d, &items[k]);
+      if (items[k].linked) unlink(d, &items[k]);
     }
   }
   // An exclusive wait that was ended must take what there is, even if the deadline or an interrupt came at the same time.
@@ -288,7 +288,7 @@ PollEnd poll_wait(int fd, uint32_t events, PollSeen seen, uint64_t deadline, uin
 }
 
 void poll_pass(int fd, uint32_t events) {
-  Descriptor* d = find(fd);
+  Descriptor* d = descriptor_of(fd);
   if (!d || !d->first.load(std::memory_order_relaxed)) return;
   Busy busy;
   SpinGuard guard(d->lock);
@@ -296,7 +296,7 @@ void poll_pass(int fd, uint32_t events) {
 }
 
 void poll_nudge(int fd) {
-  Descriptor* d = find(fd);
+  Descriptor* d = descriptor_of(fd);
   if (!d || !d->first.load(std::memory_order_relaxed) || another_process()) return;
   Busy busy;
   SpinGuard guard(d->lock);
@@ -306,21 +306,21 @@ void poll_nudge(int fd) {
 
 void poll_was_empty(int fd, PollSeen seen) {
   // Never 0, which means none, because a number does not have so many lives.
-  if (Descriptor* d = find(fd)) d->notes.empty.store(~join(seen), std::memory_order_relaxed);
+  if (Descriptor* d = descriptor_of(fd)) d->notes.empty.store(~packed(seen), std::memory_order_relaxed);
 }
 
 // Acquire: a thread that sees the count of an event also sees `odd` of that event. An event after that load is not counted in `seen`. Only
 // for streams: for poll(), a packet socket looks elsewhere than for a read.
 bool poll_is_empty(int fd, PollSeen seen) {
-  Descriptor* d = find(fd);
-  return d && d->notes.empty.load(std::memory_order_relaxed) == ~join(seen) && d->seen.load(std::memory_order_acquire) == join(seen) &&
+  Descriptor* d = descriptor_of(fd);
+  return d && d->notes.empty.load(std::memory_order_relaxed) == ~packed(seen) && d->seen.load(std::memory_order_acquire) == packed(seen) &&
          !d->odd.load(std::memory_order_relaxed) && __atomic_load_n(&d->again, __ATOMIC_RELAXED) == 0;
 }
 
 // ---- the end of a number's life ----
 
 void poll_closing(int fd) {
-  Descriptor* d = find(fd);
+  Descriptor* d = descriptor_of(fd);
   if (!d) return;
   Busy busy;
   SpinGuard guard(d->lock);
@@ -344,7 +344,7 @@ void poll_memory_shared() { memory_shared.store(true, std::memory_order_relaxed)
 // A wait that began between poll_closing() and the call that closed the number may be for the old file or a new one. So these waits try
 // again, and we take the number as not registered.
 void poll_closed(int fd) {
-  Descriptor* d = find(fd);
+  Descriptor* d = descriptor_of(fd);
   if (!d) return;
   Busy busy;
   SpinGuard guard(d->lock);
@@ -381,7 +381,7 @@ bool poll_dispatch(const PollEvents& events) {
       poll_wake_again();
       continue;
     }
-    Descriptor* d = find(static_cast<int>(e.data.u64));
+    Descriptor* d = descriptor_of(static_cast<int>(e.data.u64));
     if (!d) continue;
     SpinGuard guard(d->lock);
     if (d->seen.load(std::memory_order_relaxed) >> 32 != e.data.u64 >> 32) continue;  // of an earlier life
@@ -447,7 +447,7 @@ void poll_wake() {
   raw_syscall(SYS_write, wake_fd.load(std::memory_order_relaxed), arg(&one), sizeof one);
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Poller, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(Poller, poller, [](FiberRecord*) {
   own_fd_close(epoll_fd);
   own_fd_close(wake_fd);
   open_lock.reset();

@@ -68,7 +68,7 @@ struct PollItem {
   bool exclusive = false;
 
   // For the poller.
-  bool queued = false;  // under the descriptor's lock
+  bool linked = false;  // under the descriptor's lock
   struct PollGroup* group = nullptr;
   PollItem* next = nullptr;
   PollItem* prev = nullptr;
@@ -98,11 +98,12 @@ PollNotes* poll_notes(int fd);  // null if the poller has no room for fd
 // poll_closed() is called afterwards, because a fiber may have begun a wait between the two.
 void poll_closing(int fd);
 void poll_closed(int fd);
-// Called before there may be a process with our memory and descriptors of its own.
-void poll_memory_shared();
 // These do the same for all numbers from first to last.
 void poll_closing_range(unsigned first, unsigned last);
 void poll_closed_range(unsigned first, unsigned last);
+// Notes that another process may use our memory with descriptors of its own, as the child of a vfork does. Called before such a process is
+// made.
+void poll_memory_shared();
 
 // ---- for the scheduler ----
 constexpr int kPollEvents = 32;

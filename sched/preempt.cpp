@@ -17,6 +17,7 @@
 #include "sched/arch/inject.h"
 #include "sched/embedder.h"
 #include "sched/fiber.h"
+#include "sched/life/fork.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
 
@@ -55,7 +56,6 @@ thread_local constinit uint32_t tls_refused __attribute__((tls_model("initial-ex
 constexpr uint32_t kMaxRefused = 3;
 constexpr uint32_t kMaxForeignMask = 64;  // in ticks of kTickNs; after that, the program probably set the mask itself, on purpose
 uint32_t max_foreign_mask = kMaxForeignMask;
-constexpr uint64_t kLibcSignals = uint64_t{3} << 31;
 
 bool contains(const dl_phdr_info& info, const void* address) {
   for (int i = 0; i < info.dlpi_phnum; i++) {
@@ -188,7 +188,7 @@ void tick(ucontext_t* uc, bool sleeper = false) {
   // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.
   uint64_t mask;
   memcpy(&mask, &uc->uc_sigmask, sizeof mask);
-  bool foreign_mask = f->run.worker && (mask ^ f->run.worker->run.kernel_mask) & ~kLibcSignals;
+  bool foreign_mask = f->run.worker && (mask ^ f->run.worker->run.kernel_mask) & ~kLibcsSignals;
   if (code == Code::Never || (code == Code::Reluctant && tls_refused < kMaxRefused && !sleeper) ||
       (foreign_mask && tls_refused < max_foreign_mask)) {
     tls_refused = tls_refused + 1;
@@ -289,7 +289,7 @@ void install_kernel_handler(int sig, void (*handler)(int, siginfo_t*, void*), ke
     action.flags |= kSaRestorer;
     action.restorer = kernel_restorer;
   }
-  action.mask = ~kTrapSignal;  // the program's handlers must not start on top of ours
+  action.mask = ~kTrapMask;  // the program's handlers must not start on top of ours
   raw_syscall(SYS_rt_sigaction, sig, arg(&action), arg(old), sizeof action.mask);
 }
 
@@ -298,10 +298,6 @@ void restore_kernel_handler(int sig, const kernel_handler& old) { raw_syscall(SY
 bool preempt_init() {
   install_kernel_handler(kPreemptSignal, on_signal);
   if (!inject_init()) return false;
-  // In the child of a fork: another thread of the parent may have been writing.
-  ranges_lock.reset();
-  ranges_version.store((ranges_version.load(std::memory_order_relaxed) + 1) & ~1u, std::memory_order_relaxed);
-  ranges_generation = 0;
   preempt_look_at_objects();
   if (uint64_t us = options.preempt_us) max_foreign_mask = static_cast<uint32_t>(kMaxForeignMask * (kTickNs / 1000) / us) + 1;
   enabled = true;
@@ -385,5 +381,13 @@ void preempt_only_asleep(uintptr_t low, uintptr_t high) {
   asleep_low.store(low, std::memory_order_relaxed);
   asleep_high.store(high, std::memory_order_release);
 }
+
+FIBERTHREAD_IN_FORK_CHILD(Preemption, preemption, [](FiberRecord*) {
+  sampled.store(0, std::memory_order_relaxed);
+  // Another thread of the parent may have been writing.
+  ranges_lock.reset();
+  ranges_version.store((ranges_version.load(std::memory_order_relaxed) + 1) & ~1u, std::memory_order_relaxed);
+  ranges_generation = 0;
+})
 
 }  // namespace fiberthread

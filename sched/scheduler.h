@@ -108,6 +108,7 @@ void sched_apply_mask();
 // `detached`, as records are at first. Otherwise the thread that has waited for `done` puts it back.
 FiberRecord* kernel_record_get();
 void kernel_record_enter(FiberRecord* f);
+void kernel_record_start(FiberRecord* f);  // lets a kernel thread that was made for the record, and waits for `handle.fresh`, begin
 void kernel_record_put(FiberRecord* f);
 void kernel_record_each(bool (*visit)(FiberRecord*, void*), void* data);  // until it returns false
 
@@ -117,17 +118,17 @@ int start_helper(void (*main)());
 // Says which mask the main fiber has. Kernel threads then take signals as the main fiber would, even if all fibers are parked. Returns once
 // they do: a signal that main has just blocked cannot end the process any more.
 void sched_set_main_mask(uint64_t mask);
-// Returns once no worker that runs no fiber lets these signals in. The caller has just blocked them, and may have run elsewhere before. Without
-// this, the kernel could end the process for a signal that all threads block.
+// Waits until every worker without a fiber blocks these signals. The caller has just blocked them, and may have run on another worker
+// before. Without this wait, the kernel could end the process for a signal that all threads block.
 void sched_await_blocked(uint64_t signals);
-// Says which signals that its mask blocks the main fiber lets in for the wait that it begins. 0: the wait is over. They may be taken for
-// some time after that, so they must have handlers.
+// Notes the signals that the main fiber lets in during the wait that it begins, although its mask blocks them. 0: the wait is over. They
+// may be taken for some time after that, so they must have handlers.
 void sched_open_for_main(uint64_t signals);
 // Makes waits with kFollowsRealtime end from now on when that clock is set. Cheap, except for the first call.
 void sysmon_follow_clock();
 void sysmon_clock_was_set();  // ends these waits now
 // Makes sysmon call Embedder::on_sysmon() soon. From any context, signal handlers too.
 void sysmon_call();
-constexpr uint64_t kIdleMask = ~(uint64_t{3} << (kPreemptSignal - 1) | kTrapSignal);  // all signals but libc's two and SIGSYS
+constexpr uint64_t kIdleMask = ~(kLibcsSignals | kTrapMask);  // all signals but libc's two and SIGSYS
 
 }  // namespace fiberthread

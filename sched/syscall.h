@@ -4,6 +4,7 @@
 #pragma once
 #include <errno.h>
 #include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -40,9 +41,9 @@ class OwnCalls {
 // Set once the process probably has a filter of system calls that it has made itself: when it asks for one, or a call of ours was trapped.
 extern std::atomic<bool> filtered;
 // SIGSYS. With a filter it may come at any system call, as a fault may at any instruction. So no kernel thread of ours blocks it then.
-constexpr uint64_t kTrapSignal = uint64_t{1} << (31 - 1);
+constexpr uint64_t kTrapMask = uint64_t{1} << (SIGSYS - 1);
 // Returns the mask that the kernel gets for a fiber's mask.
-inline uint64_t without_trap(uint64_t mask) { return filtered.load(std::memory_order_relaxed) ? mask & ~kTrapSignal : mask; }
+inline uint64_t without_trap(uint64_t mask) { return filtered.load(std::memory_order_relaxed) ? mask & ~kTrapMask : mask; }
 
 // Map private memory, and unmap it. Programs replace libc's mmap() and its kin by functions that take locks, so the library calls none of
 // them. Null without memory.

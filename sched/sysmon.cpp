@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Sysmon: a kernel thread that watches the workers. It runs timers that no worker looks at, wakes idle workers for queued work that no
+// Sysmon: a kernel thread that looks after the workers. It runs timers that no worker looks at, wakes idle workers for queued work that no
 // worker comes to, and takes the slot of a worker that sleeps in the kernel.
 //
 // It takes no libc lock, ever: a preempted fiber may hold any of them.
 //
 // The hand-over. Worker, entering scheduler code:     Sysmon:
-//     in_sched = 1                                        revoked: 0 → 1 (CAS)
-//     revoked?  1 → 0 by CAS: keep the slot               membarrier
-//               2: the slot is gone, revoked = 0          in_sched == 0 and heartbeat as seen?  1 → 2 by CAS: taken
-//     leaving: in_sched = 0                               else 1 → 0 by CAS
-// The CAS decides. If a worker has entered before and read revoked == 0, the membarrier makes sysmon see its in_sched.
+//     in_sched = 1                                        revoked: kKept → kAsked by CAS
+//     revoked?  kAsked → kKept by CAS: keep the slot      membarrier
+//               kTaken: the slot is gone; → kKept         in_sched == 0 and heartbeat as seen?  kAsked → kTaken by CAS
+//     leaving: in_sched = 0                               else kAsked → kKept by CAS
+// The CAS decides. If a worker has entered before and read kKept, the membarrier makes sysmon see its in_sched.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -175,13 +175,13 @@ struct Growth {
   }
 } growth;
 
-struct Look {
+struct Findings {
   bool queued;            // a fiber waits for a slot
   bool progress = false;  // a worker has switched since the last look
   bool suspects = false;  // a worker sleeps, perhaps for long
 };
 
-void look_at(Worker* w, uint64_t now, Look& look) {
+void look_at(Worker* w, uint64_t now, Findings& look) {
   uint32_t beat = w->run.heartbeat.load(std::memory_order_relaxed);
   bool progress = beat != w->notes.heartbeat;
   w->notes.heartbeat = beat;
@@ -191,7 +191,7 @@ void look_at(Worker* w, uint64_t now, Look& look) {
   bool suspected = w->notes.suspected;
   w->notes.suspected = false;
   // The kernel refuses a worker for this one's slot. If this one sleeps for ever, the others would too. So its fiber gives way.
-  if (workers_refused.load(std::memory_order_relaxed) && look.queued && idle_slots() && now - w->notes.rotated_at > kRotation &&
+  if (workers_refused.load(std::memory_order_relaxed) && look.queued && any_free_slot() && now - w->notes.rotated_at > kRotation &&
       w->run.running.load(std::memory_order_relaxed) && !w->bond.fiber &&
       (w->run.revoked.load(std::memory_order_relaxed) == kTaken || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED)) &&
       asleep_by_proc(w->thread.tid)) {
@@ -229,7 +229,7 @@ void look_at(Worker* w, uint64_t now, Look& look) {
 
 constexpr uint64_t kWake = uint64_t{1} << (kPreemptSignal - 1);
 
-void get_up(uint32_t slept) {
+void end_sleep(uint32_t slept) {
   if (slept & kInPoll) raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), tid.load(std::memory_order_relaxed), kPreemptSignal);
   else if (slept) futex_wake(&asleep, 1);
 }
@@ -291,16 +291,16 @@ void adopt_mask() {
 
 void sysmon_call() {
   called.exchange(1, std::memory_order_seq_cst);
-  get_up(asleep.exchange(kAwake, std::memory_order_seq_cst));
+  end_sleep(asleep.exchange(kAwake, std::memory_order_seq_cst));
 }
 
 int sysmon_proc_status() { return proc_status.load(std::memory_order_relaxed); }
 
 int sysmon_tid() { return tid.load(std::memory_order_relaxed); }
 
-void sysmon_poke() {
+void sysmon_wake() {
   uint32_t s = asleep.load(std::memory_order_relaxed);
-  if (__builtin_expect(s & kDeep, 0) && asleep.compare_exchange_strong(s, kAwake, std::memory_order_acq_rel)) get_up(s);
+  if (__builtin_expect(s & kDeep, 0) && asleep.compare_exchange_strong(s, kAwake, std::memory_order_acq_rel)) end_sleep(s);
 }
 
 void sysmon_follow_clock() {
@@ -308,7 +308,7 @@ void sysmon_follow_clock() {
   Busy busy;
   clock_was_set();  // arms the timer: changes of the clock count from now on
   if (follows_clock.exchange(true, std::memory_order_acq_rel)) return;
-  get_up(asleep.exchange(kAwake, std::memory_order_seq_cst));
+  end_sleep(asleep.exchange(kAwake, std::memory_order_seq_cst));
 }
 
 void sysmon_clock_was_set() {
@@ -321,16 +321,16 @@ void sysmon_clock_was_set() {
   block_each(wake, nullptr);
 }
 
-void sysmon_poke_for_timers() {
-  if (next_timer() < wake_at.load(std::memory_order_relaxed)) sysmon_poke();  // does nothing to a short sleep, which is over soon anyway
+void sysmon_wake_for_timers() {
+  if (next_timer() < wake_at.load(std::memory_order_relaxed)) sysmon_wake();  // does nothing to a short sleep, which is over soon anyway
 }
 
 void sysmon_adopt_mask(uint32_t v) {
-  get_up(asleep.exchange(kAwake, std::memory_order_seq_cst));
+  end_sleep(asleep.exchange(kAwake, std::memory_order_seq_cst));
   for (uint32_t d; static_cast<int32_t>((d = mask_done.load(std::memory_order_acquire)) - v) < 0;) futex_wait(&mask_done, d);
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Sysmon, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(Sysmon, sysmon, [](FiberRecord*) {
   asleep.store(kAwake);
   follows_clock.store(false);
   no_clock_timer.store(false);
@@ -340,7 +340,7 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, [](FiberRecord*) {
   tid.store(0);
   mask_done.store(0);
   called.store(0);
-  dumper_reset();
+  growth = {};
   own_fd_close(proc_task);  // it shows the parent's threads
   own_fd_close(proc_status);
   for (auto& f : thread_files) {
@@ -350,7 +350,6 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, [](FiberRecord*) {
 })
 
 void sysmon_prepare() {
-  main_mask_reset();
   own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC), proc_task);
   own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/status"), O_RDONLY | O_CLOEXEC), proc_status);
   own_fd_take(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK), clock_timer);
@@ -374,13 +373,13 @@ void sysmon_main() {
       poll_look();
       poll_get_watcher();
     }
-    Look look{work_queued()};
+    Findings look{work_queued()};
     for (Worker* w = all_workers(); w; w = w->thread.all_next)
       if (w->thread.initial || w->thread.kernel_tid.load(std::memory_order_relaxed)) look_at(w, now, look);  // else it has ended
     bool queued = look.queued;
     growth.decide(queued);
     if (chaos(64)) want_slots(base_slots() + chaos_number() % 4);
-    if (queued && idle_slots()) {
+    if (queued && any_free_slot()) {
       if (workers_refused.load(std::memory_order_relaxed)) empty_unheld_slots();
       wake_if_needed();
     } else if (queued) {
@@ -393,7 +392,7 @@ void sysmon_main() {
     bool on_poller = false;
     uint32_t in_poll = follows_clock.load(std::memory_order_acquire) ? kInPoll : 0;
     uint64_t timer = next_timer();
-    uint64_t until = now + (queued && idle_slots() ? kHotTick : look.suspects ? kSecondLook : kTick);
+    uint64_t until = now + (queued && any_free_slot() ? kHotTick : look.suspects ? kSecondLook : kTick);
     if (quiet >= kLinger) {
       growth.settle();
       until = timer;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The loop of every wait that others end: in the parking lot, for futures, channels, descriptors, and for a fiber's end.
+// The loop of every wait that others end, or that a deadline or an interrupt may end before: in the parking lot, for futures, channels,
+// descriptors, and for a fiber's end. A wait that only its one event ends is a loop around park_if().
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -31,12 +31,13 @@ struct Slot {
   uint32_t index = 0;
 };
 
-enum Revoked : uint32_t { kKept = 0, kAsked = 1, kTaken = 2 };
+enum Revoked : uint32_t { kKept = 0, kAsked = 1, kTaken = 2 };  // sysmon wants the slot; another worker has it
 
 constexpr uint32_t kSpinUs = 20;  // a worker searches for so long before it sleeps, while that pays
 
 // A kernel thread that runs fibers. The record is never freed, because others may read it at any time. It outlives its kernel thread, and
-// then serves another. Consists of parts, whose reset() prepares it for its next kernel thread. A new member needs no other code for that.
+// then serves another. It has parts: reset() of a part forgets what the next kernel thread must not inherit. Parts without one go on, or
+// are empty when a kernel thread ends.
 struct alignas(64) Worker {
   Context context;  // worker context, while a fiber runs
 
@@ -231,21 +232,22 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
 void release_caller(FiberRecord* me);
 void park_for(FiberRecord* me, FiberRecord* first);  // parks `me` and runs `first`; may return for no reason
 void arrive(FiberRecord* me);                        // called first on the fiber's stack after a switch to it
-bool idle_slots();
+bool any_free_slot();
+// Wakes or starts a worker if a slot is free and no worker searches. Called after work was queued, and after a full fence.
 void wake_if_needed();
 Worker* start_worker(Slot* s, FiberRecord* bound = nullptr);  // null without memory or threads
-void get_up(Worker* w);
+void get_up(Worker* w);                                       // ends w's sleep, on its futex or in epoll; in any context
 // The pool: the workers that hold slots, or may get one. A worker is in it unless it is bound. leave_pool() is called before a worker of
 // the pool is bound, and returns false if it is the last. It must stay then, because there may be no memory or thread for another.
 void join_pool();
 bool leave_pool();
 extern std::atomic<uint32_t> helpers;
 [[noreturn]] void leave_worker(Worker* w);  // ends the kernel thread; in worker context
-bool may_end(Worker* w);                    // whether the calling kernel thread, w's, has nothing that the program may need
+bool may_end(Worker* w);                    // returns true if the caller, w's kernel thread, keeps nothing that the program may need
 // Gives back the stacks of workers that have ended, if their time has come. Returns when that will be; kNever: it does not know of any.
 uint64_t free_left_stacks(uint64_t now);
 uint64_t left_stacks_due();
-bool handed_to_bound(FiberRecord* f, Worker* here);  // gives f to its worker, if f is bound to another than `here`; true then
+bool handed_to_bound(FiberRecord* f, Worker* here);  // if f is bound to another worker than `here`, gives f to that and returns true
 bool hand_slot_to_spare(Slot* s);                    // gives a slot that no worker holds to a spare; false: the slot is free now
 Slot** all_slots(uint32_t* count);
 extern std::atomic<Worker*> worker_list;  // all that there ever were, by Worker::thread.all_next
@@ -256,15 +258,16 @@ Worker* all_workers();
 bool poll_watched();
 void poll_get_watcher();
 void poll_wake_again();
-bool work_queued();
-void balance_queues();    // moves fibers from long local queues to the global one: no worker steals while all slots are busy
-uint32_t queued_count();  // approximate; an inbox counts as one
-uint64_t next_timer();
-void run_timers(uint64_t now);
-void sysmon_prepare();  // called before its thread is made: a table of descriptors grows at once while no threads share it
+bool work_queued();             // returns true if any queue has fibers
+void balance_queues();          // moves fibers from long local queues to the global one: no worker steals while all slots are busy
+uint32_t queued_count();        // approximate; an inbox counts as one
+uint64_t next_timer();          // when the first timer of all slots is due; kNever: there is none
+void run_timers(uint64_t now);  // fires all that are due
+// Opens sysmon's descriptors. Called before its thread is made, because a table of descriptors that no threads share grows at once.
+void sysmon_prepare();
 void sysmon_main();
-void sysmon_poke();             // makes sure that sysmon does not sleep for long
-void sysmon_poke_for_timers();  // pokes it if a timer is due before it wakes
+void sysmon_wake();             // makes sure that sysmon does not sleep for long
+void sysmon_wake_for_timers();  // does so if a timer is due before it wakes
 int sysmon_tid();
 int sysmon_proc_status();                  // the descriptor of /proc/self/status, or -1
 void sysmon_adopt_mask(uint32_t version);  // returns once sysmon has this version of main's mask, or a later one
@@ -275,7 +278,6 @@ inline void apply_mask(Worker* w, uint64_t mask) {
   mask = without_trap(mask);
   if (__builtin_expect(w->run.kernel_mask != mask, 0)) tell_kernel_mask(w, mask);
 }
-void main_mask_reset();
 void main_mask_of(Worker* w);  // `w` has the process's first thread
 uint64_t main_mask();
 uint32_t main_mask_version();

@@ -103,7 +103,7 @@ void note_file_time(uint64_t begun) {
   if (__builtin_expect(slow || n, 0)) slow_calls.store(slow ? kMemory : n - 1, std::memory_order_relaxed);  // others' counts may be lost
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Blocking, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(Embedder, blocking, [](FiberRecord*) {
   has_turn = false;
   at_disk.store(0, std::memory_order_relaxed);
   waiting.store(0, std::memory_order_relaxed);

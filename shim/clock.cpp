@@ -34,7 +34,7 @@ struct ThreadTimer {
   std::atomic<uint32_t> handing_over{0};  // how many threads are about to record a signal of it
 };
 ThreadTimer timers[1024];
-std::atomic<size_t> timers_used{0};  // the rooms from here on have never been used
+std::atomic<size_t> timers_used{0};  // the places from here on have never been used
 // Where add_timer() looks for room next. Rooms are taken in turn, so a deleted timer keeps its number as long as possible. Relaxed: no
 // other memory depends on it, and the CAS on a room's number decides which thread gets the room.
 std::atomic<size_t> timers_next{0};

@@ -14,7 +14,7 @@
 
 namespace fiberthread {
 
-// Returned by an attempt that cannot find out more. The caller then makes the plain call, outside Busy.
+// Returned by an attempt that cannot find out more. The caller then makes the plain call, outside Busy. No errno value.
 constexpr long kInKernel = -100'000;
 
 // What is known of a descriptor (PollNotes::kind). These are hints only. A wrong one, as after a close that we did not see, costs one more

@@ -27,7 +27,7 @@ thread_local constinit uint64_t mask_before __attribute__((tls_model("initial-ex
 // Between prepare() and in_parent() or in_child() the fiber is Busy, and stays on its kernel thread. The only lock that it holds is the one
 // of libc's stack lists. Other threads must sleep for that lock and not spin, because libc then waits for malloc's lock, whose owner may
 // wait for a slot. All locks of ours are made anew in the child. Signals are blocked meanwhile. A signal recorded in the child before its
-// reset would be taken for the parent's. child before it is itself would be taken for the parent's.
+// reset would be taken for the parent's.
 void prepare() {
   self();
   tls_busy = tls_busy + 1;

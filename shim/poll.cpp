@@ -18,6 +18,7 @@
 #include "sched/scheduler.h"
 #include "shim/cancel.h"
 #include "shim/export.h"
+#include "shim/fd_wait.h"
 #include "shim/real.h"
 #include "shim/result.h"
 #include "shim/signal.h"
@@ -34,8 +35,6 @@ extern "C" int __ppoll_chk(struct pollfd* fds, nfds_t n, const timespec* timeout
 
 namespace fiberthread {
 namespace {
-
-constexpr long kInKernel = -4096;  // no errno value, so the poller does not serve the call
 
 // A filter may allow the program's call, but not the one that asks without waiting.
 long unless_refused(long r) { return r == -ENOSYS || r == -EPERM ? kInKernel : r; }

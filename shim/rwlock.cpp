@@ -34,7 +34,7 @@ bool writes(pthread_rwlock_t* l, const FiberRecord* me) {
          __atomic_load_n(&writer(l), __ATOMIC_RELAXED) == static_cast<int>(me->identity.id);
 }
 
-int try_read(pthread_rwlock_t* l) {
+int read_now(pthread_rwlock_t* l) {
   auto& word = of(l).word;
   uint32_t w = word.load(std::memory_order_relaxed);
   while (!(w & kWriter) && !(w & kWaiting && writers_first(l))) {
@@ -44,7 +44,7 @@ int try_read(pthread_rwlock_t* l) {
   return EBUSY;
 }
 
-int try_write(pthread_rwlock_t* l, FiberRecord* me) {
+int write_now(pthread_rwlock_t* l, FiberRecord* me) {
   auto& word = of(l).word;
   uint32_t w = word.load(std::memory_order_relaxed);
   while (w == 0 || w == kWaiting)
@@ -120,7 +120,7 @@ int lock_shared(pthread_rwlock_t* l, Kind kind, Wait wait) {
 int lock(pthread_rwlock_t* l, Kind kind, clockid_t clock = CLOCK_MONOTONIC, const timespec* t = nullptr) {
   FiberRecord* me = self();
   for (;;) {
-    int e = kind == kWantsToRead ? try_read(l) : try_write(l, me);
+    int e = kind == kWantsToRead ? read_now(l) : write_now(l, me);
     if (e != EBUSY) return e;
     if (writes(l, me)) return EDEADLK;
     Waiter w;
@@ -190,10 +190,10 @@ FIBERTHREAD_EXPORT int pthread_rwlock_wrlock(pthread_rwlock_t* l) noexcept {
   return lock(l, kWantsToWrite);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_tryrdlock(pthread_rwlock_t* l) noexcept {
-  return is_shared(l) ? REAL(pthread_rwlock_tryrdlock)(l) : try_read(l);
+  return is_shared(l) ? REAL(pthread_rwlock_tryrdlock)(l) : read_now(l);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_trywrlock(pthread_rwlock_t* l) noexcept {
-  if (!is_shared(l)) return try_write(l, self());
+  if (!is_shared(l)) return write_now(l, self());
   AsKernelThread as(Use::Owns);
   return REAL(pthread_rwlock_trywrlock)(l);
 }

@@ -57,7 +57,7 @@ bool is_bound(FiberRecord* f) { return f->run.bound.load(std::memory_order_relax
 
 // Makes `call`, a system call, for the fiber's own kernel thread. Returns its errno value, or 0.
 template <class Call>
-int on_own_thread(FiberRecord* f, Call call) {
+int errno_on_own_thread(FiberRecord* f, Call call) {
   if (int e = sched_bind(f)) return e;
   Worker* w = f->run.bound.load(std::memory_order_acquire);
   if (!w) return ESRCH;  // the kernel thread has ended since
@@ -94,7 +94,7 @@ int set_policy(FiberRecord* f, int policy, const sched_param* user_p) {
   if (policy == now && priority == param_of(f).sched_priority) return 0;
   bool lower = (now & ~SCHED_RESET_ON_FORK) == wanted && priority <= param_of(f).sched_priority;
   if (real_time && !lower && !may_be_nice(priority)) return EPERM;
-  int e = on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setscheduler, tid, policy, arg(p)); });
+  int e = errno_on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setscheduler, tid, policy, arg(p)); });
   scheduling_look_up_rank(f);
   return e;
 }
@@ -127,7 +127,7 @@ int set_attributes(FiberRecord* f, const sched_attr* user_a, unsigned flags) {
     if (kind == SCHED_OTHER || kind == SCHED_BATCH) same &= a.nice == getpriority(PRIO_PROCESS, f->identity.id);
   }
   if (same && !is_bound(f)) return 0;
-  int e = on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setattr, tid, arg(user_a), flags); });
+  int e = errno_on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setattr, tid, arg(user_a), flags); });
   scheduling_look_up_rank(f);
   return e;
 }
@@ -169,7 +169,7 @@ int set_cpus(FiberRecord* f, size_t size, const cpu_set_t* user_set) {
   if (!any) return EINVAL;
   // A set of all CPUs that the fiber may have changes nothing.
   if (same && !is_bound(f) && !(more && may_widen(size, set, static_cast<size_t>(n), &now))) return 0;
-  return on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setaffinity, tid, static_cast<long>(size), arg(set)); });
+  return errno_on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setaffinity, tid, static_cast<long>(size), arg(set)); });
 }
 
 // For calls that take a tid. Returns the fiber, or null where the kernel has to answer.
@@ -374,7 +374,7 @@ FIBERTHREAD_EXPORT int setpriority(__priority_which_t which, id_t who, int value
                  (getrlimit(RLIMIT_NICE, &limit) == 0 && limit.rlim_cur >= static_cast<rlim_t>(20 - value));
   if (value == getpriority(which, who)) return 0;
   if (!allowed) return fail(EACCES);
-  return fail(on_own_thread(f, [&](int tid) { return raw_syscall(SYS_setpriority, PRIO_PROCESS, tid, value); }));
+  return fail(errno_on_own_thread(f, [&](int tid) { return raw_syscall(SYS_setpriority, PRIO_PROCESS, tid, value); }));
 }
 FIBERTHREAD_EXPORT int nice(int by) noexcept {
   if (!target(0)) return REAL(nice)(by);
@@ -383,7 +383,7 @@ FIBERTHREAD_EXPORT int nice(int by) noexcept {
   return getpriority(PRIO_PROCESS, 0);
 }
 
-// Threads made with these attributes get kernel threads of their own.
+// Fiber API; here because it writes the mark that scheduling_at_birth() reads. Makes threads with these attributes bound (1) or not (0).
 FIBERTHREAD_EXPORT int fiberthread_attr_setbound(pthread_attr_t* attr, int bound) {
   if (bound != 0 && bound != 1) return EINVAL;
   cpu_set_t set;

@@ -44,6 +44,8 @@ Action action_of(int sig) {
   }
 }
 
+namespace {
+
 void set_action(int sig, const Action& a) {  // under SignalsGuard
   ActionCell& s = actions[sig];
   s.version.fetch_add(1, std::memory_order_relaxed);
@@ -51,8 +53,6 @@ void set_action(int sig, const Action& a) {  // under SignalsGuard
   s.action = a;
   s.version.fetch_add(1, std::memory_order_release);
 }
-
-namespace {
 
 uint64_t main_may_wait_for = 0;  // written by main, under the lock
 
@@ -70,7 +70,7 @@ void install(int sig, const Action& a) {
   bool comes_to_us = sig == SIGSEGV || sig == SIGSYS || dumps || poked || main_may_wait_for & bit(sig);
   if (handled(a) || (by_default && comes_to_us)) {
     k.sa_sigaction = on_signal;
-    k.sa_mask = as_set(~kTrapSignal);  // nothing interrupts our handler; the program's own mask is set when its handler runs
+    k.sa_mask = as_set(~kTrapMask);  // nothing interrupts our handler; the program's own mask is set when its handler runs
     k.sa_flags = (a.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)) | SA_SIGINFO | SA_ONSTACK;
     if (!handled(a)) k.sa_flags |= SA_RESTART;  // a dump ends no call
   } else {
@@ -199,7 +199,7 @@ void signal_scheduler_started() {
   follow_main_anew();
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Signals, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(Embedder, signals, [](FiberRecord*) {
   process = static_cast<int>(raw_syscall(SYS_getpid));
   signals_lock.reset();
   // Another thread may have been writing when the process forked.

@@ -53,8 +53,8 @@ uint32_t signal_handlers_begun();
 // Returns true if the caller is a fiber, so its mask and handlers are ours. False in the child of a vfork.
 bool signal_mask_is_ours();
 // Made before a wait. kInterruptSafePoint may end a wait though there is nothing to handle: the signal that it stood for has been handled
-// just before, or by another thread. Then the wait goes on. Only on fibers: elsewhere the kernel may call the program's handlers itself, which
-// are not counted, and no signal comes that is another thread's.
+// just before, or by another thread. Then the wait goes on. Only on fibers: elsewhere the kernel may call the program's handlers itself,
+// which are not counted, and no signal comes that is another thread's.
 class HandlersBefore {
  public:
   bool none_since() const { return signal_handlers_begun() == count_ && signal_mask_is_ours(); }
@@ -71,8 +71,8 @@ long at_once(Call call) {
   while (r == -EINTR);
   return r;
 }
-// Makes a call of libc's that waits in the kernel. A signal of the library's, or one for another fiber, does not end it, but a request of the
-// fiber API that the caller's waits end does.
+// Makes a call of libc's that waits in the kernel. A signal of the library's, or one for another fiber, does not end it, but a request of
+// the fiber API that the caller's waits end does.
 template <class Call>
 auto despite_others(Call call) {
   for (;;) {

@@ -354,12 +354,12 @@ bool not_the_programs(const siginfo_t* info, ucontext_t* uc) {
 // sends it once more, and returns true.
 bool put_off(const siginfo_t* info, ucontext_t* uc) {
   uint64_t mask = words(uc->uc_sigmask);
-  bool in_worker = !(kIdleMask & ~mask) && (tls_busy || !tls_current), locked = !(~kTrapSignal & ~mask & ~(bit(SIGKILL) | bit(SIGSTOP)));
+  bool in_worker = !(kIdleMask & ~mask) && (tls_busy || !tls_current), locked = !(~kTrapMask & ~mask & ~(bit(SIGKILL) | bit(SIGSTOP)));
   if (info->si_code > 0 || !(in_worker || locked)) return false;
   if (is_poke(*info) && !locked) return true;  // the fiber is Busy, and looks at what it was sent when it leaves that
-  set_words(uc->uc_sigmask, mask | kTrapSignal);
+  set_words(uc->uc_sigmask, mask | kTrapMask);
   Worker* w = in_worker ? this_worker() : nullptr;
-  if (w) w->run.kernel_mask |= kTrapSignal;
+  if (w) w->run.kernel_mask |= kTrapMask;
   long tid = raw_syscall(SYS_gettid);
   if (info->si_code == SI_TKILL) raw_syscall(SYS_tgkill, process, tid, SIGSYS);
   else if (is_poke(*info)) raw_syscall(SYS_rt_tgsigqueueinfo, process, tid, SIGSYS, arg(info));

@@ -61,14 +61,14 @@ void listen_to(uint64_t set) {
 }
 
 void listen() {
-  uint64_t all = ~(kTrapSignal | bit(kPoke + 1)), in_poll = all & ~bit(kPoke);
+  uint64_t all = ~(kTrapMask | bit(kLibcSetxidSignal)), in_poll = all & ~bit(kPoke);
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
   for (;;) {
     uint64_t set = listened.load(std::memory_order_seq_cst), pending = 0;
     listen_to(set);
     pollfd p{signal_fd.load(std::memory_order_relaxed), POLLIN, 0};
     timespec while_blind{0, 20'000'000};                                                      // while there is no descriptor
-    raw_syscall(SYS_ppoll, arg(&p), 1, p.fd >= 0 ? 0 : arg(&while_blind), arg(&in_poll), 8);  // a kick ends it
+    raw_syscall(SYS_ppoll, arg(&p), 1, p.fd >= 0 ? 0 : arg(&while_blind), arg(&in_poll), 8);  // a poke ends it
     if (raw_syscall(SYS_rt_sigpending, arg(&pending), 8) != 0) pending = set;                 // a filter refused: each signal is tried
     for (pending &= set; pending; pending &= pending - 1) {
       int sig = __builtin_ctzll(pending) + 1;
@@ -100,7 +100,7 @@ int start_listener() {
   Busy busy;
   int tid = start_helper(listen);
   listener.store(tid > 0 ? tid : 0, std::memory_order_release);
-  // Other threads may have come meanwhile, which did not know the tid that they had to kick.
+  // Other threads may have come meanwhile, which did not know the tid that they had to poke.
   if (tid > 0) raw_syscall(SYS_tgkill, process, tid, kPoke);
   return 0;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the rooms of shim/signal*.cpp share: what the program has asked for, what is pending for which fiber, and how a signal gets there.
+// What the files of shim/signal*.cpp share: what the program has asked for, what is pending for which fiber, and how a signal gets there.
 #pragma once
 #include <errno.h>
 #include <signal.h>
@@ -38,7 +38,7 @@ extern SpinLock signals_lock;
 class SignalsGuard {
  public:
   SignalsGuard() {
-    uint64_t all = ~kTrapSignal;  // preemption too
+    uint64_t all = ~kTrapMask;  // preemption too
     raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(&old_), 8);
     signals_lock.lock();
   }
@@ -143,8 +143,8 @@ bool room_for_pending();
 // Returns true if the signal only means "look at what is pending".
 bool is_poke(const siginfo_t& info);
 bool may_be_poked(int sig);  // a poke by this signal was sent once, or is about to be
-// Wakes `f`, or has sysmon wake it, so that it looks at what is pending. `from` is the kernel thread that took the signal while `f` did not run
-// there, or 0. If `f` runs there by now, it has looked since, so it gets no poke: the kernel would merge the next signal with that.
+// Wakes `f`, or has sysmon wake it, so that it looks at what is pending. `from` is the kernel thread that took the signal while `f` did not
+// run there, or 0. If `f` runs there by now, it has looked since, so it gets no poke: the kernel would merge the next signal with that.
 // kPreemptSignal has it look for a request that it end.
 void tell(FiberRecord* f, int sig, TellBy by, int from = 0);
 // Returns what the kernel keeps for the caller's kernel thread or for the process, as far as it is blocked. Pokes are left out.
@@ -197,7 +197,8 @@ void run_unblocked(FiberRecord* me);
 void follow_main(FiberRecord* me, uint64_t mask);
 extern uint64_t followed;  // main's mask that sysmon has; written by the main fiber only
 void follow_main_anew();   // called when there is a new sysmon
-// Called when `me` begins a wait that lets these signals in. If it is the main fiber, they may be sent to main's thread. 0: the wait is over.
+// Called when `me` begins a wait that lets these signals in. If it is the main fiber, they may be sent to main's thread. 0: the wait is
+// over.
 void main_lets_in(FiberRecord* me, uint64_t signals);
 void look_up_jumps();
 

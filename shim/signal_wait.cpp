@@ -42,7 +42,7 @@ long masked_wait(FiberRecord* me, uint64_t mask, Call call) {
   test_cancel();
   uint64_t old = signal_begin_mask(me, mask, MaskedWait::InKernel);
   // Blocks everything until the call lets in what its mask does. Otherwise a signal between this look and the call would only be recorded.
-  me->run.worker->run.kernel_mask = ~kTrapSignal;
+  me->run.worker->run.kernel_mask = ~kTrapMask;
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->run.worker->run.kernel_mask), 0, 8);
   long r = pending_for(me, ~mask_of(me)) || cancel_pending(me) ? -EINTR : call();
   signal_end_mask(me, old, r == -EINTR);

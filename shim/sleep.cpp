@@ -73,7 +73,7 @@ int sleep_on_cpu_clock(FiberRecord* f, int flags, const timespec* t, timespec* l
 using namespace fiberthread;
 
 FIBERTHREAD_EXPORT int sched_yield() noexcept {
-  fiberthread::yield();
+  fiberthread::give_way();
   return 0;
 }
 

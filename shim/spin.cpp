@@ -43,7 +43,7 @@ FIBERTHREAD_EXPORT int pthread_spin_lock(pthread_spinlock_t* l) noexcept {
       cpu_relax();
     } else {
       spins = 0;
-      yield();
+      give_way();
     }
   }
   return 0;

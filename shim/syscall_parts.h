@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the rooms of shim/syscall*.cpp share. `calls` has the system calls that mean something special on a fiber. Each takes the arguments
+// What the files of shim/syscall*.cpp share. `calls` has the system calls that mean something special on a fiber. Each takes the arguments
 // of the kernel's call of that name, and returns what that would return. The caller is a fiber.
 #pragma once
 #include <errno.h>
@@ -73,7 +73,7 @@ constexpr long kEpollPwait2 = 441;
 
 namespace calls {
 
-// Threads and processes (syscall_threads.cpp).
+// Threads and processes (syscall_threads.cpp; the four after gettid() in process.cpp).
 long gettid();
 long capget(void* header, void* data);
 long capset(void* header, const void* data);

@@ -232,7 +232,7 @@ FiberRecord* get_block(const Wanted& w) {
   FiberRecord* f = get();
   if (__builtin_expect(f != nullptr, 1)) return f;
   // Threads may only have to run to their end, which gives their memory back. A caller that tries again and again would keep them from it.
-  yield();
+  give_way();
   if ((f = get())) return f;
   return reaper_make_room() ? get() : nullptr;
 }
@@ -305,7 +305,7 @@ void thread_begin(FiberRecord* f) {
   signal_thread_begins(f);
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Threads, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(Embedder, threads, [](FiberRecord*) {
   default_lock.reset();
   default_known.store(0);  // another thread may have been writing it
 })

@@ -12,7 +12,8 @@ FiberRecord* fiber_of_tid(int tid);
 void set_name(FiberRecord* f, const char* name);
 // Returns false if the fiber was never given a name, and has the process's. A byte behind an empty name tells that it was given.
 inline bool has_name(const FiberRecord* f) { return f->identity.name[0] || f->identity.name[1]; }
-// Copies the name of a scheduled fiber, 16 bytes at most. A fiber without one has the name that the process had before main was given another.
+// Copies the name of a scheduled fiber, 16 bytes at most. A fiber without one has the name that the process had before main was given
+// another.
 void name_of(const FiberRecord* f, char* buffer);
 
 }  // namespace fiberthread

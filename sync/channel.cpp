@@ -196,7 +196,7 @@ void ChannelCore::reset_after_fork() {
   forks++;
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Channels, [](FiberRecord*) { ChannelCore::reset_after_fork(); })
+FIBERTHREAD_IN_FORK_CHILD(Waits, channels, [](FiberRecord*) { ChannelCore::reset_after_fork(); })
 
 // ---- under the lock ----
 
@@ -337,7 +337,7 @@ void ChannelCore::release(bool sender) {
   if (!sender) drop_all();
   if (sides_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   check(receivers_.empty() && senders_.empty(), "Channel", this, "is destroyed while somebody waits");
-  if (kDebugChecks) value_size_ = kDestroyed;
+  if (kDebugChecks) value_size_ = kDestroyedWord;
   {
     Busy busy;
     SpinGuard g(all_lock);

@@ -32,9 +32,9 @@ void hand_over(MutexWaiter& w) {
 Mutex::~Mutex() {
   if (!kDebugChecks) return;
   uintptr_t s = state_.load(std::memory_order_relaxed);
-  check(s != kDestroyed, "Mutex", this, "is destroyed twice");
+  check(s != kDestroyedWord, "Mutex", this, "is destroyed twice");
   check(s == kFree, "Mutex", this, "is destroyed while it is locked");
-  state_.store(kDestroyed, std::memory_order_relaxed);
+  state_.store(kDestroyedWord, std::memory_order_relaxed);
 }
 
 // Locks the mutex for w and returns true, or queues w and returns false. w's owner learns of it by `signaled` alone. On true, the caller
@@ -42,7 +42,7 @@ Mutex::~Mutex() {
 bool Mutex::lock_or_queue(MutexWaiter& w) {
   uintptr_t s = state_.load(std::memory_order_relaxed);
   for (;;) {
-    check(s != kDestroyed, "Mutex", this, "is locked after it was destroyed");
+    check(s != kDestroyedWord, "Mutex", this, "is locked after it was destroyed");
     if (s == kFree) {
       if (state_.compare_exchange_weak(s, kLocked, std::memory_order_acquire, std::memory_order_relaxed)) return true;
       continue;
@@ -70,7 +70,7 @@ void Mutex::unlock_slow() {
   if (!first) {
     uintptr_t s = kLocked;
     if (state_.compare_exchange_strong(s, kFree, std::memory_order_release, std::memory_order_relaxed)) return;
-    check(s != kDestroyed, "Mutex", this, "is unlocked after it was destroyed");
+    check(s != kDestroyedWord, "Mutex", this, "is unlocked after it was destroyed");
     check(s != kFree, "Mutex", this, "is unlocked but was not locked");
     if (s == kFree) return;
     // Acquire, paired with the release of each push. All waiters up to now are ours, because only the owner takes them.
@@ -88,16 +88,16 @@ void Mutex::unlock_slow() {
 
 ConditionVariable::~ConditionVariable() {
   if (!kDebugChecks) return;
-  check(waiting_.load(std::memory_order_relaxed) != kDestroyed, "ConditionVariable", this, "is destroyed twice");
+  check(waiting_.load(std::memory_order_relaxed) != kDestroyedWord, "ConditionVariable", this, "is destroyed twice");
   {
     LockedQueue q(this);
     check(!q.first(), "ConditionVariable", this, "is destroyed while somebody waits");
   }
-  waiting_.store(kDestroyed, std::memory_order_relaxed);
+  waiting_.store(kDestroyedWord, std::memory_order_relaxed);
 }
 
 int ConditionVariable::wait_until(Mutex& m, uint64_t deadline_ns) {
-  check(waiting_.load(std::memory_order_relaxed) != kDestroyed, "ConditionVariable", this, "is waited for after it was destroyed");
+  check(waiting_.load(std::memory_order_relaxed) != kDestroyedWord, "ConditionVariable", this, "is waited for after it was destroyed");
   Waiter w;
   MutexWaiter of_mutex{w.fiber, &w.signaled};
   w.requeue_to = &m;
@@ -114,7 +114,7 @@ int ConditionVariable::wait_until(Mutex& m, uint64_t deadline_ns) {
 }
 
 void ConditionVariable::notify(bool all) {
-  check(waiting_.load(std::memory_order_relaxed) != kDestroyed, "ConditionVariable", this, "is notified after it was destroyed");
+  check(waiting_.load(std::memory_order_relaxed) != kDestroyedWord, "ConditionVariable", this, "is notified after it was destroyed");
   Busy busy;  // until all that were taken out are handed over, as in Mutex::unlock_slow()
   Waiter* first = nullptr;
   Waiter** tail = &first;

@@ -9,13 +9,13 @@ namespace fiberthread {
 Once::~Once() {
   if (!kDebugChecks) return;
   check_unused(word_.load(std::memory_order_relaxed), "Once", this);
-  word_.store(kDestroyed, std::memory_order_relaxed);
+  word_.store(kDestroyedWord, std::memory_order_relaxed);
 }
 
 bool Once::begin() {
   for (;;) {
     uint64_t w = word_.load(std::memory_order_acquire);
-    check(w != kDestroyed, "Once", this, "is used after it was destroyed");
+    check(w != kDestroyedWord, "Once", this, "is used after it was destroyed");
     if (w == kDone) return false;
     if (w == kIdle) {
       if (word_.compare_exchange_weak(w, kRuns, std::memory_order_acquire)) return true;

@@ -22,7 +22,7 @@ int park_error(const void* address, Waiter& w, MustWait must_wait, const ParkRea
 
 // Checks that no thread waits. For destructors in debug builds.
 inline void check_unused(uint64_t word, const char* type, const void* object) {
-  check(word != kDestroyed, type, object, "is destroyed twice");
+  check(word != kDestroyedWord, type, object, "is destroyed twice");
   LockedQueue q(object);
   check(!q.first(), type, object, "is destroyed while somebody waits");
 }

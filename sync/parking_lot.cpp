@@ -176,7 +176,7 @@ size_t requeue_waiters(const void* from, const void* to, bool (*may_move)(void*)
   return n;
 }
 
-FIBERTHREAD_IN_FORK_CHILD(ParkingLot, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(Waits, parking_lot, [](FiberRecord*) {
   for (size_t i = 0; i < kBuckets / 64; i++)
     for (uint64_t bits = used_buckets[i].load(std::memory_order_relaxed); bits; bits &= bits - 1) {
       Bucket& b = buckets[i * 64 + static_cast<size_t>(__builtin_ctzll(bits))];

@@ -2,7 +2,8 @@
 // A table of wait queues keyed by address. So a primitive needs only a word of its own and no memory for its waiters. (The idea is WebKit's
 // ParkingLot.)
 //
-// The contract. Each address has a queue: the highest FiberRecord::wait.rank comes first, and among equals the first to come. All changes to it happen under one lock, that of its bucket:
+// The contract. Each address has a queue: the highest FiberRecord::wait.rank comes first, and among equals the first to come. All changes
+// to it happen under one lock, that of its bucket:
 //   - A thread that wants to wait runs its `validate` there. If that returns true, the thread is queued in the same critical section.
 //   - A thread that wants to wake takes waiters out there, and may change the primitive's word there as well.
 // So a "has waiters" bit in the word that is set and cleared only under the bucket lock always agrees with the queue. The address is a key

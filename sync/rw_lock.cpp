@@ -23,11 +23,11 @@ RwLock::~RwLock() {
   uint64_t w = word_.load(std::memory_order_relaxed);
   check_unused(w, "RwLock", this);
   check((w & ~kWaiting) == 0, "RwLock", this, "is destroyed while it is locked");
-  word_.store(kDestroyed, std::memory_order_relaxed);
+  word_.store(kDestroyedWord, std::memory_order_relaxed);
 }
 
 int RwLock::lock_slow(bool writer, uint64_t deadline_ns, uint32_t ends) {
-  check(word_.load(std::memory_order_relaxed) != kDestroyed, "RwLock", this, "is locked after it was destroyed");
+  check(word_.load(std::memory_order_relaxed) != kDestroyedWord, "RwLock", this, "is locked after it was destroyed");
   Waiter w;
   w.tag = writer ? kWrites : kReads;
   {

@@ -7,7 +7,7 @@
 namespace fiberthread {
 namespace {
 
-constexpr uint64_t kDestroyedSemaphore = kDestroyed | 1;  // permits while a thread waits, which no living semaphore has
+constexpr uint64_t kDestroyedSemaphore = kDestroyedWord | 1;  // permits while a thread waits, which no living semaphore has
 
 }  // namespace
 

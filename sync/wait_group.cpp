@@ -18,14 +18,14 @@ void take_all(LockedQueue& q, WakeList& list) {
 WaitGroup::~WaitGroup() {
   if (!kDebugChecks) return;
   check_unused(word_.load(std::memory_order_relaxed), "WaitGroup", this);
-  word_.store(kDestroyed, std::memory_order_relaxed);
+  word_.store(kDestroyedWord, std::memory_order_relaxed);
 }
 
 void WaitGroup::add(int64_t n) {
   uint64_t w = word_.load(std::memory_order_relaxed);
   auto next = [&] {
     int64_t count = static_cast<uint32_t>(w / kOne) + n;
-    check(w != kDestroyed, "WaitGroup", this, "is used after it was destroyed");
+    check(w != kDestroyedWord, "WaitGroup", this, "is used after it was destroyed");
     check(count >= 0 && count <= UINT32_MAX, "WaitGroup", this, "counts below 0, or too far");
     uint64_t time = w & ~(kTime - 1);
     return count ? time | static_cast<uint64_t>(count) * kOne | (w & kWaiting) : time + kTime;
@@ -50,7 +50,7 @@ void WaitGroup::add(int64_t n) {
 
 int WaitGroup::wait_slow(uint64_t deadline_ns) {
   uint64_t first = word_.load(std::memory_order_acquire);
-  check(first != kDestroyed, "WaitGroup", this, "is waited for after it was destroyed");
+  check(first != kDestroyedWord, "WaitGroup", this, "is waited for after it was destroyed");
   Waiter waiter;
   auto must_wait = [&] {
     uint64_t w = word_.load(std::memory_order_acquire);
@@ -68,7 +68,7 @@ int WaitGroup::wait_slow(uint64_t deadline_ns) {
 Barrier::~Barrier() {
   if (!kDebugChecks) return;
   check_unused(word_.load(std::memory_order_relaxed), "Barrier", this);
-  word_.store(kDestroyed, std::memory_order_relaxed);
+  word_.store(kDestroyedWord, std::memory_order_relaxed);
 }
 
 // Counts one arrival. If others are still to come, queues `waiter` in the same step. Afterwards the phase may end at any time, and the
@@ -85,7 +85,7 @@ Barrier::Phase Barrier::arrive(bool drops, Waiter* waiter) {
   {
     LockedQueue q(this);
     uint64_t w = word_.load(std::memory_order_relaxed);
-    check(w != kDestroyed, "Barrier", this, "is used after it was destroyed");
+    check(w != kDestroyedWord, "Barrier", this, "is used after it was destroyed");
     check(static_cast<uint32_t>(w) > 0, "Barrier", this, "has more arrivals than it was made for");
     phase = static_cast<Phase>(w >> 32);
     if (drops) expected_--;
@@ -116,7 +116,7 @@ void Barrier::arrive_and_drop() { arrive(true, nullptr); }
 int Barrier::wait_until(Phase phase, uint64_t deadline_ns) {
   Waiter w;
   auto must_wait = [&] { return word_.load(std::memory_order_acquire) >> 32 == phase; };
-  check(word_.load(std::memory_order_relaxed) != kDestroyed, "Barrier", this, "is waited for after it was destroyed");
+  check(word_.load(std::memory_order_relaxed) != kDestroyedWord, "Barrier", this, "is waited for after it was destroyed");
   if (!must_wait()) return 0;
   return park_error(this, w, must_wait, {"Barrier", this}, deadline_ns);
 }

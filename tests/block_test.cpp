@@ -45,7 +45,7 @@ std::vector<FiberRecord*> get_many() {
 // Does what the reaper does, for all blocks that no fiber uses. Returns how many blocks it released.
 unsigned reap_idle() {
   Busy busy;
-  Idle idle[3];
+  FreeGroup idle[3];
   unsigned released = 0;
   for (int ticks = 0; ticks < 20; ticks++) {
     bool tick = true;
@@ -212,7 +212,7 @@ Test(block, unused_chunks_give_back_their_address_space) {
       }
       cr_assert(block_any_free());
       Busy busy;
-      Idle idle[3];
+      FreeGroup idle[3];
       while (unsigned n = block_take_idle(idle, 3, false, true)) {
         for (unsigned i = 0; i < n; i++)
           for (unsigned b = 0; b < 64; b++)

@@ -84,7 +84,7 @@ Test(channel, children_of_forks_while_others_make_and_destroy_them, .timeout = 1
       ChannelCore* next = channel_make(0, sizeof(int), nullptr);
       destroy(last);
       last = next;
-      yield();
+      give_way();
     }
     destroy(last);
   };

@@ -74,7 +74,7 @@ class User {
         default:
           if (random_(16) == 0) random_(2) ? boxed().sender.close() : plain().receiver.close();
           else if (random_(2)) handles();
-          else yield();
+          else give_way();
       }
     }
   }
@@ -147,7 +147,7 @@ class User {
       settle(e);
     } else {
       long seen = t_.guarded;
-      if (random_(4) == 0) yield();
+      if (random_(4) == 0) give_way();
       cr_assert_eq(t_.guarded, seen);
       t_.lock.unlock_shared();
     }

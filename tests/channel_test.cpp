@@ -21,7 +21,7 @@ using namespace fiberthread;
 namespace {
 
 void until_parked(std::atomic<FiberRecord*>& f) {
-  while (!f.load() || f.load()->run.state.load() != State::Parked) yield();
+  while (!f.load() || f.load()->run.state.load() != State::Parked) give_way();
 }
 
 // A value that counts how many of its kind are alive. It is not trivially copyable, so the channel boxes it.

@@ -58,7 +58,7 @@ Test(cord_messages, receivers_get_them_in_turn_and_may_give_up) {
       }
       return m;
     }));
-  while (waiting < 10) yield();
+  while (waiting < 10) give_way();
   Fiber late = cord.spawn([&] {
     void* m;
     cr_assert_eq(Cord::receive(&m, 0), ETIMEDOUT);
@@ -108,7 +108,7 @@ Test(cord_messages, a_callback_must_not_give_way) {
   Fiber busy = cord.spawn([&] {
     while (!stop) {
       if (in_callback) ran_inside++;
-      yield();
+      give_way();
     }
   });
   mutex.lock();
@@ -125,7 +125,7 @@ Test(cord_messages, a_callback_must_not_give_way) {
     cr_assert_eq(Cord::receive(&m), EPERM);
     cr_assert_eq(fiberthread_join(busy.handle(), nullptr), ECANCELED);
     fiberthread_reschedule();
-    yield();
+    give_way();
     step = 1;
     mutex.lock();  // a call that cannot fail waits, and the cord waits with it
     mutex.unlock();

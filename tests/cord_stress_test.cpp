@@ -38,7 +38,7 @@ struct Node {
       if (e == ETIMEDOUT) continue;
       cr_assert_eq(e, 0);
       enter(received);
-      if (reader == 2) yield();
+      if (reader == 2) give_way();
     }
   }
 };
@@ -61,7 +61,7 @@ void use_nodes(Nodes& nodes, Done& done, uint64_t seed) {
         break;
       case 1: {
         Fiber f = n.cord.spawn([&n] {
-          yield();
+          give_way();
           n.enter(n.spawned);
         });
         cr_assert_eq(f.error(), 0);

@@ -71,7 +71,7 @@ Test(cord, fibers_run_one_at_a_time_and_stay) {
       others.fiber([&] {
         while (!stop) {
           std::lock_guard l(mutex);
-          yield();
+          give_way();
         }
       });
     std::vector<Fiber> fibers;
@@ -86,12 +86,12 @@ Test(cord, fibers_run_one_at_a_time_and_stay) {
           sum = before + 1;
           inside--;
           switch ((r + i) % 5) {
-            case 0: yield(); break;
+            case 0: give_way(); break;
             case 1: usleep(100); break;
             case 2: fiberthread_sleep(1000); break;
             case 3: {
               std::lock_guard l(mutex);
-              yield();
+              give_way();
               break;
             }
             default: fiberthread_reschedule();

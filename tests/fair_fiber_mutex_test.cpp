@@ -126,7 +126,7 @@ Test(fair_fiber_mutex, waiters_of_each_kind_in_order) {
       order.push_back(i);
       m.unlock();
     });
-    while (!who) yield();
+    while (!who) give_way();
     until_parked(who);
   }
   m.unlock();
@@ -157,11 +157,11 @@ Test(fair_fiber_mutex, gives_up_in_time_and_when_cancelled) {
       forget_cancel();
       m.unlock();
     });
-    while (!who) yield();
+    while (!who) give_way();
     until_parked(who);
     cr_assert(!got);
     interrupt(who, kInterruptEnd);
-    for (int i = 0; i < 100; i++) yield();
+    for (int i = 0; i < 100; i++) give_way();
     until_parked(who);
     cr_assert(!got);
     m.unlock();
@@ -193,7 +193,7 @@ void excludes(uint32_t workers, uint64_t seed) {
           bool mine = true;
           switch (random(5)) {
             case 0:
-              while (!o->m.try_lock()) yield();
+              while (!o->m.try_lock()) give_way();
               break;
             case 1: mine = o->m.lock_for(random(50'000)) == 0; break;
             case 2: {
@@ -210,7 +210,7 @@ void excludes(uint32_t workers, uint64_t seed) {
             continue;
           }
           long seen = o->n;
-          if (random(32) == 0) yield();
+          if (random(32) == 0) give_way();
           o->n = seen + 1;
           locked++;
           o->m.unlock();

@@ -57,7 +57,7 @@ Test(fiber_event, wakes_all_even_if_reset_at_once) {
     e.wait(&f);
     e.wait(&g);
     cr_assert(g.cancel());
-    while (known != 9) yield();
+    while (known != 9) give_way();
     for (auto* w : who) until_parked(w);
     e.set();
     e.reset();

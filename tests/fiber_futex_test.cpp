@@ -68,7 +68,7 @@ Test(fiber_futex, post_wakes_those_whose_count_has_come) {
   until_queued(&f, 12);
   for (int posts = 1; posts <= 4; posts++) {
     f.post();
-    while (woken < 3 * posts) yield();
+    while (woken < 3 * posts) give_way();
     until_queued(&f, static_cast<size_t>(12 - 3 * posts));
     cr_assert_eq(woken, 3 * posts);
   }
@@ -90,7 +90,7 @@ Test(fiber_futex, post_one_wakes_the_first_that_it_can) {
   const int order[] = {1, 2, 0, 3, 4};
   for (int i = 0; i < 5; i++) {
     f.postOne();
-    while (woken != i + 1) yield();
+    while (woken != i + 1) give_way();
     cr_assert_eq(last, order[i]);
     cr_assert_eq(queued(&f), static_cast<size_t>(4 - i));
   }
@@ -143,7 +143,7 @@ Test(fiber_futex, cancelled_waits_end_and_take_no_wake_up) {
     until_queued(&f, 2);  // they have looked, and wait again
     cr_assert(f.get() == 1 && woken == 0);
     f.postOne();
-    while (woken != 1) yield();
+    while (woken != 1) give_way();
     cr_assert_eq(queued(&f), 1u);
     f.postOne();
   }
@@ -179,14 +179,14 @@ void counts(uint64_t posters, uint64_t each, size_t waiters, size_t kernel) {
     i < kernel ? t.kernel(body) : t.fiber(body);
   }
   for (auto& u : users)
-    while (!u) yield();
+    while (!u) give_way();
   for (uint64_t i = 0; i < posters; i++) {
     auto body = [&, i] {
       Random random{100 + i};
       for (uint64_t r = 0; r < each; r++) {
         random(4) ? f.post() : f.postOne();
         if (random(64) == 0) interrupt(users[random(static_cast<uint32_t>(waiters))], kInterruptEnd);
-        if ((r + i) % 32 == 0) yield();
+        if ((r + i) % 32 == 0) give_way();
       }
     };
     i < posters* kernel / waiters ? p.kernel(body) : p.fiber(body);
@@ -195,7 +195,7 @@ void counts(uint64_t posters, uint64_t each, size_t waiters, size_t kernel) {
   cr_assert_eq(f.get(), all - 1);
   // The waiters may all end only now, since the thread that cancels them has ended.
   interrupt(users[0], kInterruptEnd);
-  while (!cancelled) yield();
+  while (!cancelled) give_way();
   f.post();
   t.join();
   cr_assert_eq(f.get(), all);
@@ -220,7 +220,7 @@ void cancelled_beside_a_post(int rounds_wanted) {
         const uint64_t token = f.get() + 1;
         rounds.meet();
         auto delay = [&] {
-          while (go != r) yield();
+          while (go != r) give_way();
           for (uint32_t n = random(400); n; n--) asm volatile("");
         };
         if (who == 0) {
@@ -236,10 +236,10 @@ void cancelled_beside_a_post(int rounds_wanted) {
           go = r;
           delay();
           interrupt(waits, kInterruptEnd);
-          while (result < 0) yield();
+          while (result < 0) give_way();
           cr_assert(result == 0 || result == ECANCELED);
           if (result == 0) f.postOne();
-          while (woken != r) yield();
+          while (woken != r) give_way();
           result = -1;
         }
         rounds.meet();
@@ -291,7 +291,7 @@ Test(fiber_futex, may_be_destroyed_when_a_wait_has_returned, .timeout = 240) {
     Threads t;
     auto post = [f, round] { round % 2 ? f->post() : f->postOne(); };
     round % 8 == 0 ? t.kernel(post) : t.fiber(post);
-    if (round % 3) yield();
+    if (round % 3) give_way();
     cr_assert_eq(f->wait(1), 0);
     memset(static_cast<void*>(f), 0x5a, sizeof *f);
     delete f;
@@ -307,7 +307,7 @@ Test(fiber_futex, its_address_may_be_reused) {
   Threads t;
   t.kernel([] {
     for (int i = 0; i < kRounds; i++) {
-      while (phase != 1) yield();
+      while (phase != 1) give_way();
       reinterpret_cast<FiberFutex*>(memory)->post();
       phase = 2;
     }
@@ -323,7 +323,7 @@ Test(fiber_futex, its_address_may_be_reused) {
     auto* s = new (memory) Semaphore(0);
     spurious += s->acquire_for(20000) == 0;
     s->~Semaphore();
-    while (phase != 2) yield();
+    while (phase != 2) give_way();
     phase = 0;
   }
   t.join();

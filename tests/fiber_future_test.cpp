@@ -73,7 +73,7 @@ Test(fiber_future, waits_for_each_kind_by_each_kind, .timeout = 240) {
         cr_assert_eq(before, 1);  // the waiter sees what came before set()
       });
       t.any(setter, [&] {
-        while (!who) yield();
+        while (!who) give_way();
         until_parked(who);
         cr_assert(!f.isSet());
         before = 1;
@@ -135,13 +135,13 @@ Test(fiber_future, ends_when_cancelled) {
       step = 2;
       cr_assert_eq(f.wait(), 9);  // can be waited for again
     });
-    while (!who) yield();
+    while (!who) give_way();
     until_parked(who);
     interrupt(who, kInterruptEnd);
-    while (step != 1) yield();
+    while (step != 1) give_way();
     until_parked(who);
     interrupt(who, kInterruptEnd);
-    while (step != 2) yield();
+    while (step != 2) give_way();
     until_parked(who);
     cr_assert(f.set(9));
   }
@@ -156,7 +156,7 @@ Test(fiber_future, has_one_consumer) {
     who = self();
     cr_assert_eq(f.wait(), 0);
   });
-  while (!who) yield();
+  while (!who) give_way();
   until_parked(who);
   FiberFuture* both[] = {&g, &f};
   cr_assert_eq(f.wait(), EBUSY);
@@ -202,7 +202,7 @@ Test(fiber_future, may_be_set_by_a_handler) {
     who = self();
     cr_assert_eq(f.wait(), 8);
   });
-  while (!who) yield();
+  while (!who) give_way();
   until_parked(who);
   raise(SIGUSR1);
 }
@@ -230,7 +230,7 @@ Test(fiber_future, multiple) {
         for (int k = 0; k < 5; k++)
           if (k != i) cr_assert_eq(f[k].waitUntil(0), ETIMEDOUT);
       });
-      while (!who) yield();
+      while (!who) give_way();
       until_parked(who);
       f[i].set(i);
       t.join();
@@ -333,7 +333,7 @@ void produce(Consumption& c, int pair) {
         cr_assert(f->set(static_cast<int>(i) + 1));
         break;
       }
-      if (random(16) == 0) yield();
+      if (random(16) == 0) give_way();
     }
   }
 }
@@ -395,12 +395,12 @@ class Consumer {
   void subscribe_for_a_while(size_t k) {
     Called called;
     cr_assert_eq(rest_[k]->subscribe(&called), 0);
-    for (uint32_t tries = random_(4); tries && !called.times; tries--) yield();
+    for (uint32_t tries = random_(4); tries && !called.times; tries--) give_way();
     if (rest_[k]->unsubscribe(&called)) {
       cr_assert_eq(called.times, 0);
       return;
     }
-    while (!called.times) yield();
+    while (!called.times) give_way();
     cr_assert_eq(called.times, 1);
     done(k, called.error);
   }
@@ -439,11 +439,11 @@ void consumed_in_each_way(int workers, uint64_t seed) {
     p & 2 ? t.kernel(consumer) : t.fiber(consumer);
   }
   for (auto& one : c.consumer)
-    while (!one) yield();
+    while (!one) give_way();
   for (Random random{9}; c.left > 0;) {
     interrupt(c.consumer[random(kPairs)], kInterruptEnd);
     for (uint32_t delay = random(20000); delay; delay--) asm volatile("");
-    yield();
+    give_way();
   }
   t.join();
   cr_assert_eq(c.consumed, long{kPairs} * c.rounds * kMany);

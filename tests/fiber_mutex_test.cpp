@@ -41,7 +41,7 @@ void excludes(int threads, int kernel, int count) {
     for (int r = 0; r < count; r++) {
       switch (random(8)) {
         case 0:
-          while (!m.try_lock()) yield();
+          while (!m.try_lock()) give_way();
           break;
         case 1:
           while (!m.try_lock_until(now_ns() + random(50'000))) {
@@ -51,7 +51,7 @@ void excludes(int threads, int kernel, int count) {
       }
       cr_assert_eq(m.owner(), self());
       long seen = n;
-      if (random(64) == 0) yield();
+      if (random(64) == 0) give_way();
       n = seen + 1;
       m.unlock();
     }
@@ -133,7 +133,7 @@ Test(fiber_mutex, waiters_behind_one_that_gives_up_are_not_forgotten, .timeout =
         bool patient = i % 2;
         if (patient) m.lock();
         else if (!m.try_lock_until(now_ns() + random(20'000))) continue;
-        if (random(4) == 0) yield();
+        if (random(4) == 0) give_way();
         m.unlock();
       }
       done++;
@@ -159,7 +159,7 @@ Test(fiber_mutex, waiter_is_not_starved_by_one_that_always_holds_it, .timeout = 
       }
     };
     kernel ? t.kernel(hog) : t.fiber(hog);
-    while (!m.owner()) yield();
+    while (!m.owner()) give_way();
     for (int i = 0; i < 3; i++)
       t.fiber([&] {
         m.lock();
@@ -204,7 +204,7 @@ Test(fiber_mutex, waiters_moved_to_it_get_it_one_after_the_other) {
         m.relock(me, w.token);
         cr_assert_eq(m.owner(), me);
         cr_assert_eq(inside++, 0);
-        yield();
+        give_way();
         inside--;
         n++;
         m.unlock();
@@ -239,7 +239,7 @@ Test(fiber_mutex, is_not_touched_after_it_was_unlocked, .timeout = 240) {
       auto body = [o] {
         o->m.lock();
         bool last = --o->references == 0;
-        if (o->references % 2) yield();
+        if (o->references % 2) give_way();
         o->m.unlock();
         if (last) {
           memset(static_cast<void*>(o), 0x5a, sizeof *o);

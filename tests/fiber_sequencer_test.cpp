@@ -71,15 +71,15 @@ Test(fiber_sequencer, wakes_each_kind_by_each_kind, .timeout = 240) {
           woken++;
         });
       t.any(poster, [&] {
-        while (known != 3) yield();
+        while (known != 3) give_way();
         for (auto* w : who) until_parked(w);
         before = 1;
         cr_assert_eq(s.increment(), 1u);
         cr_assert_eq(woken, 0);
         cr_assert_eq(s.advance(3), 3u);
-        while (woken != 1) yield();
+        while (woken != 1) give_way();
         cr_assert_eq(s.increment(), 4u);
-        while (woken != 2) yield();
+        while (woken != 2) give_way();
         cr_assert_eq(s.advance(9), 9u);
       });
       t.join();
@@ -139,7 +139,7 @@ Test(fiber_sequencer, cancel) {
     who = self();
     cr_assert_eq(f.wait(), ECANCELED);
   });
-  while (!who) yield();
+  while (!who) give_way();
   until_parked(who);
   cr_assert(f.cancel());  // another thread waits for the future
 }
@@ -222,10 +222,10 @@ Test(fiber_sequencer, ends_when_cancelled) {
       step = 1;
       cr_assert_eq(e.wait(), ECANCELED);
     });
-    while (!who) yield();
+    while (!who) give_way();
     until_parked(who);
     interrupt(who, kInterruptEnd);
-    while (step != 1) yield();
+    while (step != 1) give_way();
     until_parked(who);
     interrupt(who, kInterruptEnd);
     t.join();
@@ -254,7 +254,7 @@ Test(fiber_sequencer, may_be_destroyed_when_a_wait_has_returned, .timeout = 240)
       e->set();
     };
     round % 8 == 0 ? t.kernel(post) : t.fiber(post);
-    if (round % 3) yield();
+    if (round % 3) give_way();
     cr_assert_eq(s->wait(1), 0);
     memset(static_cast<void*>(s), 0x5a, sizeof *s);
     cr_assert_eq(e->wait(), 0);
@@ -336,9 +336,9 @@ void history_is_linearizable(uint32_t workers, uint64_t seed) {
       };
       u % 2 ? t.kernel(body) : t.fiber(body);
     }
-    while (known != kUsers) yield();
+    while (known != kUsers) give_way();
     while (left > 0) {  // some wait for counts that no thread brings
-      yield();
+      give_way();
       for (auto* u : users) interrupt(u, kInterruptEnd);
     }
     t.join();
@@ -395,7 +395,7 @@ void everybody_is_woken(uint32_t workers, uint64_t seed) {
     auto body = [&, p] {
       for (uint64_t r = 0; r < kEach; r++) {
         s.increment();
-        if ((r + p) % 16 == 0) yield();
+        if ((r + p) % 16 == 0) give_way();
       }
     };
     p % 2 ? t.kernel(body) : t.fiber(body);

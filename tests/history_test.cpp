@@ -92,7 +92,7 @@ Test(history, mutex_is_linearizable, .timeout = 120) {
                                 return MutexCall{MutexCall::Lock, true};
                               })
                          .got;
-          if (random(4) == 0) yield();
+          if (random(4) == 0) give_way();
           if (got)
             history.run(i, [&] {
               o.m.unlock();

@@ -80,7 +80,7 @@ Test(job_queue_memory, without_memory_no_task_is_forgotten, .timeout = 120) {
     over = true;
   });
   // Waits here and not in libc's join. That would keep the only worker, and there is no memory for another.
-  while (!over) yield();
+  while (!over) give_way();
   t.join();
   q.reset();
   cr_assert_eq(done, taken);
@@ -130,7 +130,7 @@ void comes_while_the_first_is_made(bool one_rests) {
   std::atomic<bool> makes_it{false}, let_come{false}, came{false}, over{false};
   if (one_rests) {
     cr_assert_eq(q.run(before), 0);
-    while (gate.inside == 0) yield();
+    while (gate.inside == 0) give_way();
   }
   Threads t;
   t.kernel([&] {
@@ -150,26 +150,26 @@ void comes_while_the_first_is_made(bool one_rests) {
   });
   t.kernel([&] {
     (void)self();
-    while (!let_come && !over) yield();
+    while (!let_come && !over) give_way();
     if (let_come) cr_assert_eq(q.run(comes), 0);
     came = true;
   });
-  while (!entered) yield();
+  while (!entered) give_way();
   memory.answer(over, [&] {
     if (!makes_it || let_come) return;
     if (one_rests) {
       cr_assert(q.withdraw(makes));
       gate.open.post();
       cr_assert_eq(q.wait(before), 0);
-      while (resting->run.state.load() != State::Parked) yield();
+      while (resting->run.state.load() != State::Parked) give_way();
     }
     let_come = true;
-    while (q.wait(comes, nullptr, 0) == EINVAL) yield();
+    while (q.wait(comes, nullptr, 0) == EINVAL) give_way();
     cr_assert(!q.withdraw(never));  // the thread that has queued `comes` has left the lock
   });
   if (entered == 1) {
     cr_assert(let_come);
-    while (!came) yield();
+    while (!came) give_way();
     void* result;
     cr_assert_eq(q.wait(comes, &result, 60'000 * kMs), 0);
     cr_assert_eq(result, number(4));

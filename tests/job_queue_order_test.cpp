@@ -66,7 +66,7 @@ Test(job_queue_order, tasks_may_wait_for_later_tasks) {
       auto* l = static_cast<Link*>(p);
       void* below = nullptr;
       int e = 0;
-      while (l->next && (e = q.wait(l->next->task, &below)) == EINVAL) yield();  // the next task is not queued yet
+      while (l->next && (e = q.wait(l->next->task, &below)) == EINVAL) give_way();  // the next task is not queued yet
       cr_assert_eq(e, 0);
       return number(reinterpret_cast<uintptr_t>(below) + 1);
     }
@@ -120,11 +120,11 @@ Test(job_queue_order, preempted_task_goes_first, .timeout = 120) {
       InTurn in_turn;
       cr_assert_eq(q.run(computes), 0);
       cr_assert_eq(q.run(other), 0);
-      while (!first) yield();
+      while (!first) give_way();
       bool counts = true;
       for (int i = 0; i < 6; i++) {  // the scout looks in between
         counts &= first.load()->run.state == State::Queued && first.load()->turns.preempted;
-        yield();
+        give_way();
       }
       enough = true;
       void* result;

@@ -63,7 +63,7 @@ Test(job_queue, tasks_that_wait_do_not_keep_others_from_running) {
   Task last(twice, number(4));
   cr_assert_eq(q.run(last), 0);
   cr_assert_eq(q.wait(last), 0);  // though all tasks before it wait
-  while (gate.inside < 200) yield();
+  while (gate.inside < 200) give_way();
   cr_assert_eq(q.wait(*waiting[0], nullptr, 0), ETIMEDOUT);
   cr_assert_eq(q.wait(*waiting[0], nullptr, 2 * kMs), ETIMEDOUT);
   cr_assert_eq(q.run(*waiting[0]), EBUSY);
@@ -90,7 +90,7 @@ Test(job_queue, a_cancelled_waiter_gives_up_and_the_task_goes_on) {
                    },
                    &both),
                0);
-  while (gate.inside == 0 || queued(&task) + 1 == 0) yield();
+  while (gate.inside == 0 || queued(&task) + 1 == 0) give_way();
   usleep(2000);
   cr_assert_eq(fiberthread_cancel(f), 0);
   void* result;
@@ -125,7 +125,7 @@ Test(job_queue, keeps_no_more_fibers_than_asked_for) {
     t.set(Gate::pass, &gate);
     q.run(t);
   }
-  while (gate.inside < 50) yield();
+  while (gate.inside < 50) give_way();
   cr_assert_geq(live_fibers() - before, 50);
   gate.open.post();
   for (auto& t : tasks) q.wait(t);
@@ -230,7 +230,7 @@ Test(job_queue, a_tasks_address_may_be_reused) {
     go = 0;
     auto* t = new (memory) Task(
         [](void*) -> void* {
-          while (!go) yield();
+          while (!go) give_way();
           return nullptr;
         },
         nullptr);
@@ -252,7 +252,7 @@ Test(job_queue, a_child_of_fork_has_its_own) {
   Gate gate;
   Task held(Gate::pass, &gate), in_child(twice, number(21));
   cr_assert_eq(q.run(held), 0);
-  while (!gate.inside) yield();
+  while (!gate.inside) give_way();
   pid_t pid = fork();
   if (pid == 0) {
     void* result = nullptr;
@@ -288,7 +288,7 @@ void stress(unsigned workers) {
     auto* j = static_cast<Job*>(p);
     switch (j->how % 5) {
       case 0: JobQueue::yield(); break;
-      case 1: fiberthread::yield(); break;
+      case 1: fiberthread::give_way(); break;
       case 2: usleep(50); break;
       case 3: {
         Job inner{j->ran, j->q, j->how / 5};

@@ -65,7 +65,7 @@ struct Unlock {
         gone_on++;
         m.unlock();
       });
-      while (!w) yield();
+      while (!w) give_way();
       until_parked(w);
     }
     before.keep(m);

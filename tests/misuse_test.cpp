@@ -75,7 +75,7 @@ void destroyed_in_use(const char* type, const char* what, Wait wait) {
       who = self();
       wait(box.it);
     });
-    while (!who || who.load()->run.state.load() != State::Parked) yield();
+    while (!who || who.load()->run.state.load() != State::Parked) give_way();
     box.it.~T();
     _exit(0);
   });

@@ -26,7 +26,7 @@ using Lock = std::unique_lock<Mutex>;
 // Looks at the state of the fiber, since a Mutex has no queue to look at.
 bool parked(FiberRecord* f) { return f && f->run.state.load() == State::Parked; }
 void until_parked(std::atomic<FiberRecord*>& f) {
-  while (!parked(f)) yield();
+  while (!parked(f)) give_way();
 }
 
 Test(mutex, zeros_are_an_unlocked_mutex) {
@@ -81,9 +81,9 @@ Test(mutex, excludes_fibers_and_kernel_threads, .timeout = 120) {
       for (int r = 0; r < kRounds; r++) {
         if (random(8)) m.lock();
         else
-          while (!m.try_lock()) yield();
+          while (!m.try_lock()) give_way();
         long seen = n;
-        if (random(64) == 0) yield();
+        if (random(64) == 0) give_way();
         n = seen + 1;
         m.unlock();
       }
@@ -108,7 +108,7 @@ Test(mutex, is_handed_over_in_the_order_of_arrival) {
         waits[i] = self();
         m.lock();
         order.push_back(i);
-        if (round % 2) yield();
+        if (round % 2) give_way();
         m.unlock();
       };
       i % 3 == 2 ? t.kernel(body) : t.fiber(body);
@@ -135,7 +135,7 @@ Test(mutex, is_not_free_between_two_owners) {
   t.fiber([&] {
     waits = self();
     m.lock();
-    while (!leave) yield();
+    while (!leave) give_way();
     m.unlock();
   });
   until_parked(waits);
@@ -186,7 +186,7 @@ Test(mutex, is_not_touched_after_it_was_unlocked, .timeout = 120) {
       auto body = [o] {
         o->m.lock();
         bool last = --o->references == 0;
-        if (o->references % 2) yield();
+        if (o->references % 2) give_way();
         o->m.unlock();
         if (last) {
           o->~Object();
@@ -214,7 +214,7 @@ Test(mutex, lock_is_not_ended_by_cancellation) {
   });
   until_parked(waits);
   interrupt(waits, kInterruptEnd);
-  for (int i = 0; i < 100; i++) yield();
+  for (int i = 0; i < 100; i++) give_way();
   cr_assert(!got);
   m.unlock();
   t.join();
@@ -237,7 +237,7 @@ Test(condition_variable, wait_gives_the_mutex_up_and_returns_with_it) {
       m.unlock();
     };
     kernel ? t.kernel(body) : t.fiber(body);
-    for (bool seen = false; !seen; yield()) {
+    for (bool seen = false; !seen; give_way()) {
       m.lock();
       seen = waits;
       m.unlock();
@@ -266,7 +266,7 @@ Test(condition_variable, goes_with_unique_lock) {
     Lock l(m);
     while (!waits) {
       l.unlock();
-      yield();
+      give_way();
       l.lock();
     }
     ready = true;
@@ -293,12 +293,12 @@ Test(condition_variable, notify_one_wakes_one_and_notify_all_all) {
   for (int i = 1; i <= 3; i++) {
     c.notify_one();
     until_queued(&c, static_cast<size_t>(kThreads - i));
-    while (woken != i) yield();
+    while (woken != i) give_way();
   }
   m.lock();
   c.notify_all();  // all waiters are now queued for the mutex, which is held
   cr_assert_eq(queued(&c), 0u);
-  for (int i = 0; i < 50; i++) yield();
+  for (int i = 0; i < 50; i++) give_way();
   cr_assert_eq(woken, 3);
   m.unlock();
   t.join();
@@ -443,7 +443,7 @@ Test(condition_variable, may_be_destroyed_when_all_are_notified, .timeout = 120)
       m.unlock();
     };
     round % 8 == 0 ? t.kernel(body) : t.fiber(body);
-    for (bool seen = false; !seen; yield()) {
+    for (bool seen = false; !seen; give_way()) {
       m.lock();
       seen = waits;
       if (seen) {

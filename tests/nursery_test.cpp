@@ -150,7 +150,7 @@ Test(nursery, a_cancelled_owner_cancels_and_waits_on) {
                    },
                    &shared),
                0);
-  while (!shared.spawned) yield();
+  while (!shared.spawned) give_way();
   fiberthread_cancel(owner);
   void* result;
   cr_assert_eq(fiberthread_join(owner, &result), 0);
@@ -178,7 +178,7 @@ Test(nursery, nursery_of_a_child_is_cancelled_with_the_child) {
           });
         return inner.wait();
       });
-    while (begun < 9) yield();
+    while (begun < 9) give_way();
     outer.spawn([] { return 3; });
     cr_assert_eq(outer.wait(), 3);
     cr_assert_eq(ended, 9);
@@ -336,7 +336,7 @@ Test(nursery, ended_children_are_given_back) {
   fiberthread_get_statistics(&before);
   for (int i = 0; i < 2000; i++) {
     cr_assert_eq(n.spawn([] {}), 0);
-    while (n.children() > 4) yield();
+    while (n.children() > 4) give_way();
   }
   fiberthread_get_statistics(&after);
   cr_assert_eq(after.spawned - before.spawned, 2000u);
@@ -371,7 +371,7 @@ void stress(unsigned workers, uint64_t seed) {
         case 1: n.cancel(); break;
         case 2: n.cancel(50); break;
         case 3: fiberthread_sleep(random(100000)); break;
-        case 4: yield(); break;
+        case 4: give_way(); break;
         case 5: return fiberthread_sleep(200000);
         default: break;
       }

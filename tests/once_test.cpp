@@ -30,7 +30,7 @@ Test(once, calls_once_and_all_wait_for_it, .timeout = 120) {
       auto body = [&] {
         o->call([&] {
           calls++;
-          if (round % 2) yield();
+          if (round % 2) give_way();
           value = 5;
         });
         cr_assert_eq(value, 5);
@@ -51,7 +51,7 @@ Test(once, throwing_call_does_not_count) {
     auto body = [&] {
       try {
         o.call([&] {
-          yield();
+          give_way();
           if (++calls <= 3) throw std::runtime_error("not yet");
         });
         cr_assert(o.done());
@@ -82,7 +82,7 @@ Test(once, call_that_ends_its_thread_does_not_count, .timeout = 120) {
                        bool leaves = p != nullptr;
                        once[leaves].call([&] {
                          inside = 1;
-                         while (leaves && inside == 1) yield();
+                         while (leaves && inside == 1) give_way();
                          if (leaves) pthread_exit(PTHREAD_CANCELED);
                          for (;;) pause();
                        });
@@ -90,7 +90,7 @@ Test(once, call_that_ends_its_thread_does_not_count, .timeout = 120) {
                      },
                      exits ? &o : nullptr),
                  0);
-    while (!inside) yield();
+    while (!inside) give_way();
     int calls = 0;
     Threads t;
     for (int i = 0; i < 4; i++) {

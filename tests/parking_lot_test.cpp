@@ -78,7 +78,7 @@ Test(parking_lot, first_come_first_woken) {
   }
   for (int i = 0; i < 20; i++) {
     cr_assert_eq(unpark_waiters(&address, 1), 1u);
-    while (woken != i + 1) yield();
+    while (woken != i + 1) give_way();
     cr_assert_eq(order.back(), i);
   }
 }
@@ -171,7 +171,7 @@ Test(parking_lot, interrupts_of_the_mask_end_a_wait) {
     kernel ? t.kernel(body) : t.fiber(body);
     until_queued(&address, 1);
     interrupt(who, kInterruptUnwind);
-    while (phase != 1) yield();
+    while (phase != 1) give_way();
     until_queued(&address, 1);
     unpark(who);  // a spurious wake-up
     cr_assert_eq(unpark_all(&address), 1u);
@@ -262,7 +262,7 @@ Test(parking_lot, moved_waiters_sleep_on_and_no_longer_give_up) {
   }
   for (auto& f : who) interrupt(f, kInterruptUnwind);
   uint64_t late = now_ns() + 500 * kMs;
-  while (now_ns() < late) yield();
+  while (now_ns() < late) give_way();
   cr_assert_eq(woken, 0);
   cr_assert_eq(queued(&to), 6u);
   cr_assert_eq(unpark_all(&to), 6u);
@@ -290,7 +290,7 @@ Test(parking_lot, one_waiter_is_woken_if_the_others_may_not_move) {
     MoveAnswer no{false};
     cr_assert_eq(requeue_waiters(&from, &to, answer_move, &no), n);
     cr_assert_eq(no.asked, 1);
-    while (woken != 1) yield();
+    while (woken != 1) give_way();
     cr_assert_eq(token, n > 1 ? 1u : 0u);
     cr_assert_eq(queued(&to), n - 1);
     cr_assert_eq(unpark_all(&to), n - 1);
@@ -312,7 +312,7 @@ Test(parking_lot, waiters_with_another_target_are_woken_instead_of_moved) {
   }
   MoveAnswer yes{true};
   cr_assert_eq(requeue_waiters(&from, &to, answer_move, &yes), 6u);
-  while (woken != 4) yield();
+  while (woken != 4) give_way();
   cr_assert_eq(queued(&to), 2u);
   MoveAnswer not_asked{true};
   char nobody = 0;
@@ -362,7 +362,7 @@ Test(parking_lot, no_wake_up_is_lost_or_made_up, .timeout = 240) {
         case 2:
           if (FiberRecord* f = who[random(kWaiters)]) interrupt(f, kInterruptUnwind);
           break;
-        default: yield();
+        default: give_way();
       }
     }
   };
@@ -397,7 +397,7 @@ Test(parking_lot, counts_of_wake_ups_agree, .timeout = 240) {
       Random random{static_cast<uint64_t>(i) + 1000};
       while (left > 0) {
         if (random(2)) sent += unpark_waiters(&address, 1 + random(3));
-        else yield();
+        else give_way();
       }
     });
   t.join();

@@ -161,9 +161,9 @@ constexpr int kRefused = 77;
 // workers.
 int samples(bool has_child) {
   if (mentioned("/proc/self/maps", "perf_event")) return 2;
-  uint32_t parents = fiberthread::preempt_sampled_workers();
+  if (fiberthread::preempt_sampled_workers() != 0) return 8;
   double rate = preemption_rate();
-  if (fiberthread::preempt_sampled_workers() == parents) return kRefused;
+  if (fiberthread::preempt_sampled_workers() == 0) return kRefused;
   if (bad) return 3;
   if (rate <= 1) return 4;
   if (has_descriptor_of("perf_event")) return 5;

@@ -87,7 +87,7 @@ Test(queue, nothing_is_lost_or_doubled) {
           while (!stop || !queue.empty()) {
             if (FiberRecord* x = queue.steal_into(mine)) take(x);
             while (FiberRecord* x = mine.pop()) take(x);
-            yield();
+            give_way();
           }
           return nullptr;
         },
@@ -102,7 +102,7 @@ Test(queue, nothing_is_lost_or_doubled) {
     }
     if (r % 3 == 0)
       if (FiberRecord* x = r % 2 ? queue.pop() : queue.pop_newest()) take(x);
-    if (r % 64 == 0) yield();
+    if (r % 64 == 0) give_way();
   }
   stop = true;
   for (auto& x : t) fibers::join(x);

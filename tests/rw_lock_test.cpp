@@ -64,7 +64,7 @@ Test(rw_lock, excludes, .timeout = 120) {
           if (how == 2) l.lock_shared();
           readers++;
           cr_assert_eq(writers, 0);
-          if (random(16) == 0) yield();
+          if (random(16) == 0) give_way();
           readers--;
           l.unlock_shared();
         } else {
@@ -74,7 +74,7 @@ Test(rw_lock, excludes, .timeout = 120) {
           cr_assert_eq(writers++, 0);
           cr_assert_eq(readers, 0);
           long seen = n;
-          if (random(16) == 0) yield();
+          if (random(16) == 0) give_way();
           n = seen + 1;
           written++;
           writers--;
@@ -103,12 +103,12 @@ Test(rw_lock, phases_are_in_the_order_of_arrival) {
       kinds[i] == 'w' ? l.lock() : l.lock_shared();
       cr_assert_eq(phase, phases[i]);
       inside++;
-      while (inside < members[phases[i]]) yield();  // the readers of a phase are all inside together
+      while (inside < members[phases[i]]) give_way();  // the readers of a phase are all inside together
       if (++left == members[phases[i]]) {
         inside = left = 0;
         phase++;
       }
-      while (phase == phases[i]) yield();
+      while (phase == phases[i]) give_way();
       kinds[i] == 'w' ? l.unlock() : l.unlock_shared();
     };
     i % 2 ? t.kernel(body) : t.fiber(body);
@@ -147,7 +147,7 @@ Test(rw_lock, readers_behind_a_writer_that_gives_up_go_on) {
       gave_up = true;
       self()->run.interrupts.fetch_and(~uint32_t{kInterruptEnd});
     });
-    while (queued(&l) != 1 && !gave_up) yield();
+    while (queued(&l) != 1 && !gave_up) give_way();
     for (int i = 0; i < 3; i++)
       t.fiber([&] {
         l.lock_shared();
@@ -179,7 +179,7 @@ Test(rw_lock, plain_locks_are_not_ended_by_cancellation) {
   });
   until_queued(&l, 1);
   interrupt(waits, kInterruptEnd);
-  for (int i = 0; i < 100; i++) yield();
+  for (int i = 0; i < 100; i++) give_way();
   cr_assert(!got);
   l.unlock();
 }

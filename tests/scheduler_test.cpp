@@ -40,8 +40,8 @@ void park_and_unpark(uint32_t workers) {
     flag = 0;
     waiter = nullptr;
     Handle t = spawn(wait_for_flag);
-    while (!waiter.load()) yield();
-    if (round % 3 == 0) yield();
+    while (!waiter.load()) give_way();
+    if (round % 3 == 0) give_way();
     flag = 1;
     unpark(waiter);
     join(t);
@@ -62,7 +62,7 @@ Test(scheduler, ping_pong) {
   auto play = [](void* p) -> void* {
     auto me = static_cast<uint32_t>(reinterpret_cast<long>(p));
     players[me] = self();
-    while (!players[1 - me].load()) yield();
+    while (!players[1 - me].load()) give_way();
     for (uint32_t i = 0; i < 50000; i++) {
       uint32_t now;
       while ((now = turn.load()) % 2 != me) park_if(&turn, now, {"test"});
@@ -103,8 +103,8 @@ Test(scheduler, a_deadline_too_far_does_not_overflow) {
     park_if(&never, 0, {"test"}, kNever - 1);
     return nullptr;
   });
-  while (!waiter.load()) yield();
-  while (waiter.load()->run.state.load() != State::Parked) yield();
+  while (!waiter.load()) give_way();
+  while (waiter.load()->run.state.load() != State::Parked) give_way();
   unpark(waiter);
   join(t);
 }
@@ -182,17 +182,17 @@ Test(scheduler, nobody_watches_the_poller_while_all_slots_are_in_use) {
     waiter = self();
     for (int i = 1; i <= 1000 && watched_before.load() < 5; i++) {
       for (uint32_t told; (told = go.load()) < static_cast<uint32_t>(i);) park_if(&go, told, {"test"});
-      bool before = poll_watched() && !idle_slots();
+      bool before = poll_watched() && !any_free_slot();
       if (write(pipes[0][1], &c, 1) != 1) abort();
       if (before) {
         watched_before++;
-        while (poll_watched() && !idle_slots()) {
+        while (poll_watched() && !any_free_slot()) {
         }
         for (uint64_t end = now_ns() + 200'000; now_ns() < end;) {
         }
-        if (poll_watched() && !idle_slots()) watched_after++;
+        if (poll_watched() && !any_free_slot()) watched_after++;
       }
-      while (got.load() < i) yield();
+      while (got.load() < i) give_way();
     }
     return nullptr;
   };
@@ -257,7 +257,7 @@ Test(scheduler, a_record_is_recycled_only_when_its_fiber_is_gone) {
   static std::atomic<int> ran{0};
   auto run = [](void* p) -> void* {
     ran++;
-    yield();
+    give_way();
     return p;
   };
   for (int round = 0; round < 500; round++) {
@@ -270,7 +270,7 @@ Test(scheduler, a_record_is_recycled_only_when_its_fiber_is_gone) {
       cr_assert(r == &args[i]);
     }
   }
-  while (ran.load() < 10000) yield();
+  while (ran.load() < 10000) give_way();
   cr_assert_eq(ran.load(), 10000);
 }
 
@@ -324,12 +324,12 @@ Test(scheduler, a_waker_that_goes_on_has_another_worker_woken, .timeout = 120) {
   });
   t.fiber([] {
     FiberRecord* me = self();
-    while (!woken) yield();
+    while (!woken) give_way();
     auto wake_up = [&] {
       while (woken.load()->run.state != State::Parked) nap(100);
       Busy busy;
       Slot* s = me->run.worker->run.slot;
-      bool tells = s && !s->next && idle_slots(), on = me->turns.went_on == 2;
+      bool tells = s && !s->next && any_free_slot(), on = me->turns.went_on == 2;
       rounds++;
       unpark(woken);
       if (!tells) return;
@@ -417,7 +417,7 @@ Test(scheduler, the_last_worker_is_bound_to_no_fiber, .timeout = 60) {
   Threads t;
   t.fiber([] {
     while (!go.load()) nap(1000);
-    while (!over.load()) yield();
+    while (!over.load()) give_way();
     nap(1000);
     over = 2;
   });
@@ -428,7 +428,7 @@ Test(scheduler, the_last_worker_is_bound_to_no_fiber, .timeout = 60) {
     {
       Blocking b;
     }
-    yield();
+    give_way();
   }
   over = 1;
   while (over.load() != 2) nap(1000);

@@ -21,7 +21,7 @@ using namespace fiberthread;
 namespace {
 
 void until_parked(std::atomic<FiberRecord*>& f) {
-  while (!f.load() || f.load()->run.state.load() != State::Parked) yield();
+  while (!f.load() || f.load()->run.state.load() != State::Parked) give_way();
 }
 
 bool is(Selected s, int index, int error) { return s.index == index && s.error == error; }
@@ -376,7 +376,7 @@ Test(select, no_value_is_lost_or_doubled, .timeout = 120) {
               case 0: done = select_for(random(50'000), ca, cb); break;
               case 1:
                 done = try_select(ca, cb);
-                if (done.index < 0) yield();
+                if (done.index < 0) give_way();
                 break;
               default: done = select(ca, cb);
             }

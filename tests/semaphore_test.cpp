@@ -47,7 +47,7 @@ Test(semaphore, permits_go_out_in_the_order_of_arrival) {
       s.release(n);
       while (served < std::min<int>(kThreads, static_cast<int>(given + n))) {
         if (given + n <= kThreads) cr_assert(!s.try_acquire());  // the permits were not free in between
-        yield();
+        give_way();
       }
     }
     t.join();
@@ -112,7 +112,7 @@ Test(semaphore, no_permit_is_lost_or_doubled, .timeout = 120) {
           default: cr_assert_eq(s.acquire(), 0);
         }
         cr_assert(++inside <= kPermits);
-        if (random(16) == 0) yield();
+        if (random(16) == 0) give_way();
         inside--;
         s.release();
       }
@@ -130,7 +130,7 @@ Test(semaphore, last_permit_holder_may_destroy_it, .timeout = 120) {
     Threads t;
     auto release = [s] { s->release(); };
     round % 8 == 0 ? t.kernel(release) : t.fiber(release);
-    if (round % 3) yield();
+    if (round % 3) give_way();
     cr_assert_eq(s->acquire(), 0);
     s->~Semaphore();
     memset(static_cast<void*>(s), 0x5a, sizeof *s);

@@ -68,7 +68,7 @@ bool run(Threads& t, int at, F f, bool busy = false) {
     end();
     stage = kReturned;
   });
-  while (stage == kBefore && !(tid && asleep(tid))) fiberthread::yield();
+  while (stage == kBefore && !(tid && asleep(tid))) fiberthread::give_way();
   int before = kBefore;
   stage.compare_exchange_strong(before, kReturned);  // too late to stop
   return before == kStopped;
@@ -123,7 +123,7 @@ bool leave(Threads& t, int at, F f, Leave by = Leave::ByJump) {
     step_through(f);
     tell.returned = true;
   });
-  while (left < 0) fiberthread::yield();
+  while (left < 0) fiberthread::give_way();
   return left;
 }
 

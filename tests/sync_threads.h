@@ -25,10 +25,10 @@ inline size_t queued(const void* address) {
   return n;
 }
 inline void until_queued(const void* address, size_t n) {
-  while (queued(address) != n) fiberthread::yield();
+  while (queued(address) != n) fiberthread::give_way();
 }
 inline void until_parked(fiberthread::FiberRecord* f) {
-  while (f->run.state.load() != fiberthread::State::Parked) fiberthread::yield();
+  while (f->run.state.load() != fiberthread::State::Parked) fiberthread::give_way();
 }
 
 // Makes its threads begin each round together. So a wake-up lost in one round is not covered up by those of later rounds.
@@ -42,7 +42,7 @@ class Rounds {
       round_.store(round + 1, std::memory_order_release);
     } else {
       for (unsigned i = 1; round_.load(std::memory_order_acquire) == round; i++)
-        if (i % 256 == 0) fiberthread::yield();
+        if (i % 256 == 0) fiberthread::give_way();
     }
   }
 

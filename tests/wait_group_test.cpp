@@ -39,7 +39,7 @@ Test(wait_group, waits_until_the_count_is_0) {
   g.done();
   g.add(3);
   g.add(-3);
-  for (int i = 0; i < 50; i++) yield();
+  for (int i = 0; i < 50; i++) give_way();
   cr_assert_eq(gone_on, 0);
   g.done();
   t.join();
@@ -56,7 +56,7 @@ Test(wait_group, may_be_used_again_at_once, .timeout = 120) {
   for (int i = 0; i < 4; i++) {
     auto body = [&] {
       for (int r = 0; r < kRounds; r++) {
-        while (round < r) yield();
+        while (round < r) give_way();
         if (r % 5 == 1)
           while (int e = g.wait_for(10'000)) cr_assert_eq(e, ETIMEDOUT);
         else cr_assert_eq(g.wait(), 0);
@@ -69,11 +69,11 @@ Test(wait_group, may_be_used_again_at_once, .timeout = 120) {
   for (int r = 0; r < kRounds; r++) {
     ready.add(4);
     round = r;
-    if (r % 3) yield();
+    if (r % 3) give_way();
     g.done();
     if (r % 2) cr_assert_eq(ready.wait(), 0);  // otherwise some may come when the count is not 0 any more
     else
-      while (ready.count()) yield();
+      while (ready.count()) give_way();
     g.add();
   }
   t.join();
@@ -125,7 +125,7 @@ Test(wait_group, may_be_destroyed_when_a_wait_has_returned, .timeout = 120) {
     auto done = [g] { g->done(); };
     t.fiber(done);
     round % 8 == 0 ? t.kernel(done) : t.fiber(done);
-    if (round % 3) yield();
+    if (round % 3) give_way();
     cr_assert_eq(g->wait(), 0);
     g->~WaitGroup();
     memset(static_cast<void*>(g), 0x5a, sizeof *g);
@@ -205,7 +205,7 @@ Test(barrier, lets_all_on_together_phase_after_phase, .timeout = 120) {
   int calls = 0;  // no other thread runs the completion, so this needs no lock
   auto completion = [](void* n) {
     cr_assert_eq(arrived, kThreads * (completed + 1));
-    yield();  // a completion may wait
+    give_way();  // a completion may wait
     completed++;
     ++*static_cast<int*>(n);
   };
@@ -217,7 +217,7 @@ Test(barrier, lets_all_on_together_phase_after_phase, .timeout = 120) {
         arrived++;
         if (i == 3 && p % 2) {
           Barrier::Phase phase = b.arrive();
-          yield();
+          give_way();
           cr_assert_eq(b.wait(phase), 0);
         } else {
           cr_assert_eq(b.arrive_and_wait(), 0);

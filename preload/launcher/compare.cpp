@@ -57,7 +57,8 @@ double value_in(const std::string& json, const char* name) {
   return at == std::string::npos ? NAN : number_in(json.substr(at, 100), "value");
 }
 
-// Returns the number of fibers that all processes together have made. Each process that made one has written a report; NaN if there is no report.
+// Returns the number of fibers that all processes together have made. Each process that made one has written a report; NaN if there is no
+// report.
 double fibers_made(const std::string& err) {
   constexpr char kReport[] = "{\"fiberthread\":{";
   double made = NAN;
@@ -163,7 +164,8 @@ int main_compare(int argc, char** argv) {
     fputs("fiberthread: compare needs hyperfine, which is not installed (Debian's package has that name)\n", stderr);
     return kCannotRun;
   }
-  // The caller's own settings: other preloaded libraries, such as an allocator, count for both sides, variables of the library for the fibers' side.
+  // The caller's own settings: other preloaded libraries, such as an allocator, count for both sides, variables of the library for the
+  // fibers' side.
   std::string others;
   for (std::string list = getenv("LD_PRELOAD") ? getenv("LD_PRELOAD") : ""; !list.empty();) {
     size_t end = list.find_first_of(": ");

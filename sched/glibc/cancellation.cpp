@@ -73,7 +73,7 @@ void libc_find_wait(const LibcCancelCalls& libc) {
   SpinGuard guard(find_lock);
   if (looked.load(std::memory_order_relaxed)) return;
   int error = errno;
-  uint64_t all = ~kTrapSignal, before;
+  uint64_t all = ~kTrapMask, before;
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(&before), 8);
   // libc must take the caller for a thread that may be cancelled and is not. No other thread writes these bits meanwhile, because the first
   // pthread_cancel() comes here before it writes them, and all others wait for it.
@@ -122,7 +122,7 @@ bool libc_end_wait(void* tcb, ucontext_t* uc) {
   return true;
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Cancel, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(Libc, libc_waits, [](FiberRecord*) {
   find_lock.reset();
   finder.store(0, std::memory_order_relaxed);
 })

@@ -9,7 +9,7 @@ namespace fiberthread {
 // Runs the destructors of pthread keys for the calling fiber, in rounds as POSIX orders them, and clears all values.
 void tcb_run_key_destructors();
 
-// ---- for this room only: on the model thread, with its struct pthread ----
+// ---- for this folder only: on the model thread, with its struct pthread ----
 namespace glibc {
 
 // Finds the byte that libc sets when a key gets a value (`layout.specific_used`).

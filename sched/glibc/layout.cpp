@@ -34,7 +34,7 @@ struct Read {
 
 void* private_symbol(const char* name) { return dlvsym(RTLD_DEFAULT, name, "GLIBC_PRIVATE"); }
 
-// Reads the offset of a single field. It must have the size, in bits, that this room uses it with.
+// Reads the offset of a single field. It must have the size, in bits, that this folder uses it with.
 bool field(const char* name, uint32_t bits, uint32_t& offset) {
   auto* f = static_cast<const Field*>(private_symbol(name));
   if (!f || f->bits != bits || f->count != 1) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// For this room only: where this libc keeps what fibers need, and how memory is read that may not be there.
+// For this folder only: where this libc keeps what fibers need, and how memory is read that may not be there.
 //
 // No offset in libc's structures is typed in. read_descriptors() takes offsets from the descriptors that libc has for debuggers
 // (_thread_db_*). The model thread finds the others (model.h).

@@ -121,7 +121,7 @@ const char* find_fields(char* pd, char* low) {
     layout.robust_head = static_cast<char*>(head) - pd;
   char* res;
   if (!read_word(static_cast<char*>(thread_pointer()) + layout.resp, res) || res != static_cast<char*>(__res_state()) || res < pd ||
-      res + kResWords > pd + layout.sizeof_pthread)
+      res + kResBytes > pd + layout.sizeof_pthread)
     return "resolver state is elsewhere";
   layout.res = res - pd;
   return nullptr;

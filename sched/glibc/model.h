@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// For this room only: the experiment on the model thread.
+// For this folder only: the experiment on the model thread.
 //
 // libc's real pthread_create makes the model on memory that we know. Before the model runs any other code, it looks for known values in its
 // own struct pthread, and so finds the fields that have no descriptor. It checks those that have one. A copy of its struct pthread is the
@@ -11,7 +11,7 @@
 
 namespace fiberthread::glibc {
 
-constexpr size_t kResWords = 64;  // bytes of the resolver state that begin as zeros, as long as it is not used
+constexpr size_t kResBytes = 64;  // bytes of the resolver state that begin as zeros, as long as it is not used
 
 // The model's struct pthread as it was while the model ran. Each pointer into itself is an offset, to which the address of the copy has to
 // be added.

@@ -18,7 +18,7 @@ void tcb_modules_changed();
 // its own calls that take that lock with NPTL too. A worker that held the lock while the program forks would leave it locked in the child.
 void tcb_look_at_modules();
 
-// ---- for this room only ----
+// ---- for this folder only ----
 namespace glibc {
 
 struct Module {

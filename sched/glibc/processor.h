@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// For this room only: what differs from processor to processor. That is the look of some instructions, and TLS, of which the ELF ABI has
+// For this folder only: what differs from processor to processor. That is the look of some instructions, and TLS, of which the ELF ABI has
 // two variants.
 //
 //   x86-64    static TLS | struct pthread

@@ -13,7 +13,7 @@ namespace fiberthread {
 // if the kernel refuses.
 bool tcb_adopt_main();
 
-// ---- for this room only ----
+// ---- for this folder only ----
 namespace glibc {
 
 // Finds out whether and where this libc has areas.

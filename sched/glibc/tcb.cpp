@@ -35,7 +35,7 @@ SpinLock learn_lock;
 void fill(char* pd) {
   memcpy(pd, template_image, layout.sizeof_pthread);
   for (unsigned i = 0; i < self_pointer_count; i++) at<uintptr_t>(pd, self_pointers[i]) += reinterpret_cast<uintptr_t>(pd);
-  memset(pd + layout.res, 0, kResWords);
+  memset(pd + layout.res, 0, kResBytes);
   at<char*>(pd, layout.list + layout.list_next) = at<char*>(pd, layout.list + layout.list_prev) = pd + layout.list;
   at<void*>(pd, layout.dtv) = nullptr;
   at<uint32_t>(pd, layout.cancelhandling) = 0;
@@ -193,7 +193,7 @@ bool tcb_is_pristine(const FiberRecord& f) {
   for (uint32_t i = 1; i < layout.level1_count; i++)
     if (at<char*>(f.memory.tcb, layout.specific + i * sizeof(char*))) return false;
   // The resolver state begins with zeros as long as it is not used.
-  for (size_t o = 0; o < kResWords; o += sizeof(long))
+  for (size_t o = 0; o < kResBytes; o += sizeof(long))
     if (at<long>(f.memory.tcb, layout.res + o)) return false;
   return true;
 }
@@ -235,7 +235,7 @@ void* tcb_thread_pointer(void* tcb) { return thread_pointer_of(tcb); }
 
 // ---- fork ----
 
-FIBERTHREAD_IN_FORK_CHILD(Libc, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(Libc, libc, [](FiberRecord*) {
   free_loader_lock_after_fork();
   forget_modules_after_fork();
   learn_lock.reset();

@@ -76,7 +76,7 @@ FiberRecord* tcb_fiber(void* tcb);
 void* tcb_robust_list(void* tcb);
 void* tcb_thread_pointer(void* tcb);
 
-// ---- for this room only ----
+// ---- for this folder only ----
 namespace glibc {
 
 // Makes TCB and TLS below `top`, not linked into the list. Returns struct pthread, or null without memory. Calls malloc.

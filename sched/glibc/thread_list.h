@@ -11,7 +11,7 @@ namespace fiberthread {
 void tcb_lock_for_fork();
 void tcb_unlock_after_fork();
 
-// ---- for this room only ----
+// ---- for this folder only ----
 namespace glibc {
 
 void link_thread(char* pd);

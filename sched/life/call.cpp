@@ -18,8 +18,7 @@ int sched_call(FiberRecord* f, uint32_t mask) {
   me->wait.calling = true;
   ParkReason reason{"call", f, f};
   if (f->run.kernel) {
-    f->handle.fresh.store(0, std::memory_order_release);
-    futex_wake(&f->handle.fresh, 1);
+    kernel_record_start(f);
   } else if (me->run.kernel) {
     sched_spawn(f);
   } else {

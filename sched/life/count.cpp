@@ -54,7 +54,7 @@ bool sched_count_end() {
   return live_fibers() == 0 && !last_ended.exchange(true, std::memory_order_relaxed);
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Counts, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(Counts, counts, [](FiberRecord*) {
   statistics.spawned.store(0);
   statistics.ended.store(0);
   statistics.handovers.store(0);

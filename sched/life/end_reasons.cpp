@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Reasons for a fiber's waits to end: kInterruptEnd is set while there is a reason, and it is not held back.
 #include "sched/chaos.h"
+#include "sched/life/join.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -19,44 +20,42 @@ bool follow_end_reasons(FiberRecord* f) {
 
 void add_end_reason(FiberRecord* f) {
   Busy busy;
-  {
-    SpinGuard guard(f->join.lock);
+  bool wakes = join_locked(f, [f] {
     f->ends.reasons++;
-    if (!follow_end_reasons(f)) return;
-  }
+    return follow_end_reasons(f);
+  });
   chaos_delay();
-  unpark(f);
+  if (wakes) unpark(f);
 }
 
 bool end_waits_of(FiberRecord* f, bool (*lives)(FiberRecord*, const void*), const void* data) {
   Busy busy;
-  {
-    SpinGuard guard(f->join.lock);
-    if (!lives(f, data)) return false;
-    if (f->ends.asked) return true;
-    f->ends.asked = true;
-    f->ends.reasons++;
-    if (!follow_end_reasons(f)) return true;
-  }
+  bool alive = false, wakes = join_locked(f, [&] {
+                        alive = lives(f, data);
+                        if (!alive || f->ends.asked) return false;
+                        f->ends.asked = true;
+                        f->ends.reasons++;
+                        return follow_end_reasons(f);
+                      });
   chaos_delay();
-  unpark(f);
-  return true;
+  if (wakes) unpark(f);
+  return alive;
 }
 
 void drop_end_reason(FiberRecord* me) {
-  Busy busy;
-  SpinGuard guard(me->join.lock);
-  me->ends.reasons--;
-  follow_end_reasons(me);
+  join_locked(me, [me] {
+    me->ends.reasons--;
+    follow_end_reasons(me);
+  });
 }
 
 bool hold_end(FiberRecord* me, bool hold) {
-  Busy busy;
-  SpinGuard guard(me->join.lock);
-  bool was = me->ends.held;
-  me->ends.held = hold;
-  follow_end_reasons(me);
-  return was;
+  return join_locked(me, [me, hold] {
+    bool was = me->ends.held;
+    me->ends.held = hold;
+    follow_end_reasons(me);
+    return was;
+  });
 }
 
 }  // namespace fiberthread

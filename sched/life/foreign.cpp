@@ -101,6 +101,11 @@ void kernel_record_enter(FiberRecord* f) {
   tls_busy = tls_busy - 1;
 }
 
+void kernel_record_start(FiberRecord* f) {
+  f->handle.fresh.store(0, std::memory_order_release);
+  futex_wake(&f->handle.fresh, 1);
+}
+
 FiberRecord* adopt_kernel_thread() {
   tls_busy = tls_busy + 1;
   FiberRecord* f = kernel_record_get();
@@ -109,14 +114,14 @@ FiberRecord* adopt_kernel_thread() {
   return f;
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Foreign, [](FiberRecord* me) {
+FIBERTHREAD_IN_FORK_CHILD(Foreign, foreign, [](FiberRecord* me) {
   foreign_lock.reset();
   foreign_free = nullptr;  // the fork may have come in the middle of a change
   for (FiberRecord* f = foreign_all.load(); f; f = f->run.list_next) {
     if (f == me) continue;
     f->join.valid.store(false);
     f->handle.fresh.store(0);
-    f->join.lock.reset();
+    f->join.in_child();
     f->run.queue_next = foreign_free;
     foreign_free = f;
   }

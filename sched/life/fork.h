@@ -3,8 +3,9 @@
 //
 // A part has its reset beside the state:
 //
-//     FIBERTHREAD_IN_FORK_CHILD(Poller, [](FiberRecord*) { … })
+//     FIBERTHREAD_IN_FORK_CHILD(Poller, poller, [](FiberRecord*) { … })
 //
+// The first name is the step, and the second one is the part's own.
 // The caller, `me`, is the child's only thread, and under Busy. All locks are made anew, because their owners stayed in the parent.
 #pragma once
 #include <cstdint>
@@ -13,31 +14,26 @@
 
 namespace fiberthread {
 
-// The resets run in this order. First come the things that fibers wait for, while the scheduler's records are still the parent's. Then come
-// the embedder's parts, and then the scheduler's own. Of these, the parts that others look up come last.
+// The resets run in this order, those of one step in any order. First come the things that fibers wait for, while the scheduler's records
+// are still the parent's. Then come the embedder's parts, and then the scheduler's own. The blocks come last, because they hold the
+// records.
 enum class ForkStep : uint32_t {
-  ParkingLot,
-  JobQueues,
-  Channels,
-  Signals,
-  Libgomp,
-  Connect,
-  Blocking,
-  Ids,
-  Threads,
-  Cancel,
+  Waits,
+  Embedder,
   Foreign,
   Slots,
   Cords,
   Workers,
   Counts,
-  Trace,
+  Observers,
   Sysmon,
+  Preemption,
   Poller,
   Descriptors,
   Libc,
   Start,   // the scheduler becomes one that has not been started
   Caller,  // the caller becomes the child's main, on the only kernel thread
+  Reaper,
   Blocks,
 };
 
@@ -47,8 +43,8 @@ struct ForkReset {
 };
 
 // The linker collects the table in this section. With constructors, a fork could come before one has run.
-#define FIBERTHREAD_IN_FORK_CHILD(name, ...) \
-  [[gnu::section("fiberthread_fork"), gnu::used]] constinit const ForkReset fork_reset_##name{ForkStep::name, __VA_ARGS__};
+#define FIBERTHREAD_IN_FORK_CHILD(step, name, ...) \
+  [[gnu::section("fiberthread_fork"), gnu::used]] constinit const ForkReset fork_reset_of_##name{ForkStep::step, __VA_ARGS__};
 
 // Runs all resets, in the child. Async-signal-safe, as fork is.
 void sched_reset_after_fork(FiberRecord* me);

@@ -60,4 +60,13 @@ Ending join_end(FiberRecord* f);
 // or runs elsewhere, this is a spurious wake-up.
 FiberRecord* join_choose_next(FiberRecord* me);
 
+// Runs call() under f's join lock, so that f does not end meanwhile. For what must come before a fiber's end: reasons to end its waits, its
+// binding to a worker, its start by a handle. call() only reads and writes some words.
+template <class Call>
+auto join_locked(FiberRecord* f, Call call) {
+  Busy busy;
+  SpinGuard guard(f->join.lock);
+  return call();
+}
+
 }  // namespace fiberthread

@@ -137,12 +137,12 @@ bool sched_start() {
   return true;
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Start, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(Start, start, [](FiberRecord*) {
   asked.store(false);
   if (phase.load() != Phase::Impossible) phase.store(Phase::Off);
 })
 
-FIBERTHREAD_IN_FORK_CHILD(Caller, [](FiberRecord* me) {
+FIBERTHREAD_IN_FORK_CHILD(Caller, caller, [](FiberRecord* me) {
   if (main_fiber != me && !main_fiber->memory.block) main_fiber->join.valid.store(false);
   main_fiber->identity.is_main = false;
   me->in_child();

@@ -16,6 +16,7 @@
 #include "sched/glibc/rseq.h"
 #include "sched/glibc/tcb.h"
 #include "sched/life/fork.h"
+#include "sched/life/join.h"
 #include "sched/life/parts.h"
 #include "sched/observe/observe.h"
 #include "sched/preempt.h"
@@ -370,9 +371,9 @@ uint64_t free_left_stacks(uint64_t now) {
   return due;
 }
 
-// A fiber may have left things with a kernel thread that it ran on, and on NPTL it would have kept that thread. If the thread ended now, the
-// kernel would drop a signal that was sent to it, tell the children which it made that their parent has died (PR_SET_PDEATHSIG), let go of
-// what it traces, and cancel its requests in rings of io_uring.
+// A fiber may have left things with a kernel thread that it ran on, and on NPTL it would have kept that thread. If the thread ended now,
+// the kernel would drop a signal that was sent to it, tell the children which it made that their parent has died (PR_SET_PDEATHSIG), let go
+// of what it traces, and cancel its requests in rings of io_uring.
 bool may_end(Worker* w) {
   // Perhaps no other thread could be made when one is needed.
   if (filtered.load(std::memory_order_relaxed) || workers_refused.load(std::memory_order_relaxed)) return false;
@@ -402,7 +403,7 @@ void leave_worker(Worker* w) {
   preempt_end_worker(w);
   if (!w->thread.initial) add_left(w);
   entry_fence();  // pairs with sysmon's membarrier: sysmon sees left_due, or we see that it sleeps
-  sysmon_poke();
+  sysmon_wake();
   raw_syscall(SYS_exit, 0);
   __builtin_unreachable();
 }
@@ -417,21 +418,22 @@ int sched_bind(FiberRecord* f) {
     // A new fiber inherits its maker's properties. A fiber that has run already has those of the process.
     if (w && !me->run.kernel && me->run.worker->thread.tainted && f->run.state.load(std::memory_order_relaxed) != State::Created)
       give_properties_of_process(w);
-    f->join.lock.lock();
-    bool ended = f->join.done.load(std::memory_order_relaxed);
-    Worker* own = nullptr;
-    bool taken = !ended && w && f->run.bound.compare_exchange_strong(own, w, std::memory_order_acq_rel);
-    // f had a worker of its own before, or has got one by habit just now. Under the lock, so that its end sees the mark.
-    if (!ended && !taken) f->run.bound.load(std::memory_order_relaxed)->thread.tainted = true;
-    if (w && !taken) dismiss(w);
-    f->join.lock.unlock();
+    bool ended = join_locked(f, [&] {
+      bool done = f->join.done.load(std::memory_order_relaxed);
+      Worker* own = nullptr;
+      bool taken = !done && w && f->run.bound.compare_exchange_strong(own, w, std::memory_order_acq_rel);
+      // f had a worker of its own before, or has got one by habit just now. Under the lock, so that its end sees the mark.
+      if (!done && !taken) f->run.bound.load(std::memory_order_relaxed)->thread.tainted = true;
+      if (w && !taken) dismiss(w);
+      return done;
+    });
     if (ended) return ESRCH;
   }
-  if (f == me) yield();  // moves it there
+  if (f == me) give_way();  // moves it there
   return 0;
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Workers, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(Workers, workers, [](FiberRecord*) {
   worker_list.store(nullptr);
   left_lock.reset();
   left_workers = bare_workers = nullptr;

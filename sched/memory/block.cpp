@@ -82,11 +82,11 @@ FiberRecord* take_unborn(SizeClass& c, unsigned cls, size_t stride) {
     while ((id = c.first[kCold]) == kNone)
       if (!open_extent(c) && !add_chunk(c, cls, stride)) return nullptr;
     Extent& e = extent(id);
-    uint64_t warm = e.unborn & e.warm;
-    i = static_cast<uint32_t>(__builtin_ctzll(warm ? warm : e.unborn));
+    uint64_t ready = e.unborn & e.populated;
+    i = static_cast<uint32_t>(__builtin_ctzll(ready ? ready : e.unborn));
     uint64_t bit = uint64_t{1} << i;
-    if (warm) {
-      e.warm &= ~bit;
+    if (ready) {
+      e.populated &= ~bit;
       c.ahead--;
     }
     set_masks(c, id, 0, e.unborn & ~bit);
@@ -210,8 +210,8 @@ bool block_populate() {
   {
     SpinGuard guard(c.lock);
     if ((id = c.first[kCold]) == kNone && open_extent(c)) id = c.first[kCold];
-    uint64_t cold = 0;
-    while (id != kNone && !(cold = extent(id).unborn & ~extent(id).warm)) {
+    uint64_t unpopulated = 0;
+    while (id != kNone && !(unpopulated = extent(id).unborn & ~extent(id).populated)) {
       id = extent(id).next;
       if (id == kNone && open_extent(c)) id = c.last[kCold];
     }
@@ -219,9 +219,9 @@ bool block_populate() {
       burst.store(nullptr, std::memory_order_relaxed);
       return false;
     }
-    for (int n = 0; n < 4 && cold; n++) {
-      bits |= cold & -cold;
-      cold &= cold - 1;
+    for (int n = 0; n < 4 && unpopulated; n++) {
+      bits |= unpopulated & -unpopulated;
+      unpopulated &= unpopulated - 1;
     }
     c.ahead += static_cast<uint32_t>(__builtin_popcountll(bits));
     set_masks(c, id, extent(id).free, extent(id).unborn & ~bits);
@@ -240,7 +240,7 @@ bool block_populate() {
   }
   SpinGuard guard(c.lock);
   Extent& e = extent(id);
-  e.warm |= bits & ~refused;
+  e.populated |= bits & ~refused;
   c.ahead -= static_cast<uint32_t>(__builtin_popcountll(refused));
   set_masks(c, id, e.free, e.unborn | bits);
   return !refused;
@@ -275,7 +275,7 @@ void put_free_and_kept(SizeClass& c, FiberRecord* f, Worker* w, uint32_t left) {
     if (f) put_free(c, f);
     n = c.free_count;
   }
-  if (__builtin_expect(n > keep, 0)) reaper_poke(n > cool && n / kPerExtent != before / kPerExtent);
+  if (__builtin_expect(n > keep, 0)) reaper_wake(n > cool && n / kPerExtent != before / kPerExtent);
 }
 }  // namespace
 

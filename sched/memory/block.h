@@ -3,9 +3,9 @@
 //
 //     | TCB | static TLS | stack, grows down … | guard | unused |
 //
-// and one of many of the same stride in a chunk. TCB, static TLS and stack have the size that the fiber's stack has on NPTL, so the guard is
-// where NPTL has it. A chunk is reserved at once. The block's FiberRecord stands in an array beside the chunk, and is readable as long as
-// the process lives. It stays with its block, so a recycled fiber keeps its TCB and TLS.
+// and one of many of the same stride in a chunk. TCB, static TLS and stack have the size that the fiber's stack has on NPTL, so the guard
+// is where NPTL has it. A chunk is reserved at once. The block's FiberRecord stands in an array beside the chunk, and is readable as long
+// as the process lives. It stays with its block, so a recycled fiber keeps its TCB and TLS.
 #pragma once
 #include <cstddef>
 
@@ -14,8 +14,8 @@
 namespace fiberthread {
 
 // Returns the record of a fiber with a stack of `stack_size` bytes, which include its TCB and TLS, and at least tcb_least_stack(). Below
-// come at least `guard_size` bytes of guard. If `user_stack` is not null, the fiber runs on those stack_size bytes, and only its TCB and TLS
-// are in the block. Returns null without memory. Called by a native thread or a fiber, Busy. It may take locks of libc, so it is never
+// come at least `guard_size` bytes of guard. If `user_stack` is not null, the fiber runs on those stack_size bytes, and only its TCB and
+// TLS are in the block. Returns null without memory. Called by a native thread or a fiber, Busy. It may take locks of libc, so it is never
 // called in worker context. Does not park.
 FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack);
 

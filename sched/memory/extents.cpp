@@ -166,8 +166,8 @@ bool unmap_chunk(SizeClass& c, uint32_t index) {
     if (k.extents[i].unborn != all_of(first + i)) return false;
   for (uint32_t i = 0; i < n; i++) {
     set_masks(c, first + i, 0, 0);
-    c.ahead -= static_cast<uint32_t>(__builtin_popcountll(k.extents[i].warm));
-    k.extents[i].warm = 0;
+    c.ahead -= static_cast<uint32_t>(__builtin_popcountll(k.extents[i].populated));
+    k.extents[i].populated = 0;
   }
   k.opened.store(0, std::memory_order_relaxed);
   if (c.chunk == static_cast<int>(index)) c.chunk = -1;
@@ -209,10 +209,9 @@ using namespace memory;
 // for ours. So in the child any of this may be half changed. The child relies only on which chunks there are, and how many of their extents
 // were opened. Even there, it may see the last write without the writes before it, because a fork copies page by page while other CPUs go
 // on. So the child sets anew all words that later use relies on.
-FIBERTHREAD_IN_FORK_CHILD(Blocks, [](FiberRecord* survivor) {
+FIBERTHREAD_IN_FORK_CHILD(Blocks, blocks, [](FiberRecord* survivor) {
   // All other fibers are gone. Their TCBs left libc's list at the fork, so each is made anew when its block is used again. Until then their
   // memory stays as it was, as that of dead threads does on NPTL: the child may look at it.
-  reaper_reset_after_fork();
   chunk_lock.reset();
   burst.store(nullptr, std::memory_order_relaxed);
   uint32_t n = 0;
@@ -240,7 +239,7 @@ FIBERTHREAD_IN_FORK_CHILD(Blocks, [](FiberRecord* survivor) {
     for (uint32_t j = 0; j < k.extent_count; j++) {
       Extent& e = k.extents[j];
       if (j >= opened) {
-        if (e.free | e.unborn | e.warm) e = Extent{};
+        if (e.free | e.unborn | e.populated) e = Extent{};
         continue;
       }
       uint32_t id = i * kMaxExtents + j;
@@ -254,10 +253,10 @@ FIBERTHREAD_IN_FORK_CHILD(Blocks, [](FiberRecord* survivor) {
         f->run.state.store(State::Done, std::memory_order_relaxed);
         f->run.bound.store(nullptr, std::memory_order_relaxed);  // its worker is the parent's
         f->join.valid.store(false, std::memory_order_relaxed);
-        f->join.lock.reset();
+        f->join.in_child();
         f->memory.tcb = nullptr;
       }
-      e.free = e.unborn = e.warm = 0;
+      e.free = e.unborn = e.populated = 0;
       e.clean = false;
       set_masks(classes[k.cls], id, 0, unborn);
     }

@@ -18,7 +18,7 @@ constexpr uint32_t kPerExtent = 64;
 struct Extent {
   uint64_t free;        // blocks with TCB and memory
   uint64_t unborn;      // blocks without TCB
-  uint64_t warm;        // unborn blocks with populated pages and a guard; SizeClass::ahead counts them
+  uint64_t populated;   // unborn blocks with populated pages and a guard; SizeClass::ahead counts them
   uint32_t next, prev;  // links of the list that list_of() names
   bool clean;           // all its memory is as mapped: no page of it is left
 };

@@ -48,10 +48,7 @@ void remove_guard(char* low, size_t size) {
 }
 
 int wants_exec_stack(dl_phdr_info* info, size_t, void* data) {
-  bool wants = true;  // an object without the header predates it
-#if !defined(__x86_64__)
-  wants = false;
-#endif
+  bool wants = kNoStackHeaderMeansExecutable;  // for an object without the header
   for (int i = 0; i < info->dlpi_phnum; i++)
     if (info->dlpi_phdr[i].p_type == PT_GNU_STACK) wants = info->dlpi_phdr[i].p_flags & PF_X;
   // The vdso has no such header and needs none.

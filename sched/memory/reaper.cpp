@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "sched/glibc/tcb.h"
+#include "sched/life/fork.h"
 #include "sched/memory/block.h"
 #include "sched/memory/reclaim.h"
 #include "sched/worker.h"
@@ -57,7 +58,7 @@ void* reap(void*) {
   tls_busy = 1;  // no code of the program ever runs here
   auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
   auto join = reinterpret_cast<Join>(dlsym(RTLD_NEXT, "pthread_join"));
-  Idle idle[kBatch];
+  FreeGroup idle[kBatch];
   unsigned released = 0;
   uint64_t next_tick = now_ns() + kTick;
   for (;;) {
@@ -109,7 +110,7 @@ void* reap(void*) {
 
 }  // namespace
 
-void reaper_poke(bool at_once) {
+void reaper_wake(bool at_once) {
   entry_fence();  // pairs with the reaper's membarrier: the reaper sees the block, or we see that it sleeps
   if (__builtin_expect(awake.load(std::memory_order_relaxed) && !at_once, 1)) return;
   if (!running.load(std::memory_order_acquire)) return;
@@ -143,7 +144,7 @@ bool reaper_make_room() {
   reaper_start_if_needed();
   if (!reaper_running()) return false;
   uint32_t mine = asked.fetch_add(1, std::memory_order_acq_rel) + 1, now_done;
-  reaper_poke(true);
+  reaper_wake(true);
   uint64_t deadline = now_ns() + kPatience;
   Blocking waits(true, true);
   while (static_cast<int32_t>((now_done = done.load(std::memory_order_acquire)) - mine) < 0) {
@@ -155,10 +156,10 @@ bool reaper_make_room() {
 
 bool reaper_running() { return running.load(std::memory_order_acquire); }
 
-void reaper_reset_after_fork() {
+FIBERTHREAD_IN_FORK_CHILD(Reaper, reaper, [](FiberRecord*) {
   running.store(false);
   awake.store(true);
   done.store(asked.load());
-}
+})
 
 }  // namespace fiberthread

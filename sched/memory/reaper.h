@@ -11,7 +11,7 @@
 namespace fiberthread {
 
 // Tells the reaper that there are free blocks to give back. It looks within a tick, or at once. Any context.
-void reaper_poke(bool at_once);
+void reaper_wake(bool at_once);
 
 // Starts the reaper's thread, unless it runs. Called by a native thread or a fiber, not Busy, because it takes locks of libc.
 void reaper_start_if_needed();
@@ -21,6 +21,5 @@ void reaper_start_if_needed();
 bool reaper_make_room();
 
 bool reaper_running();
-void reaper_reset_after_fork();
 
 }  // namespace fiberthread

@@ -12,7 +12,7 @@ namespace fiberthread {
 
 using namespace memory;
 
-unsigned block_take_idle(Idle* to, unsigned room, bool tick, bool all) {
+unsigned block_take_idle(FreeGroup* to, unsigned room, bool tick, bool all) {
   unsigned count = 0;
   uint32_t used = chunk_count.load(std::memory_order_acquire);
   static bool seen[kMaxClasses];
@@ -98,9 +98,9 @@ void block_before_start() {
   block_unmap_idle();
 }
 
-FiberRecord* block_of(const Idle& idle, unsigned i) { return fiber_at(idle.extent, i); }
+FiberRecord* block_of(const FreeGroup& idle, unsigned i) { return fiber_at(idle.extent, i); }
 
-void block_keep(Idle& idle, unsigned i) {
+void block_keep(FreeGroup& idle, unsigned i) {
   FiberRecord* f = block_of(idle, i);
   SizeClass& c = class_of(f);
   idle.blocks &= ~(uint64_t{1} << i);
@@ -131,15 +131,15 @@ bool hold(SizeClass& c, uint32_t id, uint64_t ours) {
   return true;
 }
 
-void no_longer_warm(SizeClass& c, Extent& e) {
-  c.ahead -= static_cast<uint32_t>(__builtin_popcountll(e.warm));
-  e.warm = 0;
+void no_longer_populated(SizeClass& c, Extent& e) {
+  c.ahead -= static_cast<uint32_t>(__builtin_popcountll(e.populated));
+  e.populated = 0;
 }
 
 void free_of_memory(SizeClass& c, uint32_t id) {
   SpinGuard guard(c.lock);
   set_masks(c, id, 0, all_of(id));
-  no_longer_warm(c, extent(id));
+  no_longer_populated(c, extent(id));
   extent(id).clean = true;
   chunk_of(id).clean++;
 }
@@ -157,7 +157,7 @@ void empty(SizeClass& c, uint32_t id, uint64_t blocks) {
   }
   SpinGuard guard(c.lock);
   Extent& e = extent(id);
-  if (e.warm & blocks) no_longer_warm(c, e);  // the caller holds the whole extent, and could not wipe it
+  if (e.populated & blocks) no_longer_populated(c, e);  // the caller holds the whole extent, and could not wipe it
   set_masks(c, id, e.free, e.unborn | blocks);
 }
 
@@ -177,7 +177,7 @@ void wipe_chunk(SizeClass& c, uint32_t index) {
 
 }  // namespace
 
-void block_empty(const Idle* idle, unsigned count) {
+void block_empty(const FreeGroup* idle, unsigned count) {
   for (unsigned i = 0; i < count;) {
     uint32_t id = idle[i].extent, n = 0;
     SizeClass& c = classes[chunk_of(id).cls];

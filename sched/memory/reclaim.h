@@ -8,17 +8,17 @@
 namespace fiberthread {
 
 // Free blocks of one extent, taken by the reaper. Bit i stands for block i.
-struct Idle {
+struct FreeGroup {
   uint32_t extent;
   uint64_t blocks;
 };
 // Takes free blocks beyond the number that keeps its memory, in at most `room` groups. With `tick`, it also takes blocks that no fiber has
 // wanted since the last tick. With `all`, it takes all free blocks. Returns the number of groups.
-unsigned block_take_idle(Idle* to, unsigned room, bool tick, bool all);
-FiberRecord* block_of(const Idle& idle, unsigned i);
-void block_keep(Idle& idle, unsigned i);  // takes block i out of the group; it is free as before
+unsigned block_take_idle(FreeGroup* to, unsigned room, bool tick, bool all);
+FiberRecord* block_of(const FreeGroup& idle, unsigned i);
+void block_keep(FreeGroup& idle, unsigned i);  // takes block i out of the group; it is free as before
 // Gives back the memory of all blocks in these groups. Their TCBs are gone.
-void block_empty(const Idle* idle, unsigned count);
+void block_empty(const FreeGroup* idle, unsigned count);
 // Returns true if some class has more free blocks than the number that keeps its memory for ever.
 bool block_any_idle();
 // Returns true if there are free blocks that the workers do not keep to themselves. For any thread.

@@ -108,7 +108,7 @@ bool no_other_thread(uint32_t workers) {
 // runs can fault, so they wake no fiber. Languages' runtimes and crash reporters install them, and ours for SIGSEGV is always there.
 bool handlers_installed() {
   constexpr uint64_t kOthers = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS) | bit(SIGABRT) |
-                               bit(kPreemptSignal) | bit(kPreemptSignal + 1) /* libc's */;
+                               kLibcsSignals;
   for (int sig = 1; sig <= 64; sig++) {
     if (kOthers & bit(sig) || (sig == options.dump_signal && dump_signal_is_ours.load(std::memory_order_acquire))) continue;
     uintptr_t action[8] = {};  // the handler comes first

@@ -14,6 +14,7 @@
 
 #include <initializer_list>
 
+#include "sched/life/fork.h"
 #include "sched/worker.h"
 
 extern "C" int __clone(int (*)(void*), void*, int, void*, ...) noexcept;  // libc's clone, by the name that is not taken over
@@ -167,12 +168,12 @@ bool dumper_wait() {
   return d == Dumper::Said;
 }
 
-void dumper_reset() {
+FIBERTHREAD_IN_FORK_CHILD(Observers, dumper, [](FiberRecord*) {
   child.store(0);
   taken.store(false);
   requested.store(false);
   by_request = false;
-}
+})
 
 void dump_request() {
   requested.store(true, std::memory_order_release);

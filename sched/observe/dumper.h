@@ -19,7 +19,6 @@ enum class Dumper { None, Runs, Said, Failed };
 Dumper dumper_look();
 // Waits in the kernel until the dumper has ended. Kills one that takes more than 30 seconds. Returns true if it has reported all.
 bool dumper_wait();
-void dumper_reset();  // in the child of a fork
 
 // Asks for a dump, because FIBERTHREAD_DUMP_SIGNAL has come: sysmon starts one soon. Before the scheduler's start, the caller does it.
 // Called in any handler.

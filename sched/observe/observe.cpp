@@ -179,7 +179,7 @@ void debug_queues() {
 
 namespace {
 
-struct Counts {
+struct ReasonCounts {
   static constexpr uint32_t kMost = 2 * ObservedWorker::kReasons;
   struct {
     const char* what;
@@ -202,7 +202,7 @@ struct Counts {
 
 void report_statistics(int fd) {
   uint64_t switches = 0, parks = 0, steals = 0, preemptions = 0, polls = statistics.polls.load(std::memory_order_relaxed);
-  Counts counts;
+  ReasonCounts counts;
   for (Worker* w = all_workers(); w; w = w->thread.all_next) {
     switches += w->counts.switches;
     parks += w->counts.parks;

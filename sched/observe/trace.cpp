@@ -63,7 +63,7 @@ void give_up(const char* why, long error) {
 }
 
 // Makes and maps a chunk of FILE.raw. Returns null if the disk or the file's limit has no room.
-void* map_chunk(uint64_t at) {
+void* map_trace_chunk(uint64_t at) {
   if (!within_file_limit(at + kTraceChunk)) return nullptr;
   // The chunk is allocated, because a write to mapped memory of a hole fails when the disk is full.
   long r;
@@ -87,7 +87,7 @@ void begin_chunk(TraceBuffer& b) {
 bool make_buffer(TraceBuffer& b, uint32_t track, uint32_t tid, bool bound) {
   uint64_t at = raw_size.fetch_add(kTraceChunk, std::memory_order_relaxed);
   if (at > 4 * kMostBytes) return false;
-  b.chunk = static_cast<TraceChunk*>(map_chunk(at));
+  b.chunk = static_cast<TraceChunk*>(map_trace_chunk(at));
   if (!b.chunk) return false;
   b.chunk->track = track;
   b.chunk->tid = tid;
@@ -178,7 +178,7 @@ long open_files(uint32_t pid) {
       }
       raw_syscall(SYS_ftruncate, raw_fd, 0);
       own_fd_take(raw_fd, raw);
-      if ((head = static_cast<TraceHead*>(map_chunk(0)))) return 0;
+      if ((head = static_cast<TraceHead*>(map_trace_chunk(0)))) return 0;
       own_fd_close(raw);
       if (!by_name) return -ENOMEM;
       raw_syscall(SYS_unlinkat, AT_FDCWD, arg(raw_path), 0);
@@ -194,7 +194,7 @@ bool trace_make_buffer(TraceBuffer& b, uint32_t tid, bool bound) {
 }
 
 bool trace_make_room(TraceBuffer& b, uint64_t now) {
-  if (b.chunk->n.load(std::memory_order_relaxed) > TraceChunk::kSlots - TraceChunk::kMost) {
+  if (b.chunk->n.load(std::memory_order_relaxed) > TraceChunk::kEntries - TraceChunk::kMost) {
     // Store, then look: either trace_end() sees `in_use`, or this thread sees that the trace is over.
     b.in_use.exchange(1, std::memory_order_seq_cst);
     if (over.load(std::memory_order_seq_cst) == kOn) copy_chunk(b.chunk);
@@ -284,7 +284,7 @@ class Rest {
     b_.chunk->base = b_.last = now_;
   }
   void put(const FiberRecord* f, bool named, uint64_t rest, uint64_t more = 0) {
-    if (b_.chunk->n.load(std::memory_order_relaxed) > TraceChunk::kSlots - TraceChunk::kMost) begin(b_.chunk->track);
+    if (b_.chunk->n.load(std::memory_order_relaxed) > TraceChunk::kEntries - TraceChunk::kMost) begin(b_.chunk->track);
     trace_put(b_, f, named, now_, rest, more);
   }
   void write() {
@@ -353,7 +353,7 @@ void trace_end() {
   give_up(r == -EFBIG ? "it has become too large" : "it cannot be written", r == -EFBIG ? 0 : r);
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Trace, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(Observers, trace, [](FiberRecord*) {
   own_fd_close(file);
   own_fd_close(raw);
   over.store(kEnded, std::memory_order_relaxed);

@@ -19,7 +19,7 @@ enum class TraceKind : uint8_t { Park, Yield, Preempt, Done, GoesOn, Began, Time
 constexpr uint32_t kTraceNamed = uint32_t{1} << 31;  // ids are smaller
 constexpr uint32_t kTraceWords = 64, kTraceWord = 32;
 
-struct TraceSlot {
+struct TraceEntry {
   uint32_t time;   // when the event ended: the lowest bits of cycles()
   uint32_t fiber;  // its id; with kTraceNamed, a slot with its name follows
   uint64_t rest;   // object or number (48 bits), word waited for (6), word waited for before (6), kind (4)
@@ -32,7 +32,7 @@ constexpr size_t kTraceChunk = 64 * 1024;  // large, because copies in large pie
 
 struct TraceChunk {
   static constexpr uint32_t kMagic = 0x46545243;
-  static constexpr uint32_t kSlots = kTraceChunk / sizeof(TraceSlot) - 4;
+  static constexpr uint32_t kEntries = kTraceChunk / sizeof(TraceEntry) - 4;
   static constexpr uint32_t kMost = 8;  // most slots that are written after one trace_room()
   uint32_t magic;
   uint32_t track;
@@ -43,7 +43,7 @@ struct TraceChunk {
   uint64_t left;               // when the run before the first record ended
   uint64_t home;               // its own place in the file; a copy has the same `home` and stands elsewhere
   std::atomic<uint64_t> copy;  // the place of its copy. A complete copy has all that the chunk has
-  TraceSlot slots[kSlots];
+  TraceEntry entries[kEntries];
   std::atomic<uint64_t> end;  // equal to `base` in a complete copy
 };
 static_assert(sizeof(TraceChunk) == kTraceChunk);
@@ -85,7 +85,8 @@ bool trace_make_buffer(TraceBuffer& b, uint32_t tid, bool bound);
 inline bool trace_room(TraceBuffer& b, uint64_t now) {
   constexpr uint64_t kHalf = uint64_t{1} << 31;  // in the shared chunk, a time may be a little before the last one
   return __builtin_expect(
-             b.chunk->n.load(std::memory_order_relaxed) <= TraceChunk::kSlots - TraceChunk::kMost && now - b.last + kHalf < 2 * kHalf, 1) ||
+             b.chunk->n.load(std::memory_order_relaxed) <= TraceChunk::kEntries - TraceChunk::kMost && now - b.last + kHalf < 2 * kHalf,
+             1) ||
          trace_make_room(b, now);
 }
 
@@ -103,7 +104,7 @@ constexpr uint64_t trace_rest(TraceKind kind, uint64_t number = 0, uint32_t word
 inline void trace_put(TraceBuffer& b, const FiberRecord* f, bool named, uint64_t at, uint64_t rest, uint64_t more = 0) {
   TraceChunk* c = b.chunk;
   uint32_t n = c->n.load(std::memory_order_relaxed);
-  TraceSlot* s = c->slots + n++;
+  TraceEntry* s = c->entries + n++;
   named = named && f && *f->identity.name;
   *s++ = {static_cast<uint32_t>(at), (f ? f->identity.id : 0) | (named ? kTraceNamed : 0), rest};
   if (trace_has_more(static_cast<TraceKind>(rest & 15))) {

@@ -123,7 +123,7 @@ class TraceText {
   }
   const char* life_of(uint32_t fiber) const { return fiber == head_.main ? "main" : "fiber"; }
   Text& word(uint32_t w) { return out_.quoted(head_.words[w], kTraceWord); }
-  void name(uint32_t fiber, const TraceSlot* named) {
+  void name(uint32_t fiber, const TraceEntry* named) {
     if (named) out_.quoted(reinterpret_cast<const char*>(named), sizeof *named);
     else out_ << life_of(fiber);
   }
@@ -138,14 +138,14 @@ class TraceText {
       begin("M") << ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":" << uint64_t{c->track} << "}}";
     }
     uint32_t n = c->n.load(std::memory_order_acquire);
-    if (n > TraceChunk::kSlots) return;
+    if (n > TraceChunk::kEntries) return;
     uint64_t last = c->base, began = c->left, burst = 0;
     maker_ = 0;
-    for (const TraceSlot *s = c->slots, *end = s + n; s < end && !error_;) {
-      const TraceSlot& slot = *s++;
+    for (const TraceEntry *s = c->entries, *end = s + n; s < end && !error_;) {
+      const TraceEntry& slot = *s++;
       auto kind = static_cast<TraceKind>(slot.rest & 15);
       uint64_t more = trace_has_more(kind) && s < end ? (s++)->rest : 0;
-      const TraceSlot* named = slot.fiber & kTraceNamed && s < end ? s++ : nullptr;
+      const TraceEntry* named = slot.fiber & kTraceNamed && s < end ? s++ : nullptr;
       uint64_t at = last + static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(slot.time - static_cast<uint32_t>(last))));
       if (kind == TraceKind::Time) at = more;
       burst = kind == TraceKind::Born && at == last ? burst + 1 : 0;
@@ -159,7 +159,7 @@ class TraceText {
     }
   }
 
-  void record(TraceKind kind, const TraceSlot& slot, uint64_t cycles, uint64_t more, uint64_t began, const TraceSlot* named) {
+  void record(TraceKind kind, const TraceEntry& slot, uint64_t cycles, uint64_t more, uint64_t began, const TraceEntry* named) {
     const uint32_t fiber = slot.fiber & ~kTraceNamed, waits = slot.rest >> 10 & 63, waited = slot.rest >> 4 & 63;
     const uint64_t number = slot.rest >> 16;
     uint64_t at = ns(cycles);

@@ -67,7 +67,7 @@ FiberRecord* find(Worker* w) {
     if (!w->run.slot && !take_free_slot(w)) {
       // If all workers with slots are asleep in the kernel, no worker runs a timer that is due, and sysmon may not know of it.
       run_timers(now_ns());
-      if (next_timer() != kNever) sysmon_poke_for_timers();
+      if (next_timer() != kNever) sysmon_wake_for_timers();
       block_put_kept(w);  // there may be many spares
       go_idle(w);
       if (w->thread.leaves.load(std::memory_order_relaxed)) return nullptr;
@@ -103,7 +103,7 @@ FiberRecord* find(Worker* w) {
 
 // Returns the next fiber for a bound worker, as find() does for others. Null: there is no fiber any more.
 FiberRecord* await_handed(Worker* w) {
-  if (next_timer() != kNever) sysmon_poke_for_timers();
+  if (next_timer() != kNever) sysmon_wake_for_timers();
   __atomic_store_n(&w->idle.listed, true, __ATOMIC_RELEASE);
   FiberRecord* f = nullptr;
   CordRecord* c = w->run.cord;
@@ -113,7 +113,7 @@ FiberRecord* await_handed(Worker* w) {
     if (c) {
       run_timers(now_ns());
       if (poll_active()) poll_look();
-      if (poll_active() && !poll_watched()) sysmon_poke();
+      if (poll_active() && !poll_watched()) sysmon_wake();
     }
     block_put_kept(w);  // there may be many such workers
     w->idle.wake.exchange(0, std::memory_order_seq_cst);

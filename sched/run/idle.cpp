@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Workers that have nothing to run: which of them sleep, which of these watch timers and descriptors, which is woken for new work, and which
-// ends.
+// Workers that have nothing to run: which of them sleep, which of these sleeps until the next timer or in epoll, which is woken for new
+// work, and which ends.
 #include <errno.h>
 
+#include "sched/life/fork.h"
 #include "sched/poller.h"
 #include "sched/run/parts.h"
 #include "sched/syscall.h"
@@ -25,8 +26,8 @@ std::atomic<uint64_t> harvested_at{0};
 
 constexpr uint32_t kAttendedUs = 100;  // for this long after it got events, a worker is expected to look for more
 
-// A worker ends if no other has needed it for kLife, and more than most_idle() are idle. The list gives the worker that was idle last. So
-// each one that the program has needed since has been out of the list, and begins a new life there.
+// A worker ends if no other has needed it for kLife, and more than most_idle() are idle. The worker that fell asleep last is taken
+// first. A worker that was taken begins a new kLife when it comes back.
 constexpr uint64_t kLife = 1'000'000'000;  // ns; a new kernel thread costs 36 us, so a burst each second costs 0.004 % for each thread
 constexpr uint32_t kSpares = 2;
 
@@ -69,14 +70,14 @@ void leave_idle(Worker* w) {  // idle lock
 bool retire(Worker* w) {
   if (!may_end(w)) return false;
   SpinGuard guard(idle_lock);
-  // Under the lock: nobody can give it a slot, or call it, any more.
+  // Under the lock: nobody can give it a slot, or wake it, any more.
   if (!w->idle.listed || w->idle.wake.load(std::memory_order_relaxed) || idle_count <= most_idle() || !leave_pool()) return false;
   leave_idle(w);
   w->thread.leaves.store(true, std::memory_order_relaxed);  // for itself
   return true;
 }
 
-// Sleeps until the worker is called, or `deadline` has come. If it is one of too many, it may retire.
+// Sleeps until the worker is woken, or `deadline` has come. If it is one of too many, it may retire.
 void sleep_idle(Worker* w, uint64_t deadline, bool too_many) {
   uint64_t until = deadline;
   if (too_many) until = now_ns() + (chaos(2) ? chaos_number() % 1'000'000 : kLife);
@@ -148,13 +149,13 @@ void go_idle(Worker* w) {
   bool queued = work_queued();
   // Without a free slot we can do nothing for the queued fiber. Sysmon may.
   if (queued && free_slot_count.load(std::memory_order_seq_cst) == 0) {
-    sysmon_poke();
+    sysmon_wake();
     queued = false;
   }
   chaos_delay();
   sleep_mask(w);
   // This is the last worker to fall asleep. Sysmon, which may have slept for long, then looks for a deadlock.
-  if (!queued && free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed)) sysmon_poke();
+  if (!queued && free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed)) sysmon_wake();
   if (watches) {
     w->idle.in_poller.exchange(1, std::memory_order_seq_cst);
     if (!queued && w->idle.wake.load(std::memory_order_seq_cst) == 0) poll_sleep(events, deadline);
@@ -176,7 +177,7 @@ void go_idle(Worker* w) {
   }
   if (!watches) return;
   entry_fence();  // pairs with sysmon's membarrier: sysmon sees that there is no watcher, or we see that it sleeps
-  sysmon_poke();  // no worker watches now
+  sysmon_wake();  // no worker watches now
   if (events.n && poll_dispatch(events)) {
     harvester.store(w, std::memory_order_relaxed);
     harvested_at.store(cycles(), std::memory_order_relaxed);
@@ -199,7 +200,7 @@ void poll_wake_again() {
 // Wakes or starts a worker to search, unless one searches. Called after work was queued, and after a full fence.
 void wake_if_needed() {
   if (free_slot_count.load(std::memory_order_relaxed) == 0) {
-    sysmon_poke();  // all slots are held, but some holders may be asleep in the kernel
+    sysmon_wake();  // all slots are held, but some holders may be asleep in the kernel
     return;
   }
   uint32_t zero = 0;
@@ -226,7 +227,7 @@ void wake_if_needed() {
     add_free_slot(s);
   }
   searching.fetch_sub(1, std::memory_order_seq_cst);
-  sysmon_poke();
+  sysmon_wake();
 }
 
 bool hand_slot_to_spare(Slot* s) {
@@ -252,7 +253,7 @@ bool hand_slot_to_spare(Slot* s) {
   return false;
 }
 
-void idle_reset() {
+FIBERTHREAD_IN_FORK_CHILD(Slots, idle, [](FiberRecord*) {
   idle_workers = nullptr;
   idle_count = 0;
   timer_sleeper = nullptr;
@@ -260,6 +261,6 @@ void idle_reset() {
   poll_watcher.store(nullptr);
   harvester.store(nullptr);
   searching.store(0);
-}
+})
 
 }  // namespace fiberthread

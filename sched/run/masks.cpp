@@ -3,6 +3,7 @@
 //
 // Two kernel threads take signals for the main fiber while it does not run. Sysmon takes those sent to the process. The process's first
 // thread has main's number, so the kernel gives it what other processes send to main alone. It takes these while its worker sleeps.
+#include "sched/life/fork.h"
 #include "sched/run/parts.h"
 #include "sched/syscall.h"
 
@@ -15,17 +16,30 @@ std::atomic<Worker*> first{nullptr};
 
 }  // namespace
 
-void main_mask_reset() {
+FIBERTHREAD_IN_FORK_CHILD(Sysmon, main_mask, [](FiberRecord*) {
   mask.store(kIdleMask, std::memory_order_relaxed);  // until the main fiber sets its mask
   opened.store(0, std::memory_order_relaxed);
   first.store(nullptr, std::memory_order_relaxed);
-}
+})
 
 void main_mask_of(Worker* w) { first.store(w, std::memory_order_release); }
 
 void tell_kernel_mask(Worker* w, uint64_t mask) {
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
   __atomic_store_n(&w->run.kernel_mask, mask, __ATOMIC_RELEASE);  // after the call: see sched_await_blocked()
+}
+
+void sched_block_signals(uint64_t* old) {
+  uint64_t all = kIdleMask;  // without kLibcSetxidSignal, which the model thread inherits and tcb_init() needs there
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(old), 8);
+}
+
+void sched_restore_signals(uint64_t old) { raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&old), 0, 8); }
+
+void sched_apply_mask() {
+  FiberRecord* me = self();
+  if (!me->run.kernel) apply_mask(me->run.worker, me->run.sigmask);
+  else raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->run.sigmask), 0, 8);
 }
 
 // A worker that has just parked its fiber still has that fiber's mask. It looks for work for a moment, and then blocks all.
@@ -55,8 +69,8 @@ void follow_no_more(Worker* w) {
 
 }  // namespace
 
-// `version` publishes `mask`. `follows` and `version` are sequentially consistent: either the worker sees the new version, or the thread that
-// makes it sees which one the worker follows, and waits. The worker says that it follows before it takes the mask.
+// `version` publishes `mask`. `follows` and `version` are sequentially consistent: either the worker sees the new version, or the thread
+// that makes it sees which one the worker follows, and waits. The worker says that it follows before it takes the mask.
 void sleep_mask(Worker* w) {
   if (!w->thread.initial) return apply_mask(w, kIdleMask);
   for (;;) {

@@ -20,19 +20,6 @@ uint64_t now_ns() {
   return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(ts.tv_nsec);
 }
 
-void sched_block_signals(uint64_t* old) {
-  uint64_t all = kIdleMask;  // without kLibcSetxidSignal, which the model thread inherits and tcb_init() needs there
-  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(old), 8);
-}
-
-void sched_restore_signals(uint64_t old) { raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&old), 0, 8); }
-
-void sched_apply_mask() {
-  FiberRecord* me = self();
-  if (!me->run.kernel) apply_mask(me->run.worker, me->run.sigmask);
-  else raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->run.sigmask), 0, 8);
-}
-
 namespace {
 
 constexpr uint32_t kTurnUs = 200;       // how long a fiber that finds data every time runs before it gives way
@@ -53,7 +40,7 @@ bool park_in_kernel(FiberRecord* me, uint64_t deadline) {
       while (me->wait.kernel_word.load(std::memory_order_acquire) == 0) cpu_relax();
       break;
     }
-    long r = futex_wait(&me->wait.kernel_word, 0, deadline == kNever ? 0 : deadline, deadline != kNever && deadline & kFollowsRealtime);
+    long r = futex_wait(&me->wait.kernel_word, 0, deadline == kNever ? 0 : deadline, follows_realtime(deadline));
     give_up = r == -ETIMEDOUT || r == -EINTR;
     in_time = r != -ETIMEDOUT;
   }
@@ -65,7 +52,7 @@ bool park_in_kernel(FiberRecord* me, uint64_t deadline) {
 
 bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkReason& reason, uint64_t deadline) {
   FiberRecord* me = self();
-  if (chaos(8)) yield();
+  if (chaos(8)) give_way();
   Busy busy;
   if (me->run.pending_unpark.load(std::memory_order_relaxed)) {
     // An exchange, so that the caller's next look at its condition sees what the unparking thread wrote before.
@@ -183,7 +170,7 @@ bool keeps_others_waiting() {
   return !w->run.slot || slot_has_work(w->run.slot);
 }
 
-bool yield() {
+bool give_way() {
   FiberRecord* me = self();
   if (!me->run.kernel && !tls_vforked) {
     Busy busy;

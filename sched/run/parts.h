@@ -45,7 +45,6 @@ void give_up_slot(Worker* w);        // gives up the worker's slot, as there are
 // Number of workers that search for work to steal. While there is one, no other needs to be woken. The last one to find work wakes the
 // next.
 extern std::atomic<uint32_t> searching;
-void idle_reset();
 void go_idle(Worker* w);  // gives the slot back, and sleeps until there may be work, or w must end; returns with or without a slot
 bool look_at_poller(Worker* w);
 

@@ -98,19 +98,19 @@ void enqueue_woken(FiberRecord* f) {
   Slot* s = w->run.slot;
   if (chaos(2) && enqueue_anywhere(s, f)) return;
   // The waker will often wait soon, and then f runs here at once.
-  if (s && !s->next.load(std::memory_order_relaxed) && !(waker && goes_on_after(waker) && idle_slots()) &&
+  if (s && !s->next.load(std::memory_order_relaxed) && !(waker && goes_on_after(waker) && any_free_slot()) &&
       options.spawn != SpawnPolicy::RoundRobin) {
     s->next.store(f, std::memory_order_release);
     // If the waker does not wait, sysmon finds f.
     entry_fence();  // pairs with sysmon's membarrier
-    sysmon_poke();
+    sysmon_wake();
     return;
   }
   enqueue_local(w, f);
   if (__builtin_expect(options.spawn == SpawnPolicy::Local, 0)) {
     // A worker that searches anyway may steal f. Only sysmon wakes one for it.
     entry_fence();
-    sysmon_poke();
+    sysmon_wake();
     return;
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -259,7 +259,7 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
   if (!next && w->run.slot && look_at_poller(w)) next = pick(w);
   while (next && handed_to_bound(next, w)) next = pick(w);
   if (next) {
-    if (w->look.timer_added) sysmon_poke_for_timers();
+    if (w->look.timer_added) sysmon_wake_for_timers();
     w->look.timer_added = false;
     prepare_run(w, next);
     switch_context(&me->context, &next->context);
@@ -289,7 +289,7 @@ void post_yield(Worker* w, FiberRecord* f) {
   enqueue_local(w, f);
   // The fiber that runs next is in no queue any more. Sysmon may have looked just before this push, and gone to sleep.
   entry_fence();
-  sysmon_poke();
+  sysmon_wake();
 }
 
 void post_turn(Worker* w, FiberRecord* f) { post_yield(w, f); }
@@ -326,7 +326,7 @@ void preempt_switch_out(FiberRecord* me) {
     if (w->thread.leaves.load(std::memory_order_acquire)) leave_worker(w);
     FiberRecord* f = w->bond.fiber ? await_handed(w) : find(w);
     stop_searching(w);
-    if (next_timer() != kNever) sysmon_poke_for_timers();
+    if (next_timer() != kNever) sysmon_wake_for_timers();
     if (!f || handed_to_bound(f, w)) continue;
     if (observed(kObserveCpu)) account(w, nullptr);
     if (observed(kObserveTrace)) observe_begins(w);

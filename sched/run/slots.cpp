@@ -130,7 +130,7 @@ bool want_slots(uint32_t n) {
   return true;
 }
 
-bool idle_slots() { return free_slot_count.load(std::memory_order_relaxed) != 0; }
+bool any_free_slot() { return free_slot_count.load(std::memory_order_relaxed) != 0; }
 
 Slot** all_slots(uint32_t* count) {
   *count = slot_count.load(std::memory_order_acquire);
@@ -187,7 +187,7 @@ void empty_unheld_slots() {
   for (Slot* s = retired_slots; s; s = s->free_next) empty_slot(s);
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Slots, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(Slots, slots, [](FiberRecord*) {
   idle_lock.reset();
   free_slots = nullptr;
   retired_slots = nullptr;
@@ -206,7 +206,6 @@ FIBERTHREAD_IN_FORK_CHILD(Slots, [](FiberRecord*) {
   }
   slot_count.store(0);
   global_queue.reset();
-  idle_reset();
 })
 
 }  // namespace fiberthread

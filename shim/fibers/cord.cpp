@@ -58,7 +58,7 @@ struct Receiver : Waiter {
   bool closed = false;
 };
 
-void poke(fiberthread_cord* c) {
+void wake_scheduler(fiberthread_cord* c) {
   FiberRecord* scheduler = c->scheduler;
   c->work.fetch_add(1, std::memory_order_release);
   unpark(scheduler);
@@ -97,7 +97,7 @@ void* scheduler_main(void* p) {
       c->record.alone.store(false, std::memory_order_relaxed);
       free(call);
     }
-    yield();  // between callbacks that make callbacks, other fibers get their turns
+    give_way();  // between callbacks that make callbacks, other fibers get their turns
   }
 }
 
@@ -258,7 +258,7 @@ FIBERTHREAD_API void fiberthread_cord_close(fiberthread_cord_t c) {
     }
   }
   list.wake_all();
-  poke(c);
+  wake_scheduler(c);
 }
 
 FIBERTHREAD_API int fiberthread_cord_join(fiberthread_cord_t c, uint64_t timeout_ns) {

@@ -2,6 +2,7 @@
 // How fibers are made and begun: spawn, new, start, call, discard.
 #include <string.h>
 
+#include "sched/life/join.h"
 #include "sched/cord.h"
 #include "shim/thread_names.h"
 #include "shim/export.h"
@@ -48,11 +49,7 @@ int make_fiber(const fiberthread_options_t* options, void* (*start)(void*), Fibe
 
 void begin(FiberRecord* f, void* argument) {
   f->identity.arg = argument;
-  if (f->run.kernel) {
-    f->handle.fresh.store(0, std::memory_order_release);
-    futex_wake(&f->handle.fresh, 1);
-    return;
-  }
+  if (f->run.kernel) return kernel_record_start(f);
   thread_begin(f);
   if (f->handle.fresh.load(std::memory_order_relaxed)) f->handle.fresh.store(0, std::memory_order_release);
   sched_spawn(f);
@@ -61,14 +58,14 @@ void begin(FiberRecord* f, void* argument) {
 // Returns 0 if the fiber was new. Then the caller alone may start or discard it.
 int claim(FiberRecord* f, fiberthread_t h) {
   if (!is_still(f, h)) return ESRCH;
-  Busy busy;
-  SpinGuard guard(f->join.lock);
-  // A fresh fiber stays fresh under the lock. So if the serial matches after this load, `fresh` was this fiber's.
-  uint32_t fresh = f->handle.fresh.load(std::memory_order_acquire);
-  if (fresh != kFresh) return is_still(f, h) && fresh != kDiscarded ? EALREADY : ESRCH;
-  if (!is_still(f, h)) return ESRCH;
-  f->handle.fresh.store(kClaimed, std::memory_order_relaxed);
-  return 0;
+  return join_locked(f, [f, h] {
+    // A fresh fiber stays fresh under the lock. So if the serial matches after this load, `fresh` was this fiber's.
+    uint32_t fresh = f->handle.fresh.load(std::memory_order_acquire);
+    if (fresh != kFresh) return is_still(f, h) && fresh != kDiscarded ? EALREADY : ESRCH;
+    if (!is_still(f, h)) return ESRCH;
+    f->handle.fresh.store(kClaimed, std::memory_order_relaxed);
+    return 0;
+  });
 }
 
 }  // namespace

@@ -40,10 +40,10 @@ int wait_for_wakeup(FiberRecord* me, uint64_t deadline, const char* what) {
 int yield_until(uint64_t deadline, const char* what) {
   FiberRecord* me = self();
   if (in_cord_callback()) return EPERM;
-  if (deadline == 0) yield();
+  if (deadline == 0) give_way();
   int e = wait_for_wakeup(me, deadline, what);
   // A caller in fiberthread_call() goes on at the first yield, even if there was nothing to wait for.
-  if (__builtin_expect(me->wait.called_by.load(std::memory_order_relaxed) != nullptr, 0)) yield();
+  if (__builtin_expect(me->wait.called_by.load(std::memory_order_relaxed) != nullptr, 0)) give_way();
   return e;
 }
 
@@ -96,14 +96,14 @@ FIBERTHREAD_EXPORT int fiberthread_wakeup(fiberthread_t fiber) {
   return 0;
 }
 
-FIBERTHREAD_EXPORT void fiberthread_reschedule(void) { fiberthread::yield(); }
+FIBERTHREAD_EXPORT void fiberthread_reschedule(void) { fiberthread::give_way(); }
 
 FIBERTHREAD_EXPORT int fiberthread_sleep(uint64_t timeout_ns) {
   static const std::atomic<uint32_t> never{0};
   FiberRecord* me = self();
   if (in_cord_callback()) return EPERM;
   uint64_t deadline = timeout_ns ? deadline_in(timeout_ns) : 0;
-  if (timeout_ns == 0) fiberthread::yield();
+  if (timeout_ns == 0) fiberthread::give_way();
   for (;;) {
     if (ended_by_cancel(me)) return ECANCELED;
     if (passed(me, deadline)) return 0;

@@ -63,7 +63,7 @@ void wait_until_woken(JobFiber& me) {
 
 }  // namespace
 
-FIBERTHREAD_IN_FORK_CHILD(JobQueues,
+FIBERTHREAD_IN_FORK_CHILD(Waits, job_queues,
                           [](FiberRecord*) { forks.store(forks.load(std::memory_order_relaxed) + 2, std::memory_order_relaxed); })
 
 // Called at each use. At the first one in the child of a fork, this makes the queue empty: its fibers and its tasks are the parent's. The
@@ -139,7 +139,7 @@ bool JobQueueInside::preempted_ones() const {
 
 // ---- the fibers ----
 
-// 0, or why no fiber could be made; then there is no scout.
+// Returns 0, or why no fiber could be made. Then there is no scout.
 int JobQueueInside::run_errand(Errand errand) {
   if (errand.is_nothing()) return 0;
   if (!errand.is_to_make()) {
@@ -167,7 +167,8 @@ int JobQueueInside::run_errand(Errand errand) {
   return 0;
 }
 
-// The last touch of the task. Who waits is taken out before: afterwards another object may be there, with its own waiters.
+// This is the last touch of the task. The waiters are taken out before it, because afterwards another object with waiters of its own may
+// be at this address.
 void JobQueueInside::settle(Task& t, uint32_t to) {
   uint32_t s = t.state_.load(std::memory_order_relaxed);
   while (!(s & Task::kWaited))
@@ -238,10 +239,10 @@ void JobQueueInside::run_fiber(JobFiber& me) {
         if (!me.scout) return;  // the queue ends
         break;
       case Step::LookAgain:
-        // If nobody else could run here, there is nothing better to do than to begin a task; and those that are preempted all the
-        // time may be spinning, for what has not begun.
+        // If no other fiber could run here, beginning a task is best. Tasks that are preempted again and again may be spinning for a
+        // task that has not begun.
         if (since == 0) since = now_ns();
-        manner = fiberthread::yield() && now_ns() - since < kPatienceNs ? Manner::LetThemGoOn : Manner::BeginAnother;
+        manner = fiberthread::give_way() && now_ns() - since < kPatienceNs ? Manner::LetThemGoOn : Manner::BeginAnother;
         continue;
       case Step::End:
       case Step::Leave: return;
@@ -263,7 +264,7 @@ void* JobQueueInside::fiber_main(void* p) {
   if (me.fork != q->fork.load(std::memory_order_relaxed)) return nullptr;
   q->lock.lock();
   FiberRecord* closer = q->fibers.fetch_sub(1, std::memory_order_release) == 1 ? q->closer : nullptr;
-  q->lock.unlock();  // whoever destroys the queue waits for this
+  q->lock.unlock();  // the thread that destroys the queue waits for this
   if (closer) unpark(closer);
   return nullptr;
 }
@@ -332,8 +333,8 @@ int JobQueueInside::run(JobQueue& queue, Task& t, void* (*function)(void*), void
       open = errand.is_nothing() && q->scout == Scout::BeingMade && q->looking == 1;
     }
     if (!open) return q->run_errand(errand) == 0 || !queue.withdraw(t) ? 0 : EAGAIN;
-    // Another is making the only fiber that there would be. If that fails it is our turn to.
-    fiberthread::yield();
+    // Another thread is making the only fiber that there would be. If it fails, this thread tries.
+    fiberthread::give_way();
   }
 }
 
@@ -342,7 +343,9 @@ bool JobQueue::withdraw(Task& t) {
   {
     QueueLock l(q);
     if ((t.state_.load(std::memory_order_relaxed) & 3) != Task::kQueued || t.fiber_) return false;
-    q->remove(t);  // from here on it is ours alone: it stays Queued, which run() and we ourselves, called again, must not take for
+    q->remove(t);
+    // From here on the task is ours alone. Its state stays Queued. `kWithdrawn` keeps run(), and a second withdraw(), from taking the task
+    // for one in the queue.
     t.fiber_ = kWithdrawn;
   }
   JobQueueInside::settle(t, Task::kIdle);
@@ -394,7 +397,7 @@ int JobQueue::yield() {
     }
   }
   if (!waits) {
-    fiberthread::yield();  // others than jobs
+    fiberthread::give_way();  // others than jobs
     return 0;
   }
   int e = q->run_errand(errand);

@@ -33,6 +33,7 @@ inline void* thread_pointer() {
   return x0;
 }
 constexpr uintptr_t kSystemCallSize = 4;
+constexpr bool kNoStackHeaderMeansExecutable = false;
 
 inline unsigned running_on_valgrind() {
   volatile uint64_t question[6] = {0x1001, 0, 0, 0, 0, 0};

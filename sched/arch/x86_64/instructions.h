@@ -24,6 +24,7 @@ inline void* thread_pointer() {
   return ret;
 }
 constexpr uintptr_t kSystemCallSize = 2;
+constexpr bool kNoStackHeaderMeansExecutable = true;  // an object without PT_GNU_STACK predates it
 
 inline unsigned running_on_valgrind() {
   volatile uint64_t question[6] = {0x1001, 0, 0, 0, 0, 0};

@@ -11,8 +11,8 @@
 
 namespace fiberthread {
 
-// Fibers and foreign threads may call all members; signal handlers may call get(), post() and postOne(). A futex may be destroyed as soon
-// as a wait that a post ended has returned, even if that post has not.
+// Fibers and foreign threads may call all members. Signal handlers may call get(), and, once the program has made its first thread, post()
+// and postOne(). A futex may be destroyed as soon as a wait that a post ended has returned, even if that post has not.
 class FiberFutex {
  public:
   constexpr FiberFutex() = default;
@@ -39,8 +39,7 @@ class FiberFutex {
   int waitUntil(uint64_t token, uint64_t deadline_ns) { return reached(token) ? 0 : wait_slow(token, deadline_ns); }
   FIBERTHREAD_API int waitWithTimeout(uint64_t token, uint64_t timeout_ns);
 
-  // Counts one up and wakes all waiters. A waiter whose token is still ahead waits again. Fibers, foreign threads and signal handlers.
-  // Never parks.
+  // Counts one up and wakes all waiters. A waiter whose token is still ahead waits again. Callers: see the class. Never parks.
   void post() {
     uint64_t w = word_.load(std::memory_order_relaxed);
 #ifdef FIBERTHREAD_DEBUG_CHECKS
@@ -50,8 +49,7 @@ class FiberFutex {
       if (word_.compare_exchange_weak(w, w + kOne, std::memory_order_release, std::memory_order_relaxed)) return;
     post_slow();
   }
-  // Counts one up and wakes one waiter: the earliest of those whose token has been reached. Fibers, foreign threads and signal handlers.
-  // Never parks.
+  // Counts one up and wakes one waiter: the earliest of those whose token has been reached. Callers: see the class. Never parks.
   FIBERTHREAD_API void postOne();
 
  private:

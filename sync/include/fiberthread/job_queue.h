@@ -56,7 +56,7 @@ class Task {
   std::atomic<uint32_t> state_{kIdle};
 };
 
-// Fibers and foreign threads may call all members; signal handlers must not. Jobs must not throw.
+// Fibers and foreign threads may call all members; signal handlers must not. Jobs must not throw, and must not end their thread.
 class FIBERTHREAD_API JobQueue {
  public:
   // Makes a queue that keeps up to `fibers_kept` idle fibers for later. Never parks.

@@ -4,7 +4,7 @@
 # A library built with FIBERTHREAD_DEBUG_CHECKS catches misuse: the program ends with a line that names the object and the misuse.
 . "$(dirname "$0")/../lib.sh"
 top="$(dirname "$0")/../../.."
-checked='mutex semaphore rw_lock wait_group once channel checks'
+checked='mutex semaphore rw_lock wait_group once channel misuse'
 objects=() sources=()
 while read -r o; do
   source=${o#"$BUILD"/obj/}
