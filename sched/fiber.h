@@ -298,6 +298,13 @@ class Busy {
   Busy(const Busy&) = delete;
 };
 
+// `wait.pins` and `wait.pins_below` of a fiber that waits, has a handler on top of that wait, and waits in the handler:
+//
+//     1, 0   it waits; others may use its Waiter, which lies on its stack
+//     1, 1   the handler runs. It may be left by a jump or by the thread's end, and the wait below it is withdrawn then
+//     2, 1   the handler waits
+//     1, 1 → 1, 0 → 0, 0   the handler's wait is over; the handler has returned; the wait is over
+
 // Returns true if the caller is in a wait by which others may find its stack, and not in a handler on top of it. As under Busy, no handler
 // of the program may begin here, because it might never return. The handler of a recorded signal runs in park_if(), which can be left, or
 // when the wait is over.

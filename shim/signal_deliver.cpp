@@ -223,9 +223,9 @@ void enter(Interrupted& in, int sig, const siginfo_t& info) {
 // Makes the kernel make the system call again. It shows the registers of before the call.
 void make_call_again(ucontext_t* uc) { set_interrupted_pc(uc, interrupted_pc(uc) - kSystemCallSize); }
 
-// What remains to do when everything about a signal is settled. Return: nothing. CallInPlace: to call the program's handler within ours, on
-// a kernel thread that handles its signals itself.
-enum class Then { Return, CallInPlace };
+// What remains to do for a signal. Return: nothing. CallInPlace: to call the program's handler within ours, on a kernel thread that handles
+// its signals itself. LookForMore: to run what the interrupted fiber has pending.
+enum class Then { Return, CallInPlace, LookForMore };
 
 Then fault(Interrupted& in, int sig, siginfo_t* info) {
   if (user_memory_fault(in.uc)) return Then::Return;
@@ -247,6 +247,39 @@ Then fault(Interrupted& in, int sig, siginfo_t* info) {
 // Timers of CPU time concern the thread that has used the time. That is the thread that the kernel found running.
 bool profiles(const siginfo_t& info) { return (info.si_signo == SIGPROF || info.si_signo == SIGVTALRM) && info.si_code == SI_KERNEL; }
 
+// Passes a signal of the program on to the fiber that gets it. `idle_context` as in dispatch(). The receiver, and what becomes of the signal:
+//
+//   whose timer it is, or main by its number     recorded for it; it is woken unless it blocks the signal
+//   the interrupted fiber: the signal was sent   its handler runs now. In an idle context, or if it blocks the signal, it is recorded for
+//     to it, or is about its CPU time or a file    that fiber
+//   whom pick_target() finds                     that is the interrupted fiber: as in the row above. Another: the signal stays one of the
+//                                                  process's, and that fiber is to take it. None: the process has it pending
+Then pass_on(Interrupted& in, int sig, siginfo_t& got, bool idle_context) {
+  FiberRecord* me = in.fiber;
+  TellBy by = idle_context ? TellBy::Sysmon : TellBy::Caller;
+  TimerTarget target(got);
+  if (target.gone()) return Then::Return;
+  FiberRecord* meant = target.fiber() ? target.fiber() : sent_to_main(got) ? main_fiber : nullptr;
+  // A signal that the kernel gave to this thread is not blocked, whatever our mask says.
+  bool mine = me && !meant && (sent_to_thread(got) || profiles(got) || sent_to_owner(me, got));
+  FiberRecord* to = meant ? meant : mine ? me : pick_target(me, sig);
+  if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
+    if (observed(kObserveSignal)) debug_line("signal", me, "gets at once ", static_cast<uint64_t>(sig));
+    if (stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return Then::CallInPlace;
+    enter(in, sig, got);
+  } else if (!to || (to != me && !meant)) {
+    if (observed(kObserveSignal)) debug_line("signal", to, "is to get, of the process's, ", static_cast<uint64_t>(sig));
+    give(to, got, by);
+  } else {
+    if (observed(kObserveSignal)) debug_line("signal", to, "is to get later ", static_cast<uint64_t>(sig));
+    if (!record(to, got, meant || sent_to_thread(got) ? SentTo::Thread : SentTo::Process)) return Then::Return;
+    if (meant && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return Then::Return;
+    if (to == me) interrupt(me, kInterruptSafePoint);  // or it might just be about to park
+    else tell(to, sig, by, sent_to_thread(got) ? process : 0);
+  }
+  return Then::LookForMore;
+}
+
 Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
   FiberRecord* me = in.fiber;
   if (bit(sig) & kFaults && info->si_code > 0) return fault(in, sig, info);
@@ -254,7 +287,6 @@ Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
   uint64_t before = words(in.uc->uc_sigmask);  // entering a handler changes it
   // If true, no code of the program may run here and no lock may be taken.
   bool idle_context = in.busy > 0 || !me || ending || in_wait(me);
-  TellBy by = idle_context ? TellBy::Sysmon : TellBy::Caller;
   if (!sched_started() || (me && me->run.kernel && !idle_context && sent_to_thread(*info))) {
     if (!me || !idle_context) return Then::CallInPlace;
     set_mask_of(me, words(in.uc->uc_sigmask));
@@ -263,28 +295,8 @@ Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
     return Then::Return;
   }
   siginfo_t got = *info;
-  if (!is_poke(got)) {
-    TimerTarget target(got);
-    if (target.gone()) return Then::Return;
-    FiberRecord* meant = target.fiber() ? target.fiber() : sent_to_main(got) ? main_fiber : nullptr;
-    // A signal that the kernel gave to this thread is not blocked, whatever our mask says.
-    bool mine = me && !meant && (sent_to_thread(got) || profiles(got) || sent_to_owner(me, got));
-    FiberRecord* to = meant ? meant : mine ? me : pick_target(me, sig);
-    if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
-      if (observed(kObserveSignal)) debug_line("signal", me, "gets at once ", static_cast<uint64_t>(sig));
-      if (stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return Then::CallInPlace;
-      enter(in, sig, got);
-    } else if (!to || (to != me && !meant)) {
-      if (observed(kObserveSignal)) debug_line("signal", to, "is to get, of the process's, ", static_cast<uint64_t>(sig));
-      give(to, got, by);
-    } else {
-      if (observed(kObserveSignal)) debug_line("signal", to, "is to get later ", static_cast<uint64_t>(sig));
-      if (!record(to, got, meant || sent_to_thread(got) ? SentTo::Thread : SentTo::Process)) return Then::Return;
-      if (meant && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return Then::Return;
-      if (to == me) interrupt(me, kInterruptSafePoint);  // or it might just be about to park
-      else tell(to, sig, by, sent_to_thread(got) ? process : 0);
-    }
-  }
+  if (!is_poke(got))
+    if (Then then = pass_on(in, sig, got, idle_context); then != Then::LookForMore) return then;
   if (ending) frame_end_anew(in.uc);
   if (idle_context) return Then::Return;  // it looks when it leaves Busy
   // A signal that the handler before does not block goes on top of it, as in the kernel.

@@ -11,6 +11,14 @@
 
 namespace fiberthread {
 
+// The life of a block:
+//
+//     unborn → in use ⇄ free          free: a worker keeps it, or it is in SizeClass::hot, or its bit in Extent::free is set
+//        ↑               ↓
+//        └──── the reaper ────┘       takes the TCB, and gives back the pages of all blocks side by side that it has taken
+//
+// block_get() makes the TCB of an unborn block. Ahead of a burst of births, idle workers populate the pages of unborn blocks. In the child of
+// a fork, the blocks of the parent's other threads are unborn, but have pages: they are *stale*, and wiped before their birth.
 constexpr uint32_t kPerExtent = 64;
 
 // Blocks side by side, whose memory goes back at once with its page tables. Bit i stands for block i. A block that is in neither `free` nor
