@@ -130,6 +130,11 @@ enum class TellBy { Caller, Sysmon };
 // there is no memory, or it was sent to a thread that has ended. In this last case a signal sent to the process goes to another fiber, and
 // `f` becomes that.
 bool record(FiberRecord*& f, const siginfo_t& info, SentTo to);
+bool signalfd_may_show(uint64_t signals);  // returns true if the program has asked for a signalfd of one of these
+// Keeps a blocked signal in the kernel, which alone can show it to a signalfd. Only threads with kernel threads of their own can have that. A
+// thread that sends to itself gets one. Returns false if the signal must be recorded here.
+bool keep_in_kernel(FiberRecord* to, const siginfo_t& info);
+bool keep_in_kernel_for_process(const siginfo_t& info);  // the same for a signal sent to the process
 // Records a signal sent to the process, for `to`, or for no fiber if `to` is null, and makes it known.
 void give(FiberRecord* to, const siginfo_t& info, TellBy by);
 // Called after `f` has `blocked` these signals. What `f` was going to get of the signals sent to the process goes to a fiber that has them

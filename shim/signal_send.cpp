@@ -26,8 +26,12 @@ uid_t own_user() {
 
 std::atomic<uint64_t> signalfd_shows{0};  // signals that any signalfd of the program has asked for
 
-// Keeps a blocked signal in the kernel, which alone can show it to a signalfd. Only threads with kernel threads of their own can have that.
-// A thread that sends to itself gets one. Returns false if the signal must be recorded here.
+}  // namespace
+
+namespace signals {
+
+bool signalfd_may_show(uint64_t signals) { return signalfd_shows.load(std::memory_order_relaxed) & signals; }
+
 bool keep_in_kernel(FiberRecord* to, const siginfo_t& info) {
   if (to == tls_current && tls_busy == 0) own_kernel_thread();
   Busy busy;
@@ -38,7 +42,12 @@ bool keep_in_kernel(FiberRecord* to, const siginfo_t& info) {
   return raw_syscall(SYS_rt_tgsigqueueinfo, process, own->thread.tid, info.si_signo, arg(&info)) == 0;
 }
 
-}  // namespace
+bool keep_in_kernel_for_process(const siginfo_t& info) {
+  if (info.si_code == SI_USER && info.si_pid == process) return raw_syscall(SYS_kill, process, info.si_signo) == 0;
+  return raw_syscall(SYS_rt_sigqueueinfo, process, info.si_signo, arg(&info)) == 0;
+}
+
+}  // namespace signals
 
 int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
   if (sig < 0 || sig > kSignals || is_libcs_signal(sig)) return EINVAL;
@@ -68,7 +77,7 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
     }
   }
   if (sig >= kFirstQueued && !room_for_pending()) return EAGAIN;
-  bool kept = __builtin_expect(blocked && signalfd_shows.load(std::memory_order_relaxed) & bit(sig), 0) && keep_in_kernel(to, info);
+  bool kept = blocked && __builtin_expect(signalfd_may_show(bit(sig)), 0) && keep_in_kernel(to, info);
   if (kept && to == tls_current) return 0;
   if (to == tls_current) {
     Busy busy;

@@ -99,29 +99,6 @@ void forget_tellings() {
   }
 }
 
-// A poke stays pending if another fiber runs there when it comes, or if the fiber that was meant has blocked the signal since.
-uint64_t pending_in_kernel(FiberRecord* me) {
-  Busy busy;
-  uint64_t pending = 0;
-  raw_syscall(SYS_rt_sigpending, arg(&pending), 8);
-  std::atomic<uint64_t>& poked = me->run.worker->embedder.poked;
-  for (uint64_t doubtful = pending & poked.load(std::memory_order_relaxed); doubtful; doubtful &= doubtful - 1) {
-    uint64_t one = doubtful & -doubtful;
-    poked.fetch_and(~one, std::memory_order_relaxed);  // before the look: a thread that sends another poke sets it again
-    pending &= ~one;
-    // Only taking it out shows which of the two it is.
-    siginfo_t info;
-    timespec at_once{};
-    while (raw_syscall(SYS_rt_sigtimedwait, arg(&one), arg(&info), arg(&at_once), 8) > 0) {
-      if (is_poke(info)) continue;
-      FiberRecord* to = sent_to_main(info) ? main_fiber : me;
-      if (sent_to_thread(info)) record(to, info, SentTo::Thread);
-      else hand_out(info);
-    }
-  }
-  return pending;
-}
-
 namespace {
 
 // Returns the signals that were sent to this kernel thread, and not to the process, and are pending. The kernel tells that by text only.
@@ -142,6 +119,45 @@ uint64_t pending_for_thread() {
 }
 
 }  // namespace
+
+// A poke stays pending if another fiber runs there when it comes, or if the fiber that was meant has blocked the signal since.
+uint64_t pending_in_kernel(FiberRecord* me) {
+  Busy busy;
+  uint64_t pending = 0;
+  raw_syscall(SYS_rt_sigpending, arg(&pending), 8);
+  std::atomic<uint64_t>& poked = me->run.worker->embedder.poked;
+  for (uint64_t doubtful = pending & poked.load(std::memory_order_relaxed); doubtful; doubtful &= doubtful - 1) {
+    uint64_t one = doubtful & -doubtful;
+    poked.fetch_and(~one, std::memory_order_relaxed);  // before the look: a thread that sends another poke sets it again
+    pending &= ~one;
+    // Only taking it out shows which of the two it is. What a signalfd may show goes back, after all have been taken out.
+    siginfo_t info, shown[8];
+    bool own[8];  // sent to the thread, which the kernel gives first
+    unsigned n = 0;
+    timespec at_once{};
+    bool may_be_shown = signalfd_may_show(one), for_thread = may_be_shown && pending_for_thread() & one;
+    for (; raw_syscall(SYS_rt_sigtimedwait, arg(&one), arg(&info), arg(&at_once), 8) > 0;
+         for_thread = for_thread && pending_for_thread() & one) {
+      if (is_poke(info)) continue;
+      FiberRecord* to = sent_to_main(info) ? main_fiber : me;
+      if (may_be_shown && to == me && n < sizeof own) {
+        own[n] = for_thread;
+        shown[n++] = info;
+      } else if (for_thread || sent_to_thread(info)) {
+        record(to, info, SentTo::Thread);
+      } else {
+        hand_out(info);
+      }
+    }
+    for (unsigned i = 0; i < n; i++) {
+      FiberRecord* to = me;
+      if (own[i] ? keep_in_kernel(me, shown[i]) : keep_in_kernel_for_process(shown[i])) pending |= one;
+      else if (own[i]) record(to, shown[i], SentTo::Thread);
+      else hand_out(shown[i]);
+    }
+  }
+  return pending;
+}
 
 }  // namespace fiberthread::signals
 

@@ -129,7 +129,7 @@ static void take(int how, const sigset_t* set, int sig, int fd, int to_come) {
     }
     case 6: {
       struct signalfd_siginfo s;
-      while (read(fd, &s, sizeof s) == sizeof s) n++, sum += s.ssi_int, code = s.ssi_code;
+      while (read(fd, &s, sizeof s) == sizeof s) n++, sum += s.ssi_int;
       SAY_ERRNO("signalfd", -1);
       break;
     }
