@@ -42,12 +42,17 @@ void sched_apply_mask() {
   else raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->run.sigmask), 0, 8);
 }
 
-// A worker that has just parked its fiber still has that fiber's mask. It looks for work for a moment, and then blocks all.
+// The kernel's mask of a worker changes just after what it is to have: a worker that has parked its fiber still has that fiber's mask while
+// it looks for work, and one that takes a fiber or main's mask says so before it has the new one.
 void sched_await_blocked(uint64_t signals) {
   signals &= kIdleMask;  // no worker ever blocks the others
   auto lets_in = [&](Worker* w) {
-    return !w->run.running.load(std::memory_order_seq_cst) && !w->idle.follows.load(std::memory_order_relaxed) &&
-           signals & ~__atomic_load_n(&w->run.kernel_mask, __ATOMIC_ACQUIRE);
+    FiberRecord* f = w->run.running.load(std::memory_order_seq_cst);
+    uint64_t will_block = f ? __atomic_load_n(&f->run.sigmask, __ATOMIC_SEQ_CST)
+                          : w->idle.follows.load(std::memory_order_seq_cst) != 0
+                              ? mask.load(std::memory_order_relaxed) & ~opened.load(std::memory_order_seq_cst)
+                              : kIdleMask;
+    return (signals & will_block & ~__atomic_load_n(&w->run.kernel_mask, __ATOMIC_ACQUIRE)) != 0;
   };
   for (Worker* w = all_workers(); w; w = w->thread.all_next)
     for (uint32_t looks = 0; __builtin_expect(lets_in(w), 0); looks++) {
