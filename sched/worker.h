@@ -31,13 +31,13 @@ struct Slot {
   uint32_t index = 0;
 };
 
-enum Revoked : uint32_t { kKept = 0, kAsked = 1, kTaken = 2 };  // sysmon wants the slot; another worker has it
+enum Revoked : uint32_t { kKept = 0, kAsked = 1, kTaken = 2 };  // kAsked: sysmon wants the slot. kTaken: another worker has it
 
 constexpr uint32_t kSpinUs = 20;  // a worker searches for so long before it sleeps, while that pays
 
 // A kernel thread that runs fibers. The record is never freed, because others may read it at any time. It outlives its kernel thread, and
-// then serves another. It has parts: reset() of a part forgets what the next kernel thread must not inherit. Parts without one go on, or
-// are empty when a kernel thread ends.
+// then serves another. It has parts: reset() of a part forgets what the next kernel thread must not inherit. Parts without one
+// keep their values, or are empty when a kernel thread ends.
 struct alignas(64) Worker {
   Context context;  // worker context, while a fiber runs
 
@@ -261,9 +261,9 @@ void poll_wake_again();
 bool work_queued();             // returns true if any queue has fibers
 void balance_queues();          // moves fibers from long local queues to the global one: no worker steals while all slots are busy
 uint32_t queued_count();        // approximate; an inbox counts as one
-uint64_t next_timer();          // when the first timer of all slots is due; kNever: there is none
+uint64_t next_timer();          // returns when the first timer of all slots is due; kNever: there is none
 void run_timers(uint64_t now);  // fires all that are due
-// Opens sysmon's descriptors. Called before its thread is made, because a table of descriptors that no threads share grows at once.
+// Opens sysmon's descriptors. Called before sysmon's thread is made, because a table of descriptors that no threads share grows at once.
 void sysmon_prepare();
 void sysmon_main();
 void sysmon_wake();             // makes sure that sysmon does not sleep for long
@@ -272,7 +272,7 @@ int sysmon_tid();
 int sysmon_proc_status();                  // the descriptor of /proc/self/status, or -1
 void sysmon_adopt_mask(uint32_t version);  // returns once sysmon has this version of main's mask, or a later one
 // In run/masks.cpp.
-void tell_kernel_mask(Worker* w, uint64_t mask);
+void tell_kernel_mask(Worker* w, uint64_t mask);  // makes the system call for apply_mask()
 // Gives the kernel thread this mask. The caller is `w`.
 inline void apply_mask(Worker* w, uint64_t mask) {
   mask = without_trap(mask);

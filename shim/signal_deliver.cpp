@@ -247,13 +247,16 @@ Then fault(Interrupted& in, int sig, siginfo_t* info) {
 // Timers of CPU time concern the thread that has used the time. That is the thread that the kernel found running.
 bool profiles(const siginfo_t& info) { return (info.si_signo == SIGPROF || info.si_signo == SIGVTALRM) && info.si_code == SI_KERNEL; }
 
-// Passes a signal of the program on to the fiber that gets it. `idle_context` as in dispatch(). The receiver, and what becomes of the signal:
+// Passes a signal of the program on to the fiber that gets it. That is the first of these which exists:
 //
-//   whose timer it is, or main by its number     recorded for it; it is woken unless it blocks the signal
-//   the interrupted fiber: the signal was sent   its handler runs now. In an idle context, or if it blocks the signal, it is recorded for
-//     to it, or is about its CPU time or a file    that fiber
-//   whom pick_target() finds                     that is the interrupted fiber: as in the row above. Another: the signal stays one of the
-//                                                  process's, and that fiber is to take it. None: the process has it pending
+//   1. the fiber whose timer sent the signal, or main if another process sent it to main by main's number;
+//   2. the interrupted fiber, if the signal was sent to it, or is about its CPU time or about a file that it owns;
+//   3. the fiber that pick_target() finds. pick_target() finds none if no thread takes the signal now.
+//
+// If that fiber is the interrupted one, its handler runs now, except in an idle context (see dispatch()). A fiber of row 1 or 3 must not
+// block the signal either; the kernel has given a signal of row 2 to this thread, so that signal is not blocked. Otherwise pass_on() records
+// the signal: in rows 1 and 2, or if the fiber of row 3 is the interrupted one, for that fiber; else for the process, and it asks the fiber of
+// row 3 to take it.
 Then pass_on(Interrupted& in, int sig, siginfo_t& got, bool idle_context) {
   FiberRecord* me = in.fiber;
   TellBy by = idle_context ? TellBy::Sysmon : TellBy::Caller;

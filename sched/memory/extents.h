@@ -13,10 +13,11 @@ namespace fiberthread {
 
 // The life of a block:
 //
-//     unborn → in use ⇄ free          free: a worker keeps it, or it is in SizeClass::hot, or its bit in Extent::free is set
-//        ↑               ↓
-//        └──── the reaper ────┘       takes the TCB, and gives back the pages of all blocks side by side that it has taken
+//     unborn ──block_get()──→ in use ──block_put()──→ free ──the reaper──→ unborn
+//                                ↑─────block_get()──────┘
 //
+// A free block is kept by a worker, or is in SizeClass::hot, or has its bit in Extent::free. The reaper takes the TCBs of free blocks that lie
+// side by side, and gives their pages back.
 // block_get() makes the TCB of an unborn block. Ahead of a burst of births, idle workers populate the pages of unborn blocks. In the child of
 // a fork, the blocks of the parent's other threads are unborn, but have pages: they are *stale*, and wiped before their birth.
 constexpr uint32_t kPerExtent = 64;

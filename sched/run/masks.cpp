@@ -42,8 +42,10 @@ void sched_apply_mask() {
   else raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->run.sigmask), 0, 8);
 }
 
-// The kernel's mask of a worker changes just after what it is to have: a worker that has parked its fiber still has that fiber's mask while
-// it looks for work, and one that takes a fiber or main's mask says so before it has the new one.
+// A worker announces what it runs or follows before its kernel thread has the mask for that. A worker that has just parked its fiber still
+// has that fiber's mask while it looks for work. So this waits until each kernel thread blocks what its worker's announcement says.
+// An announcement may be read a moment too late. If what it names lets a signal in, a thread of the program still lets that in. Acquire for
+// `kernel_mask`: a thread that reads the new value knows that the kernel has that mask.
 void sched_await_blocked(uint64_t signals) {
   signals &= kIdleMask;  // no worker ever blocks the others
   auto lets_in = [&](Worker* w) {
@@ -98,6 +100,8 @@ void awake_mask(Worker* w) {
 
 void sched_set_main_mask(uint64_t m) {
   if (!sched_started()) return;
+  // Not preempted in between: another fiber may wait in sched_await_blocked() until the first thread has this mask.
+  Busy busy;
   mask.store(m, std::memory_order_relaxed);
   uint32_t v = version.fetch_add(2, std::memory_order_seq_cst) + 2;
   if (Worker* w = first.load(std::memory_order_acquire))
