@@ -32,10 +32,10 @@ constexpr uint64_t kChanging = ~uint64_t{0};  // value of a mark while the time 
 // too much, and the fibers after it get less.
 constexpr uint64_t kShortUs = 20, kLookEachUs = 500;
 
-void account(Worker* w, FiberRecord* f, bool exactly) {
+void account(Worker* w, FiberRecord* f, Account how) {
   uint64_t c = cycles(), stint = c - w->cpu.cycles, mark = w->cpu.mark.load(std::memory_order_relaxed), now;
   w->cpu.cycles = c;
-  if (f && !exactly && stint < kShortUs * cycles_per_us && c - w->cpu.looked < kLookEachUs * cycles_per_us) {
+  if (f && how == Account::Cheap && stint < kShortUs * cycles_per_us && c - w->cpu.looked < kLookEachUs * cycles_per_us) {
     now = mark + stint * 1000 / cycles_per_us;
   } else {
     w->cpu.looked = c;
@@ -79,7 +79,7 @@ uint64_t cpu_time_of(FiberRecord* f) {
   Busy busy;
   // The caller's own time is given at once, because the cycles of the same stint might come to less.
   bool mine = f == tls_current;
-  if (mine) account(f->run.worker, f, true);
+  if (mine) account(f->run.worker, f, Account::Exact);
   uint64_t now = mine ? f->cpu.given.load(std::memory_order_relaxed) : as_seen_by_another(f),
            seen = f->cpu.told.load(std::memory_order_relaxed);
   // A switch that had begun before accounting was switched on has given the fiber nothing.

@@ -13,8 +13,9 @@
 namespace fiberthread {
 
 // Gives the CPU time that w has used since the mark to f; null: to no fiber. Called in scheduler code of w, or with w's signals masked, or
-// once kObserveCpu keeps the tick from it. With `exactly`, the kernel's clock is read even for a short stint.
-void account(Worker* w, FiberRecord* f, bool exactly = false);
+// once kObserveCpu keeps the tick from it. If `how` is exact, the kernel's clock is read even for a short stint.
+enum class Account { Cheap, Exact };
+void account(Worker* w, FiberRecord* f, Account how = Account::Cheap);
 // Does so for the running fiber. Called in the tick's handler.
 void account_tick();
 

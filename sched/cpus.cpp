@@ -51,11 +51,12 @@ uint32_t cpus_of(long quota, long period) {
 }
 
 // Returns the quota that one directory sets, in whole CPUs.
-uint32_t quota_of(Path dir, bool v2) {
+enum class Cgroup { V1, V2 };
+uint32_t quota_of(Path dir, Cgroup version) {
   char text[64];
   const char* p = text;
   size_t base = dir.length;
-  if (v2) {
+  if (version == Cgroup::V2) {
     if (!dir.add("/cpu.max", 8) || !read_text(dir.text, text, sizeof text)) return kUnlimited;
     long quota = read_number(p);
     return cpus_of(quota, read_number(p));
@@ -69,7 +70,7 @@ uint32_t quota_of(Path dir, bool v2) {
 }
 
 // Returns the tightest quota from the cgroup up to the root of its hierarchy (cgroups(7)).
-uint32_t quota_upwards(const char* mount, const char* group, size_t length, bool v2) {
+uint32_t quota_upwards(const char* mount, const char* group, size_t length, Cgroup version) {
   uint32_t least = kUnlimited;
   size_t root = strlen(mount);
   Path dir;
@@ -77,7 +78,7 @@ uint32_t quota_upwards(const char* mount, const char* group, size_t length, bool
   for (;;) {
     while (dir.length > root && dir.text[dir.length - 1] == '/') dir.length--;
     dir.text[dir.length] = 0;
-    uint32_t n = quota_of(dir, v2);
+    uint32_t n = quota_of(dir, version);
     if (n < least) least = n;
     if (dir.length <= root) return least;
     while (dir.length > root && dir.text[dir.length - 1] != '/') dir.length--;
@@ -108,8 +109,8 @@ uint32_t cgroup_quota() {
       list++;
       size_t length = static_cast<size_t>(end - group - 1);
       uint32_t n = kUnlimited;
-      if (list == group) n = quota_upwards("/sys/fs/cgroup", group + 1, length, true);
-      else if (names_cpu(list, group)) n = quota_upwards("/sys/fs/cgroup/cpu", group + 1, length, false);
+      if (list == group) n = quota_upwards("/sys/fs/cgroup", group + 1, length, Cgroup::V2);
+      else if (names_cpu(list, group)) n = quota_upwards("/sys/fs/cgroup/cpu", group + 1, length, Cgroup::V1);
       if (n < least) least = n;
     }
     line = *end ? end + 1 : end;

@@ -391,18 +391,20 @@ inline void take_turns() {
 }
 
 // Stands around a call that is `likely` to sleep in the kernel. If other fibers wait for a slot, they get this one at once, and not only
-// when sysmon finds the caller asleep. Unwinding may leave the call without end(). Not under Busy. A fiber that makes such calls again and
-// again is bound to its kernel thread, unless they are `short_ones`.
+// when sysmon finds the caller asleep. Unwinding may leave the call without end(). Not under Busy.
 class Blocking {
  public:
-  explicit Blocking(bool likely = true, bool short_ones = false) {
-    if (likely) begin(short_ones);
+  // A fiber that makes long calls again and again is bound to its kernel thread.
+  enum class Sleep { Long, Short };
+  explicit Blocking(bool likely = true) {
+    if (likely) begin();
   }
+  explicit Blocking(Sleep sleep) { begin(sleep); }
   ~Blocking() { end(); }
   Blocking(const Blocking&) = delete;
 
   // For a call that begins in one function and returns in another.
-  static void begin(bool short_ones = false);
+  static void begin(Sleep sleep = Sleep::Long);
   static void end();
 };
 

@@ -163,21 +163,23 @@ void unlink(Descriptor* d, PollItem* i) {
   i->linked = false;
 }
 
-void end_wait(Descriptor* d, PollItem* i, bool closed) {
+enum class Why { Event, Closed };
+void end_wait(Descriptor* d, PollItem* i, Why why) {
   unlink(d, i);
   PollGroup* g = i->group;
   FiberRecord* f = g->fiber;
-  if (!closed) g->event.store(true, std::memory_order_relaxed);
+  if (why == Why::Event) g->event.store(true, std::memory_order_relaxed);
   g->fired.store(1, std::memory_order_release);
   unpark(f);  // the group may be gone
 }
 
-void end_all(Descriptor* d, bool closed) {
-  while (PollItem* i = d->first.load(std::memory_order_relaxed)) end_wait(d, i, closed);
+void end_all(Descriptor* d, Why why) {
+  while (PollItem* i = d->first.load(std::memory_order_relaxed)) end_wait(d, i, why);
 }
 
-// Ends the waits for these events. Returns true if it has ended one.
-bool happened(Descriptor* d, uint32_t events, bool also_shared) {
+// Ends the waits for these events: those of all, or only the exclusive ones. Returns true if it has ended one.
+enum class Whose { All, Exclusive };
+bool happened(Descriptor* d, uint32_t events, Whose whose) {
   bool all = events & (EPOLLERR | EPOLLHUP), any = false;
   uint32_t taken = 0;
   for (PollItem *i = d->first.load(std::memory_order_relaxed), *next; i; i = next) {
@@ -185,9 +187,9 @@ bool happened(Descriptor* d, uint32_t events, bool also_shared) {
     uint32_t hit = epoll_events(i->events) & events;
     if (!all && !hit) continue;
     if (i->exclusive && !all && !(hit & EPOLLRDHUP) && !(hit & ~taken)) continue;
-    if (!i->exclusive && !also_shared) continue;
+    if (!i->exclusive && whose == Whose::Exclusive) continue;
     if (i->exclusive) taken |= hit;
-    end_wait(d, i, false);
+    end_wait(d, i, Why::Event);
     any = true;
   }
   return any;
@@ -292,7 +294,7 @@ void poll_pass(int fd, uint32_t events) {
   if (!d || !d->first.load(std::memory_order_relaxed)) return;
   Busy busy;
   SpinGuard guard(d->lock);
-  happened(d, epoll_events(events) & ~uint32_t{EPOLLRDHUP}, false);
+  happened(d, epoll_events(events) & ~uint32_t{EPOLLRDHUP}, Whose::Exclusive);
 }
 
 void poll_nudge(int fd) {
@@ -301,7 +303,7 @@ void poll_nudge(int fd) {
   Busy busy;
   SpinGuard guard(d->lock);
   count_event(d, ~0u);
-  end_all(d, false);
+  end_all(d, Why::Event);
 }
 
 void poll_was_empty(int fd, PollSeen seen) {
@@ -336,7 +338,7 @@ void poll_closing(int fd) {
     raw_syscall(SYS_epoll_ctl, epoll_fd.load(std::memory_order_relaxed), EPOLL_CTL_DEL, fd, arg(&e));
     d->registered = 0;
   }
-  end_all(d, true);
+  end_all(d, Why::Closed);
 }
 
 void poll_memory_shared() { memory_shared.store(true, std::memory_order_relaxed); }
@@ -351,7 +353,7 @@ void poll_closed(int fd) {
   if ((!d->registered && !d->first.load(std::memory_order_relaxed)) || another_process()) return;
   d->registered = 0;
   count_event(d, ~0u);
-  end_all(d, false);
+  end_all(d, Why::Event);
 }
 
 namespace {
@@ -386,7 +388,7 @@ bool poll_dispatch(const PollEvents& events) {
     SpinGuard guard(d->lock);
     if (d->seen.load(std::memory_order_relaxed) >> 32 != e.data.u64 >> 32) continue;  // of an earlier life
     count_event(d, e.events);
-    any |= happened(d, e.events, true);
+    any |= happened(d, e.events, Whose::All);
     arm_again(d, static_cast<int>(e.data.u64), e.events);
   }
   return any;

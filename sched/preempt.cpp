@@ -17,6 +17,7 @@
 #include "sched/arch/inject.h"
 #include "sched/embedder.h"
 #include "sched/fiber.h"
+#include "sched/glibc/modules.h"
 #include "sched/life/fork.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
@@ -57,14 +58,6 @@ constexpr uint32_t kMaxRefused = 3;
 constexpr uint32_t kMaxForeignMask = 64;  // in ticks of kTickNs; after that, the program probably set the mask itself, on purpose
 uint32_t max_foreign_mask = kMaxForeignMask;
 
-bool contains(const dl_phdr_info& info, const void* address) {
-  for (int i = 0; i < info.dlpi_phnum; i++) {
-    auto& ph = info.dlpi_phdr[i];
-    if (ph.p_type == PT_LOAD && reinterpret_cast<uintptr_t>(address) - (info.dlpi_addr + ph.p_vaddr) < ph.p_memsz) return true;
-  }
-  return false;
-}
-
 bool is_library(const dl_phdr_info& info, const char* prefix) {
   const char* slash = strrchr(info.dlpi_name, '/');
   const char* base = slash ? slash + 1 : info.dlpi_name;
@@ -87,14 +80,14 @@ int look_at_object(dl_phdr_info* info, size_t, void* data) {
   bool program = s.first;
   s.first = false;
   bool never = false;
-  if (contains(*info, reinterpret_cast<const void*>(&look_at_object))) {
+  if (object_contains(*info, reinterpret_cast<const void*>(&look_at_object))) {
     // Tests are linked with our objects. There Busy alone must suffice, or no fiber would ever be preempted.
     if (program) return 0;
     never = true;
-  } else if (contains(*info, s.loader)) {
+  } else if (object_contains(*info, s.loader)) {
     never = true;
-  } else if (!contains(*info, s.libc) && !is_library(*info, "libgcc_s.so") && !is_library(*info, "linux-vdso.so") &&
-             (program || !contains(*info, s.malloc))) {
+  } else if (!object_contains(*info, s.libc) && !is_library(*info, "libgcc_s.so") && !is_library(*info, "linux-vdso.so") &&
+             (program || !object_contains(*info, s.malloc))) {
     return 0;
   }
   for (int i = 0; i < info->dlpi_phnum; i++) {
@@ -174,8 +167,10 @@ void note_place(FiberRecord* f, uintptr_t pc, uintptr_t sp) {
   f->turns.stopped_sp = sp;
 }
 
-// Decides in the handler whether the interrupted fiber gives way. `sleeper`: it sleeps in a system call, and so has no use for its worker.
-void tick(ucontext_t* uc, bool sleeper = false) {
+// Decides in the handler whether the interrupted fiber gives way. One that sleeps in a system call has no use for its worker.
+enum class Found { Running, Asleep };
+void tick(ucontext_t* uc, Found found) {
+  bool sleeper = found == Found::Asleep;
   FiberRecord* f = tls_current;
   if (!enabled || !f || f->run.kernel || tls_busy > 0) return;
   uintptr_t pc = interrupted_pc(uc);
@@ -256,17 +251,17 @@ void on_signal(int, siginfo_t* info, void* context) {
   if (info->si_code == SI_TIMER) {
     if (info->si_value.sival_ptr != &timer_mark) return;
     account_tick();
-    tick(static_cast<ucontext_t*>(context));
+    tick(static_cast<ucontext_t*>(context), Found::Running);
     return;
   }
   if (info->si_code == SI_QUEUE && info->si_value.sival_ptr == &timer_mark) {
-    tick(static_cast<ucontext_t*>(context), true);
+    tick(static_cast<ucontext_t*>(context), Found::Asleep);
     return;
   }
   // The kernel reports a perf event in this way. No other descriptor is set to send this signal.
   if (info->si_code == POLL_IN || info->si_code == POLL_HUP) {
     account_tick();
-    tick(static_cast<ucontext_t*>(context));
+    tick(static_cast<ucontext_t*>(context), Found::Running);
     return;
   }
   int error = errno;

@@ -21,7 +21,7 @@ long wait_for_disk(Call call) {
   if (!take_disk_turn()) return call();
   long r;
   {
-    Blocking blocking(true, true);
+    Blocking blocking(Blocking::Sleep::Short);
     r = call();
   }
   leave_disk();

@@ -130,18 +130,24 @@ long receive(int fd, PollNotes* notes, size_t want, Taking taking, Attempt attem
   return receive(fd, notes, want, taking, attempt, plain, [] { return false; });
 }
 
+// What becomes of SIGPIPE in a sending call.
+enum class Pipe {
+  Kernel,   // attempt() makes a call that raises it
+  Raised,   // attempt() sends with MSG_NOSIGNAL, and send_parts() raises it
+  Ignored,  // attempt() sends with MSG_NOSIGNAL, as the program does
+};
 // Makes a sending call, which ends when everything has gone. Only streams and pipes ever take less at once. attempt(done) sends behind the
-// first `done` bytes, with MSG_NOSIGNAL if `quiet`. This raises SIGPIPE if the call `raises` it. size() is asked once some bytes have gone.
+// first `done` bytes. size() is asked once some bytes have gone.
 template <class Attempt, class Plain, class Size>
-long send_parts(int fd, PollNotes* notes, size_t done, bool quiet, bool raises, Attempt attempt, Plain plain, Size size) {
+long send_parts(int fd, PollNotes* notes, size_t done, Pipe pipe, Attempt attempt, Plain plain, Size size) {
   uint64_t until = 0;
   for (;;) {
     bool tried = false;
     long r = wait_for(
         fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
         [&]() -> long {
-          if (quiet && done && has_error(fd)) return 0;
-          tried = quiet;
+          if (pipe != Pipe::Kernel && done && has_error(fd)) return 0;
+          tried = true;
           return attempt(done);
         },
         [&] {
@@ -149,7 +155,7 @@ long send_parts(int fd, PollNotes* notes, size_t done, bool quiet, bool raises, 
           return plain(done);
         },
         &until);
-    if (r <= 0) return done ? static_cast<long>(done) : tried && raises ? raise_if_broken(notes, r) : r;
+    if (r <= 0) return done ? static_cast<long>(done) : tried && pipe == Pipe::Raised ? raise_if_broken(notes, r) : r;
     done += static_cast<size_t>(r);
     if (done >= size()) return static_cast<long>(done);
   }

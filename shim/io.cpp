@@ -34,7 +34,7 @@ long nowait(long nr, int fd, PollNotes* notes, uint32_t events, const iovec* v, 
   return is_ready(fd, events) ? kInKernel : -EAGAIN;
 }
 
-bool takes_messages(PollNotes* notes) { return (notes->kind.load(std::memory_order_relaxed) & kKindMask) == kMessage; }
+bool takes_messages(const PollNotes* notes) { return (notes->kind.load(std::memory_order_relaxed) & kKindMask) == kMessage; }
 
 // The number is no socket: another file has it.
 long forget_kind(PollNotes* notes) {
@@ -64,12 +64,14 @@ ssize_t and_take_pipe(ssize_t r) {
   return r;
 }
 
+Pipe pipe_of(const PollNotes* notes) { return takes_messages(notes) ? Pipe::Raised : Pipe::Kernel; }
+
 long write_here(int fd, PollNotes* notes, const void* buf, size_t n) {
   constexpr size_t kMost = 0x7ffff000;  // the most that the kernel writes
   if (n > kMost) n = kMost;
   auto at = [&](size_t done) { return static_cast<const char*>(buf) + done; };
   return send_parts(
-      fd, notes, 0, takes_messages(notes), true,
+      fd, notes, 0, pipe_of(notes),
       [&](size_t done) -> long {
         iovec v{const_cast<char*>(at(done)), n - done};
         if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, &v, 1);
@@ -118,7 +120,7 @@ long writev_here(int fd, PollNotes* notes, const iovec* all, int count) {
     if (done) now = {rest, remaining(all, static_cast<size_t>(count), done, rest)};
   };
   return send_parts(
-      fd, notes, 0, takes_messages(notes), true,
+      fd, notes, 0, pipe_of(notes),
       [&](size_t done) -> long {
         from(done);
         if (!takes_messages(notes)) return nowait(SYS_pwritev2, fd, notes, EPOLLOUT, now.v, now.n);

@@ -79,6 +79,8 @@ long receive_message(int fd, PollNotes* notes, msghdr* m, int flags) {
       [&] { return brought_descriptors(fd, *m); });
 }
 
+Pipe pipe_of(int flags) { return flags & MSG_NOSIGNAL ? Pipe::Ignored : Pipe::Raised; }
+
 // Sends the message, of which `sent` bytes have gone.
 long send_message(int fd, PollNotes* notes, const msghdr* m, int flags, size_t sent = 0) {
   auto call = [&](size_t done, auto made) -> long {
@@ -87,7 +89,7 @@ long send_message(int fd, PollNotes* notes, const msghdr* m, int flags, size_t s
     return made(&rest.message);
   };
   return send_parts(
-      fd, notes, sent, true, !(flags & MSG_NOSIGNAL),
+      fd, notes, sent, pipe_of(flags),
       [&](size_t done) {
         return call(done, [&](const msghdr* what) { return raw_syscall(SYS_sendmsg, fd, arg(what), flags | MSG_DONTWAIT | MSG_NOSIGNAL); });
       },
@@ -245,7 +247,7 @@ FIBERTHREAD_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, 
   if (!notes) return despite_others([&] { return REAL(sendto)(fd, buf, n, flags, to, size); });
   auto at = [&](size_t done) { return static_cast<const char*>(buf) + done; };
   return with_errno(send_parts(
-      fd, notes, 0, true, !(flags & MSG_NOSIGNAL),
+      fd, notes, 0, pipe_of(flags),
       [&](size_t done) {
         return raw_syscall(SYS_sendto, fd, arg(at(done)), static_cast<long>(n - done), flags | MSG_DONTWAIT | MSG_NOSIGNAL, arg(to), size);
       },

@@ -398,7 +398,7 @@ FIBERTHREAD_EXPORT int pthread_detach(pthread_t t) noexcept {
   if (!started() || (!fiber_of(t) && !stale_handle(t))) return REAL(pthread_detach)(t);
   FiberRecord* f = fiber_of(t);
   if (!f) return join_again(t, nullptr);
-  switch (join_detach(f, true)) {
+  switch (join_set_detached(f, true)) {
     case Detached::Gone:
     case Detached::Before: return EINVAL;
     case Detached::HasJoiner:  // as NPTL: a joiner waits for it, and so detaches it in effect

@@ -9,6 +9,15 @@
 #include "sched/spinlock.h"
 
 namespace fiberthread {
+
+bool object_contains(const dl_phdr_info& object, const void* address) {
+  for (int i = 0; i < object.dlpi_phnum; i++) {
+    auto& ph = object.dlpi_phdr[i];
+    if (ph.p_type == PT_LOAD && reinterpret_cast<uintptr_t>(address) - (object.dlpi_addr + ph.p_vaddr) < ph.p_memsz) return true;
+  }
+  return false;
+}
+
 namespace glibc {
 
 Module libc_tls;
@@ -31,15 +40,6 @@ Modules* modules = nullptr;  // under modules_lock; never null once it has been 
 // a new one.
 std::atomic<uint64_t> modules_seen{0};
 
-bool contains(const dl_phdr_info* info, const void* p) {
-  for (int i = 0; i < info->dlpi_phnum; i++) {
-    auto& ph = info->dlpi_phdr[i];
-    auto start = info->dlpi_addr + ph.p_vaddr;
-    if (ph.p_type == PT_LOAD && reinterpret_cast<uintptr_t>(p) - start < ph.p_memsz) return true;
-  }
-  return false;
-}
-
 // Calls visit.module() for each module whose static TLS fibers have set back, and visit.generation() with the loader's count of changes.
 // Notes libc's own module in `libc_tls`.
 template <class Visit>
@@ -48,7 +48,7 @@ void each_module(Visit visit) {
     auto& v = *static_cast<Visit*>(data);
     v.generation(info->dlpi_adds + info->dlpi_subs);
     if (!info->dlpi_tls_modid) return 0;
-    bool ours = contains(info, &layout), libc = contains(info, layout.keys);
+    bool ours = object_contains(*info, &layout), libc = object_contains(*info, layout.keys);
     for (int i = 0; i < info->dlpi_phnum; i++) {
       auto& ph = info->dlpi_phdr[i];
       ptrdiff_t offset;

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+struct dl_phdr_info;
+
 namespace fiberthread {
 
 // The embedder calls the first before each dlopen and dlclose, and the second afterwards. The list of modules with TLS changes somewhere
@@ -17,6 +19,9 @@ void tcb_modules_changed();
 // Learns which modules there are, if that is not known. It takes the loader's lock. So only a thread of the program may call it, in one of
 // its own calls that take that lock with NPTL too. A worker that held the lock while the program forks would leave it locked in the child.
 void tcb_look_at_modules();
+
+// Returns true if the address is in the loaded object.
+bool object_contains(const dl_phdr_info& object, const void* address);
 
 // ---- for this folder only ----
 namespace glibc {

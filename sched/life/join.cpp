@@ -63,7 +63,7 @@ bool join_wait(FiberRecord* f, void** result, uint64_t deadline, uint32_t interr
   return true;
 }
 
-Detached join_detach(FiberRecord* f, bool detached, StillNamed named) {
+Detached join_set_detached(FiberRecord* f, bool detached, StillNamed named) {
   Busy busy;
   SpinGuard guard(f->join.lock);
   FiberRecord* joiner = __atomic_load_n(&f->join.joiner, __ATOMIC_ACQUIRE);

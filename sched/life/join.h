@@ -37,7 +37,7 @@ bool join_withdraw(FiberRecord* f);
 // call wait_over(). Parks.
 bool join_wait(FiberRecord* f, void** result, uint64_t deadline_ns, uint32_t interrupt_mask);
 
-// The result of join_detach().
+// The result of join_set_detached().
 enum class Detached {
   Now,        // the fiber lives, and is now as the caller asked
   Ended,      // it had ended: the caller must give the record back
@@ -46,7 +46,7 @@ enum class Detached {
   HasJoiner,  // a thread waits for it, and nothing was changed
 };
 // Detaches f, so that no thread will join it, or makes it joinable again. Does not park.
-Detached join_detach(FiberRecord* f, bool detached, StillNamed named = {});
+Detached join_set_detached(FiberRecord* f, bool detached, StillNamed named = {});
 
 // Ends f, a fiber off its stack or a kernel thread on its way out: f is done from here on. Under Busy.
 struct Ending {

@@ -275,7 +275,7 @@ void put_free_and_kept(SizeClass& c, FiberRecord* f, Worker* w, uint32_t left) {
     if (f) put_free(c, f);
     n = c.free_count;
   }
-  if (__builtin_expect(n > keep, 0)) reaper_wake(n > cool && n / kPerExtent != before / kPerExtent);
+  if (__builtin_expect(n > keep, 0)) reaper_wake(n > cool && n / kPerExtent != before / kPerExtent ? Reap::AtOnce : Reap::AtTick);
 }
 }  // namespace
 

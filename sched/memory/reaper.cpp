@@ -110,9 +110,9 @@ void* reap(void*) {
 
 }  // namespace
 
-void reaper_wake(bool at_once) {
+void reaper_wake(Reap when) {
   entry_fence();  // pairs with the reaper's membarrier: the reaper sees the block, or we see that it sleeps
-  if (__builtin_expect(awake.load(std::memory_order_relaxed) && !at_once, 1)) return;
+  if (__builtin_expect(awake.load(std::memory_order_relaxed) && when == Reap::AtTick, 1)) return;
   if (!running.load(std::memory_order_acquire)) return;
   awake.store(true, std::memory_order_relaxed);
   work.fetch_add(1, std::memory_order_seq_cst);
@@ -144,9 +144,9 @@ bool reaper_make_room() {
   reaper_start_if_needed();
   if (!reaper_running()) return false;
   uint32_t mine = asked.fetch_add(1, std::memory_order_acq_rel) + 1, now_done;
-  reaper_wake(true);
+  reaper_wake(Reap::AtOnce);
   uint64_t deadline = now_ns() + kPatience;
-  Blocking waits(true, true);
+  Blocking waits(Blocking::Sleep::Short);
   while (static_cast<int32_t>((now_done = done.load(std::memory_order_acquire)) - mine) < 0) {
     if (now_ns() >= deadline) return false;  // it may need a lock of libc that the caller holds
     futex_wait(&done, now_done, deadline);

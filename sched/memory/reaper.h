@@ -10,8 +10,9 @@
 
 namespace fiberthread {
 
-// Tells the reaper that there are free blocks to give back. It looks within a tick, or at once. Any context.
-void reaper_wake(bool at_once);
+// Tells the reaper that there are free blocks to give back, and when to look. Any context.
+enum class Reap { AtTick, AtOnce };
+void reaper_wake(Reap when);
 
 // Starts the reaper's thread, unless it runs. Called by a native thread or a fiber, not Busy, because it takes locks of libc.
 void reaper_start_if_needed();

@@ -48,7 +48,7 @@ void with_buffer(Put put) {
 }
 void put_event(const FiberRecord* f, uint64_t at, uint64_t rest) {
   with_buffer([&](TraceBuffer& b) {
-    if (trace_room(b, at)) trace_put(b, f, false, at, rest);
+    if (trace_room(b, at)) trace_put(b, f, TraceFiber::Numbered, at, rest);
   });
 }
 
@@ -64,17 +64,17 @@ uint64_t put_birth(TraceBuffer& b, const FiberRecord* f) {
   if (!trace_room(b, now)) return now;
   FiberRecord* me = tls_current;
   if (uint32_t maker = me ? me->identity.id : 0; maker != b.maker) {
-    trace_put(b, me, false, b.last, trace_rest(TraceKind::Makes));
+    trace_put(b, me, TraceFiber::Numbered, b.last, trace_rest(TraceKind::Makes));
     b.maker = maker;
   }
-  trace_put(b, f, false, now, trace_rest(TraceKind::Born, reinterpret_cast<uintptr_t>(f->identity.start)));
+  trace_put(b, f, TraceFiber::Numbered, now, trace_rest(TraceKind::Born, reinterpret_cast<uintptr_t>(f->identity.start)));
   return now;
 }
 
 // Records that f, which w runs, was in the kernel while w had no slot. The buffer has room.
 void came_back(Worker* w, const FiberRecord* f, ObservedWorker& of, uint64_t now) {
   uint64_t taken = w->observed.taken_at.exchange(0, std::memory_order_relaxed), from = ran_since(of, f, now);
-  trace_put(of.trace, f, false, now, trace_rest(TraceKind::Blocked), taken > from ? taken : from);
+  trace_put(of.trace, f, TraceFiber::Numbered, now, trace_rest(TraceKind::Blocked), taken > from ? taken : from);
 }
 
 }  // namespace
@@ -95,12 +95,13 @@ void observe_leaves(Worker* w, FiberRecord* f, Leave why) {
   uint64_t now = cycles();
   if (!trace_room(b, now)) return;
   if (__builtin_expect(w->observed.taken_at.load(std::memory_order_relaxed) != 0, 0)) came_back(w, f, *of, now);
-  if (uint64_t from = ran_since(*of, f, now); from != b.left) trace_put(b, nullptr, false, b.last, trace_rest(TraceKind::Began), from);
+  if (uint64_t from = ran_since(*of, f, now); from != b.left)
+    trace_put(b, nullptr, TraceFiber::Numbered, b.last, trace_rest(TraceKind::Began), from);
   static_assert(static_cast<int>(TraceKind::Park) == static_cast<int>(Leave::Park) &&
                 static_cast<int>(TraceKind::Done) == static_cast<int>(Leave::Done));
   bool parks = why == Leave::Park;
   uint32_t word = parks ? trace_word(b, f->wait.reason.what) : 0;
-  trace_put(b, f, true, now,
+  trace_put(b, f, TraceFiber::Named, now,
             trace_rest(static_cast<TraceKind>(why), parks ? reinterpret_cast<uintptr_t>(f->wait.reason.object) : 0, word, f->traced.wait));
   f->traced.wait = word;
   f->traced.left_at = of->began = b.left = now;

@@ -207,7 +207,7 @@ bool trace_make_room(TraceBuffer& b, uint64_t now) {
     if (!on) return false;
   }
   // A record with the whole time comes first, because 32 bits do not reach from the last record to `now`, or the chunk is new.
-  trace_put(b, nullptr, false, now, trace_rest(TraceKind::Time), now);
+  trace_put(b, nullptr, TraceFiber::Numbered, now, trace_rest(TraceKind::Time), now);
   return true;
 }
 
@@ -283,9 +283,9 @@ class Rest {
     b_.chunk->track = track;
     b_.chunk->base = b_.last = now_;
   }
-  void put(const FiberRecord* f, bool named, uint64_t rest, uint64_t more = 0) {
+  void put(const FiberRecord* f, TraceFiber as, uint64_t rest, uint64_t more = 0) {
     if (b_.chunk->n.load(std::memory_order_relaxed) > TraceChunk::kEntries - TraceChunk::kMost) begin(b_.chunk->track);
-    trace_put(b_, f, named, now_, rest, more);
+    trace_put(b_, f, as, now_, rest, more);
   }
   void write() {
     if (!b_.chunk->n.load(std::memory_order_relaxed)) return;
@@ -309,16 +309,16 @@ void note_what_goes_on(uint64_t now) {
     if (!of || !of->trace.chunk || !f || of->began > now) continue;
     uint64_t from = ran_since(*of, f, now);
     rest.begin(of->trace.chunk->track);
-    rest.put(f, false, trace_rest(TraceKind::Began), from);
-    rest.put(f, true, trace_rest(TraceKind::GoesOn, 0, 0, f->traced.wait));
+    rest.put(f, TraceFiber::Numbered, trace_rest(TraceKind::Began), from);
+    rest.put(f, TraceFiber::Named, trace_rest(TraceKind::GoesOn, 0, 0, f->traced.wait));
     if (uint64_t taken = w->observed.taken_at.load(std::memory_order_relaxed); taken && taken < now)
-      rest.put(f, false, trace_rest(TraceKind::Blocked), taken > from ? taken : from);
+      rest.put(f, TraceFiber::Numbered, trace_rest(TraceKind::Blocked), taken > from ? taken : from);
   }
   rest.begin(TraceText::kOthers);
   auto goes_on = [](FiberRecord* f, void* p) {
     State s = f->run.state.load(std::memory_order_relaxed);
     if (s == State::Done || s == State::Created) return true;
-    static_cast<Rest*>(p)->put(f, false, trace_rest(TraceKind::Lives, 0, 0, s == State::Running ? 0 : f->traced.wait));
+    static_cast<Rest*>(p)->put(f, TraceFiber::Numbered, trace_rest(TraceKind::Lives, 0, 0, s == State::Running ? 0 : f->traced.wait));
     return true;
   };
   if (!main_fiber->memory.block) goes_on(main_fiber, &rest);

@@ -100,12 +100,13 @@ constexpr uint64_t trace_rest(TraceKind kind, uint64_t number = 0, uint32_t word
   return number << 16 | word << 10 | before << 4 | static_cast<uint32_t>(kind);
 }
 
-// Writes one record, after trace_room() has returned true. With `named`, a slot with the fiber's name follows, if it has one.
-inline void trace_put(TraceBuffer& b, const FiberRecord* f, bool named, uint64_t at, uint64_t rest, uint64_t more = 0) {
+// Writes one record, after trace_room() has returned true. Its number stands for the fiber, and a slot with the fiber's name may follow.
+enum class TraceFiber { Numbered, Named };
+inline void trace_put(TraceBuffer& b, const FiberRecord* f, TraceFiber as, uint64_t at, uint64_t rest, uint64_t more = 0) {
   TraceChunk* c = b.chunk;
   uint32_t n = c->n.load(std::memory_order_relaxed);
   TraceEntry* s = c->entries + n++;
-  named = named && f && *f->identity.name;
+  bool named = as == TraceFiber::Named && f && *f->identity.name;
   *s++ = {static_cast<uint32_t>(at), (f ? f->identity.id : 0) | (named ? kTraceNamed : 0), rest};
   if (trace_has_more(static_cast<TraceKind>(rest & 15))) {
     *s++ = {0, 0, more};

@@ -50,7 +50,7 @@ void Entry::count_loss(Worker* w) {
   bind_here(w, f);  // if not now, then at a later loss
 }
 
-void Blocking::begin(bool short_ones) {
+void Blocking::begin(Sleep sleep) {
   FiberRecord* me = self();
   if (me->run.kernel || me->run.bound.load(std::memory_order_relaxed) || tls_vforked) return;
   Busy busy;
@@ -62,7 +62,7 @@ void Blocking::begin(bool short_ones) {
   if (observed(kObserveTrace)) w->observed.taken_at.store(cycles(), std::memory_order_relaxed);
   if (observed(kObserveTrace | kObserveSysmon)) observe_handed_over(w);
   hand_own_slot(w);
-  if (!short_ones) Entry::count_loss(w);
+  if (sleep == Sleep::Long) Entry::count_loss(w);
 }
 
 void Blocking::end() {

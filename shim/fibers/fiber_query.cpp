@@ -5,7 +5,6 @@
 
 #include "sched/memory/block.h"
 #include "shim/thread_names.h"
-#include "shim/export.h"
 #include "shim/fibers/fiber_handle.h"
 #include "shim/real.h"
 #include "shim/thread.h"
@@ -34,16 +33,16 @@ bool visit_one(FiberRecord* f, void* p) {
 
 using namespace fiberthread;
 
-FIBERTHREAD_EXPORT fiberthread_t fiberthread_self(void) { return handle_of(self()); }
+FIBERTHREAD_API fiberthread_t fiberthread_self(void) { return handle_of(self()); }
 
-FIBERTHREAD_EXPORT uint64_t fiberthread_id(fiberthread_t fiber) {
+FIBERTHREAD_API uint64_t fiberthread_id(fiberthread_t fiber) {
   FiberRecord* f = record_of(fiber);
   if (!f) return 0;
   uint64_t id = f->identity.id;
   return is_still(f, fiber) ? id : 0;
 }
 
-FIBERTHREAD_EXPORT fiberthread_t fiberthread_find(uint64_t id) {
+FIBERTHREAD_API fiberthread_t fiberthread_find(uint64_t id) {
   if (id == 0 || id > INT32_MAX) return nullptr;
   struct Search {
     uint64_t id;
@@ -59,7 +58,7 @@ FIBERTHREAD_EXPORT fiberthread_t fiberthread_find(uint64_t id) {
   return search.found;
 }
 
-FIBERTHREAD_EXPORT int fiberthread_set_name(fiberthread_t fiber, const char* name) {
+FIBERTHREAD_API int fiberthread_set_name(fiberthread_t fiber, const char* name) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
   if (strlen(name) >= sizeof f->identity.name) return ERANGE;
@@ -71,7 +70,7 @@ FIBERTHREAD_EXPORT int fiberthread_set_name(fiberthread_t fiber, const char* nam
   return 0;
 }
 
-FIBERTHREAD_EXPORT int fiberthread_get_name(fiberthread_t fiber, char* name, size_t size) {
+FIBERTHREAD_API int fiberthread_get_name(fiberthread_t fiber, char* name, size_t size) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
   char known[sizeof f->identity.name];
@@ -87,7 +86,7 @@ FIBERTHREAD_EXPORT int fiberthread_get_name(fiberthread_t fiber, char* name, siz
   return 0;
 }
 
-FIBERTHREAD_EXPORT int fiberthread_each(int (*visit)(fiberthread_t, void*), void* data) {
+FIBERTHREAD_API int fiberthread_each(int (*visit)(fiberthread_t, void*), void* data) {
   self();
   Visit v{visit, data};
   if (!main_fiber->memory.block && !visit_one(main_fiber, &v)) return v.result;
@@ -96,14 +95,14 @@ FIBERTHREAD_EXPORT int fiberthread_each(int (*visit)(fiberthread_t, void*), void
   return v.result;
 }
 
-FIBERTHREAD_EXPORT int fiberthread_pthread(fiberthread_t fiber, pthread_t* thread) {
+FIBERTHREAD_API int fiberthread_pthread(fiberthread_t fiber, pthread_t* thread) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
   *thread = reinterpret_cast<pthread_t>(f->memory.tcb);
   return 0;
 }
 
-FIBERTHREAD_EXPORT fiberthread_t fiberthread_of(pthread_t thread) {
+FIBERTHREAD_API fiberthread_t fiberthread_of(pthread_t thread) {
   if (FiberRecord* f = fiber_of(thread)) return handle_of(f);
   struct Search {
     void* tcb;
@@ -119,14 +118,14 @@ FIBERTHREAD_EXPORT fiberthread_t fiberthread_of(pthread_t thread) {
   return search.found ? handle_of(search.found) : nullptr;
 }
 
-FIBERTHREAD_EXPORT int fiberthread_key_create(fiberthread_key_t* key, void (*destructor)(void*)) {
+FIBERTHREAD_API int fiberthread_key_create(fiberthread_key_t* key, void (*destructor)(void*)) {
   return pthread_key_create(key, destructor);
 }
-FIBERTHREAD_EXPORT int fiberthread_key_delete(fiberthread_key_t key) { return pthread_key_delete(key); }
-FIBERTHREAD_EXPORT int fiberthread_set_local(fiberthread_key_t key, const void* value) { return pthread_setspecific(key, value); }
-FIBERTHREAD_EXPORT void* fiberthread_get_local(fiberthread_key_t key) { return pthread_getspecific(key); }
+FIBERTHREAD_API int fiberthread_key_delete(fiberthread_key_t key) { return pthread_key_delete(key); }
+FIBERTHREAD_API int fiberthread_set_local(fiberthread_key_t key, const void* value) { return pthread_setspecific(key, value); }
+FIBERTHREAD_API void* fiberthread_get_local(fiberthread_key_t key) { return pthread_getspecific(key); }
 
-FIBERTHREAD_EXPORT void fiberthread_get_statistics(fiberthread_statistics_t* s) {
+FIBERTHREAD_API void fiberthread_get_statistics(fiberthread_statistics_t* s) {
   uint64_t live = live_fibers();  // main included. Read first, so that `ended` is never too large.
   s->spawned = fibers_spawned();
   s->ended = s->spawned + 1 > live ? s->spawned + 1 - live : 0;

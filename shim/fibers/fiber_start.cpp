@@ -5,7 +5,6 @@
 #include "sched/life/join.h"
 #include "sched/cord.h"
 #include "shim/thread_names.h"
-#include "shim/export.h"
 #include "shim/fibers/fiber_handle.h"
 #include "shim/real.h"
 #include "shim/thread.h"
@@ -73,8 +72,7 @@ int claim(FiberRecord* f, fiberthread_t h) {
 
 using namespace fiberthread;
 
-FIBERTHREAD_EXPORT int fiberthread_spawn(fiberthread_t* fiber, const fiberthread_options_t* options, void* (*start)(void*),
-                                         void* argument) {
+FIBERTHREAD_API int fiberthread_spawn(fiberthread_t* fiber, const fiberthread_options_t* options, void* (*start)(void*), void* argument) {
   FiberRecord* f;
   if (int e = make_fiber(options, start, &f)) return e;
   *fiber = handle_of(f);  // stored before the fiber runs
@@ -82,7 +80,7 @@ FIBERTHREAD_EXPORT int fiberthread_spawn(fiberthread_t* fiber, const fiberthread
   return 0;
 }
 
-FIBERTHREAD_EXPORT int fiberthread_new(fiberthread_t* fiber, const fiberthread_options_t* options, void* (*start)(void*)) {
+FIBERTHREAD_API int fiberthread_new(fiberthread_t* fiber, const fiberthread_options_t* options, void* (*start)(void*)) {
   FiberRecord* f;
   if (int e = make_fiber(options, start, &f)) return e;
   f->handle.fresh.store(kFresh, std::memory_order_release);
@@ -90,14 +88,14 @@ FIBERTHREAD_EXPORT int fiberthread_new(fiberthread_t* fiber, const fiberthread_o
   return 0;
 }
 
-FIBERTHREAD_EXPORT int fiberthread_start(fiberthread_t fiber, void* argument) {
+FIBERTHREAD_API int fiberthread_start(fiberthread_t fiber, void* argument) {
   FiberRecord* f = record_of(fiber);
   if (int e = claim(f, fiber)) return e;
   begin(f, argument);
   return 0;
 }
 
-FIBERTHREAD_EXPORT int fiberthread_call(fiberthread_t fiber, void* argument) {
+FIBERTHREAD_API int fiberthread_call(fiberthread_t fiber, void* argument) {
   if (in_cord_callback()) return EPERM;
   FiberRecord* f = record_of(fiber);
   if (int e = claim(f, fiber)) return e;
@@ -109,7 +107,7 @@ FIBERTHREAD_EXPORT int fiberthread_call(fiberthread_t fiber, void* argument) {
   return sched_call(f, kInterruptEnd | kInterruptLeave);
 }
 
-FIBERTHREAD_EXPORT int fiberthread_discard(fiberthread_t fiber) {
+FIBERTHREAD_API int fiberthread_discard(fiberthread_t fiber) {
   FiberRecord* f = record_of(fiber);
   if (int e = claim(f, fiber)) return e;
   if (f->run.kernel) {

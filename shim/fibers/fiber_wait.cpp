@@ -4,7 +4,6 @@
 #include "sched/life/join.h"
 #include "sched/memory/block.h"
 #include "sched/wait.h"
-#include "shim/export.h"
 #include "shim/fibers/fiber_handle.h"
 #include "shim/real.h"
 #include "shim/thread.h"
@@ -76,13 +75,13 @@ int join(fiberthread_t h, void** result, uint64_t deadline) {
 
 using namespace fiberthread;
 
-FIBERTHREAD_EXPORT int fiberthread_yield(void) { return yield_until(kNever, "yield"); }
+FIBERTHREAD_API int fiberthread_yield(void) { return yield_until(kNever, "yield"); }
 
-FIBERTHREAD_EXPORT int fiberthread_yield_timeout(uint64_t timeout_ns) {
+FIBERTHREAD_API int fiberthread_yield_timeout(uint64_t timeout_ns) {
   return yield_until(timeout_ns ? deadline_in(timeout_ns) : 0, "yield (timed)");
 }
 
-FIBERTHREAD_EXPORT int fiberthread_wakeup(fiberthread_t fiber) {
+FIBERTHREAD_API int fiberthread_wakeup(fiberthread_t fiber) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
   if (f == tls_current || f->handle.fresh.load(std::memory_order_relaxed) || f->join.done.load(std::memory_order_relaxed)) return 0;
@@ -96,9 +95,9 @@ FIBERTHREAD_EXPORT int fiberthread_wakeup(fiberthread_t fiber) {
   return 0;
 }
 
-FIBERTHREAD_EXPORT void fiberthread_reschedule(void) { fiberthread::give_way(); }
+FIBERTHREAD_API void fiberthread_reschedule(void) { fiberthread::give_way(); }
 
-FIBERTHREAD_EXPORT int fiberthread_sleep(uint64_t timeout_ns) {
+FIBERTHREAD_API int fiberthread_sleep(uint64_t timeout_ns) {
   static const std::atomic<uint32_t> never{0};
   FiberRecord* me = self();
   if (in_cord_callback()) return EPERM;
@@ -111,22 +110,22 @@ FIBERTHREAD_EXPORT int fiberthread_sleep(uint64_t timeout_ns) {
   }
 }
 
-FIBERTHREAD_EXPORT int fiberthread_cancel(fiberthread_t fiber) {
+FIBERTHREAD_API int fiberthread_cancel(fiberthread_t fiber) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
   if (end_waits_of(f, lives, &fiber)) return 0;
   return is_still(f, fiber) ? 0 : ESRCH;  // 0: the fiber has ended, and was not joined
 }
 
-FIBERTHREAD_EXPORT int fiberthread_cancelled(void) { return ended_by_cancel(self()); }
+FIBERTHREAD_API int fiberthread_cancelled(void) { return ended_by_cancel(self()); }
 
-FIBERTHREAD_EXPORT int fiberthread_set_cancellable(int cancellable) { return !hold_end(self(), !cancellable); }
+FIBERTHREAD_API int fiberthread_set_cancellable(int cancellable) { return !hold_end(self(), !cancellable); }
 
-FIBERTHREAD_EXPORT int fiberthread_set_joinable(fiberthread_t fiber, int joinable) {
+FIBERTHREAD_API int fiberthread_set_joinable(fiberthread_t fiber, int joinable) {
   FiberRecord* f = record_of(fiber);
   if (!is_still(f, fiber)) return ESRCH;
   if (f == main_fiber || (f->run.kernel && !is_nptl(f))) return EINVAL;
-  switch (join_detach(f, !joinable, named(fiber))) {
+  switch (join_set_detached(f, !joinable, named(fiber))) {
     case Detached::Gone: return ESRCH;
     case Detached::HasJoiner: return EBUSY;
     case Detached::Before:
@@ -143,8 +142,8 @@ FIBERTHREAD_EXPORT int fiberthread_set_joinable(fiberthread_t fiber, int joinabl
   return 0;
 }
 
-FIBERTHREAD_EXPORT int fiberthread_join(fiberthread_t fiber, void** result) { return fiberthread::join(fiber, result, kNever); }
+FIBERTHREAD_API int fiberthread_join(fiberthread_t fiber, void** result) { return fiberthread::join(fiber, result, kNever); }
 
-FIBERTHREAD_EXPORT int fiberthread_join_timeout(fiberthread_t fiber, void** result, uint64_t timeout_ns) {
+FIBERTHREAD_API int fiberthread_join_timeout(fiberthread_t fiber, void** result, uint64_t timeout_ns) {
   return fiberthread::join(fiber, result, deadline_in(timeout_ns));
 }
