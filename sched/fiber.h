@@ -346,9 +346,9 @@ inline bool passed(const FiberRecord* me, uint64_t deadline) {
 // sets the latch, which is read again once the fiber is Parked.
 bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkReason& reason, uint64_t deadline_ns = kNever);
 
-// Makes `f` runnable, or sets its latch, so that its next park returns at once. Never blocks, never runs `f`. From any thread, in any
-// context.
-void unpark(FiberRecord* f);
+// Makes `f` runnable, or sets its latch, so that its next park returns at once. Returns true if this call has made it runnable. Never
+// blocks, never runs `f`. From any thread, in any context.
+bool unpark(FiberRecord* f);
 
 // Forgets an unpark that came for an earlier wait. Called only by the fiber itself, before it publishes a new wait and before it looks at
 // its interrupts.
@@ -356,8 +356,11 @@ inline void clear_pending_unpark(FiberRecord* self) {
   if (self->run.pending_unpark.load(std::memory_order_relaxed)) self->run.pending_unpark.exchange(0, std::memory_order_seq_cst);
 }
 
-// Sets interrupt bits, and unparks `f` so that it sees them.
-void interrupt(FiberRecord* f, uint32_t bits);
+// Sets interrupt bits, and unparks `f` so that it sees them. Returns true if this call has made it runnable.
+bool interrupt(FiberRecord* f, uint32_t bits);
+// Does so for a fiber that may be in a system call, where it sees no bits. Returns the worker on which it runs, whose thread has to be sent
+// a signal. Null: it does not run, or it sees the bits before its next system call.
+Worker* interrupt_running(FiberRecord* f, uint32_t bits);
 
 // Add and drop a reason for the fiber's waits to end. kInterruptEnd is set while there is a reason and it is not held back. The fiber
 // lives.

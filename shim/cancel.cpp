@@ -240,13 +240,10 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
     return 0;
   }
   // If the fiber does not run, the bit for safe points brings it to where it looks for asynchronous cancellation.
-  interrupt(f, kInterruptUnwind | (is_asynchronous(f) ? uint32_t{kInterruptSafePoint} : 0));
+  Worker* w = interrupt_running(f, kInterruptUnwind | (is_asynchronous(f) ? uint32_t{kInterruptSafePoint} : 0));
   // With cancellation disabled, the signal would only end calls that the kernel never restarts after a handler, such as poll(). A thread
   // that enables cancellation looks for a request afterwards.
-  if (!f->run.kernel && !s.disabled.load(std::memory_order_seq_cst) && f->run.state.load(std::memory_order_seq_cst) == State::Running) {
-    if (Worker* w = __atomic_load_n(&f->run.worker, __ATOMIC_RELAXED))
-      raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), w->thread.tid, kPreemptSignal);
-  }
+  if (w && !s.disabled.load(std::memory_order_seq_cst)) raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), w->thread.tid, kPreemptSignal);
   return 0;
 }
 

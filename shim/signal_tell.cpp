@@ -23,10 +23,7 @@ bool is_poke(const siginfo_t& info) { return info.si_code == SI_QUEUE && info.si
 namespace {
 
 void tell_at_once(FiberRecord* f, int sig, int from) {
-  interrupt(f, kInterruptSafePoint);
-  if (f->run.kernel || f->run.state.load(std::memory_order_seq_cst) != State::Running) return;
-  // The fiber may be in a system call. If it has left that, it has looked since.
-  Worker* w = __atomic_load_n(&f->run.worker, __ATOMIC_RELAXED);
+  Worker* w = interrupt_running(f, kInterruptSafePoint);
   if (!w || w->thread.tid == from) return;
   if (sig == kPreemptSignal) {
     raw_syscall(SYS_tgkill, process, w->thread.tid, sig);

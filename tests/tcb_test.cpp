@@ -16,6 +16,7 @@
 #include <initializer_list>
 
 #include "sched/arch/arch.h"
+#include "sched/glibc/cancellation.h"
 #include "sched/worker.h"
 #include "tests/test.h"
 
@@ -186,6 +187,30 @@ Test(tcb, is_as_libc_would_make_it) {
     for (size_t o = 0; o < by_libc.tls_size; o += sizeof(uintptr_t))
       cr_assert(same(by_libc.tls[o / sizeof(uintptr_t)], by_us.tls[o / sizeof(uintptr_t)]), "TLS of libc at %zu", o);
   }
+}
+
+// A request to end may be noted when the thread has ended, but is not joined yet. The next thread in its block is not meant.
+Test(tcb, a_late_request_is_for_nobody_else) {
+  auto may_end = [](void*) -> void* {
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, nullptr);
+    pthread_testcancel();
+    return reinterpret_cast<void*>(1);
+  };
+  bool same_block = false;
+  for (int i = 0; i < 100; i++) {
+    pthread_t first, second;
+    void* result;
+    cr_assert_eq(pthread_create(&first, nullptr, may_end, nullptr), 0);
+    void* tcb = reinterpret_cast<void*>(first);
+    while (!tcb_fiber(tcb)->join.done.load()) sched_yield();
+    __atomic_fetch_or(tcb_cancelhandling(tcb), kLibcCanceled, __ATOMIC_SEQ_CST);
+    cr_assert_eq(pthread_join(first, nullptr), 0);
+    cr_assert_eq(pthread_create(&second, nullptr, may_end, nullptr), 0);
+    cr_assert_eq(pthread_join(second, &result), 0);
+    cr_assert_eq(result, reinterpret_cast<void*>(1));
+    same_block |= second == first;
+  }
+  cr_assert(same_block);
 }
 
 // Workers' TCBs are made without the loader. libc's variables are there as in any thread, such as the locale and malloc's cache.

@@ -96,7 +96,7 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   return !passed(me, deadline);
 }
 
-void unpark(FiberRecord* f) {
+bool unpark(FiberRecord* f) {
   State s = f->run.state.load(std::memory_order_acquire);
   for (;;) {
     chaos_delay();
@@ -112,7 +112,7 @@ void unpark(FiberRecord* f) {
           Busy busy;
           enqueue_woken(f);
         }
-        return;
+        return true;
       case State::Running:
       case State::Queued:
         f->run.pending_unpark.exchange(1, std::memory_order_seq_cst);
@@ -120,8 +120,8 @@ void unpark(FiberRecord* f) {
         chaos_delay();
         s = f->run.state.load(std::memory_order_seq_cst);
         if (s == State::Parked) continue;  // it may have parked meanwhile, without a look at the latch
-        return;
-      default: return;
+        return false;
+      default: return false;
     }
   }
 }
@@ -129,7 +129,10 @@ void unpark(FiberRecord* f) {
 void unpark_in_order(FiberRecord* f) {
   Busy busy;
   Worker* w = this_worker();
-  if (!w) return unpark(f);
+  if (!w) {
+    unpark(f);
+    return;
+  }
   Entry entry(w);
   // f will stand in the queue behind the fiber in `next`. So pick() must not pass over `next`, as it does after a long streak.
   if (w->run.slot && w->run.slot->next.load(std::memory_order_relaxed)) w->look.next_streak = 0;
@@ -144,10 +147,21 @@ void park_for(FiberRecord* me, FiberRecord* first) {
   suspend(me, post_park, first);
 }
 
-void interrupt(FiberRecord* f, uint32_t bits) {
+bool interrupt(FiberRecord* f, uint32_t bits) {
   f->run.interrupts.fetch_or(bits, std::memory_order_seq_cst);
   chaos_delay();
-  unpark(f);
+  return unpark(f);
+}
+
+Worker* interrupt_running(FiberRecord* f, uint32_t bits) {
+  if (interrupt(f, bits) || f->run.kernel) return nullptr;
+  State s = f->run.state.load(std::memory_order_seq_cst);
+  if (s == State::Queued) {
+    // It may be running already, and have looked at its interrupts before it got the bits. Then we see after this that it runs.
+    barrier_everywhere();
+    s = f->run.state.load(std::memory_order_acquire);
+  }
+  return s == State::Running ? __atomic_load_n(&f->run.worker, __ATOMIC_RELAXED) : nullptr;
 }
 
 void wait_over_slow(FiberRecord* me) {

@@ -180,13 +180,15 @@ FiberRecord* pick(Worker* w, bool preempting) {
 namespace {
 
 void prepare_run(Worker* w, FiberRecord* f) {
-  f->run.state.store(State::Running, std::memory_order_relaxed);  // we have taken its queue entry, so no other thread changes it
   f->run.worker = w;
+  // We have taken its queue entry, so no other thread changes the state. Release: interrupt_running() reads the worker after it.
+  f->run.state.store(State::Running, std::memory_order_release);
   w->run.running.store(f, std::memory_order_relaxed);
   w->run.heartbeat.store(w->run.heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   w->counts.switches++;
   FIBERTHREAD_PROBE2("switch", f, w);
   apply_mask(w, f->run.sigmask);
+  entry_fence();  // pairs with interrupt_running(): it sees the state, or f sees its bits when it leaves Busy
 }
 
 // Calls the post-switch action. Every stack does this first after a switch to it.
