@@ -204,6 +204,7 @@ Test(tcb, a_late_request_is_for_nobody_else) {
     void* tcb = reinterpret_cast<void*>(first);
     while (!tcb_fiber(tcb)->join.done.load()) sched_yield();
     __atomic_fetch_or(tcb_cancelhandling(tcb), kLibcCanceled, __ATOMIC_SEQ_CST);
+    interrupt(tcb_fiber(tcb), kInterruptUnwind);  // as pthread_cancel() does
     cr_assert_eq(pthread_join(first, nullptr), 0);
     cr_assert_eq(pthread_create(&second, nullptr, may_end, nullptr), 0);
     cr_assert_eq(pthread_join(second, &result), 0);

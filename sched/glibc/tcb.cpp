@@ -124,10 +124,11 @@ void* tcb_make_worker(char* top, char* stack_low, char* stack_high, Worker* w) {
 void tcb_begin(FiberRecord& f) {
   tls_of(f.memory.tcb, tls_busy) = 1;
   at<uint32_t>(f.memory.tcb, layout.tid) = f.identity.id;
-  at<uint32_t>(f.memory.tcb, layout.cancelhandling) = 0;  // not at the end: a request may come after that, until the thread is joined
   at<char*>(f.memory.tcb, layout.stackblock) = f.memory.stack_low;
   at<size_t>(f.memory.tcb, layout.stackblock_size) = f.memory.stack_high - f.memory.stack_low;
 }
+
+void tcb_forget_request(FiberRecord& f) { at<uint32_t>(f.memory.tcb, layout.cancelhandling) = 0; }
 
 void tcb_first_steps() {
   ctype_init();
@@ -149,6 +150,7 @@ void tcb_end(FiberRecord& f) {
   reset_static_tls(thread_pointer_of(f.memory.tcb));
   for (uint32_t i = 0, n = learned_count.load(std::memory_order_acquire); i < n; i++)
     at<uint32_t>(f.memory.tcb, learned[i]) = at<uint32_t>(template_image, learned[i]);
+  tcb_forget_request(f);
   at<void*>(f.memory.tcb, layout.cleanup_jmp_buf) = nullptr;
   if (layout.cleanup) at<void*>(f.memory.tcb, layout.cleanup) = nullptr;
   // The state for random numbers stays with the block. libc marks it as in use by the lowest bit. A thread that ended in a signal handler

@@ -37,6 +37,9 @@ void* tcb_make_worker(char* top, char* stack_low, char* stack_high, Worker* w);
 // Writes the bounds of the stack and the fiber's id into the TCB, at the fiber's birth.
 void tcb_begin(FiberRecord& f);
 
+// Takes back a request to cancel, and all else that libc's word of cancellation says.
+void tcb_forget_request(FiberRecord& f);
+
 // Does what libc does first in a new thread. Called on the fiber, before any code of the program.
 void tcb_first_steps();
 
