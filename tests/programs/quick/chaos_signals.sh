@@ -1,14 +1,20 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# The masks of kernel threads, under FIBERTHREAD_CHAOS: tests/preloaded/signals_main_tid.c gives the same output as on NPTL. Without chaos, a
-# mask that comes too late is hardly ever seen.
+# The masks of kernel threads, under FIBERTHREAD_CHAOS: two tests of tests/preloaded give the same output as on NPTL. Without chaos, a mask
+# that comes too late is hardly ever seen.
 . "$(dirname "$0")/../lib.sh"
-test=$BUILD/tests/preloaded/signals_main_tid
-[ -x "$test" ] || fail "make has not built $test"
-"$test" >"$TMP/nptl" || fail "on NPTL: status $?"
-for chaos in 1 2 3 4; do
-  for workers in 1 2; do
-    FIBERTHREAD_CHAOS=$chaos FIBERTHREAD_WORKERS=$workers LD_PRELOAD=$LIBRARY "$test" >"$TMP/fibers" || fail "chaos $chaos on $workers workers: status $?"
-    cmp "$TMP/nptl" "$TMP/fibers" || fail "chaos $chaos on $workers workers: $(diff "$TMP/nptl" "$TMP/fibers")"
+# under_chaos TEST WORKERS SEED…
+under_chaos() {
+  local test=$BUILD/tests/preloaded/$1 workers=$2 seed
+  [ -x "$test" ] || fail "make has not built $test"
+  "$test" >"$TMP/nptl" || fail "$1 on NPTL: status $?"
+  shift 2
+  for seed; do
+    FIBERTHREAD_CHAOS=$seed FIBERTHREAD_WORKERS=$workers LD_PRELOAD=$LIBRARY "$test" >"$TMP/fibers" || fail "$(basename "$test"), chaos $seed on $workers workers: status $?"
+    cmp "$TMP/nptl" "$TMP/fibers" || fail "$(basename "$test"), chaos $seed on $workers workers: $(diff "$TMP/nptl" "$TMP/fibers")"
   done
-done
+}
+under_chaos signals_main_tid 1 1 2
+under_chaos signals_main_tid 2 1 2
+under_chaos signals_blocked 1 1 2 3 4
+under_chaos signals_blocked 2 1 2 3 4 5 6 7 8 9 10
