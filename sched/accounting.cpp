@@ -82,6 +82,8 @@ uint64_t cpu_time_of(FiberRecord* f) {
   if (mine) account(f->run.worker, f, Account::Exact);
   uint64_t now = mine ? f->cpu.given.load(std::memory_order_relaxed) : as_seen_by_another(f),
            seen = f->cpu.told.load(std::memory_order_relaxed);
+  // While the mark is ahead of the clock, nothing is given. But a thread that looks twice has used the CPU meanwhile.
+  if (mine && now <= seen) now = seen + 1;
   // A switch that had begun before accounting was switched on has given the fiber nothing.
   while (now > seen)
     if (f->cpu.told.compare_exchange_weak(seen, now, std::memory_order_relaxed)) return now;

@@ -54,7 +54,7 @@ constinit thread_local Mutex* held_robust = nullptr;
 void private_owner_died(FiberRecord* me) {
   while (Mutex* m = held_robust) {
     held_robust = m->next_held;
-    m->owner = 0;
+    if (m->owner != kInconsistent) m->owner = 0;
     m->count = 0;
     m->state |= kOwnerDied;
     m->word.unlock(me);
@@ -233,7 +233,12 @@ int mutex_check_release(pthread_mutex_t* mutex, FiberRecord* me) {
     if (kind & (kRobust | kInherit)) return (__atomic_load_n(&m.state, __ATOMIC_RELAXED) & FUTEX_TID_MASK) == tid ? 0 : EPERM;
     return minds && __atomic_load_n(&m.owner, __ATOMIC_RELAXED) != static_cast<int>(tid) ? EPERM : 0;
   }
-  return minds && !held_by(m, me) ? EPERM : 0;
+  if (minds && !held_by(m, me)) return EPERM;
+  if (type == PTHREAD_MUTEX_RECURSIVE && kind & kRobust && m.owner == kInconsistent && m.count > 1) {
+    m.count--;
+    return ENOTRECOVERABLE;  // as NPTL, which still holds it
+  }
+  return 0;
 }
 
 bool mutex_is_libcs(const pthread_mutex_t* mutex) { return is_libcs(__atomic_load_n(&mutex->__data.__kind, __ATOMIC_RELAXED)); }
@@ -331,10 +336,11 @@ FIBERTHREAD_EXPORT int pthread_mutex_consistent(pthread_mutex_t* mutex) noexcept
     AsKernelThread as(use_of(kind_of(of(mutex))));  // libc's function stores the owner
     return REAL(pthread_mutex_consistent)(mutex);
   }
+  // As NPTL, which does not ask who holds it.
   Mutex& m = of(mutex);
-  FiberRecord* me = self();
-  if (!(kind_of(m) & kRobust) || m.word.owner() != me || m.owner != kInconsistent) return EINVAL;
-  m.owner = static_cast<int>(me->identity.id);
+  if (!(kind_of(m) & kRobust) || m.owner != kInconsistent) return EINVAL;
+  FiberRecord* owner = m.word.owner();
+  m.owner = static_cast<int>((owner ? owner : self())->identity.id);
   return 0;
 }
 

@@ -23,7 +23,7 @@ Use mutex_use(const pthread_mutex_t* mutex);
 // The functions below are for the waits of condition variables.
 //
 // Returns why `me` may not release the mutex. 0: it may. EPERM: it is not the owner, and the mutex is of a kind that checks. EINVAL:
-// destroyed.
+// destroyed. ENOTRECOVERABLE: the recursive mutex is inconsistent. It is locked once less then, but more than once before.
 int mutex_check_release(pthread_mutex_t* mutex, FiberRecord* me);
 bool mutex_is_libcs(const pthread_mutex_t* mutex);
 // Returns where a waiter may be moved to so that unlocking the mutex wakes it. Null if the mutex would still be held after one unlock, or

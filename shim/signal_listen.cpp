@@ -19,8 +19,9 @@ namespace {
 constexpr int kPoke = kPreemptSignal;  // blocked here
 
 std::atomic<uint64_t> listened{0};
-std::atomic<int> listener{0};    // its tid; -1: it is being started
-std::atomic<int> signal_fd{-1};  // the listener's own
+std::atomic<int> listener{0};     // its tid; -1: it is being started
+std::atomic<int> signal_fd{-1};   // the listener's own
+std::atomic<uint64_t> taking{0};  // the signal that the listener may be taking out of the kernel, as a bit
 
 // Fibers in sigwait and its kin. Under the lock.
 SigWaiter* waiters = nullptr;
@@ -73,6 +74,7 @@ void listen() {
     for (pending &= set; pending; pending &= pending - 1) {
       int sig = __builtin_ctzll(pending) + 1;
       uint64_t one = bit(sig);
+      taking.exchange(one, std::memory_order_seq_cst);  // before the look at who wants it, as await_unwanted() has it
       // A fiber that wants the signal says so before it asks us to listen. So one of the two sees the other.
       if (!wanted(sig)) {
         listened.fetch_and(~one, std::memory_order_seq_cst);
@@ -86,6 +88,7 @@ void listen() {
         if (!wanted(sig)) break;
       }
     }
+    taking.store(0, std::memory_order_release);
   }
 }
 
@@ -118,6 +121,18 @@ void listen_for(uint64_t bits) {
 
 void listen_on_sysmon() {
   if (listened.load(std::memory_order_seq_cst) && listener.load(std::memory_order_relaxed) == 0) start_listener();
+}
+
+void await_unwanted(uint64_t signals) {
+  if (__builtin_expect(signalfd_may_show(signals), 0)) sched_await_blocked(signals);
+  if (!signals || !listener.load(std::memory_order_relaxed)) return;
+  // The caller has stored that it does not want these, and looks. The listener notes what it takes, and looks who wants that.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (uint32_t looks = 0; __builtin_expect(taking.load(std::memory_order_acquire) & signals, 0); looks++) {
+    constexpr long kNap[2] = {0, 20'000};
+    if (looks < 100) cpu_relax();
+    else raw_syscall(SYS_nanosleep, arg(kNap), 0);
+  }
 }
 
 void add_waiter(SigWaiter& w) {
@@ -172,6 +187,7 @@ void blocked_by_main(uint64_t mask) {
 
 void forget_listener() {
   listened.store(0);
+  taking.store(0);
   listener.store(0);
   own_fd_close(signal_fd);
   waiters = nullptr;

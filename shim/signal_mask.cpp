@@ -61,7 +61,10 @@ void change_mask(FiberRecord* me, uint64_t mask) {
       give_away(me, mask & ~before);
     }
     follow_main(me, mask);
-    if (mask & ~before) sched_await_blocked(mask & ~before);
+    if (mask & ~before) {
+      sched_await_blocked(mask & ~before);
+      await_unwanted(mask & ~before);
+    }
     if (me == main_fiber) blocked_by_main(mask & ~before);
     else unblocked_beside_main(mask);
   }

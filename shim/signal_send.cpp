@@ -188,7 +188,9 @@ bool sent_to_ourselves(pid_t pid, int sig, int code, sigval value) {
 
 FIBERTHREAD_EXPORT int signalfd(int fd, const sigset_t* set, int flags) noexcept {
   int r = REAL(signalfd)(fd, set, flags);
-  if (r >= 0) signalfd_shows.fetch_or(words(*set), std::memory_order_relaxed);
+  if (r < 0) return r;
+  signalfd_shows.fetch_or(words(*set), std::memory_order_relaxed);
+  if (FiberRecord* me = ours()) await_unwanted(words(*set) & mask_of(me));
   return r;
 }
 

@@ -72,17 +72,18 @@ bool signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   siginfo_t info;
   bool ran = false;
+  uint64_t blocked = old & ~mask_of(me);
   main_lets_in(me, 0);
   // As in the kernel: a signal that only the other mask lets in runs if it has ended the call. Otherwise it stays pending.
   while (interrupted && !ran && take_any(me, ~mask_of(me), &info)) ran = run_as_call(me, &info, old) != Ran::No;
   if (!ran) {
-    uint64_t blocked = old & ~mask_of(me);
     set_mask_of(me, old);
     // The kernel has gone back to the old mask by itself, or a default action that ran has set the other one.
     sched_apply_mask();
     give_away(me, blocked);
   }
   end_busy();
+  await_unwanted(blocked);
   run_unblocked(me);
   return ran;
 }
@@ -135,6 +136,7 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
     give_away(me, old & ~mask);
   }
   end_busy();
+  await_unwanted(old & ~mask);
   run_unblocked(me);  // signals that were recorded while the handler blocked them
   test_cancel();
   return static_cast<int>(with_errno(!ran && end_pending(me) ? -ECANCELED : -EINTR));
@@ -210,6 +212,7 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
   }
   if (r == -EINTR) me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
   end_busy();  // this runs handlers
+  if (listed) await_unwanted(wanted & mask_of(me));
   if (r == -ECANCELED) {
     test_cancel();
     if (!end_pending(me)) r = -EINTR;
