@@ -158,6 +158,7 @@ static void stops(struct operation* o) {
   pid_t pid = fork();
   if (pid == 0) {
     if (o->a[0]) raise(SIGSTOP);
+    while (o->a[0] == 2) pause();  // until it is killed
     _exit(21);
   }
   siginfo_t info = {0};

@@ -259,7 +259,11 @@ static void run_phase(struct part* parts, int threads, struct operation* begin, 
   say("\n");
 }
 
-static void at_exit(void) { say("atexit\n"); }
+// Called by the last thread to end, which may be a detached one that has only just printed its last line.
+static void at_exit(void) {
+  me = &all[0];
+  say("atexit\n");
+}
 static void* hold_on(void* p) {
   nap(1000);
   say("last thread\n");
