@@ -259,9 +259,10 @@ static void run_phase(struct part* parts, int threads, struct operation* begin, 
   say("\n");
 }
 
+static pid_t program_pid;  // not a child's
 // Called by the last thread to end, which may be a detached one that has only just printed its last line.
 static void at_exit(void) {
-  me = &all[0];
+  if (getpid() == program_pid) me = &all[0];
   say("atexit\n");
 }
 static void* hold_on(void* p) {
@@ -316,6 +317,7 @@ _Noreturn void run_program(struct program* p, struct text* texts) {
   install_handlers();
   make_keys();
   fork_handlers();
+  program_pid = getpid();
   atexit(at_exit);
   elsewhere(wait_for_nothing, NULL);
   for (int i = 0; i < p->count; i++) {
