@@ -4,7 +4,8 @@
 //   struct pthread | two words | static TLS
 //   The thread pointer points behind struct pthread. The first of the two words is the dtv's address (variant I).
 #pragma once
-#include "sched/glibc/processor.h"
+#include "sched/arch/arch.h"
+#include "sched/glibc/layout.h"
 
 namespace fiberthread::glibc {
 

@@ -6,7 +6,8 @@
 #pragma once
 #include <string.h>
 
-#include "sched/glibc/processor.h"
+#include "sched/arch/arch.h"
+#include "sched/glibc/layout.h"
 
 namespace fiberthread::glibc {
 
