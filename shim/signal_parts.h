@@ -168,7 +168,7 @@ void listen_on_sysmon();  // starts the listener if the thread that needed it co
 void unblocked_beside_main(uint64_t mask);
 // Does the same when main begins to block these.
 void blocked_by_main(uint64_t mask);
-// Called when the caller blocks these, and has just stopped to wait for them. From its return on, no kernel thread takes one out of the kernel
+// Called when the caller blocks these, and has just stopped waiting for them. From its return on, no kernel thread takes one out of the kernel
 // because of what the caller wanted before: not the listener, and if a signalfd may show the signal, no worker.
 void await_unwanted(uint64_t signals);
 // Gives a signal that was taken out of the kernel to the fiber that it belongs to.

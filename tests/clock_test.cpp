@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <initializer_list>
 
+#include "sched/accounting.h"
 #include "sched/worker.h"
 #include "tests/test.h"
 
@@ -159,4 +160,28 @@ Test(clock, other_waits_do_not_follow_it) {
   cr_assert(now_ns() - before >= 1'150'000'000);
   stop = true;
   pthread_join(t, nullptr);
+}
+
+// What was given to other fibers by the cycle counter may be more than the kernel's clock says. A thread sees its own clock go on all the same.
+Test(clock, cpu_time_of_a_thread_always_grows) {
+  auto looks = [](void*) -> void* {
+    FiberRecord* me = self();
+    uint64_t before = cpu_time_of(me);
+    for (int i = 0; i < 100; i++) {
+      {
+        Busy busy;
+        std::atomic<uint64_t>& mark = me->run.worker->cpu.mark;
+        mark.store(mark.load() + 1'000'000);
+      }
+      uint64_t now = cpu_time_of(me);
+      if (now <= before) return me;
+      before = now;
+    }
+    return nullptr;
+  };
+  pthread_t t;
+  void* stood_still;
+  cr_assert_eq(pthread_create(&t, nullptr, looks, nullptr), 0);
+  cr_assert_eq(pthread_join(t, &stood_still), 0);
+  cr_assert_null(stood_still);
 }

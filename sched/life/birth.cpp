@@ -84,7 +84,7 @@ extern "C" void fiberthread_end() {
 }
 
 void sched_prepare(FiberRecord* f, void (*entry)(FiberRecord*)) {
-  // It came after the end of the fiber before, until that was joined.
+  // A request to cancel the block's last fiber came after that had ended, and before it was joined.
   if (__builtin_expect(f->run.interrupts.load(std::memory_order_relaxed) & kInterruptUnwind, 0)) tcb_forget_request(*f);
   f->reset(f->identity.id);
   f->identity.entry = reinterpret_cast<void*>(entry);

@@ -100,7 +100,8 @@ constexpr uint64_t trace_rest(TraceKind kind, uint64_t number = 0, uint32_t word
   return number << 16 | word << 10 | before << 4 | static_cast<uint32_t>(kind);
 }
 
-// Writes one record, after trace_room() has returned true. Its number stands for the fiber, and a slot with the fiber's name may follow.
+// Writes one record, after trace_room() has returned true. The record has the fiber's number. If the fiber is to be Named and has a name, a
+// slot with the name follows.
 enum class TraceFiber { Numbered, Named };
 inline void trace_put(TraceBuffer& b, const FiberRecord* f, TraceFiber as, uint64_t at, uint64_t rest, uint64_t more = 0) {
   TraceChunk* c = b.chunk;

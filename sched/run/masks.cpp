@@ -59,7 +59,8 @@ void sched_await_blocked(uint64_t signals) {
   for (Worker* w = all_workers(); w; w = w->thread.all_next)
     for (uint32_t looks = 0; __builtin_expect(lets_in(w), 0); looks++) {
       constexpr long kNap[2] = {0, 20'000};  // to yield would not do for a thread of a real-time policy
-      if (looks == 100 && !w->run.running.load(std::memory_order_relaxed)) get_up(w);  // it may sleep with what was opened for main
+      // The first thread may sleep with what was opened for main's last wait. It may do so again after this, as main may wait once more.
+      if (looks % 100 == 99 && !w->run.running.load(std::memory_order_relaxed)) get_up(w);
       if (looks < 100) cpu_relax();
       else raw_syscall(SYS_nanosleep, arg(kNap), 0);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// AArch64: TLS as this processor's ELF ABI and libc lay it out, and the look of some instructions (sched/glibc/processor.h).
+// AArch64: TLS as this processor's ELF ABI and libc lay it out, and the look of some instructions (sched/glibc/processor.h, which
+// alone includes this).
 //
 //   struct pthread | two words | static TLS
 //   The thread pointer points behind struct pthread. The first of the two words is the dtv's address (variant I).

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// x86-64: TLS as this processor's ELF ABI and libc lay it out, and the look of some instructions (sched/glibc/processor.h).
+// x86-64: TLS as this processor's ELF ABI and libc lay it out, and the look of some instructions (sched/glibc/processor.h, which
+// alone includes this).
 //
 //   static TLS | struct pthread
 //   The thread pointer points to struct pthread, which has the dtv's address in it (variant II).
