@@ -121,6 +121,8 @@ void sched_set_main_mask(uint64_t mask);
 // Waits until every worker without a fiber blocks these signals. The caller has just blocked them, and may have run on another worker
 // before. Without this wait, the kernel could end the process for a signal that all threads block.
 void sched_await_blocked(uint64_t signals);
+// Does a worker or sysmon let one of these signals in just now? The kernel has then told that thread of it, if it was sent to the process.
+bool sched_lets_in(uint64_t signals);
 // Notes the signals that the main fiber lets in during the wait that it begins, although its mask blocks them. 0: the wait is over. They
 // may be taken for some time after that, so they must have handlers.
 void sched_open_for_main(uint64_t signals);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The listener. It is a kernel thread that takes signals sent to the process which no other kernel thread of ours would take. The others
 // have the masks of the fibers that they run, or the main fiber's, or block all. So the listener takes what only parked fibers have
-// unblocked, or wait for by sigwait. It is started when there is such a fiber. It takes nothing out of the kernel that no fiber wants,
+// unblocked, or wait for by sigwait. What another kernel thread lets in it leaves to that one. It is started when there is such a fiber. It takes nothing out of the kernel that no fiber wants,
 // because other code may look for it there (a signalfd, or a program that is exec'ed).
 #include <fcntl.h>
 #include <poll.h>
@@ -38,6 +38,21 @@ bool wanted(int sig) {
   return waiter_for(sig);
 }
 
+// Does another kernel thread of ours let the signal in? The kernel has woken that thread for it, and its fiber runs the handler before it
+// returns from its system call. The listener would only tell it, and that may come after the call has returned.
+bool comes_by_itself(int sig) {
+  uint64_t one = bit(sig);
+  if (sched_lets_in(one)) return true;
+  kernel_record_each(
+      [](FiberRecord* f, void* p) {
+        auto* signal = static_cast<uint64_t*>(p);
+        if (*signal & ~mask_of(f)) *signal = 0;
+        return *signal != 0;
+      },
+      &one);
+  return one == 0;
+}
+
 }  // namespace
 
 void hand_out(const siginfo_t& info) {
@@ -64,16 +79,23 @@ void listen_to(uint64_t set) {
 void listen() {
   uint64_t all = ~(kTrapMask | bit(kLibcSetxidSignal)), in_poll = all & ~bit(kPoke);
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
-  for (;;) {
+  // A thread that lets a signal in may be kept from running, or block it just now. So it is waited for some 100 ms, not for ever.
+  constexpr uint32_t kShortNaps = 100, kPatience = 200;
+  for (uint32_t naps = 0;;) {
     uint64_t set = listened.load(std::memory_order_seq_cst), pending = 0;
     listen_to(set);
     pollfd p{signal_fd.load(std::memory_order_relaxed), POLLIN, 0};
     timespec while_blind{0, 20'000'000};                                                      // while there is no descriptor
     raw_syscall(SYS_ppoll, arg(&p), 1, p.fd >= 0 ? 0 : arg(&while_blind), arg(&in_poll), 8);  // a poke ends it
     if (raw_syscall(SYS_rt_sigpending, arg(&pending), 8) != 0) pending = set;                 // a filter refused: each signal is tried
+    bool left = false;
     for (pending &= set; pending; pending &= pending - 1) {
       int sig = __builtin_ctzll(pending) + 1;
       uint64_t one = bit(sig);
+      if (naps < kPatience && comes_by_itself(sig)) {
+        left = true;
+        continue;
+      }
       taking.exchange(one, std::memory_order_seq_cst);  // before the look at who wants it, as await_unwanted() has it
       // A fiber that wants the signal says so before it asks us to listen. So one of the two sees the other.
       if (!wanted(sig)) {
@@ -89,6 +111,9 @@ void listen() {
       }
     }
     taking.store(0, std::memory_order_release);
+    naps = left ? naps + 1 : 0;
+    const long nap[2] = {0, naps <= kShortNaps ? 50'000 : 1'000'000};
+    if (left) raw_syscall(SYS_nanosleep, arg(nap), 0);
   }
 }
 

@@ -66,6 +66,13 @@ void sched_await_blocked(uint64_t signals) {
     }
 }
 
+bool sched_lets_in(uint64_t signals) {
+  if (signals & ~mask.load(std::memory_order_relaxed)) return true;  // sysmon has this one
+  for (Worker* w = all_workers(); w; w = w->thread.all_next)
+    if (signals & ~__atomic_load_n(&w->run.kernel_mask, __ATOMIC_RELAXED)) return true;
+  return false;
+}
+
 uint64_t main_mask() { return mask.load(std::memory_order_relaxed); }
 uint32_t main_mask_version() { return version.load(std::memory_order_acquire); }
 
