@@ -13,7 +13,9 @@
 
 enum { kProcesses = 10, kRounds = 20 };
 
-static struct { sem_t asleep, go; } * shared;
+static struct {
+  sem_t asleep, go;
+}* shared;
 static volatile sig_atomic_t handled;
 static pid_t sender;
 
