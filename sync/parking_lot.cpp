@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "sync/parking_lot.h"
 
+#include <optional>
+
 #include "sched/chaos.h"
 #include "sched/life/fork.h"
 
@@ -133,10 +135,10 @@ void WakeList::wake_all() {
 }
 
 WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline, uint32_t mask) {
-  auto loop = [&] { return wait_signaled(w.fiber, w.signaled, reason, deadline, mask, [&] { return withdraw(w); }); };
-  if (!(mask & kInterruptSafePoint)) return loop();  // each park_if() handles signals when it ends
-  Busy busy;                                         // the signal must still be pending when the caller looks
-  return loop();
+  // Each park_if() handles signals when it ends. But one that ends the wait must still be pending when the caller looks.
+  std::optional<Busy> busy;
+  if (mask & kInterruptSafePoint) busy.emplace();
+  return wait_signaled(w.fiber, w.signaled, reason, deadline, mask, [&] { return withdraw(w); });
 }
 
 size_t requeue_waiters(const void* from, const void* to, bool (*may_move)(void*), void* context) {
