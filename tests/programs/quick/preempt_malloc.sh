@@ -6,6 +6,8 @@
 stress=$TMP/stress
 g++ -std=c++20 -O2 -w -pthread -rdynamic -o "$stress" "$(dirname "$0")/../../preloaded/preempt_stress.cpp" -ldl || fail "g++ failed"
 ran=0
+# Symbols are bound at the start. Else the first call of one, deep inside an allocator, may not fit on the smallest stack, here as on NPTL.
+export LD_BIND_NOW=1
 for name in libjemalloc.so.2 libtcmalloc_minimal.so.4; do
   malloc=$(/sbin/ldconfig -p | sed -n "s|.*x86-64.* => \(.*/$name\)|\1|p" | head -n 1)
   [ -n "$malloc" ] || continue
