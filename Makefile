@@ -171,7 +171,7 @@ $(BUILD)/bench/empty.so: | $(BUILD)/.compiler
 
 # Benchmarks of the C++ interface and of the alternatives to it; see bench-scripts/api.h.
 # Other packages have the headers of Boost.Fiber without the library.
-API_BENCH := $(BUILD)/bench/api $(BUILD)/bench/api-std $(if $(wildcard /usr/lib/*/libboost_fiber.so),$(BUILD)/bench/api-boost) \
+API_BENCH := $(BUILD)/bench/api $(BUILD)/bench/api-std $(if $(wildcard /usr/lib/*/libboost_fiber.so /usr/lib*/libboost_fiber.so),$(BUILD)/bench/api-boost) \
 	$(if $(shell command -v go),$(BUILD)/bench/api-go)
 API_CXX = $(CXX) -std=c++20 -O2 -g $(WARN) -pthread $(INCLUDE) $(filter %.cpp,$^) -o $@
 $(BUILD)/bench/api: bench-scripts/api.cpp $(wildcard bench-scripts/api_*.cpp) bench-scripts/api.h $(PUBLIC_HEADERS) $(SO_LINK)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The listener. It is a kernel thread that takes signals sent to the process which no other kernel thread of ours would take. The others
 // have the masks of the fibers that they run, or the main fiber's, or block all. So the listener takes what only parked fibers have
-// unblocked, or wait for by sigwait. What another kernel thread lets in it leaves to that one. It is started when there is such a fiber. It takes nothing out of the kernel that no fiber wants,
-// because other code may look for it there (a signalfd, or a program that is exec'ed).
+// unblocked, or wait for by sigwait. If another kernel thread lets a signal in, the listener leaves it to that one. It is started when there
+// is such a fiber. It takes nothing out of the kernel that no fiber wants, because other code may look for it there (a signalfd, or a
+// program that is exec'ed).
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -46,7 +47,8 @@ bool comes_by_itself(int sig) {
   kernel_record_each(
       [](FiberRecord* f, void* p) {
         auto* signal = static_cast<uint64_t*>(p);
-        if (*signal & ~mask_of(f)) *signal = 0;
+        bool ended = f->join.done.load(std::memory_order_relaxed);  // and waits to be joined
+        if (!ended && *signal & ~mask_of(f)) *signal = 0;
         return *signal != 0;
       },
       &one);

@@ -68,8 +68,11 @@ void sched_await_blocked(uint64_t signals) {
 
 bool sched_lets_in(uint64_t signals) {
   if (signals & ~mask.load(std::memory_order_relaxed)) return true;  // sysmon has this one
-  for (Worker* w = all_workers(); w; w = w->thread.all_next)
-    if (signals & ~__atomic_load_n(&w->run.kernel_mask, __ATOMIC_RELAXED)) return true;
+  // Relaxed: an answer that is a moment old only makes the caller wait, or take what another thread would have taken.
+  for (Worker* w = all_workers(); w; w = w->thread.all_next) {
+    bool lives = w->thread.initial || w->thread.kernel_tid.load(std::memory_order_relaxed);
+    if (lives && signals & ~__atomic_load_n(&w->run.kernel_mask, __ATOMIC_RELAXED)) return true;
+  }
   return false;
 }
 

@@ -126,6 +126,7 @@ active [2] proctype handler() {
   od
 }
 
+// The workers' store buffers.
 active [2] proctype drain() {
   byte me = _pid - 4;
   do

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <assert.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,7 +18,6 @@ static struct {
   sem_t asleep, go;
 }* shared;
 static volatile sig_atomic_t handled;
-static pid_t sender;
 
 static void handler(int sig) { (void)sig, handled++; }
 
@@ -31,7 +31,7 @@ static void* sleeps(void* unused) {
     sem_post(&shared->asleep);
     while (sem_wait(&shared->go) != 0) continue;
     late += handled != i;
-    while (handled != i) usleep(100);
+    while (handled != i) sched_yield();
   }
   if (late) printf("%d of %d handlers ran after the wait\n", late, kRounds);
   return NULL;
@@ -45,11 +45,11 @@ static void process(void) {
   sigset_t set;
   sigemptyset(&set), sigaddset(&set, SIGRTMIN);
   pthread_sigmask(SIG_BLOCK, &set, NULL);
-  sender = fork();
+  pid_t sender = fork();
   if (!sender) {
     for (int i = 0; i < kRounds; i++) {
       sem_wait(&shared->asleep);
-      usleep(1000);  // until the thread sleeps
+      usleep(1000);  // so that the thread sleeps; if it does not yet, this round tests less
       if (kill(getppid(), SIGRTMIN) != 0) _exit(1);
       sem_post(&shared->go);
     }
