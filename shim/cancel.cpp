@@ -26,6 +26,7 @@
 #include "shim/real.h"
 #include "shim/signal_parts.h"
 #include "shim/thread.h"
+#include "shim/unwinder.h"
 
 namespace fiberthread {
 namespace {
@@ -185,6 +186,7 @@ void foreign_poked(void* context) {
   if (tls_current && tls_current->wait.pins) return;  // other threads may find its stack
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&static_cast<ucontext_t*>(context)->uc_sigmask), 0, 8);
   if (FiberRecord* me = tls_current) cancel_begin_exit(me);
+  unwinder_load();
   REAL(pthread_exit)(PTHREAD_CANCELED);
 }
 

@@ -16,6 +16,7 @@
 #include "shim/real.h"
 #include "shim/signal.h"
 #include "shim/thread.h"
+#include "shim/unwinder.h"
 
 extern "C" int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(), void* object);
 
@@ -29,6 +30,7 @@ thread_local constinit uint64_t mask_before __attribute__((tls_model("initial-ex
 // wait for a slot. All locks of ours are made anew in the child. Signals are blocked meanwhile. A signal recorded in the child before its
 // reset would be taken for the parent's.
 void prepare() {
+  unwinder_before_fork();
   self();
   tls_busy = tls_busy + 1;
   sched_block_signals(&mask_before);
@@ -37,6 +39,7 @@ void prepare() {
 
 void in_parent() {
   tcb_unlock_after_fork();
+  unwinder_after_fork_in_parent();
   sched_restore_signals(mask_before);
   {
     Busy leave;
@@ -47,6 +50,7 @@ void in_parent() {
 void in_child() {
   FiberRecord* me = tls_current;
   tcb_unlock_after_fork();
+  unwinder_after_fork_in_child();
   bool was_fiber = !me->run.kernel;
   uint64_t mask = me->run.sigmask;
   sched_reset_after_fork(me);

@@ -32,6 +32,7 @@
 #include "shim/signal.h"
 #include "shim/thread_names.h"
 #include "shim/time.h"
+#include "shim/unwinder.h"
 
 extern "C" {
 int __sigsetjmp(struct __jmp_buf_tag*, int) __attribute__((returns_twice));
@@ -326,6 +327,7 @@ void thread_exit(void* value) {
     end_thread();
     sched_exit();
   }
+  unwinder_load();
   REAL(pthread_exit)(value);
   __builtin_unreachable();
 }

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// libc's unwinder, a library (libgcc_s) that libc loads when a thread first ends by pthread_exit() or a cancellation. If another thread forks
+// in the midst of that, the child has a library that is half loaded, and its own first pthread_exit() crashes or hangs. So the two exclude
+// each other here.
+#pragma once
+
+namespace fiberthread {
+
+// Called before libc unwinds: has the unwinder loaded, while no thread forks. May wait. From fibers and foreign threads, not under Busy.
+void unwinder_load();
+// Called before a fork, and after it in both processes. The first one waits until no thread loads the unwinder.
+void unwinder_before_fork();
+void unwinder_after_fork_in_parent();
+void unwinder_after_fork_in_child();
+
+}  // namespace fiberthread
