@@ -2,6 +2,7 @@
 #include "sched/accounting.h"
 
 #include <errno.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "sched/arch/arch.h"
@@ -88,6 +89,54 @@ uint64_t cpu_time_of(FiberRecord* f) {
   while (now > seen)
     if (f->cpu.told.compare_exchange_weak(seen, now, std::memory_order_relaxed)) return now;
   return seen;
+}
+
+namespace {
+
+// The fiber's counts. While it runs, they are less by those of its kernel thread. TLS belongs to the fiber. Not reset with the block:
+// Cpu::counts_usage tells whether they are of this fiber.
+constinit thread_local Usage counted;
+
+Usage kernels_counts(int who) {
+  rusage u{};
+  raw_syscall(SYS_getrusage, who, arg(&u));
+  auto number = [](long n) { return static_cast<uint64_t>(n); };
+  return {number(u.ru_minflt), number(u.ru_majflt), number(u.ru_inblock), number(u.ru_oublock), number(u.ru_nvcsw), number(u.ru_nivcsw)};
+}
+
+// Adds `sign` times b to a.
+void add(Usage& a, const Usage& b, uint64_t sign) {
+  a.minor_faults += sign * b.minor_faults;
+  a.major_faults += sign * b.major_faults;
+  a.blocks_in += sign * b.blocks_in;
+  a.blocks_out += sign * b.blocks_out;
+  a.voluntary += sign * b.voluntary;
+  a.involuntary += sign * b.involuntary;
+}
+
+constexpr uint64_t kPlus = 1, kMinus = ~uint64_t{0};
+
+}  // namespace
+
+void usage_leaves(bool waits) {
+  add(counted, kernels_counts(RUSAGE_THREAD), kPlus);
+  (waits ? counted.voluntary : counted.involuntary)++;
+}
+
+void usage_arrives() { add(counted, kernels_counts(RUSAGE_THREAD), kMinus); }
+
+Usage usage_of_caller() {
+  FiberRecord* me = self();
+  if (!observed(kObserveCpu)) observing.fetch_or(kObserveCpu, std::memory_order_relaxed);
+  Busy busy;  // it stays on its kernel thread
+  if (!me->cpu.counts_usage) {
+    counted = me->identity.is_main ? kernels_counts(RUSAGE_SELF) : Usage{};
+    usage_arrives();
+    me->cpu.counts_usage = true;
+  }
+  Usage now = counted;
+  add(now, kernels_counts(RUSAGE_THREAD), kPlus);
+  return now;
 }
 
 }  // namespace fiberthread

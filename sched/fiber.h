@@ -72,8 +72,8 @@ struct alignas(64) FiberRecord {
     std::atomic<State> state{State::Created};
     std::atomic<uint32_t> pending_unpark{0};  // latch: an unpark came while the fiber was Running or Queued
     Worker* worker = nullptr;                 // the worker that runs it; meaningful while Running, stable under Busy
-    // A bound fiber's own worker. Set once in the fiber's life: by the fiber itself, under join.lock, or by its creator before the spawn.
-    // The fiber moves there when it is next queued.
+    // A bound fiber's own worker. Set by the fiber itself, under join.lock, or by its creator before the spawn. The fiber moves there when
+    // it is next queued. Cleared under join.lock by the worker itself, when no reason for the bond is left.
     std::atomic<Worker*> bound{nullptr};
     FiberRecord* queue_next = nullptr;  // link of inbox, global queue and free lists
     FiberRecord* list_next = nullptr;   // link of its cord's registry, or of the list of all foreign threads' records
@@ -107,11 +107,12 @@ struct alignas(64) FiberRecord {
     uint8_t until_timed = 0, went_on = 0;
     bool in_libc = false;  // preempted with its pc inside libc: goes to the front of the global queue
     uint8_t blocked = 0;   // blocking calls that cost its worker the slot
+    uint8_t habits = 0;    // bonds by habit that have ended
 
     void reset() {
       preempted.store(0, std::memory_order_relaxed);
       woke_at = 0;
-      until_timed = went_on = blocked = 0;
+      until_timed = went_on = blocked = habits = 0;
       in_libc = false;
     }
   } turns;
@@ -167,12 +168,17 @@ struct alignas(64) FiberRecord {
   struct Cpu {
     std::atomic<uint64_t> given{0};
     std::atomic<uint64_t> told{0};  // the most that cpu_time_of() has returned
+    bool counts_usage = false;      // the fiber has asked for its Usage (accounting.h)
 
     void reset() {
+      counts_usage = false;
       given.store(0, std::memory_order_relaxed);
       told.store(0, std::memory_order_relaxed);
     }
-    void in_child() { told.store(0); }
+    void in_child() {
+      told.store(0);
+      counts_usage = false;
+    }
   } cpu;
 
   // For the protocol of life/join.h.
@@ -375,6 +381,9 @@ bool hold_end(FiberRecord* me, bool hold);
 // Returns true if the caller should park. Kernel threads, most bound fibers and children of a vfork wait in the kernel instead. A fiber of
 // a cord parks, except in a callback of the cord's scheduler fiber.
 bool may_park();
+// Called where may_park() has returned false, and the caller would wait in the kernel for what others wait for by parking. Returns true if it
+// may park after all: it was bound by habit, and has given that up just now. Does nothing under Busy.
+[[gnu::cold]] bool give_up_habit();
 
 // Returns true if others probably wait for the caller's worker. A caller that spins then may keep the very fiber that it spins for from
 // running.

@@ -83,11 +83,33 @@ void sched_set_concurrency(uint32_t slots);
 uint32_t base_slots();  // number of slots without growth
 uint32_t cpu_count();   // CPUs that the process may use, by its affinity mask and its cgroup's quota
 
-// Gives f a kernel thread of its own, for properties that only the kernel can give. f stays there until it ends. Its next run is on that
-// thread; if f is the caller, it is there on return. Returns 0, EAGAIN (no memory, no threads) or ESRCH (f has ended). From fibers; may
-// park.
-int sched_bind(FiberRecord* f);
-// Binds the caller, a fiber on its own stack, to the kernel thread that it is on, if that is the process's first.
+// Why a fiber keeps a kernel thread of its own. The bond lasts as long as any reason for it.
+using Reasons = uint8_t;
+constexpr Reasons kForGood = 1;          // until the fiber ends
+constexpr Reasons kForCall = 2;          // while the fiber itself makes a call that may change the kernel thread
+constexpr Reasons kForMemoryPolicy = 4;  // while the kernel thread has a NUMA policy that the process has not
+
+// Gives f a kernel thread of its own, for properties that only the kernel can give. Its next run is on that thread; if f is the caller, it
+// is there on return. Returns 0, EAGAIN (no memory, no threads) or ESRCH (f has ended). From fibers; may park.
+int sched_bind(FiberRecord* f, Reasons why = kForGood);
+// Takes back reasons of f, the caller.
+void sched_drop_reason(FiberRecord* f, Reasons why);
+// Takes back a reason of the caller, a fiber. If that was the last one, it returns to the workers of the pool, and its kernel thread ends.
+// May park.
+void sched_unbind(Reasons why);
+// The reasons why f is bound; 0: it is not, or by habit alone.
+Reasons sched_bond_of(const FiberRecord* f);
+// The kernel's tid of the thread that f is bound to for good; 0: it is not, and has what the process's other threads have.
+int sched_own_tid(const FiberRecord* f);
+// Adds reasons for a bond, if f is bound. Makes no system call. Any thread may call it.
+void sched_add_reason(FiberRecord* f, Reasons why);
+// If f runs on a kernel thread that it shares with no other fiber, returns that, and f stays there for good. Otherwise null.
+Worker* sched_keep_bond(FiberRecord* f);
+// Called when the kernel may send signals for f, which is bound for good, to its kernel thread. They reach f from now on, parked or not.
+void sched_take_signals(FiberRecord* f);
+// The fiber whose own kernel thread the caller is on, in worker context, if it takes signals there. Null: none. Async-signal-safe.
+FiberRecord* sched_taker_here();
+// Binds the caller, a fiber on its own stack, to the kernel thread that it is on for good, if that is the process's first.
 void sched_bind_to_initial();
 
 // Counts the caller, which is about to end, as ended. Returns true to the last one alone, which ends the process. Main counts too.

@@ -14,7 +14,7 @@ extern const char __stop_fiberthread_program[] __attribute__((visibility("hidden
 
 namespace fiberthread {
 
-std::atomic<bool> filtered{false};
+std::atomic<uint32_t> filtered{0};
 
 [[gnu::noinline, gnu::section("fiberthread_program")]] long program_syscall(long nr, long a, long b, long c, long d, long e, long f) {
   return raw_syscall(nr, a, b, c, d, e, f);

@@ -38,8 +38,9 @@ class OwnCalls {
   bool outer_;
 };
 
-// Set once the process probably has a filter of system calls that it has made itself: when it asks for one, or a call of ours was trapped.
-extern std::atomic<bool> filtered;
+// Not 0 once the process probably has a filter of system calls that it has made itself: counts its calls for one, unless they have failed,
+// and is raised when a call of ours was trapped.
+extern std::atomic<uint32_t> filtered;
 // SIGSYS. With a filter it may come at any system call, as a fault may at any instruction. So no kernel thread of ours blocks it then.
 constexpr uint64_t kTrapMask = uint64_t{1} << (SIGSYS - 1);
 // Returns the mask that the kernel gets for a fiber's mask.

@@ -95,10 +95,22 @@ struct alignas(64) Worker {
   struct Bond {
     FiberRecord* fiber = nullptr;
     std::atomic<FiberRecord*> handed{nullptr};  // the fiber while it is runnable: this is its queue entry
+    std::atomic<Reasons> reasons{0};            // why it lasts; changed under the fiber's join.lock; 0: habit alone
+    // The kernel sends signals to the kernel thread that are the fiber's. So it must let them in while the fiber is parked.
+    std::atomic<bool> takes_signals{false};
+    std::atomic<uint64_t> asleep_with{kIdleMask};  // the mask that the kernel thread has, or is to get, while it sleeps for that
+    // While the fiber is bound by habit, since the last look at that: its waits for which it need not be bound, and how often the kernel
+    // thread has slept in these.
+    uint32_t waits = 0, slept_in_waits = 0;
+    uint64_t slept = 0;  // how often the kernel thread had ever slept at that look; 0: there was none
 
     void reset() {
       fiber = nullptr;
       handed.store(nullptr, std::memory_order_relaxed);
+      reasons.store(0, std::memory_order_relaxed);
+      takes_signals.store(false, std::memory_order_relaxed);
+      waits = slept_in_waits = 0;
+      slept = 0;
     }
   } bond;
 
@@ -241,6 +253,8 @@ void get_up(Worker* w);                                       // ends w's sleep,
 // the pool is bound, and returns false if it is the last. It must stay then, because there may be no memory or thread for another.
 void join_pool();
 bool leave_pool();
+// Lets w go, whose fiber needs it no more: into the pool, or to its end, if it is of no use to other fibers.
+void part_from_worker(Worker* w);
 extern std::atomic<uint32_t> helpers;
 [[noreturn]] void leave_worker(Worker* w);  // ends the kernel thread; in worker context
 bool may_end(Worker* w);                    // returns true if the caller, w's kernel thread, keeps nothing that the program may need

@@ -142,15 +142,22 @@ FIBERTHREAD_EXPORT int clock_settime(clockid_t clock, const timespec* t) noexcep
   return REAL(clock_settime)(clock < 0 && owner_of_clock(clock) ? kClockOfCaller : clock, t);
 }
 
-// Only the CPU time of a fiber is known. The kernel counts the rest for its threads, so it stays 0 here, and never falls.
+// The CPU time is all told as the user's: only the kernel knows which part is its own.
 FIBERTHREAD_EXPORT int getrusage(__rusage_who_t who, struct rusage* usage) noexcept {
   FiberRecord* f = who == RUSAGE_THREAD ? owner_of_clock(CLOCK_THREAD_CPUTIME_ID) : nullptr;
   int r = REAL(getrusage)(who, usage);
   if (r != 0 || !f) return r;
   long size = usage->ru_maxrss;  // the process's
   uint64_t us = cpu_time_of(f) / 1000;
+  Usage counts = usage_of_caller();
   memset(usage, 0, sizeof *usage);
   usage->ru_maxrss = size;
+  usage->ru_minflt = static_cast<long>(counts.minor_faults);
+  usage->ru_majflt = static_cast<long>(counts.major_faults);
+  usage->ru_inblock = static_cast<long>(counts.blocks_in);
+  usage->ru_oublock = static_cast<long>(counts.blocks_out);
+  usage->ru_nvcsw = static_cast<long>(counts.voluntary);
+  usage->ru_nivcsw = static_cast<long>(counts.involuntary);
   usage->ru_utime = {static_cast<time_t>(us / 1'000'000), static_cast<suseconds_t>(us % 1'000'000)};
   return 0;
 }
@@ -162,8 +169,7 @@ FIBERTHREAD_EXPORT int timer_create(clockid_t clock, struct sigevent* event, tim
       errno = EAGAIN;
       return -1;
     }
-    Worker* w = owner->run.bound.load(std::memory_order_acquire);
-    if (w) clock = static_cast<clockid_t>(~static_cast<unsigned>(w->thread.tid) << 3 | 6);
+    if (int tid = sched_own_tid(owner)) clock = static_cast<clockid_t>(~static_cast<unsigned>(tid) << 3 | 6);
   }
   FiberRecord* f = event && event->sigev_notify == SIGEV_THREAD_ID && event->_sigev_un._tid > 0 ? fiber_of_tid(event->_sigev_un._tid)
                                                                                                 : nullptr;

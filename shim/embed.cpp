@@ -32,6 +32,7 @@ void embed() {
   e.thread_adopted = cancel_adopt;
   e.thread_ends = private_robust_mutexes_owner_died;
   e.thread_unjoined = detach;
+  e.refused_by = signals::refused_by;
   e.on_sysmon = signals::on_sysmon;
   sched_embed(e);
 }

@@ -43,7 +43,7 @@ enum WaitFlags : unsigned {
 
 // Returns the notes of `fd` if the caller shall wait for it here. Null: the caller makes the plain call.
 inline PollNotes* notes_to_wait(int fd) {
-  if (!may_park()) return nullptr;
+  if (!may_park() && !give_up_habit()) return nullptr;
   PollNotes* notes = poll_notes(fd);
   return notes && !(notes->kind.load(std::memory_order_relaxed) & kNonblocking) ? notes : nullptr;
 }

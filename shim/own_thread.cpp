@@ -29,6 +29,8 @@ namespace fiberthread {
 
 namespace {
 
+constexpr long kDefaultPolicy = 0;  // MPOL_DEFAULT
+
 // The calling fiber. Null: the caller is a kernel thread.
 FiberRecord* calling_fiber() {
   FiberRecord* me = tls_current;
@@ -40,6 +42,40 @@ FiberRecord* calling_fiber() {
 int own_kernel_thread() {
   FiberRecord* me = calling_fiber();
   return me ? sched_bind(me) : 0;
+}
+
+namespace {
+
+// What get_mempolicy() says of the threads of the pool.
+enum class PoolPolicy { Unknown, Default, Other };
+std::atomic<PoolPolicy> pool_policy{PoolPolicy::Unknown};
+
+// Called on a thread of the pool. A filter may not allow the call, and then a policy is for good.
+void learn_pool_policy() {
+  int mode = 0;
+  if (filtered.load(std::memory_order_relaxed) || raw_syscall(SYS_get_mempolicy, arg(&mode), 0, 0, 0, 0) != 0) return;
+  pool_policy.store(mode == kDefaultPolicy ? PoolPolicy::Default : PoolPolicy::Other, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+OwnThreadForCall::OwnThreadForCall() : me_(calling_fiber()) {
+  if (!me_) return;
+  if (pool_policy.load(std::memory_order_relaxed) == PoolPolicy::Unknown && !me_->run.bound.load(std::memory_order_relaxed))
+    learn_pool_policy();
+  outermost_ = !(sched_bond_of(me_) & kForCall);
+  error_ = sched_bind(me_, kForCall);
+}
+
+OwnThreadForCall::~OwnThreadForCall() {
+  if (me_ && outermost_ && !error_) sched_unbind(kForCall);
+}
+
+void OwnThreadForCall::succeeded(long number, long a) {
+  if (!me_) return;
+  if (number != SYS_set_mempolicy || pool_policy.load(std::memory_order_relaxed) != PoolPolicy::Default) sched_add_reason(me_, kForGood);
+  else if (a != kDefaultPolicy) sched_add_reason(me_, kForMemoryPolicy);
+  else sched_drop_reason(me_, kForMemoryPolicy);  // no reason may be left when the call is over
 }
 
 bool call_is_of_thread(long number, long b) {
@@ -78,6 +114,12 @@ bool call_is_of_thread(long number, long b) {
 
 namespace {
 
+// As on_own_thread(), for a function of libc, which tells of an error by -1 and errno.
+template <class Call>
+int own_thread_with_errno(long number, long a, Call call) {
+  return static_cast<int>(with_errno(on_own_thread(number, a, [&] { return kernel_result(call()); })));
+}
+
 bool prctl_is_of_thread(int option) {
   switch (option) {
     case PR_SET_PDEATHSIG:
@@ -98,15 +140,6 @@ bool prctl_is_of_thread(int option) {
   }
 }
 
-template <class Call>
-auto on_own_thread(Call call) -> decltype(call()) {
-  if (int e = own_kernel_thread()) {
-    errno = e;
-    return -1;
-  }
-  return call();
-}
-
 }  // namespace
 
 }  // namespace fiberthread
@@ -114,25 +147,30 @@ auto on_own_thread(Call call) -> decltype(call()) {
 using namespace fiberthread;
 
 FIBERTHREAD_EXPORT int unshare(int flags) noexcept {
-  return on_own_thread([&] { return REAL(unshare)(flags); });
+  return own_thread_with_errno(SYS_unshare, flags, [&] { return REAL(unshare)(flags); });
 }
 FIBERTHREAD_EXPORT int setns(int fd, int type) noexcept {
-  return on_own_thread([&] { return REAL(setns)(fd, type); });
+  return own_thread_with_errno(SYS_setns, fd, [&] { return REAL(setns)(fd, type); });
 }
+// These two do not tell whether they have failed.
 FIBERTHREAD_EXPORT int setfsuid(uid_t u) noexcept {
-  return on_own_thread([&] { return REAL(setfsuid)(u); });
+  if (int e = own_kernel_thread()) return static_cast<int>(with_errno(-e));
+  return REAL(setfsuid)(u);
 }
 FIBERTHREAD_EXPORT int setfsgid(gid_t g) noexcept {
-  return on_own_thread([&] { return REAL(setfsgid)(g); });
+  if (int e = own_kernel_thread()) return static_cast<int>(with_errno(-e));
+  return REAL(setfsgid)(g);
 }
 FIBERTHREAD_EXPORT int personality(unsigned long persona) noexcept {
   constexpr unsigned long kAsk = 0xffffffff;
-  return persona == kAsk ? REAL(personality)(persona) : on_own_thread([&] { return REAL(personality)(persona); });
+  auto call = [&] { return REAL(personality)(persona); };
+  return persona == kAsk ? call() : own_thread_with_errno(SYS_personality, static_cast<long>(persona), call);
 }
-// ptrace() takes a variable number of arguments. Four are passed, as if it were declared so.
+// ptrace() takes a variable number of arguments. Four are passed, as if it were declared so. -1 may be what it has read.
 FIBERTHREAD_EXPORT long four_of_ptrace(__ptrace_request request, long pid, void* address, void* data) noexcept asm("ptrace");
 long four_of_ptrace(__ptrace_request request, long pid, void* address, void* data) noexcept {
-  return on_own_thread([&] { return REAL(ptrace)(request, pid, address, data); });
+  if (int e = own_kernel_thread()) return with_errno(-e);
+  return REAL(ptrace)(request, pid, address, data);
 }
 
 #if defined(__x86_64__)
@@ -145,10 +183,10 @@ FIBERTHREAD_EXPORT int arch_prctl(int code, unsigned long address) noexcept {
   return static_cast<int>(syscall(SYS_arch_prctl, code, address));
 }
 FIBERTHREAD_EXPORT int ioperm(unsigned long from, unsigned long n, int on) noexcept {
-  return on_own_thread([&] { return REAL(ioperm)(from, n, on); });
+  return own_thread_with_errno(SYS_ioperm, static_cast<long>(from), [&] { return REAL(ioperm)(from, n, on); });
 }
 FIBERTHREAD_EXPORT int iopl(int level) noexcept {
-  return on_own_thread([&] { return REAL(iopl)(level); });
+  return own_thread_with_errno(SYS_iopl, level, [&] { return REAL(iopl)(level); });
 }
 #endif
 
@@ -173,14 +211,11 @@ FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
       return copy_user(reinterpret_cast<decltype(name)*>(a), &name) ? 0 : static_cast<int>(with_errno(-EFAULT));
     }
   }
-  if (prctl_is_of_thread(option))
-    if (int e = own_kernel_thread()) return static_cast<int>(with_errno(-e));
   if (option == PR_SET_SECCOMP) {
-    filtered.store(true, std::memory_order_relaxed);
-    if (a == SECCOMP_MODE_FILTER) {
-      FilterForKernel filter(reinterpret_cast<void*>(b));
-      return REAL(prctl)(option, a, reinterpret_cast<unsigned long>(filter.program()), c, d);
-    }
+    bool has_program = a == SECCOMP_MODE_FILTER;
+    auto call = [&](long program) { return kernel_result(REAL(prctl)(option, a, has_program ? program : b, c, d)); };
+    return static_cast<int>(with_errno(set_filter(SYS_prctl, option, 0, has_program ? reinterpret_cast<void*>(b) : nullptr, call)));
   }
-  return REAL(prctl)(option, a, b, c, d);
+  auto call = [&] { return REAL(prctl)(option, a, b, c, d); };
+  return prctl_is_of_thread(option) ? own_thread_with_errno(SYS_prctl, option, call) : call();
 }

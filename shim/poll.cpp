@@ -171,7 +171,10 @@ long let_in(const uint64_t* mask) {
 
 // What serves a call. Bound fibers wait in the kernel.
 enum class ServedBy { Parking, Kernel, Libc };
-ServedBy served_by() { return may_park() ? ServedBy::Parking : signal_mask_is_ours() ? ServedBy::Kernel : ServedBy::Libc; }
+ServedBy served_by() {
+  if (may_park() || give_up_habit()) return ServedBy::Parking;
+  return signal_mask_is_ours() ? ServedBy::Kernel : ServedBy::Libc;
+}
 // Copies the mask, if there is one.
 ServedBy served_by(const sigset_t* set, uint64_t& mask) {
   if (set) memcpy(&mask, set, sizeof mask);

@@ -30,11 +30,14 @@ bool called_by_fiber() { return tls_current && in_scheduler() && !tls_current->r
 // Returns the fiber with this tid, if there is one that the kernel does not know by it.
 FiberRecord* named_fiber(int tid) { return tid > 0 && in_scheduler() ? scheduled_fiber(tid) : nullptr; }
 
-// Gives the fiber a kernel thread of its own. Returns the tid of that, which may have ended with the fiber, or a negative errno value.
+// Gives the fiber a kernel thread of its own, whose signals are the fiber's. Returns the tid of that, which may have ended with the fiber, or
+// a negative errno value.
 long kernel_thread_for(FiberRecord* f) {
   if (int e = sched_bind(f)) return -e;
-  Worker* w = f->run.bound.load(std::memory_order_acquire);
-  return w ? w->thread.tid : -ESRCH;  // the fiber has ended since
+  int own = sched_own_tid(f);
+  if (!own) return -ESRCH;  // the fiber has ended since
+  sched_take_signals(f);
+  return own;
 }
 
 }  // namespace
@@ -49,8 +52,8 @@ long capget(void* user_header, void* data) {
   FiberRecord* f = named_fiber(header.pid);
   if (!f) return plain_call(SYS_capget, arg(user_header), arg(data), 0, 0, 0, 0);
   // A fiber without a kernel thread of its own has the capabilities of the process's first threads, as sysmon has.
-  Worker* own = f->run.bound.load(std::memory_order_acquire);
-  header.pid = f == self() ? 0 : own ? own->thread.tid : sysmon_tid();
+  int own = sched_own_tid(f);
+  header.pid = f == self() ? 0 : own ? own : sysmon_tid();
   long r = raw_syscall(SYS_capget, arg(&header), arg(data));
   // The kernel tells here which version it has.
   return copy_user(&static_cast<__user_cap_header_struct*>(user_header)->version, &header.version) ? r : -EFAULT;
@@ -67,10 +70,22 @@ long capset(void* user_header, const void* data) {
 
 long pidfd_open(long pid, long flags) {
   FiberRecord* f = named_fiber(static_cast<int>(pid));
-  if (!f || f == main_fiber) return plain_call(SYS_pidfd_open, pid, flags, 0, 0, 0, 0);
   constexpr long kOneThread = O_EXCL;  // PIDFD_THREAD
+  if (!f || f == main_fiber) return plain_call(SYS_pidfd_open, pid, flags, 0, 0, 0, 0);
   // The kernel says what it says of any thread that is not a process's first.
-  return flags & kOneThread ? -EINVAL : plain_call(SYS_pidfd_open, sysmon_tid(), flags, 0, 0, 0, 0);
+  if (!(flags & kOneThread)) return plain_call(SYS_pidfd_open, sysmon_tid(), flags, 0, 0, 0, 0);
+  // A kernel before 6.9 refuses this for any thread.
+  long fd = plain_call(SYS_pidfd_open, sysmon_tid(), flags, 0, 0, 0, 0);
+  if (fd < 0) return fd;
+  raw_syscall(SYS_close, fd);
+  long tid = kernel_thread_for(f);
+  return tid < 0 ? tid : plain_call(SYS_pidfd_open, tid, flags, 0, 0, 0, 0);
+}
+
+long setpgid(long pid, long group) {
+  FiberRecord* f = named_fiber(static_cast<int>(pid));
+  if (f && f != main_fiber) return -EINVAL;  // as the kernel says of any thread that is not a process's first
+  return program_syscall(SYS_setpgid, pid, group);
 }
 
 long perf_event_open(void* attributes, long pid, long cpu, long group, long flags) {
@@ -117,6 +132,8 @@ using namespace fiberthread;
 
 FIBERTHREAD_EXPORT pid_t getpgid(pid_t pid) noexcept { return REAL(getpgid)(process_of(pid)); }
 FIBERTHREAD_ALIAS(__getpgid, getpgid);
+FIBERTHREAD_EXPORT int setpgid(pid_t pid, pid_t group) noexcept { return static_cast<int>(with_errno(calls::setpgid(pid, group))); }
+FIBERTHREAD_ALIAS(__setpgid, setpgid);
 FIBERTHREAD_EXPORT pid_t getsid(pid_t pid) noexcept { return REAL(getsid)(process_of(pid)); }
 
 FIBERTHREAD_EXPORT int prlimit(pid_t pid, __rlimit_resource resource, const rlimit* limit, rlimit* old) noexcept {

@@ -43,11 +43,12 @@ bool may_be_nice(int rtprio_needed) {
   return data[0].effective >> CAP_SYS_NICE & 1;
 }
 
-// Returns the thread to ask the kernel about. A fiber that is not bound has the settings that the process had when its scheduler started.
+// Returns the thread to ask the kernel about. A fiber that is not bound for good has the settings that the process had when its scheduler
+// started.
 int kernel_thread_of(FiberRecord* f) {
   if (f == tls_current && filtered.load(std::memory_order_relaxed)) return 0;  // a sandbox may let a thread ask about itself only
-  Worker* w = f->run.bound.load(std::memory_order_acquire);
-  return w ? w->thread.tid : sysmon_tid();
+  int own = sched_own_tid(f);
+  return own ? own : sysmon_tid();
 }
 
 // Whether the fiber's attributes set its policy explicitly. Only pthread_getattr_np asks for this.
@@ -59,9 +60,9 @@ bool is_bound(FiberRecord* f) { return f->run.bound.load(std::memory_order_relax
 template <class Call>
 int errno_on_own_thread(FiberRecord* f, Call call) {
   if (int e = sched_bind(f)) return e;
-  Worker* w = f->run.bound.load(std::memory_order_acquire);
-  if (!w) return ESRCH;  // the kernel thread has ended since
-  long r = call(w->thread.tid);
+  int tid = sched_own_tid(f);
+  if (!tid) return ESRCH;  // the fiber has ended since
+  long r = call(tid);
   return r < 0 ? static_cast<int>(-r) : 0;
 }
 
@@ -217,11 +218,13 @@ void scheduling_look_up_rank(FiberRecord* f) {
 }
 
 int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr_t* attr) {
-  // A bound creator's kernel thread may have settings that only the kernel knows. The new fiber gets a clone of that kernel thread. A
-  // cord's kernel thread does not belong to one fiber, so it does not count.
-  if ((is_ours(creator) && is_bound(creator) && creator->run.worker->thread.tainted && !creator->run.worker->run.cord) ||
-      __builtin_expect(tcb_go_is_loaded(), 0))
-    if (int e = sched_bind(f)) return e;
+  // A bound creator's kernel thread may have settings that only the kernel knows. The new fiber gets a clone of that kernel thread, for the
+  // same reasons. A cord's kernel thread does not belong to one fiber, so it does not count.
+  bool clones = is_ours(creator) && is_bound(creator) && creator->run.worker->thread.tainted && !creator->run.worker->run.cord;
+  if (clones || __builtin_expect(tcb_go_is_loaded(), 0)) {
+    Reasons same = clones ? sched_bond_of(creator) & (kForGood | kForMemoryPolicy) : 0;
+    if (int e = sched_bind(f, same ? same : kForGood)) return e;
+  }
   if (__builtin_expect(creator->wait.rank != 0, 0)) scheduling_look_up_rank(f);
   if (!attr) return 0;
   int inherit;

@@ -247,9 +247,15 @@ Then fault(Interrupted& in, int sig, siginfo_t* info) {
 // Timers of CPU time concern the thread that has used the time. That is the thread that the kernel found running.
 bool profiles(const siginfo_t& info) { return (info.si_signo == SIGPROF || info.si_signo == SIGVTALRM) && info.si_code == SI_KERNEL; }
 
+FiberRecord* taker_here(const siginfo_t& info) {
+  FiberRecord* f = sched_taker_here();
+  return f && (sent_to_thread(info) || sent_to_owner(f, info)) ? f : nullptr;
+}
+
 // Passes a signal of the program on to the fiber that gets it. That is the first of these which exists:
 //
-//   1. the fiber whose timer sent the signal, or main if another process sent it to main by main's number;
+//   1. the fiber whose timer sent the signal, or main if another process sent it to main by main's number, or the fiber whose own kernel
+//      thread sleeps here, if the signal was sent to that;
 //   2. the interrupted fiber, if the signal was sent to it, or is about its CPU time or about a file that it owns;
 //   3. the fiber that pick_target() finds. pick_target() finds none if no thread takes the signal now.
 //
@@ -262,7 +268,7 @@ Then pass_on(Interrupted& in, int sig, siginfo_t& got, bool idle_context) {
   TellBy by = idle_context ? TellBy::Sysmon : TellBy::Caller;
   TimerTarget target(got);
   if (target.gone()) return Then::Return;
-  FiberRecord* meant = target.fiber() ? target.fiber() : sent_to_main(got) ? main_fiber : nullptr;
+  FiberRecord* meant = target.fiber() ? target.fiber() : sent_to_main(got) ? main_fiber : taker_here(got);
   // A signal that the kernel gave to this thread is not blocked, whatever our mask says.
   bool mine = me && !meant && (sent_to_thread(got) || profiles(got) || sent_to_owner(me, got));
   FiberRecord* to = meant ? meant : mine ? me : pick_target(me, sig);
@@ -275,7 +281,8 @@ Then pass_on(Interrupted& in, int sig, siginfo_t& got, bool idle_context) {
     give(to, got, by);
   } else {
     if (observed(kObserveSignal)) debug_line("signal", to, "is to get later ", static_cast<uint64_t>(sig));
-    if (!record(to, got, meant || sent_to_thread(got) ? SentTo::Thread : SentTo::Process)) return Then::Return;
+    bool threads = meant || sent_to_thread(got) || (mine && sent_to_owner(me, got));
+    if (!record(to, got, threads ? SentTo::Thread : SentTo::Process)) return Then::Return;
     if (meant && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return Then::Return;
     if (to == me) interrupt(me, kInterruptSafePoint);  // or it might just be about to park
     else tell(to, sig, by, sent_to_thread(got) ? process : 0);
@@ -360,7 +367,7 @@ void call_in_place(Interrupted& in, int sig, siginfo_t* info) {
 bool not_the_programs(const siginfo_t* info, ucontext_t* uc) {
   constexpr int kBySeccomp = 1;  // Linux' SYS_SECCOMP
   if (info->si_code != kBySeccomp || !is_own_syscall(info->si_call_addr)) return false;
-  filtered.store(true, std::memory_order_relaxed);
+  if (!filtered.load(std::memory_order_relaxed)) filtered.fetch_add(1, std::memory_order_relaxed);
   set_interrupted_result(uc, -ENOSYS);
   return true;
 }

@@ -114,6 +114,8 @@ bool take_any(FiberRecord* me, uint64_t wanted, siginfo_t* out);
 // Returns true if a signal in `wanted` is pending for `me` or for the process.
 bool pending_for(FiberRecord* me, uint64_t wanted);
 
+// Returns the signals that the fiber has blocked and does not wait for.
+uint64_t refused_by(FiberRecord* f);
 inline uint64_t mask_of(const FiberRecord* f) { return __atomic_load_n(&f->run.sigmask, __ATOMIC_SEQ_CST); }
 // Sequentially consistent. A thread that changes a mask looks at what is pending afterwards, and a thread that adds a pending signal looks
 // at the mask afterwards. So one of them sees the other.

@@ -91,14 +91,13 @@ void give_all(Pending* p, TellBy by) {
   }
 }
 
-// Returns the signals that the fiber has blocked and does not wait for.
-uint64_t refused_by(FiberRecord* f) { return mask_of(f) & ~state_of(f).waited_for.load(std::memory_order_seq_cst); }
-
 bool alive(FiberRecord* f) {
   return f->join.valid.load(std::memory_order_acquire) && !f->join.done.load(std::memory_order_relaxed) && !state_of(f).ended;
 }
 
 }  // namespace
+
+uint64_t refused_by(FiberRecord* f) { return mask_of(f) & ~state_of(f).waited_for.load(std::memory_order_seq_cst); }
 
 void forget_pending() { pending_count.store(0); }
 

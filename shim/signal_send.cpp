@@ -35,8 +35,8 @@ bool signalfd_may_show(uint64_t signals) { return signalfd_shows.load(std::memor
 bool keep_in_kernel(FiberRecord* to, const siginfo_t& info) {
   if (to == tls_current && tls_busy == 0) own_kernel_thread();
   Busy busy;
-  Worker* own = to->run.bound.load(std::memory_order_acquire);
-  if (!own || own->run.cord || __atomic_load_n(&to->run.worker, __ATOMIC_RELAXED) != own || own->bond.fiber != to) return false;
+  Worker* own = sched_keep_bond(to);
+  if (!own) return false;
   if (to == tls_current) sched_apply_mask();
   else if (info.si_code == SI_TKILL) return raw_syscall(SYS_tgkill, process, own->thread.tid, info.si_signo) == 0;
   return raw_syscall(SYS_rt_tgsigqueueinfo, process, own->thread.tid, info.si_signo, arg(&info)) == 0;

@@ -29,6 +29,9 @@ void tell_at_once(FiberRecord* f, int sig, int from) {
     raw_syscall(SYS_tgkill, process, w->thread.tid, sig);
     return;
   }
+  // It has taken the signal meanwhile. A poke that came late would stay pending, and the kernel would drop a file's signal of the same
+  // number in its favour (F_OWNER_TID).
+  if (!pending_for(f, bit(sig))) return;
   // A poke would have the default action if the handler is gone. So a thread that takes the handler away sees the bit, or we see that it is
   // gone.
   if (!(ever_poked.load(std::memory_order_relaxed) & bit(sig))) ever_poked.fetch_or(bit(sig), std::memory_order_seq_cst);

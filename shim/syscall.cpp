@@ -110,6 +110,7 @@ constexpr struct {
     {SYS_perf_event_open, own<calls::perf_event_open>},
     {SYS_getsid, of_process<SYS_getsid>},
     {SYS_getpgid, of_process<SYS_getpgid>},
+    {SYS_setpgid, own<calls::setpgid>},
     {SYS_prlimit64, of_process<SYS_prlimit64>},
     {SYS_process_vm_readv, of_process<SYS_process_vm_readv>},
     {SYS_process_vm_writev, of_process<SYS_process_vm_writev>},
@@ -220,19 +221,8 @@ constexpr Places kPlaces;
 long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
   size_t place = static_cast<unsigned long>(nr) < Places::kNumbers ? kPlaces.of[nr] : 0;
   if (place) return kCalls[place - 1].handler(a, b, c, d, e, f);
-  if (call_is_of_thread(nr, b))
-    if (int error = own_kernel_thread()) return -error;
-  return plain_call(nr, a, b, c, d, e, f);
-}
-
-long set_filter(long nr, long a, long b, long c, long d, long e, long f) {
-  filtered.store(true, std::memory_order_relaxed);
-  if (call_is_of_thread(nr, b) || nr == SYS_prctl)
-    if (int error = own_kernel_thread()) return -error;
-  bool has_program = nr == SYS_seccomp ? a == SECCOMP_SET_MODE_FILTER : b == SECCOMP_MODE_FILTER;
-  if (!has_program) return program_syscall(nr, a, b, c, d, e, f);
-  FilterForKernel filter(reinterpret_cast<void*>(c));
-  return program_syscall(nr, a, b, arg(filter.program()), d, e, f);
+  auto call = [&] { return plain_call(nr, a, b, c, d, e, f); };
+  return call_is_of_thread(nr, b) ? on_own_thread(nr, a, call) : call();
 }
 
 }  // namespace
@@ -243,7 +233,11 @@ long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f) {
   bool fiber = me && sched_started() && !me->run.kernel;
   if (nr == SYS_clone && a & CLONE_VM && !(a & CLONE_THREAD)) poll_memory_shared();
   bool sets_filter = (nr == SYS_seccomp && a <= SECCOMP_SET_MODE_FILTER) || (nr == SYS_prctl && a == PR_SET_SECCOMP);
-  if (__builtin_expect(sets_filter, 0)) return set_filter(nr, a, b, c, d, e, f);
+  if (__builtin_expect(sets_filter, 0)) {
+    bool has_program = nr == SYS_seccomp ? a == SECCOMP_SET_MODE_FILTER : b == SECCOMP_MODE_FILTER;
+    auto call = [&](long program) { return program_syscall(nr, a, b, has_program ? program : c, d, e, f); };
+    return set_filter(nr, a, b, has_program ? reinterpret_cast<void*>(c) : nullptr, call);
+  }
   return fiber && !in_vfork_child() ? in_fiber(nr, a, b, c, d, e, f) : program_syscall(nr, a, b, c, d, e, f);
 }
 

@@ -78,6 +78,7 @@ long gettid();
 long capget(void* header, void* data);
 long capset(void* header, const void* data);
 long pidfd_open(long pid, long flags);
+long setpgid(long pid, long group);
 long perf_event_open(void* attributes, long pid, long cpu, long group, long flags);
 long set_tid_address(uint32_t* word);
 long set_robust_list(void* list, size_t size);

@@ -124,8 +124,7 @@ FiberRecord* fiber_of_ioprio(long which, long who) {
 
 long ioprio_of(const FiberRecord* f, long nr, long priority) {
   Busy busy;
-  Worker* own = f->run.bound.load(std::memory_order_acquire);
-  return program_syscall(nr, kOneThread, f != self() && own ? own->thread.tid : 0, priority);
+  return program_syscall(nr, kOneThread, f != self() ? sched_own_tid(f) : 0, priority);
 }
 
 }  // namespace

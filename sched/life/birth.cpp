@@ -50,14 +50,7 @@ void post_exit(Worker* w, FiberRecord* f) {
   Ending ending = join_end(f);
   own = ending.bound;
   if (__builtin_expect(own && !in_cord, 0)) {
-    bool leaves = own->thread.tainted || own->run.cord;
-    own->run.cord = nullptr;
-    if (leaves) {
-      dismiss(own);
-    } else {  // bound by habit only: `own` is this worker, which now is like any other
-      own->bond.fiber = nullptr;
-      join_pool();
-    }
+    part_from_worker(own);
   }
   chaos_delay();
   if (ending.joiner) {

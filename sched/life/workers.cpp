@@ -247,6 +247,17 @@ void dismiss(Worker* w) {
   get_up(w);
 }
 
+void part_from_worker(Worker* w) {
+  bool leaves = w->thread.tainted || w->run.cord || w->bond.reasons.load(std::memory_order_relaxed) & kForCall;
+  w->run.cord = nullptr;
+  if (leaves) {
+    dismiss(w);
+  } else {  // it is like the others of the pool, and is the caller's own
+    w->bond.reset();
+    join_pool();
+  }
+}
+
 // See life/parts.h.
 bool become_worker(FiberRecord* me) {
   if (!tcb_adopt_main()) return false;
@@ -408,27 +419,86 @@ void leave_worker(Worker* w) {
   __builtin_unreachable();
 }
 
-int sched_bind(FiberRecord* f) {
+Reasons sched_bond_of(const FiberRecord* f) {
+  Worker* own = f->run.bound.load(std::memory_order_acquire);
+  return own ? own->bond.reasons.load(std::memory_order_relaxed) : Reasons{0};
+}
+
+int sched_own_tid(const FiberRecord* f) {
+  Worker* own = f->run.bound.load(std::memory_order_acquire);
+  return own && own->bond.reasons.load(std::memory_order_relaxed) & kForGood ? own->thread.tid : 0;
+}
+
+namespace {
+
+// Adds a reason to a bond. Under the join lock of the fiber, so that its end, and the end of its bond, see it. A call that does not succeed
+// leaves its thread as it was.
+void add_reason(Worker* own, Reasons why) {
+  own->bond.reasons.fetch_or(why, std::memory_order_relaxed);
+  if (why != kForCall) own->thread.tainted = true;
+}
+
+}  // namespace
+
+void sched_add_reason(FiberRecord* f, Reasons why) {
+  join_locked(f, [&] {
+    if (Worker* own = f->run.bound.load(std::memory_order_relaxed)) add_reason(own, why);
+  });
+}
+
+void sched_drop_reason(FiberRecord* f, Reasons why) {
+  join_locked(f, [&] {
+    if (Worker* own = f->run.bound.load(std::memory_order_relaxed))
+      own->bond.reasons.fetch_and(static_cast<Reasons>(~why), std::memory_order_relaxed);
+  });
+}
+
+void sched_take_signals(FiberRecord* f) {
+  join_locked(f, [&] {
+    if (Worker* own = f->run.bound.load(std::memory_order_relaxed)) own->bond.takes_signals.store(true, std::memory_order_relaxed);
+  });
+  if (f != tls_current) unpark(f);  // so that it moves there, if it is parked elsewhere
+}
+
+FiberRecord* sched_taker_here() {
+  Worker* w = tls_current ? nullptr : this_worker();
+  return w && !w->run.cord && w->bond.takes_signals.load(std::memory_order_relaxed) ? w->bond.fiber : nullptr;
+}
+
+Worker* sched_keep_bond(FiberRecord* f) {
+  return join_locked(f, [&]() -> Worker* {
+    Worker* own = f->run.bound.load(std::memory_order_relaxed);
+    if (!own || own->run.cord || __atomic_load_n(&f->run.worker, __ATOMIC_RELAXED) != own || own->bond.fiber != f) return nullptr;
+    add_reason(own, kForGood);
+    return own;
+  });
+}
+
+int sched_bind(FiberRecord* f, Reasons why) {
   FiberRecord* me = self();
   if (f->run.kernel) return 0;
-  {
+  enum { Bound, Ended, Again } result;
+  do {
     Busy busy;
     Worker* w = nullptr;
     if (!f->run.bound.load(std::memory_order_acquire) && !(w = start_worker(nullptr, f))) return EAGAIN;
     // A new fiber inherits its maker's properties. A fiber that has run already has those of the process.
     if (w && !me->run.kernel && me->run.worker->thread.tainted && f->run.state.load(std::memory_order_relaxed) != State::Created)
       give_properties_of_process(w);
-    bool ended = join_locked(f, [&] {
+    result = join_locked(f, [&] {
       bool done = f->join.done.load(std::memory_order_relaxed);
       Worker* own = nullptr;
-      bool taken = !done && w && f->run.bound.compare_exchange_strong(own, w, std::memory_order_acq_rel);
-      // f had a worker of its own before, or has got one by habit just now. Under the lock, so that its end sees the mark.
-      if (!done && !taken) f->run.bound.load(std::memory_order_relaxed)->thread.tainted = true;
-      if (w && !taken) dismiss(w);
-      return done;
+      if (!done && w && f->run.bound.compare_exchange_strong(own, w, std::memory_order_acq_rel)) {
+        add_reason(w, why);
+        return Bound;
+      }
+      // f had a worker of its own before, or has got one by habit just now.
+      if (!done && (own = f->run.bound.load(std::memory_order_relaxed))) add_reason(own, why);
+      if (w) dismiss(w);
+      return done ? Ended : own ? Bound : Again;  // Again: its bond has ended since we looked
     });
-    if (ended) return ESRCH;
-  }
+  } while (result == Again);
+  if (result == Ended) return ESRCH;
   if (f == me) give_way();  // moves it there
   return 0;
 }

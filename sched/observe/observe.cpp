@@ -81,7 +81,10 @@ void came_back(Worker* w, const FiberRecord* f, ObservedWorker& of, uint64_t now
 
 void observe_leaves(Worker* w, FiberRecord* f, Leave why) {
   uint32_t bits = observing.load(std::memory_order_relaxed);
-  if (bits & kObserveCpu) account(w, f);
+  if (bits & kObserveCpu) {
+    account(w, f);
+    if (f->cpu.counts_usage && why != Leave::Done) usage_leaves(why == Leave::Park);
+  }
   if (why == Leave::Park && bits & kObservePark) debug_line("park", f, "parks for ", f->wait.reason.what, f->wait.reason.object);
   if (why == Leave::Park && bits & kObserveJoin && f->wait.reason.owner && f->wait.reason.object == f->wait.reason.owner)
     debug_line("join", f, "waits for the end of ", uint64_t{f->wait.reason.owner->identity.id});

@@ -5,11 +5,6 @@
 
 namespace fiberthread {
 
-namespace {
-
-constexpr uint32_t kHabit = 8;  // blocking calls that cost a slot before the fiber becomes bound
-
-// Hands the worker's slot to a spare, or frees it if no spare can be made. The running fiber goes on without a slot. Inside an Entry.
 void hand_own_slot(Worker* w) {
   Slot* s = w->run.slot;
   w->run.slot = nullptr;
@@ -19,20 +14,6 @@ void hand_own_slot(Worker* w) {
   hand_slot_to_spare(s);
 }
 
-// Binds f, which runs on w, to w. Returns false if w is the last worker of the pool, or f is bound already.
-bool bind_here(Worker* w, FiberRecord* f) {
-  if (!leave_pool()) return false;
-  Worker* none = nullptr;  // another thread may be binding f just now
-  if (f->run.bound.compare_exchange_strong(none, w, std::memory_order_acq_rel)) {
-    w->bond.fiber = f;
-    return true;
-  }
-  join_pool();
-  return false;
-}
-
-}  // namespace
-
 void Entry::settle(Worker* w) {
   uint32_t asked = kAsked;
   if (w->run.revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel) || asked == kKept) return;
@@ -40,14 +21,6 @@ void Entry::settle(Worker* w) {
   w->run.revoked.store(kKept, std::memory_order_release);
   if (observed(kObserveTrace)) observe_came_back(w);
   count_loss(w);
-}
-
-// Counts a lost slot. A fiber that blocks again and again is bound to this kernel thread, and no longer holds a slot that others wait for.
-void Entry::count_loss(Worker* w) {
-  FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
-  if (!f || f->run.bound.load(std::memory_order_relaxed) || ++f->turns.blocked < kHabit || (w->thread.initial && !f->identity.is_main))
-    return;
-  bind_here(w, f);  // if not now, then at a later loss
 }
 
 void Blocking::begin(Sleep sleep) {
@@ -62,7 +35,7 @@ void Blocking::begin(Sleep sleep) {
   if (observed(kObserveTrace)) w->observed.taken_at.store(cycles(), std::memory_order_relaxed);
   if (observed(kObserveTrace | kObserveSysmon)) observe_handed_over(w);
   hand_own_slot(w);
-  if (sleep == Sleep::Long) Entry::count_loss(w);
+  if (sleep == Sleep::Long) count_loss(w);
 }
 
 void Blocking::end() {
@@ -75,18 +48,6 @@ void Blocking::end() {
   // Without a slot the fiber goes on all the same, until it next waits or is preempted, because it may hold what others wait for. The entry
   // may just have bound it for its habit.
   if (!w->run.slot && !me->run.bound.load(std::memory_order_relaxed)) take_free_slot(w);
-}
-
-void sched_bind_to_initial() {
-  FiberRecord* me = self();
-  if (me->run.kernel) return;
-  Busy busy;
-  Worker* w = me->run.worker;
-  if (!w->thread.initial) return;
-  if (me->run.bound.load(std::memory_order_relaxed)) return;
-  Entry entry(w);
-  if (w->run.slot) hand_own_slot(w);  // first, because this makes another worker if this is the last
-  if (!bind_here(w, me) && !me->run.bound.load(std::memory_order_relaxed)) take_free_slot(w);
 }
 
 }  // namespace fiberthread

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The search for a worker's next fiber.
+#include <errno.h>
+
 #include "sched/cord.h"
 #include "sched/observe/probe.h"
 #include "sched/poller.h"
@@ -109,7 +111,10 @@ FiberRecord* await_handed(Worker* w) {
   CordRecord* c = w->run.cord;
   auto others_ready = [&] { return c && !c->alone.load(std::memory_order_relaxed) && !c->ready.empty(); };
   while (w->bond.fiber && !w->thread.leaves.load(std::memory_order_acquire)) {
-    if ((f = c ? pick_of_cord(w) : w->bond.handed.exchange(nullptr, std::memory_order_acq_rel))) break;
+    if ((f = c ? pick_of_cord(w) : w->bond.handed.exchange(nullptr, std::memory_order_acq_rel))) {
+      if (habit_ended(w, f)) f = nullptr;
+      break;
+    }
     if (c) {
       run_timers(now_ns());
       if (poll_active()) poll_look();
@@ -119,7 +124,7 @@ FiberRecord* await_handed(Worker* w) {
     w->idle.wake.exchange(0, std::memory_order_seq_cst);
     sleep_mask(w);
     if (!w->bond.handed.load(std::memory_order_seq_cst) && !others_ready() && !w->thread.leaves.load(std::memory_order_seq_cst))
-      futex_wait(&w->idle.wake, 0);
+      w->bond.slept_in_waits += futex_wait(&w->idle.wake, 0) != -EAGAIN;
     awake_mask(w);
   }
   __atomic_store_n(&w->idle.listed, false, __ATOMIC_RELEASE);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The signal masks of kernel threads. A worker has the mask of the fiber that it runs, and blocks all signals while it sleeps.
+// The signal masks of kernel threads. A worker has the mask of the fiber that it runs, and blocks all signals while it sleeps. As an
+// exception, one whose own fiber gets signals from the kernel (Bond::takes_signals) keeps them open while that is parked.
 //
 // Two kernel threads take signals for the main fiber while it does not run. Sysmon takes those sent to the process. The process's first
 // thread has main's number, so the kernel gives it what other processes send to main alone. It takes these while its worker sleeps.
+#include "sched/embedder.h"
 #include "sched/life/fork.h"
 #include "sched/run/parts.h"
 #include "sched/syscall.h"
@@ -53,7 +55,7 @@ void sched_await_blocked(uint64_t signals) {
     uint64_t will_block = f ? __atomic_load_n(&f->run.sigmask, __ATOMIC_SEQ_CST)
                           : w->idle.follows.load(std::memory_order_seq_cst) != 0
                               ? mask.load(std::memory_order_relaxed) & ~opened.load(std::memory_order_seq_cst)
-                              : kIdleMask;
+                              : w->bond.asleep_with.load(std::memory_order_seq_cst);
     return (signals & will_block & ~__atomic_load_n(&w->run.kernel_mask, __ATOMIC_ACQUIRE)) != 0;
   };
   for (Worker* w = all_workers(); w; w = w->thread.all_next)
@@ -91,7 +93,13 @@ void follow_no_more(Worker* w) {
 // `version` publishes `mask`. `follows` and `version` are sequentially consistent: either the worker sees the new version, or the thread
 // that makes it sees which one the worker follows, and waits. The worker says that it follows before it takes the mask.
 void sleep_mask(Worker* w) {
-  if (!w->thread.initial) return apply_mask(w, kIdleMask);
+  if (!w->thread.initial) {
+    // A fiber that was bound a moment ago may still be on another worker, and change its mask at any time.
+    FiberRecord* f = !w->run.cord && w->bond.takes_signals.load(std::memory_order_relaxed) ? w->bond.fiber : nullptr;
+    uint64_t m = f && f->run.worker == w ? embedder().refused_by(f) & kIdleMask : kIdleMask;
+    if (m != kIdleMask) w->bond.asleep_with.store(m, std::memory_order_seq_cst);
+    return apply_mask(w, m);
+  }
   for (;;) {
     uint32_t v = version.load(std::memory_order_seq_cst);
     w->idle.follows.exchange(v, std::memory_order_seq_cst);
@@ -103,6 +111,10 @@ void sleep_mask(Worker* w) {
 }
 
 void awake_mask(Worker* w) {
+  if (w->bond.asleep_with.load(std::memory_order_relaxed) != kIdleMask) {
+    apply_mask(w, kIdleMask);
+    w->bond.asleep_with.store(kIdleMask, std::memory_order_seq_cst);
+  }
   uint32_t v = w->idle.follows.load(std::memory_order_relaxed);
   if (!v) return;
   if (v != version.load(std::memory_order_seq_cst)) apply_mask(w, mask.load(std::memory_order_relaxed));  // what main unblocks comes now

@@ -62,8 +62,7 @@ class Entry {
   }
   ~Entry() { w_->run.in_sched.store(before_, std::memory_order_release); }
 
-  [[gnu::cold]] static void settle(Worker* w);      // called if sysmon has asked for the slot, or taken it, meanwhile
-  [[gnu::cold]] static void count_loss(Worker* w);  // called when the running fiber has cost the worker its slot
+  [[gnu::cold]] static void settle(Worker* w);  // called if sysmon has asked for the slot, or taken it, meanwhile
 
  private:
   Worker* w_;
@@ -78,6 +77,20 @@ void post_preempt(Worker* w, FiberRecord* f);
 
 FiberRecord* pick(Worker* w, bool preempting = false);
 FiberRecord* pick_of_cord(Worker* w);
+
+// ---- blocking.cpp ----
+
+// Hands the worker's slot to a spare, or frees it if no spare can be made. The running fiber goes on without a slot. Inside an Entry.
+void hand_own_slot(Worker* w);
+
+// ---- bonds.cpp ----
+
+// Called when w's running fiber has cost it its slot. A fiber that blocks again and again is bound to this kernel thread, and no longer
+// holds a slot that others wait for.
+[[gnu::cold]] void count_loss(Worker* w);
+// Ends the bond of f, which w was handed, if the bond is by habit and f has given up the habit. Returns true if so: f is in a queue then.
+bool habit_ended(Worker* w, FiberRecord* f);
+void give_to_pool(FiberRecord* f);  // queues a fiber that was bound
 
 // ---- find.cpp ----
 

@@ -270,6 +270,7 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
     switch_context(&me->context, &w->context);
   }
   arrive(me);
+  if (__builtin_expect(observed(kObserveCpu), 0) && me->cpu.counts_usage) usage_arrives();
 }
 
 // ---- post-switch actions ----

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Bound fibers: a fiber gets a worker of its own while others wake it and run it. It is never run twice at once, is never in a queue
-// and handed to its worker at the same time, and is not forgotten. Its worker ends with it, and a worker that comes too late ends too.
+// and handed to its worker at the same time, and is not forgotten. Its worker ends with it, or with their bond, and a worker that comes too
+// late ends too. A bond lasts while there is a reason for it.
 //
 // Mirrors sched_bind(), handed_to_bound() and its callers (enqueue_woken(), suspend(), post_yield(), worker_loop()), await_handed(),
-// dismiss(), leave_worker(), the binding by habit in Entry::settle(), and post_exit(). One fiber waits for its flag, and ends.
-// It binds itself before or after its wait, by sched_bind() or by habit, or it yields. Another thread binds it at any time. There is one
+// dismiss(), leave_worker(), the binding by habit in count_loss(), the ends of bonds (sched_unbind(), habit_ended(), post_unbind()), and
+// post_exit(). One fiber waits for its flag, and ends. It binds itself before or after its wait, by sched_bind(), for good or for a call that
+// fails, or by habit, or it yields. A habit may end whenever its worker is handed the fiber. Another thread binds it at any time. There is one
 // worker of the pool, on which the fiber may become bound by habit, and a clone for each thread that may bind it. The pool's other workers,
 // without which it would not become bound, never meet it.
 //
@@ -16,9 +18,13 @@
 // fails: -DBROKEN_HABIT
 // fails: -DBROKEN_LATE
 // fails: -DBROKEN_TAINT
+// fails: -DBROKEN_AGAIN
+// fails: -DBROKEN_REASON
 // Mutations. BROKEN_HANDED: the worker looks at what it was handed, and then clears `wake`. BROKEN_HABIT: binding by habit reads
 // `bound` and then stores it, and forgets a worker that another thread has bound meanwhile. BROKEN_LATE: the binding thread does not check
 // whether the fiber has ended. BROKEN_TAINT: a thread that finds the fiber bound by habit does not taint that worker.
+// BROKEN_AGAIN: that thread does not look again when the bond has ended meanwhile. BROKEN_REASON: the end of a bond does not ask whether
+// there is a reason for it.
 
 #ifndef POOL
 #define POOL 1
@@ -26,7 +32,7 @@
 #define WORKERS (POOL + 2)      // the fiber's own clone is POOL + 1, the binder's is POOL + 2
 
 mtype = { Queued, Running, Parked, Done };
-mtype = { PostPark, PostYield, PostExit };
+mtype = { PostPark, PostYield, PostUnbind, PostExit };
 
 mtype state = Queued;
 bit pending, flag;
@@ -44,8 +50,11 @@ bit own[WORKERS + 1];           // Worker::bond.fiber is the fiber
 bit handed[WORKERS + 1];
 bit wake[WORKERS + 1];
 bit leaves[WORKERS + 1];
+bit for_call[WORKERS + 1];      // reasons of the bond: a call of the fiber, and all others
+bit for_good[WORKERS + 1];
 
-byte when, how;                 // when the fiber binds itself: 0 never (it yields), 1 first, 2 after its wait; how: 0 sched_bind(), 1 habit
+byte when, how;                 // when the fiber binds itself: 0 never (it yields), 1 first, 2 after its wait
+                                // how: 0 sched_bind(), 1 habit, 2 sched_bind() for a call that fails
 bit finished, bound_by_other;
 byte told;                      // worker that the binder was told to give properties to
 
@@ -72,11 +81,26 @@ inline cas(from, to, ok) {
 
 inline dismiss(w) { leaves[w] = 1; get_up(w) }
 
+inline add_reason(w, call) {
+  if
+  :: call -> for_call[w] = 1
+  :: else ->
+     for_good[w] = 1;
+#ifndef BROKEN_TAINT
+     tainted[w] = 1
+#endif
+  fi
+}
+
 inline start(w) { atomic { own[w] = 1; tainted[w] = 1; started[w] = 1; run worker(w) } }
 
 // sched_bind(), up to the yield() of a fiber that binds itself.
-inline bind(clone, ended) {
-  mine = 0;
+inline bind(clone, ended, call) {
+  again = 1;
+  do
+  :: !again -> break
+  :: again ->
+  again = 0; mine = 0;
   if
   :: !bound -> start(clone); mine = clone
   :: else
@@ -89,14 +113,16 @@ inline bind(clone, ended) {
 #endif
   atomic {
     if
-    :: !ended && mine && !bound -> bound = mine; mine = 0
-    :: else
-#ifndef BROKEN_TAINT
-       -> if
-       :: !ended -> tainted[bound] = 1
-       :: else
-       fi
+    :: !ended && mine && !bound -> bound = mine; add_reason(mine, call); mine = 0
+    :: !ended && bound ->
+       add_reason(bound, call)
+    :: !ended && !mine && !bound ->
+#ifndef BROKEN_AGAIN
+       again = 1
+#else
+       skip
 #endif
+    :: ended
     fi
   }
   if
@@ -104,6 +130,7 @@ inline bind(clone, ended) {
   :: else
   fi;
   join_lock = 0
+  od
 }
 
 // ---- the fiber ----
@@ -115,15 +142,25 @@ inline suspend(action) {
 
 inline bind_itself() {
   if
-  :: how == 0 ->
-     bind(POOL + 1, ended);
+  :: how != 1 ->
+     bind(POOL + 1, ended, how == 2);
      assert(!ended);
      // yield()
      if
      :: bound != on -> suspend(PostYield)
      :: else
      fi;
-     assert(bound == on)
+     assert(bound == on);
+     if
+     :: how == 2 ->  // sched_unbind()
+        for_call[on] = 0;
+        if
+        :: !for_good[on] && tainted[on] -> suspend(PostUnbind)
+        :: else
+        fi;
+        assert(!bound || bound == on || bound == POOL + 2)
+     :: else
+     fi
   :: how == 1 && on <= POOL ->  // settle(): only on a worker that had a slot to lose
 #ifdef BROKEN_HABIT
      if
@@ -143,7 +180,7 @@ inline bind_itself() {
 }
 
 proctype fiber() {
-  bit ended;
+  bit ended, again;
   byte mine;
   atomic { resumed -> resumed = 0 }
   if
@@ -169,6 +206,25 @@ proctype fiber() {
 
 // ---- workers ----
 
+// end_bond(), by the worker itself.
+inline end_bond(ended) {
+  atomic { !join_lock -> join_lock = 1 }
+  atomic {
+    if
+#ifndef BROKEN_REASON
+    :: for_call[me] || for_good[me] -> ended = 0
+#endif
+    :: else -> ended = 1; bound = 0
+    fi;
+    join_lock = 0
+  }
+  if
+  :: ended && tainted[me] -> dismiss(me)
+  :: ended && !tainted[me] -> own[me] = 0
+  :: else
+  fi
+}
+
 inline run_it() {
   atomic {
     assert(state == Queued);
@@ -188,6 +244,10 @@ inline run_it() {
      :: else
      fi
   :: atomic { post[me] == PostYield -> state = Queued }
+     enqueue(0)
+  :: post[me] == PostUnbind ->
+     end_bond(ok);
+     atomic { ok = 0; state = Queued }
      enqueue(0)
   :: atomic { post[me] == PostExit && !join_lock -> join_lock = 1; state = Done; over = 1 }
      atomic { b = bound; bound = 0; join_lock = 0 }
@@ -245,6 +305,14 @@ end:
      await_handed();
      if
      :: got -> got = 0; run_it()
+     // habit_ended()
+     :: got && !for_call[me] && !for_good[me] ->
+        got = 0;
+        end_bond(ok);
+        if
+        :: ok -> ok = 0; enqueue(0)
+        :: else -> run_it()
+        fi
      :: else
      fi
   :: atomic { !leaves[me] && !own[me] && entries > 0 -> entries-- }
@@ -284,12 +352,13 @@ proctype waker() {
 }
 
 proctype binder() {
-  bit ended;
+  bit ended, again;
   byte mine;
-  bind(POOL + 2, ended);
+  bind(POOL + 2, ended, 0);
   atomic {
-    told = bound;  // 0: the fiber has ended
+    told = bound;
     bound_by_other = 1;
+    assert(told || over);            // or the fiber has ended
     assert(!told || tainted[told])  // no other fiber gets the properties that the binder gives to the worker
   }
 }
@@ -302,6 +371,7 @@ init {
     if
     :: when -> how = 0
     :: when -> how = 1
+    :: when -> how = 2
     :: else
     fi;
     i = 1;

@@ -22,6 +22,7 @@ extern pid_t _Fork(void), __vfork(void);
 extern int __ppoll_chk(struct pollfd*, nfds_t, const struct timespec*, const sigset_t*, size_t);
 extern int capset(void*, void*), capget(void*, void*);
 extern pid_t __getpgid(pid_t);
+extern int __setpgid(pid_t, pid_t);
 int open_pidfd(pid_t, unsigned) __asm__("pidfd_open") __attribute__((weak));
 
 static int nothing(void* p) { return 0; }
@@ -53,6 +54,8 @@ static void about_processes(void) {
     FAILS(whose[i].name, getpgid, whose[i].id);
     FAILS(whose[i].name, __getpgid, whose[i].id);
     FAILS(whose[i].name, getsid, whose[i].id);
+    FAILS(whose[i].name, setpgid, whose[i].id, i ? 0 : -1);
+    FAILS(whose[i].name, __setpgid, whose[i].id, i ? 0 : -1);
     FAILS(whose[i].name, prlimit, whose[i].id, RLIMIT_NOFILE, NULL, &limit);
     FAILS(whose[i].name, prlimit64, whose[i].id, RLIMIT_NOFILE, NULL, (void*)&limit);
     FAILS(whose[i].name, process_vm_readv, whose[i].id, &here, 1, &there, 1, 0);
@@ -60,6 +63,23 @@ static void about_processes(void) {
   }
   FAILS("own", getpgid, id);
   FAILS("own", getsid, id);
+  FAILS("no such group", setpgid, 0, 0x3ffffff0);
+  FAILS("no such group", __setpgid, 0, 0x3ffffff0);
+  int closed_by_exec[2];
+  assert(pipe2(closed_by_exec, O_CLOEXEC) == 0);
+  pid_t other = fork();
+  if (other == 0) {
+    execl("/bin/sleep", "sleep", "100", (char*)NULL);
+    _exit(1);
+  }
+  close(closed_by_exec[1]);
+  char none;
+  assert(read(closed_by_exec[0], &none, 1) == 0);
+  close(closed_by_exec[0]);
+  FAILS("after exec", setpgid, other, 0);
+  FAILS("after exec", __setpgid, other, 0);
+  kill(other, SIGKILL);
+  waitpid(other, NULL, 0);
   FAILS("own", prlimit, id, RLIMIT_NOFILE, NULL, &limit);
   FAILS("no such limit", prlimit, id, 99, NULL, &limit);
   FAILS("no such limit", prlimit64, id, 99, NULL, (void*)&limit);

@@ -9,6 +9,7 @@
 #include <linux/perf_event.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -57,6 +58,50 @@ static void about_process(const char* whose, pid_t id) {
   r = (int)syscall(SYS_pidfd_open, id, 0);
   printf("%s: pidfd_open %d, %s\n", whose, r >= 0 ? 0 : r, r >= 0 ? "" : strerror(errno));
   if (r >= 0) close(r);
+  if (id == getpid()) return;
+  r = setpgid(id, 0);
+  printf("%s: setpgid %d, %s\n", whose, r, strerror(errno));
+  r = (int)syscall(SYS_setpgid, id, 0);
+  printf("%s: setpgid by number %d, %s\n", whose, r, strerror(errno));
+}
+
+static sem_t told;
+static void* waits_for_signal(void* p) {
+  sigset_t user1, none;
+  sigemptyset(&none);
+  sigemptyset(&user1);
+  sigaddset(&user1, SIGUSR1);
+  pthread_sigmask(SIG_BLOCK, &user1, NULL);
+  ids[1] = gettid();
+  sem_post(&told);
+  sigsuspend(&none);
+  printf("code %s\n", got == SI_USER ? "SI_USER" : got == SI_TKILL ? "SI_TKILL" : "?");
+  sem_post(&told);
+  sem_wait(p);
+  return p;
+}
+
+// A descriptor for one thread sends it signals, and can be read when it has ended. Linux knows these from 6.9 on.
+static void descriptor_of_thread(void) {
+  static sem_t may_end;
+  enum { kOneThread = O_EXCL, kSendSignal = 424 };  // PIDFD_THREAD, SYS_pidfd_send_signal
+  sem_init(&may_end, 0, 0);
+  sem_init(&told, 0, 0);
+  pthread_t t;
+  pthread_create(&t, NULL, waits_for_signal, &may_end);
+  sem_wait(&told);
+  int fd = (int)syscall(SYS_pidfd_open, ids[1], kOneThread);
+  printf("PIDFD_THREAD: %s\n", fd >= 0 ? "opened" : strerror(errno));
+  struct pollfd p = {fd, POLLIN, 0};
+  printf("readable: %d\n", poll(&p, fd >= 0, 0));
+  if (fd >= 0) printf("signal: %d\n", (int)syscall(kSendSignal, fd, SIGUSR1, NULL, 0));
+  else pthread_kill(t, SIGUSR1);
+  sem_wait(&told);
+  printf("readable: %d\n", poll(&p, fd >= 0, 0));
+  sem_post(&may_end);
+  pthread_join(t, NULL);
+  printf("readable after its end: %d\n", poll(&p, fd >= 0, fd >= 0 ? 60000 : 0));
+  close(fd);
 }
 
 static void own_capabilities(void) {
@@ -146,6 +191,8 @@ int main(void) {
   pthread_t t[2];
   for (int i = 0; i < 2; i++) assert(pthread_create(&t[i], NULL, thread, (void*)(intptr_t)i) == 0);
   for (int i = 0; i < 2; i++) pthread_join(t[i], NULL);
+  sigaction(SIGUSR1, &sa, NULL);
+  descriptor_of_thread();
   about_process("nobody", 0x3ffffff0);
   return 0;
 }

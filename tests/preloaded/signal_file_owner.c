@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+// The signals of a file reach the thread that owns it (F_OWNER_TID) however that waits. Another thread can block the same signal meanwhile.
+#define _GNU_SOURCE
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { kRounds = 20 };
+enum How { kInfo, kTimed, kSuspend, kPause, kSemaphore, kRead, kWays };
+static const char* const names[kWays] = {"sigwaitinfo", "sigtimedwait", "sigsuspend", "pause", "sem_wait", "read"};
+
+static int ends[2], nothing[2];
+static sem_t ready, never;
+static _Thread_local volatile sig_atomic_t got;
+static void handler(int sig, siginfo_t* info, void* context) { got++; }
+
+static int wait_for_it(enum How how, const sigset_t* io) {
+  sigset_t none;
+  sigemptyset(&none);
+  siginfo_t info = {0};
+  struct timespec long_time = {100, 0};
+  char c;
+  switch (how) {
+    case kInfo: return sigwaitinfo(io, &info) == SIGIO && info.si_code == SI_KERNEL;
+    case kTimed: return sigtimedwait(io, &info, &long_time) == SIGIO;
+    case kSuspend: return sigsuspend(&none) == -1 && errno == EINTR && got == 1;
+    // The signal may come before these, or once more.
+    case kPause: return got || (pause() == -1 && errno == EINTR && got);
+    case kSemaphore: return got || (sem_wait(&never) == -1 && errno == EINTR && got);
+    case kRead: return got || (read(nothing[0], &c, 1) == -1 && errno == EINTR && got);
+    default: return 0;
+  }
+}
+
+static void* waits(void* p) {
+  enum How how = (enum How)(intptr_t)p;
+  sigset_t io;
+  sigemptyset(&io);
+  sigaddset(&io, SIGIO);
+  if (how <= kSuspend) pthread_sigmask(SIG_BLOCK, &io, NULL);
+  struct f_owner_ex owner = {F_OWNER_TID, gettid()};
+  assert(fcntl(ends[0], F_SETOWN_EX, &owner) == 0);
+  for (int i = 0; i < kRounds; i++) {
+    got = 0;
+    sem_post(&ready);
+    int right = wait_for_it(how, &io);
+    if (!right) printf("%s: %s\n", names[how], "not the signal");
+    char byte;
+    while (recv(ends[0], &byte, 1, MSG_DONTWAIT) == 1) continue;
+  }
+  return p;
+}
+
+static _Atomic int stop;
+static void* blocks(void* p) {
+  sigset_t io;
+  sigemptyset(&io);
+  sigaddset(&io, SIGIO);
+  while (!stop) {
+    pthread_sigmask(SIG_BLOCK, &io, NULL);
+    sched_yield();
+    pthread_sigmask(SIG_UNBLOCK, &io, NULL);
+    struct timespec nap = {0, 100000};
+    nanosleep(&nap, NULL);
+  }
+  return p;
+}
+
+static void round_trip(enum How how) {
+  pthread_t t;
+  assert(pthread_create(&t, NULL, waits, (void*)(intptr_t)how) == 0);
+  for (int i = 0; i < kRounds; i++) {
+    sem_wait(&ready);
+    usleep(i % 4 * 300);
+    assert(send(ends[1], "x", 1, 0) == 1);
+    // A signal that comes before pause() or its kin would be missed.
+    if (how >= kPause) {
+      for (int tries = 0; tries < 100000 && i + 1 < kRounds; tries++) {
+        int value;
+        sem_getvalue(&ready, &value);
+        if (value) break;
+        usleep(1000);
+        if (tries % 20 == 19) assert(send(ends[1], "x", 1, 0) == 1);
+      }
+      if (i + 1 == kRounds)
+        while (pthread_tryjoin_np(t, NULL) != 0) {
+          usleep(1000);
+          send(ends[1], "x", 1, 0);
+        }
+    }
+  }
+  if (how < kPause) pthread_join(t, NULL);
+  printf("%s: %d signals\n", names[how], kRounds);
+}
+
+int main(void) {
+  struct sigaction a = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};
+  sigaction(SIGIO, &a, NULL);
+  assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 && pipe(nothing) == 0);
+  sem_init(&ready, 0, 0);
+  sem_init(&never, 0, 0);
+  fcntl(ends[0], F_SETFL, O_ASYNC);
+  pthread_t blocker;
+  pthread_create(&blocker, NULL, blocks, NULL);
+  for (int how = 0; how < kWays; how++) round_trip((enum How)how);
+  stop = 1;
+  pthread_join(blocker, NULL);
+  return 0;
+}
