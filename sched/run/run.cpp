@@ -280,9 +280,13 @@ void post_park(Worker* w, FiberRecord* f) {
   chaos_delay();
   // Sequentially consistent against unpark(), which sets the latch and then looks at the state: one of us sees the other. From the store
   // on, f may run elsewhere, or its record may have another fiber. Waking it is harmless even then.
+  Worker* own = f->run.bound.load(std::memory_order_relaxed);
   f->run.state.exchange(State::Parked, std::memory_order_seq_cst);
   chaos_delay();
-  if (__builtin_expect(f->run.pending_unpark.load(std::memory_order_seq_cst), 0)) unpark_parked(f);
+  // A fiber that was bound meanwhile moves, since its signals may come to its own kernel thread. If we miss that, sched_take_signals() finds
+  // the latch taken, or f parked.
+  bool elsewhere = __builtin_expect(own != nullptr, 0) && own != w;
+  if (__builtin_expect(f->run.pending_unpark.load(std::memory_order_seq_cst), 0) || elsewhere) unpark_parked(f);
 }
 
 void post_yield(Worker* w, FiberRecord* f) {

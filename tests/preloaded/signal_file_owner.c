@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The signals of a file reach the thread that owns it (F_OWNER_TID) however that waits. Another thread can block the same signal meanwhile.
+// The signals of a file reach the thread that owns it (F_OWNER_TID) however that waits, and whichever thread made it the owner. Another thread
+// can block the same signal meanwhile.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -22,6 +23,12 @@ static sem_t ready, never;
 static _Thread_local volatile sig_atomic_t got;
 static void handler(int sig, siginfo_t* info, void* context) { got++; }
 
+static _Atomic int id;
+static void own(int tid) {
+  struct f_owner_ex owner = {F_OWNER_TID, tid};
+  assert(fcntl(ends[0], F_SETOWN_EX, &owner) == 0);
+}
+
 static int wait_for_it(enum How how, const sigset_t* io) {
   sigset_t none;
   sigemptyset(&none);
@@ -40,14 +47,20 @@ static int wait_for_it(enum How how, const sigset_t* io) {
   }
 }
 
+struct Case {
+  enum How how;
+  int by_itself;
+};
+
 static void* waits(void* p) {
-  enum How how = (enum How)(intptr_t)p;
+  const struct Case* c = p;
+  enum How how = c->how;
   sigset_t io;
   sigemptyset(&io);
   sigaddset(&io, SIGIO);
   if (how <= kSuspend) pthread_sigmask(SIG_BLOCK, &io, NULL);
-  struct f_owner_ex owner = {F_OWNER_TID, gettid()};
-  assert(fcntl(ends[0], F_SETOWN_EX, &owner) == 0);
+  if (c->by_itself) own(gettid());
+  id = gettid();
   for (int i = 0; i < kRounds; i++) {
     got = 0;
     sem_post(&ready);
@@ -74,11 +87,16 @@ static void* blocks(void* p) {
   return p;
 }
 
-static void round_trip(enum How how) {
+static void round_trip(struct Case c) {
+  enum How how = c.how;
   pthread_t t;
-  assert(pthread_create(&t, NULL, waits, (void*)(intptr_t)how) == 0);
+  assert(pthread_create(&t, NULL, waits, &c) == 0);
   for (int i = 0; i < kRounds; i++) {
     sem_wait(&ready);
+    if (i == 0 && !c.by_itself) {
+      usleep(2000);  // it waits already, as a rule
+      own(id);
+    }
     usleep(i % 4 * 300);
     assert(send(ends[1], "x", 1, 0) == 1);
     // A signal that comes before pause() or its kin would be missed.
@@ -98,7 +116,7 @@ static void round_trip(enum How how) {
     }
   }
   if (how < kPause) pthread_join(t, NULL);
-  printf("%s: %d signals\n", names[how], kRounds);
+  printf("%s, %s: %d signals\n", names[how], c.by_itself ? "owner by itself" : "made the owner", kRounds);
 }
 
 int main(void) {
@@ -110,7 +128,8 @@ int main(void) {
   fcntl(ends[0], F_SETFL, O_ASYNC);
   pthread_t blocker;
   pthread_create(&blocker, NULL, blocks, NULL);
-  for (int how = 0; how < kWays; how++) round_trip((enum How)how);
+  for (int how = 0; how < kWays; how++)
+    for (int by_itself = 1; by_itself >= 0; by_itself--) round_trip((struct Case){how, by_itself});
   stop = 1;
   pthread_join(blocker, NULL);
   return 0;
