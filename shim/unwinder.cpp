@@ -21,6 +21,7 @@ std::atomic<uint32_t> loading{0}, forking{0};
 constinit thread_local bool loads_here = false;
 
 void nap() {
+  give_way();  // the other thread may wait for this worker
   constexpr long kNap[2] = {0, 50'000};
   raw_syscall(SYS_nanosleep, arg(kNap), 0);
 }
@@ -35,7 +36,7 @@ void unwinder_load() {
     loading.fetch_sub(1, std::memory_order_relaxed);
     nap();
   }
-  loads_here = true;  // a handler that runs meanwhile may fork, or end this thread
+  loads_here = true;  // a handler that runs meanwhile may fork or end this thread, and must not wait for it
   void* frame;
   REAL(backtrace)(&frame, 1);
   loads_here = false;
@@ -48,8 +49,9 @@ void unwinder_before_fork() {
   if (loaded.load(std::memory_order_acquire)) return;
   // The loading thread may want a lock that the program has taken for the fork, as some allocators do for all of theirs. So the wait is
   // limited. A fork after that is as on NPTL.
-  constexpr int kNaps = 2000;
-  for (int i = 0; i < kNaps && loading.load(std::memory_order_seq_cst) > (loads_here ? 1u : 0u); i++) nap();
+  constexpr uint64_t kMost = 2'000'000'000;  // ns
+  uint64_t begun = now_ns();
+  while (loading.load(std::memory_order_seq_cst) > (loads_here ? 1u : 0u) && now_ns() - begun < kMost) nap();
 }
 
 void unwinder_after_fork_in_parent() { forking.fetch_sub(1, std::memory_order_release); }
