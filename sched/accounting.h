@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// CPU time of single fibers, and their faults and switches. The kernel counts it for kernel threads only.
+// CPU time of single fibers, and their faults and switches. The kernel counts these for kernel threads only.
 //
 // A worker's CPU clock up to Worker::cpu.mark has been given to fibers. From the first use on, each switch gives the rest to the fiber that
 // leaves (kObserveCpu, observe/observe.h). A short rest is taken from the cycle counter, so the mark may be ahead of the clock for a
@@ -22,15 +22,15 @@ void account_tick();
 // Returns the fiber's CPU time so far, in nanoseconds. Never less than any thread got before. Switches accounting on.
 uint64_t cpu_time_of(FiberRecord* f);
 
-// What the kernel counts of a thread beside its CPU time. Its own counts are those of kernel threads. A fiber that has once asked is counted
-// from then on: its share of its kernel thread's counts, and its own waits and preemptions. Others pay nothing.
+// What the kernel counts of a thread beside its CPU time. A fiber is counted from its first question on. It gets what its kernel threads
+// count while it runs there, and its own waits and preemptions. Fibers that have not asked pay nothing.
 struct Usage {
   uint64_t minor_faults = 0, major_faults = 0, blocks_in = 0, blocks_out = 0;
   uint64_t voluntary = 0, involuntary = 0;  // switches
 };
 // Returns the counts of the caller, a fiber. Main's begin with the process's, since it was the process. Switches accounting on.
 Usage usage_of_caller();
-// Called by the fiber itself before it leaves its worker, and when it runs again.
+// Called on the fiber's stack before it leaves its worker, and when it runs again.
 void usage_leaves(bool waits);
 void usage_arrives();
 

@@ -393,6 +393,14 @@ bool keeps_others_waiting();
 // kernel's sched_yield.
 bool give_way();
 
+// Called before the caller waits in the kernel. If it is bound, and still on another worker, it moves to its own: signals that the kernel has
+// for it may come there only. Does nothing under Busy.
+inline void go_to_own_worker() {
+  FiberRecord* me = tls_current;
+  Worker* own = me ? me->run.bound.load(std::memory_order_relaxed) : nullptr;
+  if (__builtin_expect(own != nullptr, 0) && own != me->run.worker && !me->run.kernel && tls_busy == 0) give_way();
+}
+
 // take_turns() is called at the beginning of each call that waits for data. A fiber that finds data every time never waits. Only the
 // kernel's ticks stop it, and meanwhile only sysmon looks at the poller. So a fiber that has run for a while looks at the poller itself,
 // and gives way to the fibers that can run.

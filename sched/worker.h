@@ -95,10 +95,14 @@ struct alignas(64) Worker {
   struct Bond {
     FiberRecord* fiber = nullptr;
     std::atomic<FiberRecord*> handed{nullptr};  // the fiber while it is runnable: this is its queue entry
-    std::atomic<Reasons> reasons{0};            // why it lasts; changed under the fiber's join.lock; 0: habit alone
-    // The kernel sends signals to the kernel thread that are the fiber's. So it must let them in while the fiber is parked.
+    // Why it lasts; 0: habit alone. Changed under the fiber's join.lock, which orders it. Relaxed where it is read without.
+    std::atomic<Reasons> reasons{0};
+    // The kernel sends the fiber's signals to the kernel thread, which therefore lets them in while the fiber is parked. Relaxed: whoever
+    // sets it then wakes the fiber, and the worker reads it when it has run that.
     std::atomic<bool> takes_signals{false};
-    std::atomic<uint64_t> asleep_with{kIdleMask};  // the mask that the kernel thread has, or is to get, while it sleeps for that
+    // The mask that the kernel thread has, or is to get, while it sleeps for that. Sequentially consistent: sched_await_blocked() reads it
+    // against `kernel_mask`, which changes after this on the way to sleep, and before this on the way back.
+    std::atomic<uint64_t> asleep_with{kIdleMask};
     // While the fiber is bound by habit, since the last look at that: its waits for which it need not be bound, and how often the kernel
     // thread has slept in these.
     uint32_t waits = 0, slept_in_waits = 0;
@@ -255,6 +259,8 @@ void join_pool();
 bool leave_pool();
 // Lets w go, whose fiber needs it no more: into the pool, or to its end, if it is of no use to other fibers.
 void part_from_worker(Worker* w);
+// Adds a reason for the bond of `own`. Under the join lock of its fiber, so that the end of that, and the end of the bond, see it.
+void add_reason(Worker* own, Reasons why);
 extern std::atomic<uint32_t> helpers;
 [[noreturn]] void leave_worker(Worker* w);  // ends the kernel thread; in worker context
 bool may_end(Worker* w);                    // returns true if the caller, w's kernel thread, keeps nothing that the program may need
@@ -295,8 +301,9 @@ inline void apply_mask(Worker* w, uint64_t mask) {
 void main_mask_of(Worker* w);  // `w` has the process's first thread
 uint64_t main_mask();
 uint32_t main_mask_version();
-// Gives the kernel thread the mask of a worker that sleeps: kIdleMask, or main's mask on the process's first thread. From then on
-// sched_set_main_mask() makes the worker get up. So `wake` was cleared before, and the worker looks at it afterwards.
+// Gives the kernel thread the mask of a worker that sleeps: kIdleMask, or what its own parked fiber refuses (Bond::takes_signals), or main's
+// mask on the process's first thread. From then on sched_set_main_mask() makes the worker get up. So `wake` was cleared before, and the
+// worker looks at it afterwards.
 void sleep_mask(Worker* w);
 void awake_mask(Worker* w);  // called after the sleep
 

@@ -76,6 +76,7 @@ long at_once(Call call) {
 template <class Call>
 auto despite_others(Call call) {
   for (;;) {
+    go_to_own_worker();
     HandlersBefore handlers;
     auto r = call();
     if (__builtin_expect(r >= 0, 1) || errno != EINTR || !handlers.none_since()) return r;

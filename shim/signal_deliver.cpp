@@ -281,8 +281,8 @@ Then pass_on(Interrupted& in, int sig, siginfo_t& got, bool idle_context) {
     give(to, got, by);
   } else {
     if (observed(kObserveSignal)) debug_line("signal", to, "is to get later ", static_cast<uint64_t>(sig));
-    bool threads = meant || sent_to_thread(got) || (mine && sent_to_owner(me, got));
-    if (!record(to, got, threads ? SentTo::Thread : SentTo::Process)) return Then::Return;
+    bool for_thread = meant || sent_to_thread(got) || (mine && sent_to_owner(me, got));
+    if (!record(to, got, for_thread ? SentTo::Thread : SentTo::Process)) return Then::Return;
     if (meant && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return Then::Return;
     if (to == me) interrupt(me, kInterruptSafePoint);  // or it might just be about to park
     else tell(to, sig, by, sent_to_thread(got) ? process : 0);

@@ -132,9 +132,10 @@ Test(bonds, habit_lasts_while_the_fiber_sleeps_in_the_kernel_too) {
         get_habit();
         for (int i = 0; i < 200; i++) {
           turns.take(0);
+          turns.take(0);  // waits for the other thread
           raw_syscall(SYS_nanosleep, arg(kNap), 0);
+          cr_assert(is_bound());
         }
-        cr_assert(is_bound());
         over = true;
         turns.take(0);
         return nullptr;

@@ -49,9 +49,7 @@ void post_exit(Worker* w, FiberRecord* f) {
   if (__builtin_expect(in_cord, 0)) cord_left(own->run.cord, f);
   Ending ending = join_end(f);
   own = ending.bound;
-  if (__builtin_expect(own && !in_cord, 0)) {
-    part_from_worker(own);
-  }
+  if (__builtin_expect(own && !in_cord, 0)) part_from_worker(own);
   chaos_delay();
   if (ending.joiner) {
     // Otherwise the joiner runs next here, and will see that f has ended.

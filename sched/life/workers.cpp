@@ -419,61 +419,6 @@ void leave_worker(Worker* w) {
   __builtin_unreachable();
 }
 
-Reasons sched_bond_of(const FiberRecord* f) {
-  Worker* own = f->run.bound.load(std::memory_order_acquire);
-  return own ? own->bond.reasons.load(std::memory_order_relaxed) : Reasons{0};
-}
-
-int sched_own_tid(const FiberRecord* f) {
-  Worker* own = f->run.bound.load(std::memory_order_acquire);
-  return own && own->bond.reasons.load(std::memory_order_relaxed) & kForGood ? own->thread.tid : 0;
-}
-
-namespace {
-
-// Adds a reason to a bond. Under the join lock of the fiber, so that its end, and the end of its bond, see it. A call that does not succeed
-// leaves its thread as it was.
-void add_reason(Worker* own, Reasons why) {
-  own->bond.reasons.fetch_or(why, std::memory_order_relaxed);
-  if (why != kForCall) own->thread.tainted = true;
-}
-
-}  // namespace
-
-void sched_add_reason(FiberRecord* f, Reasons why) {
-  join_locked(f, [&] {
-    if (Worker* own = f->run.bound.load(std::memory_order_relaxed)) add_reason(own, why);
-  });
-}
-
-void sched_drop_reason(FiberRecord* f, Reasons why) {
-  join_locked(f, [&] {
-    if (Worker* own = f->run.bound.load(std::memory_order_relaxed))
-      own->bond.reasons.fetch_and(static_cast<Reasons>(~why), std::memory_order_relaxed);
-  });
-}
-
-void sched_take_signals(FiberRecord* f) {
-  join_locked(f, [&] {
-    if (Worker* own = f->run.bound.load(std::memory_order_relaxed)) own->bond.takes_signals.store(true, std::memory_order_relaxed);
-  });
-  if (f != tls_current) unpark(f);  // so that it moves there, if it is parked elsewhere
-}
-
-FiberRecord* sched_taker_here() {
-  Worker* w = tls_current ? nullptr : this_worker();
-  return w && !w->run.cord && w->bond.takes_signals.load(std::memory_order_relaxed) ? w->bond.fiber : nullptr;
-}
-
-Worker* sched_keep_bond(FiberRecord* f) {
-  return join_locked(f, [&]() -> Worker* {
-    Worker* own = f->run.bound.load(std::memory_order_relaxed);
-    if (!own || own->run.cord || __atomic_load_n(&f->run.worker, __ATOMIC_RELAXED) != own || own->bond.fiber != f) return nullptr;
-    add_reason(own, kForGood);
-    return own;
-  });
-}
-
 int sched_bind(FiberRecord* f, Reasons why) {
   FiberRecord* me = self();
   if (f->run.kernel) return 0;

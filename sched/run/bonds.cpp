@@ -1,12 +1,67 @@
 // SPDX-License-Identifier: MIT
-// Bonds between a fiber and a worker of its own: those by habit, and how bonds end before the fiber does. sched_bind() in life/workers.cpp
-// makes all others.
+// Bonds between a fiber and a worker of its own: why they last, those by habit, and how they end before the fiber does. sched_bind() in
+// life/workers.cpp makes all others.
 #include <sys/resource.h>
 
+#include "sched/life/join.h"
 #include "sched/run/parts.h"
 #include "sched/syscall.h"
 
 namespace fiberthread {
+
+Reasons sched_bond_of(const FiberRecord* f) {
+  Worker* own = f->run.bound.load(std::memory_order_acquire);
+  return own ? own->bond.reasons.load(std::memory_order_relaxed) : Reasons{0};
+}
+
+int sched_own_tid(const FiberRecord* f) {
+  Worker* own = f->run.bound.load(std::memory_order_acquire);
+  return own && own->bond.reasons.load(std::memory_order_relaxed) & kForGood ? own->thread.tid : 0;
+}
+
+void add_reason(Worker* own, Reasons why) {
+  own->bond.reasons.fetch_or(why, std::memory_order_relaxed);
+  if (why != kForCall) own->thread.tainted = true;  // a call that fails leaves its thread as it was
+}
+
+void sched_add_reason(FiberRecord* f, Reasons why) {
+  join_locked(f, [&] {
+    if (Worker* own = f->run.bound.load(std::memory_order_relaxed)) add_reason(own, why);
+  });
+}
+
+void sched_drop_reason(FiberRecord* f, Reasons why) {
+  join_locked(f, [&] {
+    if (Worker* own = f->run.bound.load(std::memory_order_relaxed))
+      own->bond.reasons.fetch_and(static_cast<Reasons>(~why), std::memory_order_relaxed);
+  });
+}
+
+void sched_take_signals(FiberRecord* f) {
+  Worker* own = join_locked(f, [&] {
+    Worker* w = f->run.bound.load(std::memory_order_relaxed);
+    if (w) w->bond.takes_signals.store(true, std::memory_order_relaxed);
+    return w;
+  });
+  if (f == tls_current || !own) return;
+  // It moves there now if it is parked, or sleeps in the kernel, on another worker.
+  Worker* w = interrupt_running(f, kInterruptSafePoint);
+  if (w && w != own) preempt_sleeper(w);
+}
+
+FiberRecord* sched_taker_here() {
+  Worker* w = tls_current ? nullptr : this_worker();
+  return w && !w->run.cord && w->bond.takes_signals.load(std::memory_order_relaxed) ? w->bond.fiber : nullptr;
+}
+
+Worker* sched_keep_bond(FiberRecord* f) {
+  return join_locked(f, [&]() -> Worker* {
+    Worker* own = f->run.bound.load(std::memory_order_relaxed);
+    if (!own || own->run.cord || __atomic_load_n(&f->run.worker, __ATOMIC_RELAXED) != own || own->bond.fiber != f) return nullptr;
+    add_reason(own, kForGood);
+    return own;
+  });
+}
 
 namespace {
 
@@ -79,13 +134,7 @@ bool end_bond(Worker* w, FiberRecord* f) {
   return true;
 }
 
-void post_unbind(Worker* w, FiberRecord* f) {
-  if (end_bond(w, f)) give_to_pool(f);
-  else post_yield(w, f);
-}
-
-}  // namespace
-
+// Queues a fiber that was bound.
 void give_to_pool(FiberRecord* f) {
   f->run.state.store(State::Queued, std::memory_order_release);
   if (handed_to_bound(f, nullptr)) return;  // bound again by another thread
@@ -93,6 +142,13 @@ void give_to_pool(FiberRecord* f) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
 }
+
+void post_unbind(Worker* w, FiberRecord* f) {
+  if (end_bond(w, f)) give_to_pool(f);
+  else post_yield(w, f);
+}
+
+}  // namespace
 
 bool habit_ended(Worker* w, FiberRecord* f) {
   if (!habit_is_over(w) || !end_bond(w, f)) return false;

@@ -90,7 +90,6 @@ void hand_own_slot(Worker* w);
 [[gnu::cold]] void count_loss(Worker* w);
 // Ends the bond of f, which w was handed, if the bond is by habit and f has given up the habit. Returns true if so: f is in a queue then.
 bool habit_ended(Worker* w, FiberRecord* f);
-void give_to_pool(FiberRecord* f);  // queues a fiber that was bound
 
 // ---- find.cpp ----
 

@@ -234,6 +234,7 @@ void arrive(FiberRecord* me) {
   Worker* w = me->run.worker;
   run_post(w);
   w->run.in_sched.store(0, std::memory_order_release);
+  if (observed(kObserveCpu) && me->cpu.counts_usage) usage_arrives();
 }
 
 void release_caller(FiberRecord* me) {
@@ -270,23 +271,31 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
     switch_context(&me->context, &w->context);
   }
   arrive(me);
-  if (__builtin_expect(observed(kObserveCpu), 0) && me->cpu.counts_usage) usage_arrives();
 }
 
 // ---- post-switch actions ----
 
+namespace {
+
+// Sequentially consistent against unpark(), which sets the latch and then looks at the state: one of us sees the other. From the store on,
+// f may run elsewhere, or its record may have another fiber. Waking it is harmless even then.
+[[gnu::always_inline]] inline void become_parked(FiberRecord* f, bool wakes) {
+  f->run.state.exchange(State::Parked, std::memory_order_seq_cst);
+  chaos_delay();
+  if (__builtin_expect(f->run.pending_unpark.load(std::memory_order_seq_cst), 0) || wakes) unpark_parked(f);
+}
+
+// A fiber that another thread has bound meanwhile moves, since its signals may come to its own kernel thread. If `bound` was read too early
+// for that, the other thread's unpark() comes after it: it finds f parked, or we find the latch set.
+[[gnu::noinline]] void park_bound(Worker* w, FiberRecord* f) { become_parked(f, f->run.bound.load(std::memory_order_relaxed) != w); }
+
+}  // namespace
+
 void post_park(Worker* w, FiberRecord* f) {
   w->counts.parks++;
   chaos_delay();
-  // Sequentially consistent against unpark(), which sets the latch and then looks at the state: one of us sees the other. From the store
-  // on, f may run elsewhere, or its record may have another fiber. Waking it is harmless even then.
-  Worker* own = f->run.bound.load(std::memory_order_relaxed);
-  f->run.state.exchange(State::Parked, std::memory_order_seq_cst);
-  chaos_delay();
-  // A fiber that was bound meanwhile moves, since its signals may come to its own kernel thread. If we miss that, sched_take_signals() finds
-  // the latch taken, or f parked.
-  bool elsewhere = __builtin_expect(own != nullptr, 0) && own != w;
-  if (__builtin_expect(f->run.pending_unpark.load(std::memory_order_seq_cst), 0) || elsewhere) unpark_parked(f);
+  if (__builtin_expect(f->run.bound.load(std::memory_order_relaxed) != nullptr, 0)) park_bound(w, f);
+  else become_parked(f, false);
 }
 
 void post_yield(Worker* w, FiberRecord* f) {

@@ -11,15 +11,17 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { kRounds = 20 };
-enum How { kInfo, kTimed, kSuspend, kPause, kSemaphore, kRead, kWays };
-static const char* const names[kWays] = {"sigwaitinfo", "sigtimedwait", "sigsuspend", "pause", "sem_wait", "read"};
+enum How { kInfo, kTimed, kSuspend, kPause, kSemaphore, kRead, kChild, kWays };
+static const char* const names[kWays] = {"sigwaitinfo", "sigtimedwait", "sigsuspend", "pause", "sem_wait", "read", "waitpid"};
 
 static int ends[2], nothing[2];
-static sem_t ready, never;
+static pid_t child;  // that does not end
+static sem_t ready, taken, never;
 static _Thread_local volatile sig_atomic_t got;
 static void handler(int sig, siginfo_t* info, void* context) { got++; }
 
@@ -43,6 +45,7 @@ static int wait_for_it(enum How how, const sigset_t* io) {
     case kPause: return got || (pause() == -1 && errno == EINTR && got);
     case kSemaphore: return got || (sem_wait(&never) == -1 && errno == EINTR && got);
     case kRead: return got || (read(nothing[0], &c, 1) == -1 && errno == EINTR && got);
+    case kChild: return got || (waitpid(child, NULL, 0) == -1 && errno == EINTR && got);
     default: return 0;
   }
 }
@@ -54,20 +57,19 @@ struct Case {
 
 static void* waits(void* p) {
   const struct Case* c = p;
-  enum How how = c->how;
   sigset_t io;
   sigemptyset(&io);
   sigaddset(&io, SIGIO);
-  if (how <= kSuspend) pthread_sigmask(SIG_BLOCK, &io, NULL);
+  if (c->how <= kSuspend) pthread_sigmask(SIG_BLOCK, &io, NULL);
   if (c->by_itself) own(gettid());
   id = gettid();
   for (int i = 0; i < kRounds; i++) {
     got = 0;
     sem_post(&ready);
-    int right = wait_for_it(how, &io);
-    if (!right) printf("%s: %s\n", names[how], "not the signal");
+    if (!wait_for_it(c->how, &io)) printf("%s: not the signal\n", names[c->how]);
     char byte;
     while (recv(ends[0], &byte, 1, MSG_DONTWAIT) == 1) continue;
+    sem_post(&taken);
   }
   return p;
 }
@@ -87,43 +89,44 @@ static void* blocks(void* p) {
   return p;
 }
 
+static void send_one(void) { assert(send(ends[1], "x", 1, 0) == 1); }
+
+static int taken_soon(void) {
+  struct timespec soon;
+  clock_gettime(CLOCK_REALTIME, &soon);
+  soon.tv_nsec += 20000000;
+  if (soon.tv_nsec >= 1000000000) {
+    soon.tv_nsec -= 1000000000;
+    soon.tv_sec++;
+  }
+  return sem_timedwait(&taken, &soon) == 0;
+}
+
 static void round_trip(struct Case c) {
-  enum How how = c.how;
   pthread_t t;
   assert(pthread_create(&t, NULL, waits, &c) == 0);
   for (int i = 0; i < kRounds; i++) {
     sem_wait(&ready);
-    if (i == 0 && !c.by_itself) {
-      usleep(2000);  // it waits already, as a rule
-      own(id);
-    }
-    usleep(i % 4 * 300);
-    assert(send(ends[1], "x", 1, 0) == 1);
-    // A signal that comes before pause() or its kin would be missed.
-    if (how >= kPause) {
-      for (int tries = 0; tries < 100000 && i + 1 < kRounds; tries++) {
-        int value;
-        sem_getvalue(&ready, &value);
-        if (value) break;
-        usleep(1000);
-        if (tries % 20 == 19) assert(send(ends[1], "x", 1, 0) == 1);
-      }
-      if (i + 1 == kRounds)
-        while (pthread_tryjoin_np(t, NULL) != 0) {
-          usleep(1000);
-          send(ends[1], "x", 1, 0);
-        }
-    }
+    for (int yields = i % 5 * 10; yields; yields--) sched_yield();  // it may wait already, or not yet
+    if (i == 0 && !c.by_itself) own(id);
+    send_one();
+    // One signal that comes before pause() or its kin is handled, and does not end it. So these get more.
+    while (c.how >= kPause && !taken_soon()) send_one();
+    if (c.how < kPause) sem_wait(&taken);
   }
-  if (how < kPause) pthread_join(t, NULL);
-  printf("%s, %s: %d signals\n", names[how], c.by_itself ? "owner by itself" : "made the owner", kRounds);
+  pthread_join(t, NULL);
+  printf("%s, %s: %d signals\n", names[c.how], c.by_itself ? "owner by itself" : "made the owner", kRounds);
 }
 
 int main(void) {
   struct sigaction a = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};
   sigaction(SIGIO, &a, NULL);
   assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 && pipe(nothing) == 0);
+  child = fork();
+  if (child == 0)
+    for (;;) pause();
   sem_init(&ready, 0, 0);
+  sem_init(&taken, 0, 0);
   sem_init(&never, 0, 0);
   fcntl(ends[0], F_SETFL, O_ASYNC);
   pthread_t blocker;
@@ -132,5 +135,7 @@ int main(void) {
     for (int by_itself = 1; by_itself >= 0; by_itself--) round_trip((struct Case){how, by_itself});
   stop = 1;
   pthread_join(blocker, NULL);
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
   return 0;
 }
