@@ -54,7 +54,7 @@ void set_action(int sig, const Action& a) {  // under SignalsGuard
   s.version.fetch_add(1, std::memory_order_release);
 }
 
-uint64_t main_may_wait_for = 0;  // written by main, under the lock
+std::atomic<uint64_t> caught_by_default{0};  // written under the lock
 
 // Tells the kernel of an action.
 void install(int sig, const Action& a) {
@@ -67,7 +67,7 @@ void install(int sig, const Action& a) {
   // way by a signal that had a handler, and must not have the default action. The action is stored already.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   bool poked = may_be_poked(sig) && !(bit(sig) & kIgnoredByDefault);
-  bool comes_to_us = sig == SIGSEGV || sig == SIGSYS || dumps || poked || main_may_wait_for & bit(sig);
+  bool comes_to_us = sig == SIGSEGV || sig == SIGSYS || dumps || poked || caught_by_default.load(std::memory_order_relaxed) & bit(sig);
   if (handled(a) || (by_default && comes_to_us)) {
     k.sa_sigaction = on_signal;
     k.sa_mask = as_set(~kTrapMask);  // nothing interrupts our handler; the program's own mask is set when its handler runs
@@ -82,12 +82,12 @@ void install(int sig, const Action& a) {
 
 }  // namespace
 
-// The kernel does not see main in sigwait. For a signal that main waits for and another fiber has unblocked, it would end the process.
-void main_waits_for(uint64_t bits) {
-  bits &= ~main_may_wait_for & ~kIgnoredByDefault & ~kNeverBlocked;
+void catch_by_default(uint64_t bits) {
+  bits &= ~caught_by_default.load(std::memory_order_relaxed) & ~kIgnoredByDefault & ~kNeverBlocked;
   if (!bits) return;
   SignalsGuard guard;
-  main_may_wait_for |= bits;
+  caught_by_default.fetch_or(bits, std::memory_order_relaxed);
+  if (!taken_over.load(std::memory_order_relaxed)) return;
   for (; bits; bits &= bits - 1) {
     int sig = __builtin_ctzll(bits) + 1;
     if (Action a = action_of(sig); a.handler == reinterpret_cast<void*>(SIG_DFL)) install(sig, a);
@@ -96,7 +96,7 @@ void main_waits_for(uint64_t bits) {
 
 bool kernel_calls_us(int sig) {
   Action a = action_of(sig);
-  return handled(a) || (a.handler == reinterpret_cast<void*>(SIG_DFL) && main_may_wait_for & bit(sig));
+  return handled(a) || (a.handler == reinterpret_cast<void*>(SIG_DFL) && caught_by_default.load(std::memory_order_relaxed) & bit(sig));
 }
 
 namespace {
@@ -149,7 +149,9 @@ void take_over(int sig) {  // under SignalsGuard
   a.mask = words(k.sa_mask);
   a.flags = k.sa_flags;
   set_action(sig, a);
-  if (handled(a) || sig == SIGSEGV || sig == SIGSYS || sig == options.dump_signal) install(sig, a);
+  if (handled(a) || sig == SIGSEGV || sig == SIGSYS || sig == options.dump_signal ||
+      caught_by_default.load(std::memory_order_relaxed) & bit(sig))
+    install(sig, a);
 }
 
 }  // namespace

@@ -11,10 +11,10 @@
 #include "sched/observe/observe.h"
 #include "sched/worker.h"
 #include "shim/cancel.h"
-#include "shim/clock.h"
 #include "shim/process.h"
 #include "shim/real.h"
 #include "shim/signal_frame.h"
+#include "shim/posix_timer.h"
 #include "shim/user_memory.h"
 
 namespace fiberthread {
@@ -274,6 +274,7 @@ Then pass_on(Interrupted& in, int sig, siginfo_t& got, bool idle_context) {
   FiberRecord* to = meant ? meant : mine ? me : pick_target(me, sig);
   if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
     if (observed(kObserveSignal)) debug_line("signal", me, "gets at once ", static_cast<uint64_t>(sig));
+    timer_signal_is_got(got);
     if (stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return Then::CallInPlace;
     enter(in, sig, got);
   } else if (!to || (to != me && !meant)) {

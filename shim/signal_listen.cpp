@@ -10,8 +10,8 @@
 
 #include "sched/memory/block.h"
 #include "sched/own_descriptors.h"
-#include "shim/clock.h"
 #include "shim/signal_parts.h"
+#include "shim/posix_timer.h"
 
 namespace fiberthread {
 namespace signals {

@@ -11,6 +11,10 @@
 #include "shim/signal.h"
 #include "shim/thread.h"
 
+namespace fiberthread {
+struct PosixTimer;
+}
+
 namespace fiberthread::signals {
 
 constexpr int kSignals = 64;
@@ -66,6 +70,9 @@ inline bool handled(const Action& a) {
 extern int process;  // pid
 // Returns true if on_signal() is the kernel's handler for `sig`.
 bool kernel_calls_us(int sig);
+// From now on the default action of these signals is ours to take, because they may be a fiber's that blocks them: main waits for them in
+// sigwait, or a fiber's timer sends them. The kernel sees a signal to the process, and that another fiber has it unblocked.
+void catch_by_default(uint64_t signals);
 
 // The kernel's handler for all signals that the program handles (signal_deliver.cpp).
 void on_signal(int sig, siginfo_t* info, void* context);
@@ -82,8 +89,11 @@ sighandler_t set_handler(int sig, sighandler_t handler, int flags);
 
 constexpr uint64_t kIgnoredByDefault = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
 
+struct PendingQueue;
 struct Pending {
   Pending* next;
+  PendingQueue* queue;  // null: it is on its way to another
+  PosixTimer* timer;    // that has sent it, or null
   siginfo_t info;
   bool for_process;
 };
@@ -105,7 +115,10 @@ struct ThreadSignals {
 };
 inline ThreadSignals& state_of(FiberRecord* f) { return shim_share<ThreadSignals, 0, 96>(f); }
 
-void drop_pending(int sig);         // for all fibers and the process
+void drop_pending(int sig);  // for all fibers and the process
+enum class Drop { Any, IfOld };
+void drop_pending_of(PosixTimer& t, Drop which = Drop::Any);  // the signal of this timer
+void add_overruns(siginfo_t& info, uint64_t more);
 extern PendingQueue process_queue;  // signals to the process that no thread takes now
 void forget_pending();              // called in the child of a fork
 
@@ -129,7 +142,7 @@ enum class SentTo { Thread, Process };
 // Which thread wakes a fiber. A handler that may have interrupted the scheduler itself must leave it to sysmon.
 enum class TellBy { Caller, Sysmon };
 // Records a signal for `f`, or for the process if `f` is null. Returns false if the signal was dropped, because it is pending already,
-// there is no memory, or it was sent to a thread that has ended. In this last case a signal sent to the process goes to another fiber, and
+// there is no memory, it is an old one of a timer, or it was sent to a thread that has ended. In this last case a signal sent to the process goes to another fiber, and
 // `f` becomes that.
 bool record(FiberRecord*& f, const siginfo_t& info, SentTo to);
 bool signalfd_may_show(uint64_t signals);  // returns true if the program has asked for a signalfd of one of these
@@ -161,8 +174,6 @@ void forget_tellings();  // called in the child of a fork
 
 // ---- signals that only parked fibers take (signal_listen.cpp) ----
 
-// Called when main begins to wait for these in sigwait.
-void main_waits_for(uint64_t bits);
 // Makes the listener look for these until no fiber wants them any more. The caller has made it known before that it wants them.
 void listen_for(uint64_t bits);
 void listen_on_sysmon();  // starts the listener if the thread that needed it could not

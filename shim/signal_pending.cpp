@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Signals that are pending, and which fiber they belong to.
+#include <limits.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
 #include "sched/memory/block.h"
 #include "shim/signal_frame.h"
+#include "shim/posix_timer.h"
 
 namespace fiberthread {
 namespace signals {
@@ -16,7 +18,14 @@ namespace {
 Pending* free_pending = nullptr;
 std::atomic<uint64_t> pending_count{0};  // written under the lock
 
+void part_from_timer(Pending* p) {  // under SignalsGuard
+  if (!p->timer || p->timer->pending != p) return;
+  timer_go_on(*p->timer);
+  p->timer->pending = nullptr;
+}
+
 void put_pending(Pending* p) {  // under SignalsGuard
+  part_from_timer(p);
   p->next = free_pending;
   free_pending = p;
   pending_count.store(pending_count.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
@@ -40,6 +49,7 @@ Pending* new_pending() {  // under SignalsGuard
 
 void add(PendingQueue& q, Pending* p) {  // under SignalsGuard
   p->next = nullptr;
+  p->queue = &q;
   Pending** end = &q.first;
   while (*end) end = &(*end)->next;
   *end = p;
@@ -59,6 +69,20 @@ void move(PendingQueue& from, PendingQueue& to, int sig) {  // under SignalsGuar
   from.bits.fetch_and(~bit(sig), std::memory_order_relaxed);
 }
 
+// Called after one of these signals has left the queue.
+void forget_bit(PendingQueue& q, int sig) {  // under SignalsGuard
+  for (Pending* p = q.first; p; p = p->next)
+    if (p->info.si_signo == sig) return;
+  q.bits.fetch_and(~bit(sig), std::memory_order_relaxed);
+}
+
+// Takes a signal that has left its queue for another. A signal that its timer sends meanwhile is another one.
+void set_out(Pending* p) {  // under SignalsGuard
+  p->next = nullptr;
+  p->queue = nullptr;
+  part_from_timer(p);
+}
+
 // Takes out the lowest signal of the queue that is in `wanted`, the first of its kind.
 bool take(PendingQueue& q, uint64_t wanted, siginfo_t* out) {
   if (!(q.bits.load(std::memory_order_seq_cst) & wanted)) return false;
@@ -69,12 +93,12 @@ bool take(PendingQueue& q, uint64_t wanted, siginfo_t* out) {
     Pending* found = *p;
     int sig = found->info.si_signo;
     if (!(bit(sig) & wanted)) continue;
+    part_from_timer(found);
     *out = found->info;
     *p = found->next;
+    if (found->timer) found->timer->overrun.store(found->info.si_overrun, std::memory_order_relaxed);
     put_pending(found);
-    bool more = false;
-    for (Pending* r = q.first; r; r = r->next) more |= r->info.si_signo == sig;
-    if (!more) q.bits.fetch_and(~bit(sig), std::memory_order_relaxed);
+    forget_bit(q, sig);
     return true;
   }
   return false;
@@ -96,6 +120,11 @@ bool alive(FiberRecord* f) {
 }
 
 }  // namespace
+
+void add_overruns(siginfo_t& info, uint64_t more) {
+  uint64_t all = static_cast<uint64_t>(info.si_overrun) + more;
+  info.si_overrun = static_cast<int>(all < INT_MAX ? all : INT_MAX);  // as the kernel
+}
 
 uint64_t refused_by(FiberRecord* f) { return mask_of(f) & ~state_of(f).waited_for.load(std::memory_order_seq_cst); }
 
@@ -148,14 +177,23 @@ bool record(FiberRecord*& f, const siginfo_t& info, SentTo to) {
   PendingQueue& q = f ? state_of(f).queue : process_queue;
   // Signals that came before it and that no thread took go to the same fiber. Otherwise they would come after it.
   if (f && for_process && process_queue.bits.load(std::memory_order_relaxed) & bit(info.si_signo)) move(process_queue, q, info.si_signo);
-  // Signals sent to the thread and signals sent to the process are counted separately, as in the kernel.
-  if (info.si_signo < SIGRTMIN && q.bits.load(std::memory_order_relaxed) & bit(info.si_signo))
+  PosixTimer* timer = timer_of(info);
+  if (timer && timer_signal_is_old(*timer)) return false;
+  if (timer && timer->pending) {
+    add_overruns(timer->pending->info, static_cast<uint64_t>(info.si_overrun) + 1);
+    timer_stop(*timer);
+    return false;
+  }
+  // Signals sent to the thread and signals sent to the process are counted separately, as in the kernel. Each timer has a signal of its own.
+  if (!timer && info.si_signo < SIGRTMIN && q.bits.load(std::memory_order_relaxed) & bit(info.si_signo))
     for (Pending* p = q.first; p; p = p->next)
       if (p->info.si_signo == info.si_signo && p->for_process == for_process) return false;
   Pending* p = new_pending();
   if (!p) return false;
   p->info = info;
   p->for_process = for_process;
+  p->timer = timer;
+  if (timer) timer->pending = p;
   add(q, p);
   return true;
 }
@@ -190,7 +228,7 @@ void give_away(FiberRecord* f, uint64_t blocked, TellBy by) {
       Pending* one = *p;
       if (one->for_process && blocked & bit(one->info.si_signo)) {
         *p = one->next;
-        one->next = nullptr;
+        set_out(one);
         *end = one;
         end = &one->next;
       } else {
@@ -230,6 +268,20 @@ void drop_pending(int sig) {
   kernel_record_each(visit, &sig);
 }
 
+void drop_pending_of(PosixTimer& t, Drop which) {
+  if (pending_count.load(std::memory_order_seq_cst) == 0) return;
+  Busy busy;
+  SignalsGuard guard;
+  Pending* gone = t.pending;
+  if (!gone || (which == Drop::IfOld && !timer_signal_is_old(t))) return;
+  PendingQueue& q = *gone->queue;
+  Pending** p = &q.first;
+  while (*p != gone) p = &(*p)->next;
+  *p = gone->next;
+  put_pending(gone);
+  forget_bit(q, gone->info.si_signo);
+}
+
 }  // namespace signals
 
 using namespace signals;
@@ -245,7 +297,7 @@ void signal_thread_ends(FiberRecord* me) {
     for (Pending* p = s.queue.first; p;) {
       Pending* next = p->next;
       if (p->for_process) {
-        p->next = nullptr;
+        set_out(p);
         *end = p;
         end = &p->next;
       } else {

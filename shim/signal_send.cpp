@@ -76,7 +76,8 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
       return 0;
     }
   }
-  if (sig >= kFirstQueued && !room_for_pending()) return EAGAIN;
+  bool of_timer = given && given->si_code == SI_TIMER;  // timers have room for theirs
+  if (sig >= kFirstQueued && !of_timer && !room_for_pending()) return EAGAIN;
   bool kept = blocked && __builtin_expect(signalfd_may_show(bit(sig)), 0) && keep_in_kernel(to, info);
   if (kept && to == tls_current) return 0;
   if (to == tls_current) {

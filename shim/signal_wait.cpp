@@ -10,6 +10,7 @@
 #include "shim/result.h"
 #include "shim/signal_parts.h"
 #include "shim/time.h"
+#include "shim/posix_timer.h"
 
 namespace fiberthread {
 namespace signals {
@@ -30,10 +31,17 @@ void end_busy() {
 bool take_wanted(FiberRecord* me, uint64_t wanted, siginfo_t* got) {
   if (take_any(me, wanted, got)) return true;
   timespec at_once{};
-  long r;
-  do r = raw_syscall(SYS_rt_sigtimedwait, arg(&wanted), arg(got), arg(&at_once), 8);
-  while (r > 0 && is_poke(*got));
-  return r > 0;
+  while (raw_syscall(SYS_rt_sigtimedwait, arg(&wanted), arg(got), arg(&at_once), 8) > 0) {
+    if (is_poke(*got)) continue;
+    TimerTarget target(*got);
+    if (target.gone()) continue;
+    if (!target.fiber() || target.fiber() == me) {
+      timer_signal_is_got(*got);
+      return true;
+    }
+    signal_send(target.fiber(), got->si_signo, got);
+  }
+  return false;
 }
 
 // Makes a system call that waits with another mask.
@@ -194,7 +202,7 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
       // Stored before the next look: a thread that sends a signal afterwards wakes us.
       listed = true;
       s.waited_for.exchange(wanted, std::memory_order_seq_cst);
-      if (me == main_fiber) main_waits_for(wanted);
+      if (me == main_fiber) catch_by_default(wanted);
       add_waiter(waiter);
       listen_for(wanted);
     } else {

@@ -157,6 +157,9 @@ constexpr struct {
     {SYS_clock_settime, own<calls::clock_settime>},
     {SYS_getrusage, own<calls::getrusage>},
     {SYS_timer_create, own<calls::timer_create>},
+    {SYS_timer_settime, own<calls::timer_settime>},
+    {SYS_timer_gettime, own<calls::timer_gettime>},
+    {SYS_timer_getoverrun, own<calls::timer_getoverrun>},
     {SYS_timer_delete, own<calls::timer_delete>},
     // Descriptors: calls that wait for them park, and the poller is told of calls that end them.
     {SYS_read, by_name_not_cancelled<read>},

@@ -123,6 +123,9 @@ long clock_getres(clockid_t clock, timespec* resolution);
 long clock_settime(clockid_t clock, const timespec* t);
 long getrusage(int who, rusage* usage);
 long timer_create(clockid_t clock, const struct sigevent* event, int* number);
+long timer_settime(int number, int flags, const itimerspec* value, itimerspec* old);
+long timer_gettime(int number, itimerspec* value);
+long timer_getoverrun(int number);
 long timer_delete(int number);
 
 }  // namespace calls

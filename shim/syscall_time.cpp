@@ -134,6 +134,15 @@ long timer_create(clockid_t clock, const struct sigevent* event, int* number) {
   return -EFAULT;
 }
 
-long timer_delete(int number) { return kernel_result(::timer_delete(reinterpret_cast<timer_t>(static_cast<intptr_t>(number)))); }
+namespace {
+timer_t handle_of(int number) { return reinterpret_cast<timer_t>(static_cast<intptr_t>(number)); }
+}  // namespace
+
+long timer_settime(int number, int flags, const itimerspec* value, itimerspec* old) {
+  return kernel_result(::timer_settime(handle_of(number), flags, value, old));
+}
+long timer_gettime(int number, itimerspec* value) { return kernel_result(::timer_gettime(handle_of(number), value)); }
+long timer_getoverrun(int number) { return kernel_result(::timer_getoverrun(handle_of(number))); }
+long timer_delete(int number) { return kernel_result(::timer_delete(handle_of(number))); }
 
 }  // namespace fiberthread::calls

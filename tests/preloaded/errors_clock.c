@@ -42,12 +42,17 @@ static void one_timer(clockid_t clock, const char* name, int notify, int signal,
   FAILS(format("%s, tv_nsec -1", state), timer_settime, timer, 0, &i, NULL);
   i.it_value = (struct timespec){3600, 0};
   FAILS(state, timer_settime, timer, 0, &i, &before);
+  FAILS(format("%s, old at 8", state), timer_settime, timer, 0, &i, (struct itimerspec*)8);
+  FAILS(format("%s, new at 8", state), timer_settime, timer, 0, (struct itimerspec*)8, NULL);
   FAILS(state, timer_gettime, timer, &i);
+  FAILS(format("%s, at 8", state), timer_gettime, timer, (struct itimerspec*)8);
   printf("armed %d\n", i.it_value.tv_sec > 3000);
   show_value("timer_getoverrun", state, timer_getoverrun(timer));
   FAILS(state, timer_delete, timer);
   FAILS(format("%s, deleted", state), timer_delete, timer);
   FAILS(format("%s, deleted", state), timer_gettime, timer, &i);
+  FAILS(format("%s, deleted", state), timer_settime, timer, 0, &i, NULL);
+  FAILS(format("%s, deleted", state), timer_getoverrun, timer);
 }
 
 static void timers(clockid_t clock, const char* name) {
