@@ -229,6 +229,7 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   if (!sched_started()) return REAL(pthread_cancel)(t);
   libc_find_cancel_bits(libc_calls());
   libc_find_wait(libc_calls());
+  unwinder_load();  // as libc's does; libc's own cancellation points would load it in the thread that ends
   FiberRecord* f = fiber_of(t);
   // libc's pthread_cancel would take our signal for its own.
   if (!f && pthread_equal(t, pthread_self())) f = self();

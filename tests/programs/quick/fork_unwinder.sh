@@ -31,17 +31,34 @@ int slow(void) __attribute__((ifunc("resolve")));
 int (*of_slow)(void) = slow;
 END
 cat >"$TMP/forks.c" <<'END'
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 static void* ends(void* p) { pthread_exit(p); }
-int main(void) {
+static volatile int requested;
+static void* ends_in_libc(void* p) {  // there the request is found
+  while (!requested) {
+  }
+  open("fifo", O_RDONLY);
+  return p;
+}
+static void* cancels(void* p) {
+  pthread_t t;
+  pthread_create(&t, NULL, ends_in_libc, NULL);
+  usleep(20000);
+  pthread_cancel(t);
+  requested = 1;
+  pthread_join(t, NULL);
+  return p;
+}
+int main(int argc, char** argv) {
   int loading[2], status;
   char c;
   if (pipe(loading) || dup2(loading[1], 9) != 9) return 1;
   pthread_t t;
-  pthread_create(&t, NULL, ends, NULL);
+  pthread_create(&t, NULL, argc > 1 ? cancels : ends, NULL);
   read(loading[0], &c, 1);
   pid_t child = fork();
   if (child == 0) {
@@ -63,7 +80,10 @@ echo | gcc -shared -xc - -Wl,-soname,libgcc_real.so -o "$TMP/lib/libgcc_real.so"
   cp "$(gcc -print-file-name=libgcc_s.so.1)" "$TMP/lib/libgcc_real.so" || fail "libgcc_s cannot be made"
 gcc -O2 -w -pthread -o "$TMP/forks" "$TMP/forks.c" || fail "gcc failed"
 export LD_LIBRARY_PATH=$TMP/lib
+cd "$TMP" && mkfifo fifo
 for workers in 1 2 16; do
-  fiber $workers "$TMP/forks" >"$TMP/out" || fail "exit status $? on $workers workers"
-  [ "$(cat "$TMP/out")" = "status 0x700" ] || fail "$(cat "$TMP/out") on $workers workers"
+  for by in "" cancel; do
+    fiber $workers ./forks $by >out || fail "exit status $? on $workers workers $by"
+    [ "$(cat out)" = "status 0x700" ] || fail "$(cat out) on $workers workers $by"
+  done
 done
