@@ -214,6 +214,52 @@ Test(tcb, a_late_request_is_for_nobody_else) {
   cr_assert(same_block);
 }
 
+// Which bit libc sets for a type and a state is found by an experiment in the caller's TCB. Another thread requests its cancellation meanwhile.
+Test(tcb, bits_of_cancellation_are_found_beside_other_changes) {
+  static auto request_once = [] {
+    uint32_t* word = tcb_cancelhandling(self()->memory.tcb);
+    __atomic_fetch_xor(word, kLibcCanceled, __ATOMIC_SEQ_CST);
+  };
+  static int type_calls, state_calls;
+  LibcCancelCalls calls{};
+  calls.set_state = [](int state, int* old) {
+    if (state_calls++ == 0) request_once();
+    return pthread_setcancelstate(state, old);
+  };
+  calls.set_type = [](int type, int* old) {
+    if (type_calls++ == 0) request_once();
+    return pthread_setcanceltype(type, old);
+  };
+  auto experiment = [](void* p) -> void* {
+    libc_cancel_asynchronous.offset = libc_cancel_disabled.offset = -1;
+    libc_find_cancel_bits(*static_cast<LibcCancelCalls*>(p));
+    return nullptr;
+  };
+  pthread_t t;
+  cr_assert_eq(pthread_create(&t, nullptr, experiment, &calls), 0);
+  cr_assert_eq(pthread_join(t, nullptr), 0);
+  for (LibcCancelBit* bit : {&libc_cancel_asynchronous, &libc_cancel_disabled}) {
+    cr_assert(bit->offset.load() >= 0);
+    cr_assert_eq(__builtin_popcount(bit->bits.load()), 1);
+  }
+  auto types = [](void*) -> void* {
+    void* tcb = self()->memory.tcb;
+    __atomic_fetch_or(tcb_cancelhandling(tcb), kLibcCanceled, __ATOMIC_SEQ_CST);
+    check(!libc_cancel_asynchronous.is_set(tcb) && !libc_cancel_disabled.is_set(tcb));
+    __atomic_fetch_and(tcb_cancelhandling(tcb), ~kLibcCanceled, __ATOMIC_SEQ_CST);
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, nullptr);
+    check(libc_cancel_asynchronous.is_set(tcb) && !libc_cancel_disabled.is_set(tcb));
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+    pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, nullptr);
+    check(!libc_cancel_asynchronous.is_set(tcb) && libc_cancel_disabled.is_set(tcb));
+    return nullptr;
+  };
+  bad = 0;
+  cr_assert_eq(pthread_create(&t, nullptr, types, nullptr), 0);
+  cr_assert_eq(pthread_join(t, nullptr), 0);
+  cr_assert_eq(bad, 0);
+}
+
 // Workers' TCBs are made without the loader. libc's variables are there as in any thread, such as the locale and malloc's cache.
 Test(tcb, a_workers_has_libcs_variables) {
   pthread_t t;

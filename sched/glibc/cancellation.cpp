@@ -20,7 +20,8 @@ LibcWait libc_wait;
 
 namespace {
 
-// Finds the bit that set(value, &old) sets. `cleared` is the setting without it.
+// Finds the bit that set(value, &old) sets. `cleared` is the setting without it. Other threads may change the caller's TCB meanwhile: they
+// link theirs beside it, or request its cancellation. Then more than this bit changes, and the experiment is made again.
 void find_bit(LibcCancelBit& bit, int (*set)(int, int*), int value, int cleared) {
   if (bit.offset.load(std::memory_order_acquire) >= 0) return;
   // The whole struct pthread is compared: glibc 2.34 and 2.35 have these two bits at its very end.
@@ -28,17 +29,27 @@ void find_bit(LibcCancelBit& bit, int (*set)(int, int*), int value, int cleared)
   const size_t size = tcb_size() < sizeof before ? tcb_size() : sizeof before;
   auto* tcb = static_cast<volatile unsigned char*>(self()->memory.tcb);
   Busy busy;
-  int old;
-  for (size_t i = 0; i < size; i++) before[i] = tcb[i];
-  if (set(value, &old) != 0) return;
-  int32_t at = -1;
-  for (size_t i = 0; i < size && at < 0; i++)
-    if (before[i] != tcb[i]) at = static_cast<int32_t>(i);
-  uint32_t changed = at >= 0 ? before[at] ^ tcb[at] : 0;
-  set(old, nullptr);
-  if (at < 0 || old != cleared) return;
-  bit.bits.store(changed, std::memory_order_relaxed);
-  bit.offset.store(at, std::memory_order_release);
+  constexpr int kMostTries = 1000;
+  for (int tries = 0; tries < kMostTries; tries++) {
+    int old, changes = 0;
+    for (size_t i = 0; i < size; i++) before[i] = tcb[i];
+    if (set(value, &old) != 0) return;
+    int32_t at = -1;
+    uint32_t changed = 0;
+    for (size_t i = 0; i < size; i++) {
+      uint32_t here = before[i] ^ tcb[i];
+      if (!here) continue;
+      changes += __builtin_popcount(here);
+      at = static_cast<int32_t>(i);
+      changed = here;
+    }
+    set(old, nullptr);
+    if (old != cleared) return;
+    if (changes != 1) continue;
+    bit.bits.store(changed, std::memory_order_relaxed);
+    bit.offset.store(at, std::memory_order_release);
+    return;
+  }
 }
 
 // What the signal has found. Written in its handler, on the thread that reads it.
@@ -61,8 +72,13 @@ Found signal_in(void (*wait)(const sigset_t*), const sigset_t* mask) {
 }  // namespace
 
 void libc_find_cancel_bits(const LibcCancelCalls& libc) {
-  find_bit(libc_cancel_asynchronous, libc.set_type, PTHREAD_CANCEL_ASYNCHRONOUS, PTHREAD_CANCEL_DEFERRED);
   find_bit(libc_cancel_disabled, libc.set_state, PTHREAD_CANCEL_DISABLE, PTHREAD_CANCEL_ENABLE);
+  if (libc_cancel_asynchronous.offset.load(std::memory_order_acquire) >= 0) return;
+  // With this type, libc would end a caller whose cancellation is requested.
+  int state;
+  if (libc.set_state(PTHREAD_CANCEL_DISABLE, &state) != 0) return;
+  find_bit(libc_cancel_asynchronous, libc.set_type, PTHREAD_CANCEL_ASYNCHRONOUS, PTHREAD_CANCEL_DEFERRED);
+  libc.set_state(state, nullptr);
 }
 
 void libc_find_wait(const LibcCancelCalls& libc) {

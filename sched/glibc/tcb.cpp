@@ -173,8 +173,11 @@ void tcb_learn(void (*use)()) {
   SpinGuard guard(learn_lock);
   if (learned_count.load(std::memory_order_relaxed)) return;
   uint32_t n = 0;
+  auto is_others = [](size_t offset) {  // other threads write these
+    return offset == layout.cancelhandling || offset - layout.list < 2 * sizeof(void*);
+  };
   for (uint32_t i = 0; i < words && n < kMostLearned; i++) {
-    if (at<uint32_t>(pd, i * 4) == before[i]) continue;
+    if (at<uint32_t>(pd, i * 4) == before[i] || is_others(i * 4)) continue;
     at<uint32_t>(pd, i * 4) = before[i];
     learned[n++] = i * 4;
   }
