@@ -214,6 +214,7 @@ FIBERTHREAD_IN_FORK_CHILD(Embedder, signals, [](FiberRecord*) {
   s.queue.bits.store(0);
   s.queue.first = nullptr;
   s.waited_for.store(0);
+  s.kept.store(0);
   s.ended = false;
   forget_tellings();
   forget_listener();

@@ -60,6 +60,7 @@ void change_mask(FiberRecord* me, uint64_t mask) {
       sched_apply_mask();
       give_away(me, mask & ~before);
     }
+    if (before & ~mask) kept_have_come(me);
     follow_main(me, mask);
     if (mask & ~before) {
       sched_await_blocked(mask & ~before);

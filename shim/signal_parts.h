@@ -108,7 +108,9 @@ struct ThreadSignals {
   PendingQueue queue;
   std::atomic<uint64_t> waited_for{0};  // by sigwait and its kin
   std::atomic<bool> ended{false};
-  std::atomic<uint32_t> arriving{0};    // how often a thread was about to record a signal here
+  std::atomic<uint32_t> arriving{0};  // how often a thread was about to record a signal here
+  // Signals to this thread that the kernel keeps, and others of the same numbers that come after them: see keep_in_kernel().
+  std::atomic<uint64_t> kept{0};
   std::atomic<bool> owns_files{false};  // a thread has asked that the kernel thread of this fiber gets the signals of a file
   bool restarts = false;                // own: see signal_restarts()
   void** back = nullptr;                // own: see signal_handler_to_leave()
@@ -147,8 +149,11 @@ enum class TellBy { Caller, Sysmon };
 bool record(FiberRecord*& f, const siginfo_t& info, SentTo to);
 bool signalfd_may_show(uint64_t signals);  // returns true if the program has asked for a signalfd of one of these
 // Keeps a blocked signal in the kernel, which alone can show it to a signalfd. Only threads with kernel threads of their own can have that. A
-// thread that sends to itself gets one. Returns false if the signal must be recorded here.
+// thread that sends to itself gets one. Returns false if the signal must be recorded here. All that follow go to the kernel, too, blocked or
+// not, until kept_have_come(). Otherwise they would overtake those that the kernel keeps.
 bool keep_in_kernel(FiberRecord* to, const siginfo_t& info);
+// Called by `me` when it has unblocked signals, and the kernel has been told.
+void kept_have_come(FiberRecord* me);
 bool keep_in_kernel_for_process(const siginfo_t& info);  // the same for a signal sent to the process
 // Records a signal sent to the process, for `to`, or for no fiber if `to` is null, and makes it known.
 void give(FiberRecord* to, const siginfo_t& info, TellBy by);

@@ -38,8 +38,21 @@ bool keep_in_kernel(FiberRecord* to, const siginfo_t& info) {
   Worker* own = sched_keep_bond(to);
   if (!own) return false;
   if (to == tls_current) sched_apply_mask();
-  else if (info.si_code == SI_TKILL) return raw_syscall(SYS_tgkill, process, own->thread.tid, info.si_signo) == 0;
+  SignalsGuard guard;  // as a whole before or after kept_have_come()
+  state_of(to).kept.fetch_or(bit(info.si_signo), std::memory_order_relaxed);
+  if (to != tls_current && info.si_code == SI_TKILL) return raw_syscall(SYS_tgkill, process, own->thread.tid, info.si_signo) == 0;
   return raw_syscall(SYS_rt_tgsigqueueinfo, process, own->thread.tid, info.si_signo, arg(&info)) == 0;
+}
+
+void kept_have_come(FiberRecord* me) {
+  uint64_t open = ~mask_of(me);
+  if (__builtin_expect(!(state_of(me).kept.load(std::memory_order_relaxed) & open), 1)) return;
+  Busy busy;
+  if (me->run.worker != me->run.bound.load(std::memory_order_relaxed)) return;
+  // What the kernel had for this thread came when it was told, and has been recorded. What it has now came under the lock's mask.
+  SignalsGuard guard;
+  uint64_t pending = 0;
+  if (raw_syscall(SYS_rt_sigpending, arg(&pending), 8) == 0) state_of(me).kept.fetch_and(~(open & ~pending), std::memory_order_relaxed);
 }
 
 bool keep_in_kernel_for_process(const siginfo_t& info) {
@@ -78,7 +91,9 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
   }
   bool of_timer = given && given->si_code == SI_TIMER;  // timers have room for theirs
   if (sig >= kFirstQueued && !of_timer && !room_for_pending()) return EAGAIN;
-  bool kept = blocked && __builtin_expect(signalfd_may_show(bit(sig)), 0) && keep_in_kernel(to, info);
+  bool to_kernel = (blocked && __builtin_expect(signalfd_may_show(bit(sig)), 0)) ||
+                   state_of(to).kept.load(std::memory_order_relaxed) & bit(sig);
+  bool kept = __builtin_expect(to_kernel, 0) && keep_in_kernel(to, info);
   if (kept && to == tls_current) return 0;
   if (to == tls_current) {
     Busy busy;

@@ -71,6 +71,7 @@ uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask, MaskedWait wait) {
   if (old & ~mask) main_lets_in(me, ~mask);
   if (wait != MaskedWait::Parks || !(old & ~mask)) return old;
   sched_apply_mask();  // what the kernel keeps for us comes now, and is recorded
+  kept_have_come(me);
   unblocked_beside_main(mask);
   if (pending_for(me, ~mask_of(me))) me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_seq_cst);
   return old;
@@ -122,6 +123,7 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
   begin_busy();
   set_mask_of(me, mask);
   sched_apply_mask();  // what the kernel keeps for us comes now, and is recorded
+  kept_have_come(me);
   give_away(me, mask & ~old);
   unblocked_beside_main(mask);
   bool ran = false;

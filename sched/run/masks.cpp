@@ -49,7 +49,8 @@ void sched_apply_mask() {
 // An announcement may be read a moment too late. If what it names lets a signal in, a thread of the program still lets that in. Acquire for
 // `kernel_mask`: a thread that reads the new value knows that the kernel has that mask.
 void sched_await_blocked(uint64_t signals) {
-  signals &= kIdleMask;  // no worker ever blocks the others
+  signals &= kIdleMask;                                 // no worker ever blocks the others
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // what the caller has closed, before the looks: see sleep_mask()
   auto lets_in = [&](Worker* w) {
     FiberRecord* f = w->run.running.load(std::memory_order_seq_cst);
     uint64_t will_block = f ? __atomic_load_n(&f->run.sigmask, __ATOMIC_SEQ_CST)
@@ -107,7 +108,17 @@ void sleep_mask(Worker* w) {
     if (v == version.load(std::memory_order_seq_cst)) break;
     follow_no_more(w);
   }
-  apply_mask(w, mask.load(std::memory_order_relaxed) & ~opened.load(std::memory_order_seq_cst));
+  // Main may close again what is read as open here, and then look whether this thread blocks it (sched_await_blocked). So this says what it is
+  // about to let in, and then reads once more. Either main sees the one, or this the other.
+  uint64_t has = w->run.kernel_mask, open = opened.load(std::memory_order_seq_cst), m, read_before;
+  do {
+    read_before = open;
+    m = without_trap(mask.load(std::memory_order_relaxed) & ~open);
+    __atomic_store_n(&w->run.kernel_mask, has & m, __ATOMIC_RELAXED);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    open = opened.load(std::memory_order_seq_cst);
+  } while (open != read_before);
+  if (m != has) tell_kernel_mask(w, m);
 }
 
 void awake_mask(Worker* w) {
