@@ -7,7 +7,9 @@
 #include <sys/types.h>
 #include <time.h>
 
+#include "sched/life/fork.h"
 #include "sched/scheduler.h"
+#include "sched/spinlock.h"
 #include "shim/clock.h"
 #include "shim/export.h"
 #include "shim/real.h"
@@ -28,7 +30,8 @@ struct TimerTable {
 };
 TimerTable first_table;
 
-int pid_now() { return static_cast<int>(raw_syscall(SYS_getpid)); }
+// Under Busy. No handler runs then, which might set a timer, too.
+SpinLock settings_lock;
 
 // Returns null if there is no memory.
 TimerTable* table_after(TimerTable& t) {
@@ -56,25 +59,17 @@ clockid_t pace_of(clockid_t clock) {
 }
 
 bool add_timer(int number, clockid_t clock, int tid, FiberRecord* f) {
-  int pid = pid_now();
   for (TimerTable* table = &first_table; table; table = table_after(*table)) {
     PosixTimer& t = table->timers[static_cast<uint32_t>(number) % TimerTable::kSize];
     int n = t.number.load(std::memory_order_acquire);
-    if (n == -2 || (n >= 0 && t.pid == pid && !t.deleted.load(std::memory_order_relaxed)) ||
+    if (n == -2 || (n >= 0 && !t.deleted.load(std::memory_order_relaxed)) ||
         !t.number.compare_exchange_strong(n, -2, std::memory_order_acquire))
       continue;
-    if (t.pid != pid) {  // they were the parent's
-      t.handing_over.store(0, std::memory_order_relaxed);
-      t.pending = nullptr;
-    }
-    t.pid = pid;
     t.tid = tid;
     t.fiber = f;
     t.clock = clock;
     t.pace = pace_of(clock);
     t.absolute = false;
-    t.settings_begun = t.settings_over = 0;
-    t.interval = 0;
     t.due.store(0, std::memory_order_relaxed);
     t.overrun.store(-1, std::memory_order_relaxed);
     t.deleted.store(false, std::memory_order_relaxed);
@@ -86,16 +81,16 @@ bool add_timer(int number, clockid_t clock, int tid, FiberRecord* f) {
 
 PosixTimer* find_timer(int number) {
   if (number < 0) return nullptr;  // libc's own kind has negative handles
-  int pid = pid_now();
   for (TimerTable* table = &first_table; table; table = table->next.load(std::memory_order_acquire)) {
     PosixTimer& t = table->timers[static_cast<uint32_t>(number) % TimerTable::kSize];
-    if (t.number.load(std::memory_order_acquire) == number && t.pid == pid) return &t;
+    if (t.number.load(std::memory_order_acquire) == number) return &t;
   }
   return nullptr;
 }
 
 PosixTimer* find_timer(timer_t handle) {
   intptr_t number = reinterpret_cast<intptr_t>(handle);
+  if (__builtin_expect(tls_vforked, 0) && in_vfork_child()) return nullptr;  // a child has none of its parent's timers
   return number >= 0 && number <= INT_MAX ? find_timer(static_cast<int>(number)) : nullptr;
 }
 
@@ -116,11 +111,21 @@ uint64_t due_of(const PosixTimer& t, int flags, const itimerspec& value) {
   if (flags & TIMER_ABSTIME) return t.clock == t.pace ? in : 0;
   return t.clock == t.pace || t.clock == CLOCK_REALTIME ? time_of(t.pace) + in : 0;
 }
-// Waits until no thread has a signal of the timer in hand. This takes some instructions, unless the kernel has stopped such a thread there.
-void await_hand_over(PosixTimer& t) {
+// Drops what is pending of the timer. Waits before until no thread has a signal of it in hand. This takes some instructions, unless the
+// kernel has stopped such a thread there.
+void drop_signals(PosixTimer& t, signals::Drop which = signals::Drop::Any) {
   while (t.handing_over.load(std::memory_order_seq_cst)) raw_syscall(SYS_sched_yield);
+  if (signals::nothing_is_pending()) return;
   if (FiberRecord* me = tls_busy ? nullptr : signals::ours()) signals::run_unblocked(me);  // what has come for the caller
+  signals::drop_pending_of(t, which);
 }
+
+FIBERTHREAD_IN_FORK_CHILD(Embedder, timers, [](FiberRecord*) {
+  settings_lock.reset();
+  for (TimerTable* table = &first_table; table; table = table->next.load(std::memory_order_relaxed))
+    for (PosixTimer& t : table->timers)
+      if (t.number.load(std::memory_order_relaxed) != -1) new (&t) PosixTimer;
+})
 
 }  // namespace
 
@@ -128,23 +133,28 @@ PosixTimer* timer_of(const siginfo_t& info) { return info.si_code == SI_TIMER ? 
 
 void timer_stop(PosixTimer& t) {
   itimerspec rest, none{};
-  if (t.interval || t.settings_begun != t.settings_over || t.pace == -1) return;
+  if (t.interval.load(std::memory_order_relaxed) || t.pace == -1) return;
+  // A thread that sets the timer counts itself and then looks whether a signal is pending. So it sees this one, and waits for the lock, or it
+  // is seen here.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (t.settings_begun.load(std::memory_order_seq_cst) != t.settings_over.load(std::memory_order_seq_cst)) return;
   if (raw_syscall(SYS_timer_gettime, t.number.load(std::memory_order_relaxed), arg(&rest)) != 0 || ns_of(rest.it_interval) == 0) return;
   uint64_t now = time_of(t.pace);
   if (raw_syscall(SYS_timer_settime, t.number.load(std::memory_order_relaxed), 0, arg(&none), 0) != 0) return;
-  t.interval = ns_of(rest.it_interval);
   t.left = ns_of(rest.it_value);
   t.stopped = now;
+  t.interval.store(ns_of(rest.it_interval), std::memory_order_release);
 }
 
 void timer_go_on(PosixTimer& t) {
-  if (!t.interval) return;
-  uint64_t late = time_of(t.pace) - t.stopped, missed = late < t.left ? 0 : (late - t.left) / t.interval + 1;
-  uint64_t next = t.left + missed * t.interval - late;  // from now
+  uint64_t interval = t.interval.load(std::memory_order_relaxed);
+  if (!interval) return;
+  uint64_t late = time_of(t.pace) - t.stopped, missed = late < t.left ? 0 : (late - t.left) / interval + 1;
+  uint64_t next = t.left + missed * interval - late;  // from now
   signals::add_overruns(t.pending->info, missed);
-  itimerspec set{timespec_of(t.interval), timespec_of(t.absolute ? time_of(t.clock) + next : next)};
+  itimerspec set{timespec_of(interval), timespec_of(t.absolute ? time_of(t.clock) + next : next)};
   raw_syscall(SYS_timer_settime, t.number.load(std::memory_order_relaxed), t.absolute ? TIMER_ABSTIME : 0, arg(&set), 0);
-  t.interval = 0;
+  t.interval.store(0, std::memory_order_release);
 }
 
 bool timer_signal_is_old(const PosixTimer& t) {
@@ -192,7 +202,7 @@ FIBERTHREAD_EXPORT int timer_create(clockid_t clock, struct sigevent* event, tim
   int tid = event && event->sigev_notify == SIGEV_THREAD_ID ? event->_sigev_un._tid : 0;
   FiberRecord* f = nullptr;
   if (tid > 0 && sched_started()) f = fiber_of_tid(tid);
-  else if (tid > 0 && tid == pid_now()) f = main_fiber;
+  else if (tid > 0 && tid == raw_syscall(SYS_getpid)) f = main_fiber;
   if (sched_started() && !is_ours(f)) f = nullptr;
   if (tid != 0 && !f) return REAL(timer_create)(clock, event, timer);
   struct sigevent for_process;
@@ -214,42 +224,46 @@ FIBERTHREAD_EXPORT int timer_settime(timer_t timer, int flags, const itimerspec*
   if (!t) return REAL(timer_settime)(timer, flags, value, old);
   uint64_t due_before;
   uint32_t mine;
+  bool alone;
   {
     Busy busy;
-    signals::SignalsGuard guard;
-    mine = ++t->settings_begun;
+    SpinGuard guard(settings_lock);
+    mine = t->settings_begun.load(std::memory_order_relaxed);
+    alone = mine == t->settings_over.load(std::memory_order_relaxed);
+    t->settings_begun.store(++mine, std::memory_order_seq_cst);
     due_before = t->due.exchange(0, std::memory_order_relaxed);  // this thread may be kept from running until the new time has come
   }
-  await_hand_over(*t);
-  signals::drop_pending_of(*t);
+  drop_signals(*t);
   itimerspec set;
   bool good = copy_user(&set, value) && valid(set.it_value) && set.it_value.tv_sec >= 0;
   uint64_t due = good ? due_of(*t, flags, set) : 0;
   int r = REAL(timer_settime)(timer, flags, value, old);
   {
     Busy busy;
-    signals::SignalsGuard guard;
+    SpinGuard guard(settings_lock);
     // If another thread has set it meanwhile, nobody knows which of the two came last.
-    bool alone = t->settings_begun == ++t->settings_over && t->settings_begun == mine;
+    alone = alone && mine == t->settings_begun.load(std::memory_order_relaxed);
     t->due.store(!alone ? 0 : r == 0 ? due : due_before, std::memory_order_relaxed);
-    if (r != 0) return r;
-    t->absolute = flags & TIMER_ABSTIME;
-    t->overrun.store(-1, std::memory_order_relaxed);
+    if (r == 0) t->absolute = flags & TIMER_ABSTIME;
+    if (r == 0) t->overrun.store(-1, std::memory_order_relaxed);
+    t->settings_over.store(t->settings_over.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
   }
   // What has come since then is old, too, if it comes before the new time.
-  if (!timer_signal_is_old(*t)) return 0;
-  await_hand_over(*t);
-  signals::drop_pending_of(*t, signals::Drop::IfOld);
-  return 0;
+  if (r == 0 && timer_signal_is_old(*t)) drop_signals(*t, signals::Drop::IfOld);
+  return r;
 }
 
 FIBERTHREAD_EXPORT int timer_gettime(timer_t timer, itimerspec* value) noexcept {
-  if (PosixTimer* t = find_timer(timer)) {
-    Busy busy;
-    signals::SignalsGuard guard;
-    timer_go_on(*t);
+  for (PosixTimer* t = find_timer(timer);;) {
+    if (t && t->interval.load(std::memory_order_acquire)) {
+      Busy busy;
+      signals::SignalsGuard guard;
+      timer_go_on(*t);
+    }
+    int r = REAL(timer_gettime)(timer, value);
+    if (!t || !t->interval.load(std::memory_order_acquire)) return r;
+    // It was stopped meanwhile.
   }
-  return REAL(timer_gettime)(timer, value);
 }
 
 FIBERTHREAD_EXPORT int timer_getoverrun(timer_t timer) noexcept {
@@ -263,8 +277,7 @@ FIBERTHREAD_EXPORT int timer_delete(timer_t timer) noexcept {
   // Before the kernel may give the number to another timer.
   if (PosixTimer* t = find_timer(timer)) {
     t->deleted.store(true, std::memory_order_seq_cst);
-    await_hand_over(*t);
-    signals::drop_pending_of(*t);
+    drop_signals(*t);
   }
   return REAL(timer_delete)(timer);
 }

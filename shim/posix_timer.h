@@ -21,7 +21,6 @@ struct Pending;
 
 struct PosixTimer {
   std::atomic<int> number{-1};   // the kernel's; -1: this place is free, -2: it is being filled in
-  int pid = 0;                   // a child of fork has none of its parent's timers
   int tid = 0;                   // of the thread that it signals; 0: it signals the process
   FiberRecord* fiber = nullptr;  // that thread, if it is a fiber
   // The number of a deleted timer stays as long as possible. A kernel thread may have taken a signal of it just before, and may come here
@@ -32,10 +31,12 @@ struct PosixTimer {
   // Under signals_lock. Which clock runs while the timer stands still; -1: it is let run.
   clockid_t pace = -1;
   clockid_t clock = 0;
-  bool absolute = false;                           // it was set so last
-  uint32_t settings_begun = 0, settings_over = 0;  // calls of timer_settime()
+  bool absolute = false;  // it was set so last
   // If `interval` is not 0, the timer stands still since `stopped`, `left` before an expiry. Then `pending` is not null. All in nanoseconds.
-  uint64_t interval = 0, left = 0, stopped = 0;
+  std::atomic<uint64_t> interval{0};
+  uint64_t left = 0, stopped = 0;
+  // Calls of timer_settime(). Written under the lock of the timers.
+  std::atomic<uint32_t> settings_begun{0}, settings_over{0};
   // No signal that comes before this time of `pace` is of the present setting. 0: that cannot be told. Relaxed: a thread that sets the timer
   // publishes nothing else by it.
   std::atomic<uint64_t> due{0};

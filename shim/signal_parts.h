@@ -119,6 +119,7 @@ inline ThreadSignals& state_of(FiberRecord* f) { return shim_share<ThreadSignals
 
 void drop_pending(int sig);  // for all fibers and the process
 enum class Drop { Any, IfOld };
+bool nothing_is_pending();                                    // for any fiber and the process, of what the library keeps
 void drop_pending_of(PosixTimer& t, Drop which = Drop::Any);  // the signal of this timer
 void add_overruns(siginfo_t& info, uint64_t more);
 extern PendingQueue process_queue;  // signals to the process that no thread takes now

@@ -128,6 +128,8 @@ void add_overruns(siginfo_t& info, uint64_t more) {
 
 uint64_t refused_by(FiberRecord* f) { return mask_of(f) & ~state_of(f).waited_for.load(std::memory_order_seq_cst); }
 
+bool nothing_is_pending() { return pending_count.load(std::memory_order_seq_cst) == 0; }
+
 void forget_pending() { pending_count.store(0); }
 
 bool room_for_pending() {
@@ -269,7 +271,6 @@ void drop_pending(int sig) {
 }
 
 void drop_pending_of(PosixTimer& t, Drop which) {
-  if (pending_count.load(std::memory_order_seq_cst) == 0) return;
   Busy busy;
   SignalsGuard guard;
   Pending* gone = t.pending;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What is pending of timers: one signal each, which counts what it stands for; to whom it goes; and what timer_delete and timer_settime drop.
+// What is pending of timers: one signal each, which counts what it stands for; to whom it goes; what timer_delete and
+// timer_settime drop; timers in children.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -13,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -253,7 +255,54 @@ static void of_main(void) {
   assert(timer_delete(t) == 0 && elsewhere == 0);
 }
 
+// A child of fork has none of its parent's timers. Its own get the same numbers.
+static void takes_three(int value) {
+  for (int i = 0; i < 3; i++) {
+    siginfo_t info;
+    assert(take(SIGRTMIN + 12, &info, -1) && info.si_value.sival_int == value);
+  }
+}
+static void ends_with(pid_t child, int status) {
+  int s;
+  assert(waitpid(child, &s, 0) == child && WIFEXITED(s) && WEXITSTATUS(s) == status);
+}
+static void* forks_with_timer(void* p) {
+  timer_t t = make(gettid(), SIGRTMIN + 12, 3);
+  set(t, 1000000, 1000000);
+  takes_three(3);
+  pid_t child = fork();
+  if (child == 0) {
+    timer_t own = make(gettid(), SIGRTMIN + 12, 4);
+    set(own, 1000000, 1000000);
+    takes_three(4);
+    _exit(timer_delete(own) == 0 ? 5 : 1);
+  }
+  ends_with(child, 5);
+  takes_three(3);
+  assert(timer_delete(t) == 0);
+  return p;
+}
+static void in_children(void) {
+  block(SIG_BLOCK, SIGRTMIN + 12);
+  timer_t t = make(gettid(), SIGRTMIN + 12, 1);
+  set(t, 1000000, 1000000);
+  pid_t child = fork();
+  if (child == 0) {
+    timer_t own = make(gettid(), SIGRTMIN + 12, 2);
+    set(own, 1000000, 1000000);
+    takes_three(2);
+    all(2, forks_with_timer);
+    takes_three(2);
+    _exit(timer_delete(own) == 0 ? 6 : 1);
+  }
+  ends_with(child, 6);
+  takes_three(1);
+  assert(timer_delete(t) == 0);
+}
+
 int main(void) {
+  in_children();
+  puts("children");
   of_main();
   puts("main's timer");
   for (int i = 7; i < 10; i++) block(SIG_BLOCK, SIGRTMIN + i);  // those that timers send to the process
