@@ -250,6 +250,7 @@ static void files(struct operation* o) {
   SAY_ERRNO("dup2", dup2(fd, d) == d ? 0 : -1);
   say(" flags %d %d", fcntl(fd, F_GETFD), fcntl(d, F_GETFD));
   FILE* f = fdopen(d, "r+");
+  setvbuf(f, NULL, _IONBF, 0);  // another thread's child that exits would give back what is read, and write what is not written
   rewind(f);
   int c = getc(f);
   say(" getc %d puts %d flush %d size %ld", c, fputs("text", f) >= 0, fflush(f), (long)lseek(fd, 0, SEEK_END));
