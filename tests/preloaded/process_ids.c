@@ -94,9 +94,9 @@ static void descriptor_of_thread(void) {
   printf("PIDFD_THREAD: %s\n", fd >= 0 ? "opened" : strerror(errno));
   struct pollfd p = {fd, POLLIN, 0};
   printf("readable: %d\n", poll(&p, fd >= 0, 0));
-  if (fd >= 0) printf("signal: %d\n", (int)syscall(kSendSignal, fd, SIGUSR1, NULL, 0));
-  else pthread_kill(t, SIGUSR1);
-  sem_wait(&told);
+  int sent = fd >= 0 ? (int)syscall(kSendSignal, fd, SIGUSR1, NULL, 0) : pthread_kill(t, SIGUSR1);
+  sem_wait(&told);  // it prints meanwhile
+  if (fd >= 0) printf("signal: %d\n", sent);
   printf("readable: %d\n", poll(&p, fd >= 0, 0));
   sem_post(&may_end);
   pthread_join(t, NULL);
