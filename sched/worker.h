@@ -97,8 +97,8 @@ struct alignas(64) Worker {
     std::atomic<FiberRecord*> handed{nullptr};  // the fiber while it is runnable: this is its queue entry
     // Why it lasts; 0: habit alone. Changed under the fiber's join.lock, which orders it. Relaxed where it is read without.
     std::atomic<Reasons> reasons{0};
-    // The kernel sends the fiber's signals to the kernel thread, which therefore lets them in while the fiber is parked. Relaxed: whoever
-    // sets it then wakes the fiber, and the worker reads it when it has run that.
+    // The kernel sends the fiber's signals to this worker's kernel thread. So that thread lets them in while the fiber is parked. Relaxed:
+    // the thread that sets this wakes the fiber afterwards, and the worker reads it when the fiber has run.
     std::atomic<bool> takes_signals{false};
     // The mask that the kernel thread has, or is to get, while it sleeps for that. Sequentially consistent: sched_await_blocked() reads it
     // against `kernel_mask`, which changes after this on the way to sleep, and before this on the way back.

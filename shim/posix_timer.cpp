@@ -94,7 +94,13 @@ PosixTimer* find_timer(timer_t handle) {
   return number >= 0 && number <= INT_MAX ? find_timer(static_cast<int>(number)) : nullptr;
 }
 
-bool is_ours(FiberRecord* f) { return f && sched_started() && !f->run.kernel && !in_vfork_child(); }
+// Returns the fiber with that tid, whose signals the library must give to it. Null: there is none. Main may become a fiber later.
+FiberRecord* fiber_to_signal(int tid) {
+  if (tid <= 0) return nullptr;
+  if (!sched_started()) return tid == raw_syscall(SYS_getpid) ? main_fiber : nullptr;
+  FiberRecord* f = in_vfork_child() ? nullptr : fiber_of_tid(tid);
+  return f && !f->run.kernel ? f : nullptr;
+}
 
 uint64_t ns_of(const timespec& t) { return static_cast<uint64_t>(t.tv_sec) * kNsPerSec + static_cast<uint64_t>(t.tv_nsec); }
 timespec timespec_of(uint64_t ns) { return {static_cast<time_t>(ns / kNsPerSec), static_cast<long>(ns % kNsPerSec)}; }
@@ -111,10 +117,15 @@ uint64_t due_of(const PosixTimer& t, int flags, const itimerspec& value) {
   if (flags & TIMER_ABSTIME) return t.clock == t.pace ? in : 0;
   return t.clock == t.pace || t.clock == CLOCK_REALTIME ? time_of(t.pace) + in : 0;
 }
+
 // Drops what is pending of the timer. Waits before until no thread has a signal of it in hand. This takes some instructions, unless the
 // kernel has stopped such a thread there.
 void drop_signals(PosixTimer& t, signals::Drop which = signals::Drop::Any) {
-  while (t.handing_over.load(std::memory_order_seq_cst)) raw_syscall(SYS_sched_yield);
+  constexpr long kNap[2] = {0, 20'000};  // to yield would not do for a thread of a real-time policy
+  for (uint32_t looks = 0; t.handing_over.load(std::memory_order_seq_cst); looks++) {
+    if (looks < 100) cpu_relax();
+    else raw_syscall(SYS_nanosleep, arg(kNap), 0);
+  }
   if (signals::nothing_is_pending()) return;
   if (FiberRecord* me = tls_busy ? nullptr : signals::ours()) signals::run_unblocked(me);  // what has come for the caller
   signals::drop_pending_of(t, which);
@@ -198,12 +209,9 @@ FIBERTHREAD_EXPORT int timer_create(clockid_t clock, struct sigevent* event, tim
   }
   bool silent = event && (event->sigev_notify == SIGEV_NONE || event->sigev_notify == SIGEV_THREAD);
   if (silent) return REAL(timer_create)(clock, event, timer);
-  // The kernel cannot follow a fiber, so to it a fiber's timers are the process's. Main may become a fiber later.
+  // The kernel cannot follow a fiber, so to it a fiber's timers are the process's.
   int tid = event && event->sigev_notify == SIGEV_THREAD_ID ? event->_sigev_un._tid : 0;
-  FiberRecord* f = nullptr;
-  if (tid > 0 && sched_started()) f = fiber_of_tid(tid);
-  else if (tid > 0 && tid == raw_syscall(SYS_getpid)) f = main_fiber;
-  if (sched_started() && !is_ours(f)) f = nullptr;
+  FiberRecord* f = fiber_to_signal(tid);
   if (tid != 0 && !f) return REAL(timer_create)(clock, event, timer);
   struct sigevent for_process;
   if (f) {

@@ -13,8 +13,8 @@
 #include "shim/cancel.h"
 #include "shim/process.h"
 #include "shim/real.h"
-#include "shim/signal_frame.h"
 #include "shim/posix_timer.h"
+#include "shim/signal_frame.h"
 #include "shim/user_memory.h"
 
 namespace fiberthread {

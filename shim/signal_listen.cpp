@@ -10,8 +10,8 @@
 
 #include "sched/memory/block.h"
 #include "sched/own_descriptors.h"
-#include "shim/signal_parts.h"
 #include "shim/posix_timer.h"
+#include "shim/signal_parts.h"
 
 namespace fiberthread {
 namespace signals {

@@ -5,8 +5,8 @@
 #include <sys/resource.h>
 
 #include "sched/memory/block.h"
-#include "shim/signal_frame.h"
 #include "shim/posix_timer.h"
+#include "shim/signal_frame.h"
 
 namespace fiberthread {
 namespace signals {

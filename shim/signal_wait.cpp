@@ -6,11 +6,11 @@
 #include "sched/worker.h"
 #include "shim/cancel.h"
 #include "shim/export.h"
+#include "shim/posix_timer.h"
 #include "shim/real.h"
 #include "shim/result.h"
 #include "shim/signal_parts.h"
 #include "shim/time.h"
-#include "shim/posix_timer.h"
 
 namespace fiberthread {
 namespace signals {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // libc's unwinder, a library (libgcc_s) that libc loads at the first pthread_exit() or pthread_cancel(). If another thread forks
-// in the midst of that, the child has a library that is half loaded, and its own first pthread_exit() crashes or hangs. So the two exclude
+// meanwhile, the child has a library that is half loaded, and its own first pthread_exit() crashes or hangs. So loading and forking exclude
 // each other here.
 #pragma once
 

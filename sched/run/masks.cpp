@@ -108,8 +108,9 @@ void sleep_mask(Worker* w) {
     if (v == version.load(std::memory_order_seq_cst)) break;
     follow_no_more(w);
   }
-  // Main may close again what is read as open here, and then look whether this thread blocks it (sched_await_blocked). So this says what it is
-  // about to let in, and then reads once more. Either main sees the one, or this the other.
+  // Main may close again what is read as open here, and then look whether this thread blocks it (sched_await_blocked). So this
+  // thread announces in `kernel_mask` what it is about to let in, and reads `opened` once more. Either main sees the announcement, or this
+  // thread sees that main has closed. Relaxed: the fence orders the store.
   uint64_t has = w->run.kernel_mask, open = opened.load(std::memory_order_seq_cst), m, read_before;
   do {
     read_before = open;

@@ -98,10 +98,11 @@ static void* finds_one(void* p) {
   timer_t t = make(p ? gettid() : 0, sig, 7);
   set(t, 100000000, 100000000);
   rest(1050000000);
+  long long begun = now();
   siginfo_t info;
   int n = 0, expiries = 0;
   for (; take(sig, &info, 0); n++) expiries += 1 + info.si_overrun;
-  assert(n >= 1 && n <= 3 && expiries >= 10);  // more than one only if this thread is kept from running
+  assert(n >= 1 && n <= 2 + (now() - begun) / 100000000 && expiries >= 10);  // the timer goes on meanwhile
   assert(timer_delete(t) == 0);
   return p;
 }
@@ -126,7 +127,7 @@ static void* drops(void* p) {
       set(t, 0, 0);
       assert(!kernel_drops() || !take(sig, NULL, 0));
       assert(timer_getoverrun(t) == 0);
-      set(t, 2000000, 0);
+      set(t, 20000000, 0);
       siginfo_t info;
       do assert(take(sig, &info, -1) == sig);
       while (!kernel_drops() && info.si_value.sival_int != i);

@@ -47,7 +47,6 @@ static void* ends_in_libc(void* p) {  // there the request is found
 static void* cancels(void* p) {
   pthread_t t;
   pthread_create(&t, NULL, ends_in_libc, NULL);
-  usleep(20000);
   pthread_cancel(t);
   requested = 1;
   pthread_join(t, NULL);
@@ -74,7 +73,7 @@ int main(int argc, char** argv) {
 }
 END
 mkdir "$TMP/lib"
-# The slow library needs the real one, by another name. A stub gives it that name when it is linked.
+# The slow library needs the real one, by another name. An empty library gives it that name when it is linked.
 echo | gcc -shared -xc - -Wl,-soname,libgcc_real.so -o "$TMP/lib/libgcc_real.so" &&
   gcc -O2 -fPIC -shared -Wl,-soname,libgcc_s.so.1 -o "$TMP/lib/libgcc_s.so.1" "$TMP/slow.c" -Wl,--no-as-needed "$TMP/lib/libgcc_real.so" &&
   cp "$(gcc -print-file-name=libgcc_s.so.1)" "$TMP/lib/libgcc_real.so" || fail "libgcc_s cannot be made"
