@@ -5,11 +5,17 @@
 
 namespace {
 
+// A handler may come at any instruction from a stage on, and before 2.41 cancellation too where the handler has interrupted a call of
+// libc's. C++ ends the process if it unwinds through a function with cleanups from an instruction that is no call. So a function with
+// cleanups sets the stage and waits in one without.
 std::atomic<int> in_handler, go_on;
+[[gnu::noinline]] void wait_for_child(std::atomic<int>& reached) {
+  reached = 1;
+  waitpid(child, nullptr, 0);
+}
 void waits_too(int) {
   pthread_cleanup_push(cleanup, nullptr);
-  in_handler = 1;
-  waitpid(child, nullptr, 0);
+  wait_for_child(in_handler);
   pthread_cleanup_pop(0);
 }
 void computes(int) {
@@ -25,12 +31,16 @@ pthread_mutex_t mutex;
 pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
 std::atomic<int> unlocked;
 void unlock(void*) { unlocked = pthread_mutex_unlock(&mutex); }
+[[gnu::noinline]] void wait_for_cond() {
+  stage = 1;
+  for (;;) pthread_cond_wait(&cond, &mutex);
+}
 void* in_cond_wait(void*) {
   pthread_mutex_lock(&mutex);
   pthread_cleanup_push(unlock, nullptr);
-  stage = 1;
-  for (;;) pthread_cond_wait(&cond, &mutex);
+  wait_for_cond();
   pthread_cleanup_pop(0);
+  return nullptr;
 }
 
 void handle(int sig, void (*handler)(int)) {
@@ -43,9 +53,7 @@ void handle(int sig, void (*handler)(int)) {
 void* in_waitpid(void*) {
   Guard g;
   pthread_cleanup_push(cleanup, nullptr);
-  stage = 1;
-  waitpid(child, nullptr, 0);
-  stage = 2;
+  wait_for_child(stage);
   pthread_cleanup_pop(0);
   return nullptr;
 }
