@@ -21,7 +21,7 @@ namespace fiberthread {
 namespace signals {
 
 bool sent_to_thread(const siginfo_t& info) {
-  if (info.si_code == SI_TKILL) return true;
+  if (info.si_code == SI_TKILL || kept_for_this_thread(info)) return true;
   // A write to a closed pipe or beyond the size limit concerns the writer, but the kernel does not say so.
   return (info.si_signo == SIGPIPE || info.si_signo == SIGXFSZ) && info.si_code <= 0 && info.si_pid == process;
 }
@@ -385,7 +385,7 @@ bool put_off(const siginfo_t* info, ucontext_t* uc) {
   if (w) w->run.kernel_mask |= kTrapMask;
   long tid = raw_syscall(SYS_gettid);
   if (info->si_code == SI_TKILL) raw_syscall(SYS_tgkill, process, tid, SIGSYS);
-  else if (is_poke(*info)) raw_syscall(SYS_rt_tgsigqueueinfo, process, tid, SIGSYS, arg(info));
+  else if (is_poke(*info) || kept_for_this_thread(*info)) raw_syscall(SYS_rt_tgsigqueueinfo, process, tid, SIGSYS, arg(info));
   else if (info->si_code == SI_QUEUE) raw_syscall(SYS_rt_sigqueueinfo, process, SIGSYS, arg(info));
   else raw_syscall(SYS_kill, process, SIGSYS);
   return true;

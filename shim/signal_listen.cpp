@@ -151,15 +151,18 @@ void listen_on_sysmon() {
 }
 
 void await_unwanted(uint64_t signals) {
-  if (__builtin_expect(signalfd_may_show(signals), 0)) sched_await_blocked(signals);
-  if (!signals || !listener.load(std::memory_order_relaxed)) return;
-  // The caller has stored that it does not want these, and looks. The listener notes what it takes, and looks who wants that.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (uint32_t looks = 0; __builtin_expect(taking.load(std::memory_order_acquire) & signals, 0); looks++) {
-    constexpr long kNap[2] = {0, 20'000};
-    if (looks < 100) cpu_relax();
-    else raw_syscall(SYS_nanosleep, arg(kNap), 0);
+  bool shown = signalfd_may_show(signals);
+  if (__builtin_expect(shown, 0)) sched_await_blocked(signals);
+  if (signals && listener.load(std::memory_order_relaxed)) {
+    // The caller has stored that it does not want these, and looks. The listener notes what it takes, and looks who wants that.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (uint32_t looks = 0; __builtin_expect(taking.load(std::memory_order_acquire) & signals, 0); looks++) {
+      constexpr long kNap[2] = {0, 20'000};
+      if (looks < 100) cpu_relax();
+      else raw_syscall(SYS_nanosleep, arg(kNap), 0);
+    }
   }
+  if (__builtin_expect(shown, 0)) keep_recorded_in_kernel(self(), signals);
 }
 
 void add_waiter(SigWaiter& w) {

@@ -109,7 +109,7 @@ struct ThreadSignals {
   std::atomic<uint64_t> waited_for{0};  // by sigwait and its kin
   std::atomic<bool> ended{false};
   std::atomic<uint32_t> arriving{0};  // how often a thread was about to record a signal here
-  // Signals to this thread that the kernel keeps, and others of the same numbers that come after them: see keep_in_kernel().
+  // Signals to this thread that the kernel keeps, and others of the same numbers that come after them: see send_beside_signalfd().
   std::atomic<uint64_t> kept{0};
   std::atomic<bool> owns_files{false};  // a thread has asked that the kernel thread of this fiber gets the signals of a file
   bool restarts = false;                // own: see signal_restarts()
@@ -148,11 +148,24 @@ enum class TellBy { Caller, Sysmon };
 // there is no memory, it is an old one of a timer, or it was sent to a thread that has ended. In this last case a signal sent to the process goes to another fiber, and
 // `f` becomes that.
 bool record(FiberRecord*& f, const siginfo_t& info, SentTo to);
+bool record_locked(FiberRecord*& f, const siginfo_t& info, SentTo to);  // under SignalsGuard
 bool signalfd_may_show(uint64_t signals);  // returns true if the program has asked for a signalfd of one of these
-// Keeps a blocked signal in the kernel, which alone can show it to a signalfd. Only threads with kernel threads of their own can have that. A
-// thread that sends to itself gets one. Returns false if the signal must be recorded here. All that follow go to the kernel, too, blocked or
-// not, until kept_have_come(). Otherwise they would overtake those that the kernel keeps.
-bool keep_in_kernel(FiberRecord* to, const siginfo_t& info);
+// Signals sent to threads, of which a signalfd may show some. It shows what the kernel keeps, so that keeps the blocked ones of each thread
+// which has a kernel thread of its own. A thread that sends to itself gets one. `kept` has the signals of which the kernel may keep some. All
+// that follow go to the kernel too, blocked or not, until kept_have_come(). So the order of a thread's signals is: what is recorded, then what
+// the kernel keeps.
+enum class Sent { Recorded, ToKernel, Nowhere };
+Sent send_beside_signalfd(FiberRecord* to, const siginfo_t& info);
+// Gives the kernel what was recorded for the thread `f` before it blocked these signals.
+void keep_recorded_in_kernel(FiberRecord* f, uint64_t signals);
+// Gives the kernel a signal of the caller that was taken out of it. Returns false if it must be recorded.
+bool keep_in_kernel(FiberRecord* me, const siginfo_t& info);
+bool queue_to_kernel_thread(int tid, const siginfo_t& info);
+// Gives the kernel thread what is recorded of `signals` for the thread `f`, in order. Returns false if the kernel refuses one, which stays.
+bool move_to_kernel(FiberRecord* f, uint64_t signals, int tid);  // under SignalsGuard
+// Returns true if queue_to_kernel_thread() has sent this to the caller's kernel thread. SI_QUEUE alone does not tell that it is not the process's.
+// Async-signal-safe.
+bool kept_for_this_thread(const siginfo_t& info);
 // Called by `me` when it has unblocked signals, and the kernel has been told.
 void kept_have_come(FiberRecord* me);
 bool keep_in_kernel_for_process(const siginfo_t& info);  // the same for a signal sent to the process
@@ -188,7 +201,8 @@ void unblocked_beside_main(uint64_t mask);
 // Does the same when main begins to block these.
 void blocked_by_main(uint64_t mask);
 // Called when the caller blocks these, and has just stopped waiting for them. From its return on, no kernel thread takes one out of the kernel
-// because of what the caller wanted before: not the listener, and if a signalfd may show the signal, no worker.
+// because of what the caller wanted before: not the listener, and if a signalfd may show the signal, no worker. What was recorded for the caller
+// until now is with the kernel, if a signalfd may show it.
 void await_unwanted(uint64_t signals);
 // Gives a signal that was taken out of the kernel to the fiber that it belongs to.
 void hand_out(const siginfo_t& info);
@@ -207,6 +221,7 @@ void wake_waiter(int sig, TellBy by);
 
 // ---- running handlers (signal_deliver.cpp) ----
 
+// Returns true if the signal, which the kernel has given to the caller's kernel thread, was sent to that thread.
 bool sent_to_thread(const siginfo_t& info);
 // Returns true if the kernel thread got this because another process sent it to main's thread.
 bool sent_to_main(const siginfo_t& info);

@@ -166,8 +166,12 @@ FiberRecord* pick_target(FiberRecord* me, int sig) {
 }
 
 bool record(FiberRecord*& f, const siginfo_t& info, SentTo to) {
-  bool for_process = to == SentTo::Process;
   SignalsGuard guard;
+  return record_locked(f, info, to);
+}
+
+bool record_locked(FiberRecord*& f, const siginfo_t& info, SentTo to) {
+  bool for_process = to == SentTo::Process;
   while (f) {
     ThreadSignals& s = state_of(f);
     // Counted before `ended` is read. signal_thread_ends() does the two the other way round, so one of the two sees the other.
@@ -197,6 +201,23 @@ bool record(FiberRecord*& f, const siginfo_t& info, SentTo to) {
   p->timer = timer;
   if (timer) timer->pending = p;
   add(q, p);
+  return true;
+}
+
+bool move_to_kernel(FiberRecord* f, uint64_t signals, int tid) {
+  PendingQueue& q = state_of(f).queue;
+  for (Pending** p = &q.first; *p;) {
+    Pending* one = *p;
+    int sig = one->info.si_signo;
+    if (one->for_process || one->timer || !(signals & bit(sig))) {
+      p = &one->next;
+      continue;
+    }
+    if (!queue_to_kernel_thread(tid, one->info)) return false;
+    *p = one->next;
+    put_pending(one);
+    forget_bit(q, sig);
+  }
   return true;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The calls that send signals.
 #include <errno.h>
+#include <string.h>
 #include <sys/auxv.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -26,22 +27,84 @@ uid_t own_user() {
 
 std::atomic<uint64_t> signalfd_shows{0};  // signals that any signalfd of the program has asked for
 
+// Stands in a siginfo_t where no field is. Linux carries 48 bytes of what a process queues, the fields for negative codes end before the 40th,
+// and a signalfd shows fields only. The thread's number is in it because a program may send on what it got.
+struct KeptMark {
+  uint32_t made_here;
+  int tid;
+};
+constexpr size_t kMarkAt = 40;
+KeptMark mark_for(int tid) { return {static_cast<uint32_t>(reinterpret_cast<uintptr_t>(&signalfd_shows)), tid}; }
+
 }  // namespace
 
 namespace signals {
 
 bool signalfd_may_show(uint64_t signals) { return signalfd_shows.load(std::memory_order_relaxed) & signals; }
 
-bool keep_in_kernel(FiberRecord* to, const siginfo_t& info) {
-  if (to == tls_current && tls_busy == 0) own_kernel_thread();
+bool queue_to_kernel_thread(int tid, const siginfo_t& info) {
+  if (info.si_code == SI_TKILL) return raw_syscall(SYS_tgkill, process, tid, info.si_signo) == 0;
+  siginfo_t marked = info;
+  KeptMark mark = mark_for(tid);
+  memcpy(reinterpret_cast<char*>(&marked) + kMarkAt, &mark, sizeof mark);
+  return raw_syscall(SYS_rt_tgsigqueueinfo, process, tid, info.si_signo, arg(&marked)) == 0;
+}
+
+namespace {
+bool keep_on(Worker* own, FiberRecord* to, const siginfo_t& info) {  // under SignalsGuard
+  uint64_t one = bit(info.si_signo);
+  bool first = !(state_of(to).kept.fetch_or(one, std::memory_order_relaxed) & one);
+  // What is recorded came before what the kernel has.
+  if (first && !move_to_kernel(to, one, own->thread.tid)) return false;
+  return queue_to_kernel_thread(own->thread.tid, info);
+}
+bool is_kept(FiberRecord* to, int sig) { return (mask_of(to) | state_of(to).kept.load(std::memory_order_relaxed)) & bit(sig); }
+}  // namespace
+
+bool keep_in_kernel(FiberRecord* me, const siginfo_t& info) {
   Busy busy;
-  Worker* own = sched_keep_bond(to);
+  Worker* own = sched_keep_bond(me);
   if (!own) return false;
-  if (to == tls_current) sched_apply_mask();
-  SignalsGuard guard;  // as a whole before or after kept_have_come()
-  state_of(to).kept.fetch_or(bit(info.si_signo), std::memory_order_relaxed);
-  if (to != tls_current && info.si_code == SI_TKILL) return raw_syscall(SYS_tgkill, process, own->thread.tid, info.si_signo) == 0;
-  return raw_syscall(SYS_rt_tgsigqueueinfo, process, own->thread.tid, info.si_signo, arg(&info)) == 0;
+  sched_apply_mask();
+  SignalsGuard guard;
+  return keep_on(own, me, info);
+}
+
+Sent send_beside_signalfd(FiberRecord* to, const siginfo_t& info) {
+  int sig = info.si_signo;
+  if (to == tls_current && tls_busy == 0 && is_kept(to, sig)) own_kernel_thread();
+  Busy busy;
+  for (;;) {
+    bool kept = is_kept(to, sig);
+    Worker* own = kept ? sched_keep_bond(to) : nullptr;
+    if (own && to == tls_current) sched_apply_mask();
+    SignalsGuard guard;  // as a whole before or after kept_have_come() and keep_recorded_in_kernel()
+    if (!kept && is_kept(to, sig)) continue;
+    if (own && keep_on(own, to, info)) return Sent::ToKernel;
+    return record_locked(to, info, SentTo::Thread) ? Sent::Recorded : Sent::Nowhere;
+  }
+}
+
+void keep_recorded_in_kernel(FiberRecord* f, uint64_t signals) {
+  ThreadSignals& s = state_of(f);
+  signals &= s.queue.bits.load(std::memory_order_relaxed);
+  if (__builtin_expect(!signals || !signalfd_may_show(signals), 1)) return;
+  Busy busy;
+  Worker* own = sched_keep_bond(f);
+  if (!own) return;
+  SignalsGuard guard;
+  uint64_t in_kernel = s.kept.load(std::memory_order_relaxed), pending = 0;
+  if (f == tls_current && raw_syscall(SYS_rt_sigpending, arg(&pending), 8) == 0) in_kernel &= pending;
+  signals &= signalfd_shows.load(std::memory_order_relaxed) & ~in_kernel;
+  s.kept.fetch_or(signals, std::memory_order_relaxed);
+  move_to_kernel(f, signals, own->thread.tid);
+}
+
+bool kept_for_this_thread(const siginfo_t& info) {
+  if (info.si_code >= 0) return false;
+  KeptMark mark;
+  memcpy(&mark, reinterpret_cast<const char*>(&info) + kMarkAt, sizeof mark);
+  return mark.made_here == mark_for(0).made_here && mark.tid == raw_syscall(SYS_gettid);
 }
 
 void kept_have_come(FiberRecord* me) {
@@ -91,21 +154,19 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
   }
   bool of_timer = given && given->si_code == SI_TIMER;  // timers have room for theirs
   if (sig >= kFirstQueued && !of_timer && !room_for_pending()) return EAGAIN;
-  bool to_kernel = (blocked && __builtin_expect(signalfd_may_show(bit(sig)), 0)) ||
-                   state_of(to).kept.load(std::memory_order_relaxed) & bit(sig);
-  bool kept = __builtin_expect(to_kernel, 0) && keep_in_kernel(to, info);
-  if (kept && to == tls_current) return 0;
+  bool beside_signalfd = __builtin_expect(signalfd_may_show(bit(sig)), 0);
+  Sent sent = beside_signalfd ? send_beside_signalfd(to, info) : record(to, info, SentTo::Thread) ? Sent::Recorded : Sent::Nowhere;
   if (to == tls_current) {
-    Busy busy;
-    record(to, info, SentTo::Thread);
-    if (!blocked) to->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
+    Busy busy;  // its end runs the handler
+    if (sent == Sent::Recorded && !blocked) to->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);
     return 0;
   }
-  if (!kept && !record(to, info, SentTo::Thread)) return 0;
+  if (sent == Sent::Nowhere) return 0;
   // Looked at again, since the signal may have been unblocked, or waited for, meanwhile.
   Busy busy;
   if (!(mask_of(to) & bit(sig))) tell(to, sig, TellBy::Caller);
   else if (state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig)) unpark(to);
+  else keep_recorded_in_kernel(to, bit(sig));  // it was blocked just now
   return 0;
 }
 
