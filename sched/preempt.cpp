@@ -358,7 +358,30 @@ void preempt_sleeper(Worker* w) {
   info.si_signo = kPreemptSignal;
   info.si_code = SI_QUEUE;
   info.si_value.sival_ptr = &timer_mark;
-  raw_syscall(SYS_rt_tgsigqueueinfo, raw_syscall(SYS_getpid), w->thread.tid, kPreemptSignal, arg(&info));
+  signal_worker(w, kPreemptSignal, &info);
+}
+
+void signal_worker(Worker* w, int sig, const siginfo_t* info) {
+  Busy busy;  // preempt_begin_exec() waits for this
+  w->thread.senders.fetch_add(1, std::memory_order_seq_cst);
+  if (!w->thread.executes.load(std::memory_order_seq_cst)) {
+    long process = raw_syscall(SYS_getpid);
+    if (info) raw_syscall(SYS_rt_tgsigqueueinfo, process, w->thread.tid, sig, arg(info));
+    else raw_syscall(SYS_tgkill, process, w->thread.tid, sig);
+  }
+  w->thread.senders.fetch_sub(1, std::memory_order_release);
+}
+
+void preempt_begin_exec(Worker* w) {
+  w->thread.executes.store(true, std::memory_order_seq_cst);
+  constexpr long kNap[2] = {0, 20'000};
+  while (w->thread.senders.load(std::memory_order_seq_cst)) raw_syscall(SYS_nanosleep, arg(kNap), 0);
+  preempt_end_worker(w);
+}
+
+void preempt_end_exec(Worker* w) {
+  w->thread.executes.store(false, std::memory_order_relaxed);
+  preempt_start_worker(w);
 }
 
 uint32_t preempt_sampled_workers() { return sampled.load(std::memory_order_relaxed); }

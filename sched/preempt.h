@@ -48,6 +48,14 @@ void preempt_only_asleep(uintptr_t low, uintptr_t high);
 // the kernel does not restart ends with EINTR.
 void preempt_sleeper(Worker* w);
 
+// Sends a signal to the worker's kernel thread, unless that executes a program. Null: by tgkill(). For signals that the library sends for its
+// own purposes, and that may come after the reason for them is gone.
+void signal_worker(Worker* w, int sig, const siginfo_t* info);
+// Called by `w` before and after execve(), under Busy. No signal of signal_worker() and no tick comes in between: the kernel would give it to
+// the new program, which has no handler for it.
+void preempt_begin_exec(Worker* w);
+void preempt_end_exec(Worker* w);
+
 // Returns the number of workers that have a perf event in place of the timer.
 uint32_t preempt_sampled_workers();
 

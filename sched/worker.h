@@ -126,6 +126,9 @@ struct alignas(64) Worker {
     bool tainted = false;                 // it has properties of its own, so it is of no use to other fibers
     std::atomic<bool> leaves{false};      // it must end once its fiber has ended
     bool published = false;               // it is in the list of all workers
+    // See signal_worker(). Sequentially consistent, so that a sender sees the first, or preempt_begin_exec() sees the sender.
+    std::atomic<bool> executes{false};
+    std::atomic<uint32_t> senders{0};
     bool owes_its_end = false;            // others wait for what its end gives up, such as robust_list
     void* robust_list[3] = {};            // room for a list of robust mutexes, in the kernel's form, for when it ends
     // Its stacks and TCB. They are given back some time after the kernel thread has ended.

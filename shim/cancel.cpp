@@ -246,7 +246,7 @@ FIBERTHREAD_EXPORT int pthread_cancel(pthread_t t) {
   Worker* w = interrupt_running(f, kInterruptUnwind | (is_asynchronous(f) ? uint32_t{kInterruptSafePoint} : 0));
   // With cancellation disabled, the signal would only end calls that the kernel never restarts after a handler, such as poll(). A thread
   // that enables cancellation looks for a request afterwards.
-  if (w && !s.disabled.load(std::memory_order_seq_cst)) raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), w->thread.tid, kPreemptSignal);
+  if (w && !s.disabled.load(std::memory_order_seq_cst)) signal_worker(w, kPreemptSignal, nullptr);
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #include "sched/observe/dumper.h"
 #include "sched/preempt.h"
 #include "shim/cancel.h"
+#include "shim/exec.h"
 #include "shim/export.h"
 #include "shim/io.h"
 #include "shim/real.h"
@@ -184,6 +185,7 @@ void signal_init() {
   (void)REAL(sigaction);
   (void)REAL(pthread_sigmask);
   look_up_jumps();
+  exec_init();
   io_init();
   socket_init();
   fd_init();

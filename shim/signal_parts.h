@@ -163,6 +163,9 @@ bool keep_in_kernel(FiberRecord* me, const siginfo_t& info);
 bool queue_to_kernel_thread(int tid, const siginfo_t& info);
 // Gives the kernel thread what is recorded of `signals` for the thread `f`, in order. Returns false if the kernel refuses one, which stays.
 bool move_to_kernel(FiberRecord* f, uint64_t signals, int tid);  // under SignalsGuard
+// Gives the kernel what is recorded for the process and for the caller, which blocks it, but not signals of timers. `tid` is the caller's
+// kernel thread. Returns false if there is nothing.
+bool all_to_kernel(FiberRecord* me, int tid);
 // Returns true if queue_to_kernel_thread() has sent this to the caller's kernel thread. SI_QUEUE alone does not tell that it is not the process's.
 // Async-signal-safe.
 bool kept_for_this_thread(const siginfo_t& info);

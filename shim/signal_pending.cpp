@@ -221,6 +221,29 @@ bool move_to_kernel(FiberRecord* f, uint64_t signals, int tid) {
   return true;
 }
 
+bool all_to_kernel(FiberRecord* me, int tid) {
+  uint64_t blocked = mask_of(me);
+  if (!((state_of(me).queue.bits.load(std::memory_order_relaxed) | process_queue.bits.load(std::memory_order_relaxed)) & blocked))
+    return false;
+  SignalsGuard guard;
+  for (PendingQueue* q : {&process_queue, &state_of(me).queue})
+    for (Pending** p = &q->first; *p;) {
+      Pending* one = *p;
+      int sig = one->info.si_signo;
+      if (!one->for_process || one->timer || !(blocked & bit(sig))) {
+        p = &one->next;
+        continue;
+      }
+      // The kernel lets only the process's first thread say that another process sent it.
+      if (!keep_in_kernel_for_process(one->info)) raw_syscall(SYS_kill, process, sig);
+      *p = one->next;
+      put_pending(one);
+      forget_bit(*q, sig);
+    }
+  move_to_kernel(me, blocked, tid);
+  return true;
+}
+
 namespace {
 void make_known(FiberRecord* to, int sig, TellBy by) {
   // Looked for again, since a fiber may have unblocked it meanwhile.

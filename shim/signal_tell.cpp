@@ -26,7 +26,7 @@ void tell_at_once(FiberRecord* f, int sig, int from) {
   Worker* w = interrupt_running(f, kInterruptSafePoint);
   if (!w || w->thread.tid == from) return;
   if (sig == kPreemptSignal) {
-    raw_syscall(SYS_tgkill, process, w->thread.tid, sig);
+    signal_worker(w, sig, nullptr);
     return;
   }
   // It has taken the signal meanwhile. A poke that came late would stay pending, and the kernel would drop a file's signal of the same
@@ -47,7 +47,7 @@ void tell_at_once(FiberRecord* f, int sig, int from) {
   info.si_value.sival_ptr = &poke_mark;
   // Before the call. A thread that finds the signal pending also sees this, by the kernel's lock.
   w->embedder.poked.fetch_or(bit(sig), std::memory_order_relaxed);
-  raw_syscall(SYS_rt_tgsigqueueinfo, process, w->thread.tid, sig, arg(&info));
+  signal_worker(w, sig, &info);
 }
 
 struct Told {

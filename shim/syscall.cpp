@@ -99,6 +99,8 @@ constexpr struct {
 #ifdef SYS_clone3
     {SYS_clone3, own<calls::clone3>},
 #endif
+    {SYS_execve, by_name<execve>},
+    {SYS_execveat, by_name<execveat>},
     {SYS_wait4, by_name_not_cancelled<wait4>},
     {SYS_prctl, by_name<prctl_here>},
 #ifdef SYS_arch_prctl
