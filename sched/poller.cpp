@@ -144,6 +144,12 @@ bool register_for(Descriptor* d, int fd, uint32_t events) {
   return r == 0;
 }
 
+void deregister(Descriptor* d, int fd) {  // under the lock
+  epoll_event e{};
+  raw_syscall(SYS_epoll_ctl, epoll_fd.load(std::memory_order_relaxed), EPOLL_CTL_DEL, fd, arg(&e));
+  d->registered = 0;
+}
+
 // ---- the waits of a descriptor, under its lock ----
 
 void link(Descriptor* d, PollItem* i) {
@@ -332,12 +338,7 @@ void poll_closing(int fd) {
   d->seen.store(((d->seen.load(std::memory_order_relaxed) >> 32) + 1) << 32, std::memory_order_release);
   d->notes.kind.store(0, std::memory_order_relaxed);
   d->notes.version.store(0, std::memory_order_relaxed);
-  if (d->registered) {
-    // While other descriptors have the file too, it would stay registered.
-    epoll_event e{};
-    raw_syscall(SYS_epoll_ctl, epoll_fd.load(std::memory_order_relaxed), EPOLL_CTL_DEL, fd, arg(&e));
-    d->registered = 0;
-  }
+  if (d->registered) deregister(d, fd);  // while other descriptors have the file too, it would stay registered
   end_all(d, Why::Closed);
 }
 
@@ -366,6 +367,20 @@ void each_known(unsigned first, unsigned last, Call call) {
   }
 }
 }  // namespace
+
+void poll_release_epolls() {
+  each_known(0, ~0u, [](int fd) {
+    Descriptor* d = descriptor_of(fd);
+    auto unused = [&] {
+      return __atomic_load_n(&d->registered, __ATOMIC_RELAXED) && __atomic_load_n(&d->again, __ATOMIC_RELAXED) == kAll &&
+             !d->first.load(std::memory_order_relaxed);
+    };
+    if (!unused()) return;
+    Busy busy;
+    SpinGuard guard(d->lock);
+    if (unused() && !another_process()) deregister(d, fd);
+  });
+}
 
 void poll_closing_range(unsigned first, unsigned last) { each_known(first, last, poll_closing); }
 void poll_closed_range(unsigned first, unsigned last) { each_known(first, last, poll_closed); }

@@ -101,6 +101,9 @@ void poll_closed(int fd);
 // These do the same for all numbers from first to last.
 void poll_closing_range(unsigned first, unsigned last);
 void poll_closed_range(unsigned first, unsigned last);
+// Removes the registrations of the program's epoll descriptors that no fiber waits for. To look at such a descriptor takes from it what is not
+// ready for the thread that looks. A signalfd in it may be ready for another thread.
+void poll_release_epolls();
 // Notes that another process may use our memory with descriptors of its own, as the child of a vfork does. Called before such a process is
 // made.
 void poll_memory_shared();

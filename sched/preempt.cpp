@@ -361,10 +361,11 @@ void preempt_sleeper(Worker* w) {
   signal_worker(w, kPreemptSignal, &info);
 }
 
-void signal_worker(Worker* w, int sig, const siginfo_t* info) {
+void signal_worker(Worker* w, int sig, const siginfo_t* info, const FiberRecord* unblocked_by) {
   Busy busy;  // preempt_begin_exec() waits for this
   w->thread.senders.fetch_add(1, std::memory_order_seq_cst);
-  if (!w->thread.executes.load(std::memory_order_seq_cst)) {
+  bool blocked = unblocked_by && __atomic_load_n(&unblocked_by->run.sigmask, __ATOMIC_SEQ_CST) >> (sig - 1) & 1;
+  if (!blocked && !w->thread.executes.load(std::memory_order_seq_cst)) {
     long process = raw_syscall(SYS_getpid);
     if (info) raw_syscall(SYS_rt_tgsigqueueinfo, process, w->thread.tid, sig, arg(info));
     else raw_syscall(SYS_tgkill, process, w->thread.tid, sig);
@@ -372,10 +373,17 @@ void signal_worker(Worker* w, int sig, const siginfo_t* info) {
   w->thread.senders.fetch_sub(1, std::memory_order_release);
 }
 
+void await_senders(Worker* w) {
+  constexpr long kNap[2] = {0, 20'000};  // to yield would not do for a thread of a real-time policy
+  for (uint32_t looks = 0; w->thread.senders.load(std::memory_order_seq_cst); looks++) {
+    if (looks < 100) cpu_relax();
+    else raw_syscall(SYS_nanosleep, arg(kNap), 0);
+  }
+}
+
 void preempt_begin_exec(Worker* w) {
   w->thread.executes.store(true, std::memory_order_seq_cst);
-  constexpr long kNap[2] = {0, 20'000};
-  while (w->thread.senders.load(std::memory_order_seq_cst)) raw_syscall(SYS_nanosleep, arg(kNap), 0);
+  await_senders(w);
   preempt_end_worker(w);
 }
 

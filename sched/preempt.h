@@ -49,8 +49,11 @@ void preempt_only_asleep(uintptr_t low, uintptr_t high);
 void preempt_sleeper(Worker* w);
 
 // Sends a signal to the worker's kernel thread, unless that executes a program. Null: by tgkill(). For signals that the library sends for its
-// own purposes, and that may come after the reason for them is gone.
-void signal_worker(Worker* w, int sig, const siginfo_t* info);
+// own purposes, and that may come after the reason for them is gone. If `unblocked_by` is not null, only while that fiber does not block it. A
+// fiber that has blocked it, and then finds no sender (Worker::Thread), gets none.
+void signal_worker(Worker* w, int sig, const siginfo_t* info, const FiberRecord* unblocked_by = nullptr);
+// Waits until no thread is about to send such a signal to `w`, the caller's. Each takes some instructions.
+void await_senders(Worker* w);
 // Called by `w` before and after execve(), under Busy. No signal of signal_worker() and no tick comes in between: the kernel would give it to
 // the new program, which has no handler for it.
 void preempt_begin_exec(Worker* w);

@@ -126,7 +126,7 @@ struct alignas(64) Worker {
     bool tainted = false;                 // it has properties of its own, so it is of no use to other fibers
     std::atomic<bool> leaves{false};      // it must end once its fiber has ended
     bool published = false;               // it is in the list of all workers
-    // See signal_worker(). Sequentially consistent, so that a sender sees the first, or preempt_begin_exec() sees the sender.
+    // See signal_worker(). Sequentially consistent: a sender sees `executes`, or what a fiber has blocked, or that thread sees the sender.
     std::atomic<bool> executes{false};
     std::atomic<uint32_t> senders{0};
     bool owes_its_end = false;            // others wait for what its end gives up, such as robust_list

@@ -124,6 +124,7 @@ size_t low_water(int fd, PollNotes* notes, size_t n) {
 
 long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again, uint64_t* until) {
   if (look_at_options(fd, notes)) return -EAGAIN;
+  if (signal_show_pending()) return kInKernel;
   FiberRecord* me = self();
   // If this is no socket, the timeouts are those of a former life of the number, when it was one.
   bool socket = kind_of(fd, notes) & kSocket;
@@ -169,6 +170,7 @@ long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsi
     if (!may_park()) return kInKernel;  // a handler has forked, and this is the child
     if (how & kCancels && end_pending(me)) return -ECANCELED;
     if (!handlers.none_since() && (timeout || !(how & kRestarts) || !signal_restarts(me))) return -EINTR;
+    if (signal_show_pending()) return kInKernel;
     seen = poll_seen(fd);
     long r = again.call(again.data);
     if (r != -EAGAIN) return r;

@@ -50,6 +50,7 @@ inline PollNotes* notes_to_wait(int fd) {
 // Makes a reading call that the program made non-blocking. If it finds nothing, the program will often poll() next, so that is noted.
 template <class Call>
 ssize_t read_at_once(int fd, Call call) {
+  signal_show_pending();
   if (!may_park()) return despite_others(call);
   PollSeen seen = poll_seen(fd);
   ssize_t r = call();

@@ -124,7 +124,7 @@ long ask_and_wait(FiberRecord* me, Items& items, uint64_t deadline, Ask ask, Clo
     long over = end == PollEnd::TimedOut ? 0 : -EINTR;
     if (end == PollEnd::Interrupted && !cancel_pending(me) && !signal_is_pending(me)) {
       if (end_pending(me)) over = -ECANCELED;
-      else end = PollEnd::Ready;
+      else if (!signal_is_to_be_shown(me)) end = PollEnd::Ready;
     }
     // What came at the same time goes before the end of the wait.
     if (r == 0 && end != PollEnd::Ready) {
@@ -157,6 +157,7 @@ long wait_parked(Items& items, uint64_t deadline, const uint64_t* mask, Ask ask,
     if (r != -EINTR) return r;
     test_cancel();
     if (!handlers.none_since()) return r;
+    if (signal_show_pending()) return kInKernel;
   }
 }
 
@@ -172,6 +173,7 @@ long let_in(const uint64_t* mask) {
 // What serves a call. Bound fibers wait in the kernel.
 enum class ServedBy { Parking, Kernel, Libc };
 ServedBy served_by() {
+  signal_show_pending();
   if (may_park() || give_up_habit()) return ServedBy::Parking;
   return signal_mask_is_ours() ? ServedBy::Kernel : ServedBy::Libc;
 }

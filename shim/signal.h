@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <signal.h>
 
+#include <atomic>
 #include <cstdint>
 
 #include "sched/fiber.h"
@@ -52,6 +53,17 @@ bool signal_restarts(FiberRecord* me);
 uint32_t signal_handlers_begun();
 // Returns true if the caller is a fiber, so its mask and handlers are ours. False in the child of a vfork.
 bool signal_mask_is_ours();
+// The signals that the program has asked for with signalfd(). Most programs have none.
+extern std::atomic<uint64_t> signalfd_shows;
+bool signal_show_pending_slow();
+// Called before the caller asks the kernel whether a descriptor is ready, and once more after a wait was interrupted. A signalfd shows what
+// the kernel keeps. So the kernel gets what the library keeps for the caller and a signalfd may show, and the caller gets a kernel thread of
+// its own for that. Returns true if the caller shall wait in the kernel. May park.
+inline bool signal_show_pending() {
+  return __builtin_expect(signalfd_shows.load(std::memory_order_relaxed) != 0, 0) && signal_show_pending_slow();
+}
+// Returns true if signal_show_pending() would find something. Also under Busy.
+bool signal_is_to_be_shown(FiberRecord* me);
 // Made before a wait. kInterruptSafePoint may end a wait though there is nothing to handle: the signal that it stood for has been handled
 // just before, or by another thread. Then the wait goes on. Only on fibers: elsewhere the kernel may call the program's handlers itself,
 // which are not counted, and no signal comes that is another thread's.
@@ -81,6 +93,7 @@ auto despite_others(Call call) {
     auto r = call();
     if (__builtin_expect(r >= 0, 1) || errno != EINTR || !handlers.none_since()) return r;
     if (tls_current && tls_current->run.interrupts.load(std::memory_order_relaxed) & kInterruptEnd) return r;
+    signal_show_pending();
   }
 }
 

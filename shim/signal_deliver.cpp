@@ -272,7 +272,9 @@ Then pass_on(Interrupted& in, int sig, siginfo_t& got, bool idle_context) {
   // A signal that the kernel gave to this thread is not blocked, whatever our mask says.
   bool mine = me && !meant && (sent_to_thread(got) || profiles(got) || sent_to_owner(me, got));
   FiberRecord* to = meant ? meant : mine ? me : pick_target(me, sig);
-  if (to == me && !idle_context && (mine || !(mask_of(me) & bit(sig)))) {
+  // One of the same number that came just before, while the fiber was Busy, goes first.
+  bool after_another = me && state_of(me).queue.bits.load(std::memory_order_relaxed) & bit(sig) & ~mask_of(me);
+  if (to == me && !idle_context && !after_another && (mine || !(mask_of(me) & bit(sig)))) {
     if (observed(kObserveSignal)) debug_line("signal", me, "gets at once ", static_cast<uint64_t>(sig));
     timer_signal_is_got(got);
     if (stack_of_kernel_thread(me, action_of(sig), interrupted_sp(in.uc))) return Then::CallInPlace;

@@ -162,7 +162,10 @@ void await_unwanted(uint64_t signals) {
       else raw_syscall(SYS_nanosleep, arg(kNap), 0);
     }
   }
-  if (__builtin_expect(shown, 0)) keep_recorded_in_kernel(self(), signals);
+  if (__builtin_expect(shown, 0)) {
+    drop_pokes(self(), signals);
+    keep_recorded_in_kernel(self(), signals);
+  }
 }
 
 void add_waiter(SigWaiter& w) {

@@ -156,10 +156,12 @@ bool signalfd_may_show(uint64_t signals);  // returns true if the program has as
 // the kernel keeps.
 enum class Sent { Recorded, ToKernel, Nowhere };
 Sent send_beside_signalfd(FiberRecord* to, const siginfo_t& info);
-// Gives the kernel what was recorded for the thread `f` before it blocked these signals.
-void keep_recorded_in_kernel(FiberRecord* f, uint64_t signals);
+// Gives the kernel what was recorded for the thread `f` before it blocked these signals. Returns false if `f` is on no kernel thread of its own.
+bool keep_recorded_in_kernel(FiberRecord* f, uint64_t signals);
 // Gives the kernel a signal of the caller that was taken out of it. Returns false if it must be recorded.
 bool keep_in_kernel(FiberRecord* me, const siginfo_t& info);
+// Called when the caller has blocked these. A signalfd shows no poke from now on.
+void drop_pokes(FiberRecord* me, uint64_t signals);
 bool queue_to_kernel_thread(int tid, const siginfo_t& info);
 // Gives the kernel thread what is recorded of `signals` for the thread `f`, in order. Returns false if the kernel refuses one, which stays.
 bool move_to_kernel(FiberRecord* f, uint64_t signals, int tid);  // under SignalsGuard
@@ -191,6 +193,9 @@ bool may_be_poked(int sig);  // a poke by this signal was sent once, or is about
 void tell(FiberRecord* f, int sig, TellBy by, int from = 0);
 // Returns what the kernel keeps for the caller's kernel thread or for the process, as far as it is blocked. Pokes are left out.
 uint64_t pending_in_kernel(FiberRecord* me);
+// Returns the signals that were sent to this kernel thread, and not to the process, and are pending. The kernel tells that by text only.
+// Without /proc: none.
+uint64_t pending_for_thread();
 void on_sysmon();        // Embedder::on_sysmon(): tells the fibers that other threads have left to it
 void forget_tellings();  // called in the child of a fork
 

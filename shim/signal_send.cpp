@@ -6,6 +6,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "sched/poller.h"
 #include "sched/worker.h"
 #include "shim/export.h"
 #include "shim/own_thread.h"
@@ -18,14 +19,14 @@ namespace fiberthread {
 
 using namespace signals;
 
+std::atomic<uint64_t> signalfd_shows{0};
+
 namespace {
 
 uid_t own_user() {
   long r = raw_syscall(SYS_getuid);
   return static_cast<uid_t>(r >= 0 ? r : static_cast<long>(getauxval(AT_UID)));  // a filter may refuse the call
 }
-
-std::atomic<uint64_t> signalfd_shows{0};  // signals that any signalfd of the program has asked for
 
 // Stands in a siginfo_t where no field is. Linux carries 48 bytes of what a process queues, the fields for negative codes end before the 40th,
 // and a signalfd shows fields only. The thread's number is in it because a program may send on what it got.
@@ -85,19 +86,45 @@ Sent send_beside_signalfd(FiberRecord* to, const siginfo_t& info) {
   }
 }
 
-void keep_recorded_in_kernel(FiberRecord* f, uint64_t signals) {
+namespace {
+// Records what the kernel keeps of these for the caller, behind what is recorded.
+void take_kept(FiberRecord* me, uint64_t signals) {  // under SignalsGuard
+  uint64_t pending = 0;
+  if (raw_syscall(SYS_rt_sigpending, arg(&pending), 8) == 0) signals &= pending;
+  for (uint64_t one; (one = signals & -signals); signals &= ~one) {
+    siginfo_t info;
+    timespec at_once{};
+    while (pending_for_thread() & one && raw_syscall(SYS_rt_sigtimedwait, arg(&one), arg(&info), arg(&at_once), 8) > 0)
+      if (!is_poke(info)) record_locked(me, info, SentTo::Thread);
+  }
+}
+}  // namespace
+
+void drop_pokes(FiberRecord* me, uint64_t signals) {
+  Busy busy;
+  Worker* w = me->run.worker;
+  signals &= w->embedder.poked.load(std::memory_order_seq_cst);
+  if (!signals) return;
+  await_senders(w);
+  w->embedder.poked.fetch_and(~signals, std::memory_order_relaxed);
+  SignalsGuard guard;
+  take_kept(me, signals);
+}
+
+bool keep_recorded_in_kernel(FiberRecord* f, uint64_t signals) {
   ThreadSignals& s = state_of(f);
   signals &= s.queue.bits.load(std::memory_order_relaxed);
-  if (__builtin_expect(!signals || !signalfd_may_show(signals), 1)) return;
+  if (__builtin_expect(!signals || !signalfd_may_show(signals), 1)) return true;
   Busy busy;
   Worker* own = sched_keep_bond(f);
-  if (!own) return;
+  if (!own) return false;
   SignalsGuard guard;
-  uint64_t in_kernel = s.kept.load(std::memory_order_relaxed), pending = 0;
-  if (f == tls_current && raw_syscall(SYS_rt_sigpending, arg(&pending), 8) == 0) in_kernel &= pending;
-  signals &= signalfd_shows.load(std::memory_order_relaxed) & ~in_kernel;
+  signals &= signalfd_shows.load(std::memory_order_relaxed);
+  if (f != tls_current) signals &= ~s.kept.load(std::memory_order_relaxed);  // the kernel may have some
+  else take_kept(f, signals & s.kept.load(std::memory_order_relaxed));
   s.kept.fetch_or(signals, std::memory_order_relaxed);
   move_to_kernel(f, signals, own->thread.tid);
+  return true;
 }
 
 bool kept_for_this_thread(const siginfo_t& info) {
@@ -124,6 +151,18 @@ bool keep_in_kernel_for_process(const siginfo_t& info) {
 }
 
 }  // namespace signals
+
+bool signal_is_to_be_shown(FiberRecord* me) {
+  return state_of(me).queue.bits.load(std::memory_order_seq_cst) & mask_of(me) & signalfd_shows.load(std::memory_order_relaxed);
+}
+
+bool signal_show_pending_slow() {
+  FiberRecord* me = ours();
+  if (!me || tls_busy || !signal_is_to_be_shown(me) || own_kernel_thread() != 0) return false;
+  poll_release_epolls();
+  keep_recorded_in_kernel(me, mask_of(me));
+  return true;
+}
 
 int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
   if (sig < 0 || sig > kSignals || is_libcs_signal(sig)) return EINVAL;
@@ -166,7 +205,7 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
   Busy busy;
   if (!(mask_of(to) & bit(sig))) tell(to, sig, TellBy::Caller);
   else if (state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig)) unpark(to);
-  else keep_recorded_in_kernel(to, bit(sig));  // it was blocked just now
+  else if (beside_signalfd && sent == Sent::Recorded) keep_recorded_in_kernel(to, bit(sig)) || interrupt(to, kInterruptSafePoint);
   return 0;
 }
 

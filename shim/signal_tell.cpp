@@ -45,9 +45,9 @@ void tell_at_once(FiberRecord* f, int sig, int from) {
   info.si_signo = sig;
   info.si_code = SI_QUEUE;
   info.si_value.sival_ptr = &poke_mark;
-  // Before the call. A thread that finds the signal pending also sees this, by the kernel's lock.
-  w->embedder.poked.fetch_or(bit(sig), std::memory_order_relaxed);
-  signal_worker(w, sig, &info);
+  // Before the call. A thread that finds the signal pending also sees this, by the kernel's lock; for drop_pokes(), by the total order.
+  w->embedder.poked.fetch_or(bit(sig), std::memory_order_seq_cst);
+  signal_worker(w, sig, &info, signalfd_may_show(bit(sig)) ? f : nullptr);
 }
 
 struct Told {
@@ -99,10 +99,6 @@ void forget_tellings() {
   }
 }
 
-namespace {
-
-// Returns the signals that were sent to this kernel thread, and not to the process, and are pending. The kernel tells that by text only.
-// Without /proc: none.
 uint64_t pending_for_thread() {
   long fd = raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/thread-self/status"), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
@@ -117,8 +113,6 @@ uint64_t pending_for_thread() {
     pending = pending << 4 | static_cast<uint64_t>(*p <= '9' ? *p - '0' : *p - 'a' + 10);
   return pending;
 }
-
-}  // namespace
 
 // A poke stays pending if another fiber runs there when it comes, or if the fiber that was meant has blocked the signal since.
 uint64_t pending_in_kernel(FiberRecord* me) {
