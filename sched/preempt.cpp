@@ -382,7 +382,7 @@ void await_senders(Worker* w) {
 }
 
 void preempt_begin_exec(Worker* w) {
-  w->thread.executes.store(true, std::memory_order_seq_cst);
+  w->thread.executes.exchange(true, std::memory_order_seq_cst);
   await_senders(w);
   preempt_end_worker(w);
 }

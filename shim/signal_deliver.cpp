@@ -259,10 +259,10 @@ FiberRecord* taker_here(const siginfo_t& info) {
 //   2. the interrupted fiber, if the signal was sent to it, or is about its CPU time or about a file that it owns;
 //   3. the fiber that pick_target() finds. pick_target() finds none if no thread takes the signal now.
 //
-// If that fiber is the interrupted one, its handler runs now, except in an idle context (see dispatch()). A fiber of row 1 or 3 must not
-// block the signal either; the kernel has given a signal of row 2 to this thread, so that signal is not blocked. Otherwise pass_on() records
-// the signal: in rows 1 and 2, or if the fiber of row 3 is the interrupted one, for that fiber; else for the process, and it asks the fiber of
-// row 3 to take it.
+// If that fiber is the interrupted one, its handler runs now, except in an idle context (see dispatch()) or after another signal of the
+// number. A fiber of row 1 or 3 must not block the signal either; the kernel has given a signal of row 2 to this thread, so that signal is not
+// blocked. Otherwise pass_on() records the signal: in rows 1 and 2, or if the fiber of row 3 is the interrupted one, for that fiber; else for
+// the process, and it asks the fiber of row 3 to take it.
 Then pass_on(Interrupted& in, int sig, siginfo_t& got, bool idle_context) {
   FiberRecord* me = in.fiber;
   TellBy by = idle_context ? TellBy::Sysmon : TellBy::Caller;
@@ -285,7 +285,7 @@ Then pass_on(Interrupted& in, int sig, siginfo_t& got, bool idle_context) {
   } else {
     if (observed(kObserveSignal)) debug_line("signal", to, "is to get later ", static_cast<uint64_t>(sig));
     bool for_thread = meant || sent_to_thread(got) || (mine && sent_to_owner(me, got));
-    if (!record(to, got, for_thread ? SentTo::Thread : SentTo::Process)) return Then::Return;
+    if (!record(to, got, for_thread ? SentTo::Thread : SentTo::Process)) return to == me ? Then::LookForMore : Then::Return;
     if (meant && mask_of(to) & bit(sig) && !(state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig))) return Then::Return;
     if (to == me) interrupt(me, kInterruptSafePoint);  // or it might just be about to park
     else tell(to, sig, by, sent_to_thread(got) ? process : 0);

@@ -226,7 +226,8 @@ bool all_to_kernel(FiberRecord* me, int tid) {
   if (!((state_of(me).queue.bits.load(std::memory_order_relaxed) | process_queue.bits.load(std::memory_order_relaxed)) & blocked))
     return false;
   SignalsGuard guard;
-  for (PendingQueue* q : {&process_queue, &state_of(me).queue})
+  PendingQueue* const queues[] = {&process_queue, &state_of(me).queue};
+  for (PendingQueue* q : queues)
     for (Pending** p = &q->first; *p;) {
       Pending* one = *p;
       int sig = one->info.si_signo;

@@ -205,7 +205,7 @@ int signal_send(FiberRecord* to, int sig, const siginfo_t* given) {
   Busy busy;
   if (!(mask_of(to) & bit(sig))) tell(to, sig, TellBy::Caller);
   else if (state_of(to).waited_for.load(std::memory_order_seq_cst) & bit(sig)) unpark(to);
-  else if (beside_signalfd && sent == Sent::Recorded) keep_recorded_in_kernel(to, bit(sig)) || interrupt(to, kInterruptSafePoint);
+  else if (beside_signalfd && sent == Sent::Recorded && !keep_recorded_in_kernel(to, bit(sig))) interrupt(to, kInterruptSafePoint);
   return 0;
 }
 
