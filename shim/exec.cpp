@@ -57,7 +57,7 @@ size_t count_of(va_list list) {
 template <class Call>
 int with_array(const char* first, va_list list, Call call) {
   size_t n = first ? count_of(list) : 0;
-  char* arguments[n + 1];
+  auto** arguments = static_cast<char**>(__builtin_alloca((n + 1) * sizeof(char*)));
   arguments[0] = const_cast<char*>(first);
   for (size_t i = 1; i <= n; i++) arguments[i] = va_arg(list, char*);
   return call(arguments);
