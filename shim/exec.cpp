@@ -53,14 +53,14 @@ size_t count_of(va_list list) {
   return n;
 }
 
-// Calls `call` with the arguments as an array. They may be too many for the stack, as they are for libc's.
+// Calls `call` with the arguments as an array, and what follows them. They may be too many for the stack, as they are for libc's.
 template <class Call>
 int with_array(const char* first, va_list list, Call call) {
   size_t n = first ? count_of(list) : 0;
   auto** arguments = static_cast<char**>(__builtin_alloca((n + 1) * sizeof(char*)));
   arguments[0] = const_cast<char*>(first);
   for (size_t i = 1; i <= n; i++) arguments[i] = va_arg(list, char*);
-  return call(arguments);
+  return call(arguments, list);
 }
 
 }  // namespace
@@ -101,7 +101,7 @@ FIBERTHREAD_EXPORT int execvpe(const char* file, char* const arguments[], char* 
 FIBERTHREAD_EXPORT int execl(const char* path, const char* first, ...) noexcept {
   va_list list;
   va_start(list, first);
-  int r = with_array(first, list, [&](char** arguments) { return execv(path, arguments); });
+  int r = with_array(first, list, [&](char** arguments, va_list) { return execv(path, arguments); });
   va_end(list);
   return r;
 }
@@ -109,7 +109,7 @@ FIBERTHREAD_EXPORT int execl(const char* path, const char* first, ...) noexcept 
 FIBERTHREAD_EXPORT int execlp(const char* file, const char* first, ...) noexcept {
   va_list list;
   va_start(list, first);
-  int r = with_array(first, list, [&](char** arguments) { return execvp(file, arguments); });
+  int r = with_array(first, list, [&](char** arguments, va_list) { return execvp(file, arguments); });
   va_end(list);
   return r;
 }
@@ -117,7 +117,7 @@ FIBERTHREAD_EXPORT int execlp(const char* file, const char* first, ...) noexcept
 FIBERTHREAD_EXPORT int execle(const char* path, const char* first, ...) noexcept {
   va_list list;
   va_start(list, first);
-  int r = with_array(first, list, [&](char** arguments) { return execve(path, arguments, va_arg(list, char**)); });
+  int r = with_array(first, list, [&](char** arguments, va_list rest) { return execve(path, arguments, va_arg(rest, char**)); });
   va_end(list);
   return r;
 }

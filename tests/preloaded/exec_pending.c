@@ -71,6 +71,7 @@ static void* executes(void* p) {
     sigpending(&now);
     for (int i = 0; i < kSignals; i++) assert(sigismember(&now, nth(i)));
   }
+  if (bound) execle("/proc/self/exe", "exec_pending", "pending", NULL, (char*[]){"OF_EXECLE=1", NULL});
   execl("/proc/self/exe", "exec_pending", "pending", NULL);
   return p;
 }
@@ -103,7 +104,7 @@ static void one(int from_main) {
 
 int main(int argc, char** argv) {
   if (argc == 2) {
-    show_pending("after");
+    show_pending(getenv("OF_EXECLE") ? getenv("HOME") ? "with another environment too" : "with that environment" : "after");
     return 0;
   }
   for (int i = 0; i < 8; i++) {
