@@ -265,8 +265,9 @@ static void at_exit(void) {
   if (getpid() == program_pid) me = &all[0];
   say("atexit\n");
 }
+static pthread_t main_thread;
 static void* hold_on(void* p) {
-  nap(1000);
+  pthread_join(main_thread, NULL);  // its destructors say something too
   say("last thread\n");
   if (has_timer_thread) exit(0);
   return p;
@@ -286,6 +287,7 @@ static void* end_process(void* p) {
 // Ends the process, with threads that wait for ever.
 _Noreturn static void end_by(struct operation* o) {
   if (o->a[0] == 1) {
+    main_thread = pthread_self();
     start_helper(hold_on, NULL, NULL);
     pthread_exit(NULL);
   }
