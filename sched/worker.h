@@ -129,8 +129,8 @@ struct alignas(64) Worker {
     // See signal_worker(). Sequentially consistent: a sender sees `executes`, or what a fiber has blocked, or that thread sees the sender.
     std::atomic<bool> executes{false};
     std::atomic<uint32_t> senders{0};
-    bool owes_its_end = false;            // others wait for what its end gives up, such as robust_list
-    void* robust_list[3] = {};            // room for a list of robust mutexes, in the kernel's form, for when it ends
+    bool owes_its_end = false;  // others wait for what its end gives up, such as robust_list
+    void* robust_list[3] = {};  // room for a list of robust mutexes, in the kernel's form, for when it ends
     // Its stacks and TCB. They are given back some time after the kernel thread has ended.
     char* mapping = nullptr;
     size_t mapping_size = 0;
