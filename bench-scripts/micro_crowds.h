@@ -39,8 +39,9 @@ static void uncontended_batch(long n) {
     pthread_mutex_unlock(&mutex);
   }
 }
+static void mutex_alone(void) { measure(uncontended_batch, 1000000); }
 static void mutex_uncontended(void) {
-  pthread_t t;  // with a single thread libc would leave out the atomic instructions
+  pthread_t t;  // with a single thread the lock needs no atomic instructions
   create(&t, NULL, sleeper, NULL, 0);
   measure(uncontended_batch, 1000000);
 }
@@ -93,7 +94,59 @@ static void sleepers(void) {
 
 static void print_p99(uint64_t* late, long n) {
   qsort(late, n, sizeof *late, earlier);
-  printf("ns=%.2f max_ns=%.2f\n", (double)late[n * 99 / 100], (double)late[n - 1]);
+  printf("ns=%.2f p50_ns=%.2f p90_ns=%.2f max_ns=%.2f\n", (double)late[n * 99 / 100], (double)late[n / 2], (double)late[n * 9 / 10],
+         (double)late[n - 1]);
+}
+
+// Measures from the creation of a thread, or the wake-up of one, until it runs, where its maker goes on and a CPU is idle. The maker
+// computes, or makes short system calls, until then; there are two milliseconds between one and the next.
+static atomic_long ran;
+static void* note_body(void* p) {
+  uint64_t* since = p;
+  *since = now_ns() - *since;
+  ran++;
+  return p;
+}
+static sem_t told;
+static uint64_t* told_late;
+static void* told_body(void* p) {
+  for (long i = 0; i < size; i++) {
+    while (sem_wait(&told)) {
+    }
+    told_late[i] = now_ns() - told_late[i];
+    ran++;
+  }
+  return p;
+}
+static void go_on_until(long n, int calls) {
+  while (ran < n)
+    if (calls) CHECK(access("/", F_OK));
+}
+static void start_late(void) {
+  pthread_t t;
+  uint64_t* late = malloc(size * sizeof *late);
+  for (long i = 0; i < size; i++) {
+    late[i] = now_ns();
+    create(&t, NULL, note_body, &late[i], i);
+    go_on_until(i + 1, i % 2);
+    CHECK(pthread_join(t, NULL));
+    sleep_ms(2);
+  }
+  print_p99(late, size);
+}
+static void woken_late(void) {
+  pthread_t t;
+  told_late = malloc(size * sizeof *told_late);
+  sem_init(&told, 0, 0);
+  create(&t, NULL, told_body, NULL, 0);
+  for (long i = 0; i < size; i++) {
+    sleep_ms(2);
+    told_late[i] = now_ns();
+    sem_post(&told);
+    go_on_until(i + 1, i % 2);
+  }
+  CHECK(pthread_join(t, NULL));
+  print_p99(told_late, size);
 }
 
 static void* hog_body(void* p) {

@@ -107,6 +107,9 @@ struct alignas(64) Worker {
     // thread has slept in these.
     uint32_t waits = 0, slept_in_waits = 0;
     uint64_t slept = 0;  // how often the kernel thread had ever slept at that look; 0: there was none
+    // Until when the parked fiber waits, see park_if(). Changed by the worker itself; the look for a deadlock reads it.
+    std::atomic<uint64_t> wait_until{kNever};
+    bool waited_until = false;  // its last wait had such a time
 
     void reset() {
       fiber = nullptr;

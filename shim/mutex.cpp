@@ -71,12 +71,23 @@ bool held_by(const Mutex& m, const FiberRecord* me) {
   return m.word.owner() == me && (m.owner == static_cast<int>(me->identity.id) || m.owner == kInconsistent);
 }
 
+// As libc, these do without locked instructions until there is a second thread.
+[[gnu::always_inline]] inline void take(Mutex& m, FiberRecord* me) {
+  if (!single_threaded() || !m.word.try_lock_alone(me)) m.word.lock(me);
+}
+[[gnu::always_inline]] inline bool try_take(Mutex& m, FiberRecord* me) {
+  return single_threaded() ? m.word.try_lock_alone(me) : m.word.try_lock(me);
+}
+[[gnu::always_inline]] inline void give_back(Mutex& m, FiberRecord* me) {
+  if (!single_threaded() || !m.word.unlock_alone(me)) m.word.unlock(me);
+}
+
 // Does the bookkeeping of a new owner. Returns what the call returns.
 int acquired(Mutex& m, FiberRecord* me, int kind) {
   int result = 0;
   if (kind & kRobust) {
     if (m.owner == kNotRecoverable) {
-      m.word.unlock(me);
+      give_back(m, me);
       return ENOTRECOVERABLE;
     }
     m.next_held = held_robust;
@@ -131,8 +142,14 @@ int lock_libcs(pthread_mutex_t* mutex) {
   int kind = kind_of(m);
   if (is_libcs(kind)) return lock_libcs(mutex);
   FiberRecord* me = self();
+  if (kind == PTHREAD_MUTEX_RECURSIVE && !held_by(m, me)) {  // the most frequent of all; what follows would do the same
+    take(m, me);
+    m.owner = static_cast<int>(me->identity.id);
+    m.count = 1;
+    return 0;
+  }
   if (int e = owned_already(m, me, kind, EDEADLK); e >= 0) return e;
-  m.word.lock(me);
+  take(m, me);
   return acquired(m, me, kind);
 }
 
@@ -144,6 +161,11 @@ int lock_libcs(pthread_mutex_t* mutex) {
     return REAL(pthread_mutex_unlock)(mutex);
   }
   FiberRecord* me = self();
+  if (kind == PTHREAD_MUTEX_RECURSIVE && m.count == 1 && held_by(m, me)) {
+    m.count = m.owner = 0;
+    give_back(m, me);
+    return 0;
+  }
   if (int e = mutex_check_release(mutex, me)) return e;
   if ((kind & kType) == PTHREAD_MUTEX_RECURSIVE && --m.count != 0) return 0;
   if (kind & kRobust) {
@@ -157,7 +179,7 @@ int lock_libcs(pthread_mutex_t* mutex) {
   } else {
     m.owner = 0;
   }
-  m.word.unlock(me);
+  give_back(m, me);
   return 0;
 }
 
@@ -165,7 +187,7 @@ int timed_lock(Mutex& m, clockid_t clock, const timespec* t) {
   int kind = kind_of(m);
   FiberRecord* me = self();
   if (int e = owned_already(m, me, kind, EDEADLK); e >= 0) return e;
-  if (!m.word.try_lock(me)) {
+  if (!try_take(m, me)) {
     if (!valid(*t)) return EINVAL;
     while (!m.word.try_lock_until(me, deadline_from(clock, t)))
       if (reached(clock, t)) return ETIMEDOUT;
@@ -177,7 +199,7 @@ int timed_lock(Mutex& m, clockid_t clock, const timespec* t) {
   Mutex& m = of(mutex);
   if (__builtin_expect(kind_of(m) != PTHREAD_MUTEX_NORMAL, 0)) return lock_other(mutex);
   FiberRecord* me = self();
-  m.word.lock(me);
+  take(m, me);
   m.owner = static_cast<int>(me->identity.id);
   return 0;
 }
@@ -186,7 +208,7 @@ int timed_lock(Mutex& m, clockid_t clock, const timespec* t) {
   Mutex& m = of(mutex);
   if (__builtin_expect(kind_of(m) != PTHREAD_MUTEX_NORMAL, 0)) return unlock_other(mutex);
   m.owner = 0;
-  m.word.unlock(self());
+  give_back(m, self());
   return 0;
 }
 
@@ -289,7 +311,7 @@ FIBERTHREAD_EXPORT int pthread_mutex_trylock(pthread_mutex_t* mutex) noexcept {
   FiberRecord* me = self();
   // As in NPTL, a trylock does not check the owner of a plain mutex.
   if (int e = owned_already(m, me, kind, kind & kRobust ? EDEADLK : EBUSY); e >= 0) return e;
-  return m.word.try_lock(me) ? acquired(m, me, kind) : EBUSY;
+  return try_take(m, me) ? acquired(m, me, kind) : EBUSY;
 }
 
 FIBERTHREAD_EXPORT int pthread_mutex_timedlock(pthread_mutex_t* mutex, const timespec* t) noexcept {

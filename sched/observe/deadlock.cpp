@@ -90,6 +90,7 @@ Workers look_at_workers(uint32_t& count, uint64_t& beats) {
     if (w->run.running.load(std::memory_order_seq_cst)) return Workers::InUse;
     // A worker of the pool sets it under the idle lock, after the post-switch action of its last fiber.
     if (!__atomic_load_n(&w->idle.listed, __ATOMIC_ACQUIRE)) all = Workers::OnTheWay;
+    if (w->bond.wait_until.load(std::memory_order_relaxed) != kNever) return Workers::InUse;  // stored before `listed`
     count++;
     beats += w->run.heartbeat.load(std::memory_order_seq_cst);
   }

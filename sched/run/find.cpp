@@ -110,6 +110,10 @@ FiberRecord* await_handed(Worker* w) {
   FiberRecord* f = nullptr;
   CordRecord* c = w->run.cord;
   auto others_ready = [&] { return c && !c->alone.load(std::memory_order_relaxed) && !c->ready.empty(); };
+  uint64_t until = w->bond.wait_until.load(std::memory_order_relaxed);
+  // Sysmon may have found no deadlock because this fiber had a deadline, and would not look again.
+  if (until == kNever && w->bond.waited_until) sysmon_wake();
+  w->bond.waited_until = until != kNever;
   while (w->bond.fiber && !w->thread.leaves.load(std::memory_order_acquire)) {
     if ((f = c ? pick_of_cord(w) : w->bond.handed.exchange(nullptr, std::memory_order_acq_rel))) {
       if (habit_ended(w, f)) f = nullptr;
@@ -124,9 +128,13 @@ FiberRecord* await_handed(Worker* w) {
     w->idle.wake.exchange(0, std::memory_order_seq_cst);
     sleep_mask(w);
     if (!w->bond.handed.load(std::memory_order_seq_cst) && !others_ready() && !w->thread.leaves.load(std::memory_order_seq_cst))
-      w->bond.slept_in_waits += futex_wait(&w->idle.wake, 0) != -EAGAIN;
+      w->bond.slept_in_waits += futex_wait(&w->idle.wake, 0, until == kNever ? 0 : until) != -EAGAIN;
     awake_mask(w);
+    if (until == kNever || now_ns() < until) continue;
+    until = kNever;
+    if (!w->bond.handed.load(std::memory_order_relaxed)) unpark(w->bond.fiber);
   }
+  w->bond.wait_until.store(kNever, std::memory_order_relaxed);
   __atomic_store_n(&w->idle.listed, false, __ATOMIC_RELEASE);
   return f;
 }

@@ -83,12 +83,18 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
     suspend(me, post_park);
     return true;
   }
+  Worker* w = me->run.worker;
+  if (w->bond.fiber == me && !w->run.cord) {
+    w->bond.wait_until.store(deadline, std::memory_order_relaxed);  // its worker sleeps until then
+    suspend(me, post_park);
+    return !passed(me, deadline);
+  }
   Timer timer{me, deadline};
   {
-    Entry entry(me->run.worker);
-    Slot* s = me->run.worker->run.slot;
+    Entry entry(w);
+    Slot* s = w->run.slot;
     (s ? s : slots[0])->timers.add(timer);
-    me->run.worker->look.timer_added = true;
+    w->look.timer_added = true;
   }
   suspend(me, post_park);
   chaos_delay();

@@ -63,6 +63,18 @@ class FiberMutex {
     if (__builtin_expect(!word_.compare_exchange_strong(mine, 0, std::memory_order_release, std::memory_order_relaxed), 0)) unlock_slow();
   }
 
+  // The same for a process that has one thread, without locked instructions. unlock_alone() returns false if the owner is not `me` alone.
+  bool try_lock_alone(FiberRecord* me) {
+    if (word_.load(std::memory_order_relaxed) != 0) return false;
+    word_.store(value(me), std::memory_order_relaxed);
+    return true;
+  }
+  bool unlock_alone(FiberRecord* me) {
+    if (word_.load(std::memory_order_relaxed) != value(me)) return false;
+    word_.store(0, std::memory_order_relaxed);
+    return true;
+  }
+
   // Locks the mutex again after a wait whose waiter may be moved to this mutex's queue (condition variables). Waiter::requeue_to is the
   // address of the mutex, and the woken waiter passes its token. It must take the lock and cannot give up. May park.
   void relock(FiberRecord* me, uint64_t token) {

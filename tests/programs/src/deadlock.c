@@ -76,6 +76,18 @@ static void* lock_twice(void* p) {
   return NULL;
 }
 
+// The only thread that could go on has a kernel thread of its own, and slept with a deadline when nothing else ran.
+static void* nap_and_lock(void* p) {
+  bind_to_cpu();
+  quiet();
+  return lock_first(p);
+}
+static void bound(void) {
+  pthread_mutex_lock(&m[0]);
+  t[0] = start(nap_and_lock, 0);
+  pthread_join(t[0], NULL);
+}
+
 static void lost_wakeup(void) {
   t[0] = start(wait_cond, 0);
   for (long id = 0; !id; usleep(1000)) {
@@ -192,7 +204,7 @@ static const struct named_case cases[] = {
     {"two", two},        {"three", three},       {"join", join_while_held},       {"late", late},
     {"twice", twice},    {"lost", lost_wakeup},  {"requeue", broadcast_and_join}, {"handed", handed_on},
     {"rwlock", written}, {"ended", owner_ended}, {"recycled", owner_recycled},    {"many", many},
-    {"child", in_child},
+    {"child", in_child}, {"bound", bound},
 };
 
 int main(int argc, char** argv) { return run_case(cases, sizeof cases / sizeof *cases, argc, argv); }

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <link.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -42,6 +43,15 @@ static inline void named(long i) {
   char name[] = {(char)('a' + i), 0};
   pthread_setname_np(pthread_self(), name);
   tid[i] = gettid();
+}
+// Gives the caller a set of CPUs of its own, and so a kernel thread of its own.
+static inline void bind_to_cpu(void) {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set)) abort();
+  for (int i = 0, first = 1; i < CPU_SETSIZE; i++)
+    if (CPU_ISSET(i, &set) && !first) CPU_CLR(i, &set);
+    else if (CPU_ISSET(i, &set)) first = 0;
+  if (pthread_setaffinity_np(pthread_self(), sizeof set, &set)) abort();
 }
 static inline void* wait_sem(void* p) {
   while (sem_wait(&s)) {

@@ -45,6 +45,16 @@ static void timed(void) {
   }
   end();
 }
+static void* nap_bound(void* p) {
+  bind_to_cpu();
+  quiet();
+  end();
+  return p;
+}
+static void bound(void) {
+  with_a_waiter();
+  pthread_join(start(nap_bound, 0), NULL);
+}
 static void timed_lock(void) {
   with_a_waiter();
   struct timespec at;
@@ -307,6 +317,7 @@ static void main_in_cond(void) { kept_waiting(cond_and_handler, SIGTERM); }
 static const struct named_case cases[] = {
     {"sleep", sleeping},
     {"timed", timed},
+    {"bound", bound},
     {"timedlock", timed_lock},
     {"timedjoin", timed_join},
     {"for-ever", for_ever},
