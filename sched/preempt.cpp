@@ -55,6 +55,10 @@ unsigned long long ranges_generation;  // the loader's count of changes when the
 // Ticks in a row that found this fiber where it is not stopped, or only reluctantly.
 thread_local constinit uint32_t tls_refused __attribute__((tls_model("initial-exec"))) = 0;
 constexpr uint32_t kMaxRefused = 3;
+// A hog gives way to other hogs after so many ticks: what it computes with is in this CPU's cache. One that was stopped in the same place
+// before, so many times in a row, may spin, and wait for what another does.
+constexpr uint8_t kHogTicks = 4;
+constexpr uint32_t kMaybeSpins = 2;
 constexpr uint32_t kMaxForeignMask = 64;  // in ticks of kTickNs; after that, the program probably set the mask itself, on purpose
 uint32_t max_foreign_mask = kMaxForeignMask;
 
@@ -157,11 +161,20 @@ void give_way() {
   if (embedder().end_requested_at(tls_current, tls_current->turns.stopped_pc)) embedder().end_now();
 }
 
-// Notes where the fiber was stopped. A fiber that waits in a loop is stopped in the same few instructions each time.
-void note_place(FiberRecord* f, uintptr_t pc, uintptr_t sp) {
+// Notes where the fiber was stopped. A fiber that waits in a loop is stopped in the same few instructions each time, with at most a count
+// and what it has just read in other registers. A loop that computes has more variables.
+void note_place(FiberRecord* f, const ucontext_t* uc) {
   constexpr uintptr_t kFewInstructions = 64;
+  constexpr unsigned kFewChanges = 2;
+  uintptr_t pc = interrupted_pc(uc), sp = interrupted_sp(uc);
   uintptr_t distance = pc > f->turns.stopped_pc ? pc - f->turns.stopped_pc : f->turns.stopped_pc - pc;
-  bool same = sp == f->turns.stopped_sp && distance < kFewInstructions;
+  unsigned changes = 0;
+  for (unsigned i = 0; i < kLoopRegisters; i++) {
+    auto hash = static_cast<uint8_t>(interrupted_register(uc, i) * 0x9e3779b97f4a7c15 >> 56);
+    changes += f->turns.stopped_with[i] != hash;
+    f->turns.stopped_with[i] = hash;
+  }
+  bool same = sp == f->turns.stopped_sp && distance < kFewInstructions && changes <= kFewChanges;
   f->turns.in_place.store(same ? f->turns.in_place.load(std::memory_order_relaxed) + 1 : 0, std::memory_order_relaxed);
   f->turns.stopped_pc = pc;
   f->turns.stopped_sp = sp;
@@ -179,7 +192,11 @@ void tick(ucontext_t* uc, Found found) {
   uintptr_t high = asleep_high.load(std::memory_order_acquire), low = asleep_low.load(std::memory_order_relaxed);
   if (!sleeper && pc - low < high - low) return;
   Code code = code_at(pc);
-  if (!preempt_wanted(f) || !has_room(f, uc)) return;
+  Waiting who = preempt_wanted_by(f);
+  if (who == Waiting::Nobody || !has_room(f, uc)) return;
+  if (who == Waiting::Hogs && !sleeper && is_hog(f) && f->turns.in_place.load(std::memory_order_relaxed) < kMaybeSpins &&
+      ++f->turns.ticks < kHogTicks)
+    return;
   // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.
   uint64_t mask;
   memcpy(&mask, &uc->uc_sigmask, sizeof mask);
@@ -201,7 +218,7 @@ void tick(ucontext_t* uc, Found found) {
     f->turns.in_libc = false;
   }
   if (!f->turns.in_libc) tls_refused = 0;
-  note_place(f, pc, interrupted_sp(uc));
+  note_place(f, uc);
   tls_busy = 1;
   inject(uc, give_way);
 }

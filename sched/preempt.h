@@ -79,11 +79,12 @@ void restore_kernel_handler(int sig, const kernel_handler& old);
 // stack that is unknown or has no room.
 bool inject_call(void* ucontext, void (*fn)());
 
-// Returns true if other fibers wait for a worker, or `f` must move to its own, so that `f`, which runs here, should give way. Called in the
-// handler. In sched/run, as is the next one.
-bool preempt_wanted(FiberRecord* f);
-// Queues `f`, the caller, and switches away. f goes to the front of the global queue if turns.in_libc is set, to its tail if it is a hog,
-// and otherwise to its slot's own queue. Returns when f runs again. Called under Busy, on the fiber's stack.
+// Returns for whom `f`, which runs here, should give way: for hogs alone, or for others, which may be its own worker that it must move to.
+// Called in the handler. In sched/run, as is the next one.
+enum class Waiting { Nobody, Hogs, Others };
+Waiting preempt_wanted_by(FiberRecord* f);
+// Queues `f`, the caller, and switches away. f goes to the front of the global queue if turns.in_libc is set, to the hogs if it is one, and
+// otherwise to its slot's own queue. Returns when f runs again. Called under Busy, on the fiber's stack.
 void preempt_switch_out(FiberRecord* f);
 
 }  // namespace fiberthread

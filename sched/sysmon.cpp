@@ -41,9 +41,13 @@ namespace {
 // if it is still asleep a little later.
 constexpr uint64_t kTick = 900'000;  // ns between looks while there is work
 constexpr uint64_t kSecondLook = 100'000;
-constexpr uint64_t kOffCpu = 50'000;       // a worker that lacked the CPU for less of a tick is not suspected
-constexpr uint64_t kHotTick = 50'000;      // tick while something waits that an idle worker could run
-constexpr uint32_t kLinger = 40;           // ticks without news before sysmon sleeps
+constexpr uint64_t kOffCpu = 50'000;    // a worker that lacked the CPU for less of a tick is not suspected
+constexpr uint64_t kHotTick = 50'000;   // from a look that finds what an idle worker could run to the next look
+constexpr uint32_t kLinger = 2;         // looks without news before sysmon rests
+constexpr uint64_t kRest = 36'000'000;  // ns of rest before it looks for a deadlock and rests until something happens
+constexpr uint32_t kFewSwitches = 8;
+constexpr uint32_t kMostPause = 16;        // looks from one try to the next, if they are in vain
+constexpr uint64_t kHogsTick = 3'000'000;  // tick while only hogs wait
 constexpr uint64_t kRotation = 2'000'000;  // how long one worker may sleep in the kernel while the kernel refuses more workers
 constexpr uint32_t kStuckLooks = 20;       // after so many looks without a switch, the fiber cannot be stopped where it is
 constexpr uint32_t kUnstoppableLooks = 5;  // the same where the kernel gives no timers
@@ -118,6 +122,7 @@ void try_take(Worker* w, uint32_t heartbeat) {
   if (w->run.in_sched.load(std::memory_order_seq_cst) == 0 && w->run.heartbeat.load(std::memory_order_relaxed) == heartbeat && s) {
     // Set first, before the worker can come back and read it.
     if (observed(kObserveTrace)) w->observed.taken_at.store(cycles(), std::memory_order_relaxed);
+    w->run.taken_unwanted.store(!work_queued(), std::memory_order_relaxed);
     if (w->run.revoked.compare_exchange_strong(asked, kTaken, std::memory_order_acq_rel)) {
       statistics.handovers.fetch_add(1, std::memory_order_relaxed);
       FIBERTHREAD_PROBE1("hand-over", w);
@@ -175,17 +180,30 @@ struct Growth {
   }
 } growth;
 
+// When to try whether a wake-up for a fiber in `next` pays.
+struct TryWakeUps {
+  uint32_t looks = 0, pause = 1;  // looks since the last try, and from that one to the next
+
+  void look() {
+    if (wake_pays.load(std::memory_order_relaxed) == WakePays::Paid) pause = 1;
+    if (wake_pays.load(std::memory_order_relaxed) != WakePays::No || ++looks < pause) return;
+    looks = 0;
+    if (pause < kMostPause) pause *= 2;
+    wake_pays.store(WakePays::Try, std::memory_order_relaxed);
+  }
+} try_wake_ups;
+
 struct Findings {
   bool queued;            // a fiber waits for a slot
-  bool progress = false;  // a worker has switched since the last look
+  bool busy = false;      // a worker has made more than a few switches since the last look
   bool suspects = false;  // a worker sleeps, perhaps for long
 };
 
 void look_at(Worker* w, uint64_t now, Findings& look) {
   uint32_t beat = w->run.heartbeat.load(std::memory_order_relaxed);
   bool progress = beat != w->notes.heartbeat;
+  look.busy |= beat - w->notes.heartbeat > kFewSwitches;
   w->notes.heartbeat = beat;
-  look.progress |= progress;
   if (look.queued) w->look.oldest_due.store(true, std::memory_order_relaxed);
   growth.count(w, progress);
   bool suspected = w->notes.suspected;
@@ -198,9 +216,9 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
     w->notes.rotated_at = now;
     preempt_sleeper(w);
   }
-  // A worker without a slot to lose may sleep as it likes.
-  if (!look.queued || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) || !w->run.running.load(std::memory_order_relaxed) ||
-      w->run.revoked.load(std::memory_order_relaxed) == kTaken) {
+  // A worker without a slot to lose may sleep as it likes, and so may others while a slot is free for the next fiber.
+  if (!(look.queued || !any_free_slot()) || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) ||
+      !w->run.running.load(std::memory_order_relaxed) || w->run.revoked.load(std::memory_order_relaxed) == kTaken) {
     w->notes.at = 0;
     return;
   }
@@ -341,6 +359,7 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, sysmon, [](FiberRecord*) {
   mask_done.store(0);
   called.store(0);
   growth = {};
+  try_wake_ups = {};
   own_fd_close(proc_task);  // it shows the parent's threads
   own_fd_close(proc_status);
   for (auto& f : thread_files) {
@@ -361,6 +380,7 @@ void sysmon_main() {
   uint64_t wake = kWake;
   raw_syscall(SYS_rt_sigprocmask, SIG_BLOCK, arg(&wake), 0, 8);
   uint32_t quiet = 0;
+  bool hot = false;
   for (;;) {
     adopt_mask();
     if (called.load(std::memory_order_relaxed) && called.exchange(0, std::memory_order_acq_rel)) embedder().on_sysmon();
@@ -373,31 +393,37 @@ void sysmon_main() {
       poll_look();
       poll_get_watcher();
     }
-    Findings look{work_queued()};
+    Waiting waiting = who_waits();
+    Findings look{waiting != Waiting::Nobody};
     for (Worker* w = all_workers(); w; w = w->thread.all_next)
       if (w->thread.initial || w->thread.kernel_tid.load(std::memory_order_relaxed)) look_at(w, now, look);  // else it has ended
     bool queued = look.queued;
+    try_wake_ups.look();
+    place_look(now);
     growth.decide(queued);
     if (chaos(64)) want_slots(base_slots() + chaos_number() % 4);
     if (queued && any_free_slot()) {
       if (workers_refused.load(std::memory_order_relaxed)) empty_unheld_slots();
-      wake_if_needed();
+      if (work_neglected() || chaos(8)) wake_if_needed();
     } else if (queued) {
       balance_queues();
     }
     uint64_t stacks = free_left_stacks(now);
     bool dumps = dump_attend();
-    quiet = look.progress || queued || dumps ? 0 : quiet + 1;
+    quiet = look.busy || queued || dumps ? 0 : quiet + !look.suspects;
 
     bool on_poller = false;
     uint32_t in_poll = follows_clock.load(std::memory_order_acquire) ? kInPoll : 0;
     uint64_t timer = next_timer();
-    uint64_t until = now + (queued && any_free_slot() ? kHotTick : look.suspects ? kSecondLook : kTick);
-    if (quiet >= kLinger) {
+    hot = queued && any_free_slot() && !hot;
+    uint64_t until = now + (hot ? kHotTick : look.suspects ? kSecondLook : waiting == Waiting::Hogs ? kHogsTick : kTick);
+    if (quiet >= kLinger && !look.suspects) {
       growth.settle();
       until = timer;
       if (looks_at_clock && until > now + kClockLook) until = now + kClockLook;
-      bool for_ever = until == kNever;
+      // The look for a deadlock may have to look at all fibers. So it comes after a rest that nobody has ended.
+      bool for_ever = until == kNever && quiet > kLinger;
+      if (until == kNever && !for_ever) until = now + kRest;
       if (until > stacks) until = stacks;
       on_poller = poll_active() && !poll_watched();
       if (on_poller) in_poll = kInPoll;
@@ -424,7 +450,7 @@ void sysmon_main() {
       if (in_poll) sleep_in_poll(until, on_poller);
       else futex_wait(&asleep, s, until == kNever ? 0 : until);
     }
-    asleep.store(kAwake, std::memory_order_relaxed);
+    if (asleep.exchange(kAwake, std::memory_order_relaxed) == kAwake) quiet = 0;  // another thread has ended the sleep
     wake_at.store(now_ns() + kTick, std::memory_order_relaxed);
   }
 }

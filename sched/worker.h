@@ -27,6 +27,9 @@ struct Slot {
   TimerWheel timers;
   std::atomic<Worker*> holder{nullptr};
   std::atomic<bool> retired{false};  // no worker may hold it
+  // For sysmon: what it found in `next`, and the holder's heartbeat then.
+  FiberRecord* seen_next = nullptr;
+  uint32_t seen_heartbeat = 0;
   Slot* free_next = nullptr;
   uint32_t index = 0;
 };
@@ -51,8 +54,9 @@ struct alignas(64) Worker {
     // protocol with `revoked`.
     std::atomic<uint32_t> in_sched{0};
     std::atomic<uint32_t> revoked{kKept};
-    std::atomic<uint32_t> heartbeat{0};  // switches made; wraps
-    uint64_t kernel_mask = 0;            // signal mask of the kernel thread
+    std::atomic<bool> taken_unwanted{false};  // when the slot was taken, no fiber waited for it; published by `revoked`
+    std::atomic<uint32_t> heartbeat{0};       // switches made; wraps
+    uint64_t kernel_mask = 0;                 // signal mask of the kernel thread
 
     void reset() {
       slot = nullptr;
@@ -158,6 +162,15 @@ struct alignas(64) Worker {
     std::atomic<uint32_t> follows{0};  // futex: the version of main's mask that it sleeps with, see run/masks.cpp; 0: none
   } idle;
 
+  // For run/place.cpp: what the worker's set of CPUs was before another thread changed it to wake the worker.
+  struct Place {
+    std::atomic<uint32_t> state{0};
+    uint32_t cpu = 0;    // where it fell asleep
+    uint64_t since = 0;  // cycles() then; 0: the worker is new
+    long size = 0;       // bytes of the set; 0: it was not changed
+    uint64_t cpus[16];
+  } place;
+
   struct Cpu {
     std::atomic<uint64_t> mark{0};  // its CPU clock up to here was given to fibers, see accounting.h
     uint64_t cycles = 0;            // cycles() at the mark
@@ -255,10 +268,15 @@ void release_caller(FiberRecord* me);
 void park_for(FiberRecord* me, FiberRecord* first);  // parks `me` and runs `first`; may return for no reason
 void arrive(FiberRecord* me);                        // called first on the fiber's stack after a switch to it
 bool any_free_slot();
+// Whether it may pay to wake a worker for a fiber in a slot's `next`. A hint. kPaid: the last such worker has stolen the fiber. kTry: sysmon
+// wants to know, which it does the more rarely the more such workers came in vain.
+enum class WakePays : uint8_t { No, Try, Paid };
+extern std::atomic<WakePays> wake_pays __attribute__((visibility("hidden")));
 // Wakes or starts a worker if a slot is free and no worker searches. Called after work was queued, and after a full fence.
 void wake_if_needed();
-Worker* start_worker(Slot* s, FiberRecord* bound = nullptr);  // null without memory or threads
-void get_up(Worker* w);                                       // ends w's sleep, on its futex or in epoll; in any context
+// Returns null without memory or threads. `moves`: the caller goes on, so the kernel shall run the new thread elsewhere (run/place.cpp).
+Worker* start_worker(Slot* s, FiberRecord* bound = nullptr, bool moves = false);
+void get_up(Worker* w);  // ends w's sleep, on its futex or in epoll; in any context
 // The pool: the workers that hold slots, or may get one. A worker is in it unless it is bound. leave_pool() is called before a worker of
 // the pool is bound, and returns false if it is the last. It must stay then, because there may be no memory or thread for another.
 void join_pool();
@@ -284,10 +302,12 @@ Worker* all_workers();
 bool poll_watched();
 void poll_get_watcher();
 void poll_wake_again();
-bool work_queued();             // returns true if any queue has fibers
-void balance_queues();          // moves fibers from long local queues to the global one: no worker steals while all slots are busy
-uint32_t queued_count();        // approximate; an inbox counts as one
-uint64_t next_timer();          // returns when the first timer of all slots is due; kNever: there is none
+Waiting who_waits();      // what is in all queues
+bool work_queued();       // returns true if any queue has fibers
+bool work_neglected();    // returns true if that is more than a worker may keep to itself, or if it has not switched since the last call
+void balance_queues();    // moves fibers from long local queues to the global one: no worker steals while all slots are busy
+uint32_t queued_count();  // approximate; an inbox counts as one
+uint64_t next_timer();    // returns when the first timer of all slots is due; kNever: there is none
 void run_timers(uint64_t now);  // fires all that are due
 // Opens sysmon's descriptors. Called before sysmon's thread is made, because a table of descriptors that no threads share grows at once.
 void sysmon_prepare();
@@ -297,6 +317,17 @@ void sysmon_wake_for_timers();  // does so if a timer is due before it wakes
 int sysmon_tid();
 int sysmon_proc_status();                  // the descriptor of /proc/self/status, or -1
 void sysmon_adopt_mask(uint32_t version);  // returns once sysmon has this version of main's mask, or a later one
+// In run/place.cpp.
+void place_prepare();
+void place_init();
+void place_look(uint64_t now);   // from sysmon, at each look
+void place_note(Worker* w);      // by w itself, before it falls asleep
+void will_move(Worker* w);       // before w, whom the caller is about to wake, can see that it is awake
+void move_elsewhere(Worker* w);  // after that, and before the wake-up: does nothing unless will_move() has noted it
+void move_back_slow(Worker* w);
+inline void move_back(Worker* w) {  // by w itself, before it runs a fiber
+  if (__builtin_expect(w->place.state.load(std::memory_order_relaxed), 0)) move_back_slow(w);
+}
 // In run/masks.cpp.
 void tell_kernel_mask(Worker* w, uint64_t mask);  // makes the system call for apply_mask()
 // Gives the kernel thread this mask. The caller is `w`.

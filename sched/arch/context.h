@@ -43,6 +43,9 @@ bool may_switch();
 // behind.
 bool has_shadow_stack();
 
+// Returns true if the kernel, as a guest, takes idle CPUs for stopped ones, and so does not choose them for threads that it wakes.
+bool shuns_idle_cpus();
+
 }  // namespace fiberthread
 
 #include FIBERTHREAD_CPU(context.h)

@@ -103,6 +103,7 @@ bool sched_start() {
     else if (options.fail_self_check) why = "the self-check was told to fail";
     else {
       sysmon_prepare();
+      place_prepare();
       ok = tcb_init(sysmon_main, &why);
     }
     if (ok) {
@@ -112,6 +113,7 @@ bool sched_start() {
       stack_look_at_objects();
       preempt_init();
       cpus = cpu_count();
+      place_init();
       if (!want_slots(base_slots())) {
         ok = false;
         why = "there is no memory for the queues";

@@ -55,6 +55,7 @@ int worker_main(void* p) {
   ss.ss_sp = w->thread.signal_stack;
   ss.ss_size = kSignalStack;
   raw_syscall(SYS_sigaltstack, arg(&ss), 0);
+  move_back(w);
   if (!w->bond.fiber) preempt_start_worker(w);  // on a bound worker, no other fiber waits for its own to give way
   worker_loop(w);
 }
@@ -313,7 +314,7 @@ int start_helper(void (*main)()) {
 
 Worker* all_workers() { return worker_list.load(std::memory_order_acquire); }
 
-Worker* start_worker(Slot* s, FiberRecord* bound) {
+Worker* start_worker(Slot* s, FiberRecord* bound, bool moves) {
   // The new thread inherits properties of this one by clone(). They must be the process's, and not those of one thread.
   Worker* here = this_worker();
   if (!bound && here && (here->thread.tainted || here->run.cord)) return nullptr;
@@ -330,14 +331,18 @@ Worker* start_worker(Slot* s, FiberRecord* bound) {
     w->look.searching = true;
   }
   w->run.kernel_mask = kIdleMask;
+  w->place.since = 0;
+  if (moves) will_move(w);
   int tid = clone_thread(worker_main, w);
   set_refused(tid < 0);
   if (tid < 0) {
+    w->place.state.store(0, std::memory_order_relaxed);
     add_left(w);
     return nullptr;
   }
   if (!bound) join_pool();
   w->thread.tid = tid;
+  move_elsewhere(w);
   return w;
 }
 

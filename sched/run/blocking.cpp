@@ -17,10 +17,12 @@ void hand_own_slot(Worker* w) {
 void Entry::settle(Worker* w) {
   uint32_t asked = kAsked;
   if (w->run.revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel) || asked == kKept) return;
-  w->run.slot = nullptr;  // taken: another worker has it
+  w->run.slot = nullptr;  // taken: another worker has it, or it is free
+  bool unwanted = w->run.taken_unwanted.load(std::memory_order_relaxed);
   w->run.revoked.store(kKept, std::memory_order_release);
   if (observed(kObserveTrace)) observe_came_back(w);
-  count_loss(w);
+  if (!unwanted) count_loss(w);
+  else if (!w->bond.fiber) take_free_slot(w);
 }
 
 void Blocking::begin(Sleep sleep) {

@@ -11,6 +11,7 @@
 namespace fiberthread {
 
 std::atomic<uint32_t> searching{0};
+std::atomic<WakePays> wake_pays{WakePays::Try};
 
 namespace {
 
@@ -109,6 +110,7 @@ void get_up(Worker* w) {
 // Gives the worker's slot back, and sleeps until there may be work, or the worker must end. Returns with or without a slot.
 void go_idle(Worker* w) {
   uint64_t deadline;
+  place_note(w);
   bool counted = w->look.searching, watches = false, too_many;
   PollEvents events;
   {
@@ -170,6 +172,7 @@ void go_idle(Worker* w) {
     SpinGuard guard(idle_lock);
     leave_idle(w);
   }
+  move_back(w);
   if (!w->run.slot) take_free_slot(w);
   if (w->run.slot && !w->look.searching) {
     w->look.searching = true;
@@ -215,13 +218,15 @@ void wake_if_needed() {
     if (s && (w = pop_idle_worker())) {
       hold_slot(w, s);
       w->look.searching = true;
+      will_move(w);
     }
   }
   if (w) {
+    move_elsewhere(w);
     get_up(w);
     return;
   }
-  if (s && start_worker(s)) return;
+  if (s && start_worker(s, nullptr, true)) return;
   if (s) {
     SpinGuard guard(idle_lock);
     add_free_slot(s);

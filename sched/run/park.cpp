@@ -201,7 +201,7 @@ bool give_way() {
       others = w->run.cord && !in_cord_callback() && !w->run.cord->ready.empty();
     } else if (!others) {
       Entry entry(w);
-      others = !w->run.slot || slot_has_work(w->run.slot) || !global_queue.empty();
+      others = !w->run.slot || slot_has_work(w->run.slot) || !global_queue.empty() || !hogs.empty();
     }
     if (others) {
       w->look.depth_first = false;
@@ -234,7 +234,7 @@ void end_turn() {
     if (!w->run.slot || (w->run.slot->local.size() > kCrowd && !over(kLongTurnUs))) return;
     w->look.turn_began = now;
     look_at_poller(w);
-    if (!slot_has_work(w->run.slot) && global_queue.empty()) return;
+    if (!slot_has_work(w->run.slot) && global_queue.empty() && hogs.empty()) return;
   }
   me->turns.preempted.store(0, std::memory_order_relaxed);  // it is not a hog
   w->look.depth_first = false;

@@ -20,11 +20,14 @@ namespace fiberthread {
 extern Slot* slots[kMaxSlots];
 extern std::atomic<uint32_t> slot_count;
 extern GlobalQueue global_queue;
+extern GlobalQueue hogs;  // all hogs in one line: each would get more on a slot with few of them
 extern SpinLock idle_lock;
 extern Slot* free_slots;
 extern std::atomic<uint32_t> free_slot_count;
 // Number of slots held or free, and number of slots wanted.
 extern std::atomic<uint32_t> circulating, wanted;
+
+constexpr uint32_t kMostLeft = 2;  // fibers in a local queue that one worker may keep to itself, beside the slot's `next`
 
 inline bool slot_has_work(const Slot* s) { return s->next.load(std::memory_order_relaxed) || !s->local.empty() || !s->inbox.empty(); }
 

@@ -62,6 +62,14 @@ void time_wake_up(FiberRecord* waker) {
   }
 }
 
+// A vain wake-up costs the waker 2 us, and another CPU some 25 us.
+[[gnu::noinline]] void wake_for_next() {
+  if (options.spawn == SpawnPolicy::Local) return sysmon_wake();
+  wake_pays.store(WakePays::No, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake_if_needed();
+}
+
 }  // namespace
 
 bool handed_to_bound(FiberRecord* f, Worker* here) {
@@ -101,9 +109,10 @@ void enqueue_woken(FiberRecord* f) {
   if (s && !s->next.load(std::memory_order_relaxed) && !(waker && goes_on_after(waker) && any_free_slot()) &&
       options.spawn != SpawnPolicy::RoundRobin) {
     s->next.store(f, std::memory_order_release);
-    // If the waker does not wait, sysmon finds f.
+    // If the waker does not wait, a woken worker or sysmon finds f.
     entry_fence();  // pairs with sysmon's membarrier
-    sysmon_wake();
+    if (__builtin_expect(wake_pays.load(std::memory_order_relaxed) != WakePays::No, 0) && waker && any_free_slot()) wake_for_next();
+    else sysmon_wake();
     return;
   }
   enqueue_local(w, f);
@@ -140,8 +149,7 @@ FiberRecord* pick_of_cord(Worker* w) {
 }
 
 // Returns the next fiber after a quick look at the queues, or null. Called on the fiber's stack or the worker's. After a preemption, or a
-// turn, the fibers in the inbox come first. The global queue and the slot's own queue then come first in turn, because either may be all
-// hogs, each of which takes a tick.
+// turn, the fibers in the inbox come first. Hogs come last, but for some turns, since each of them takes several ticks.
 //
 // A fiber in a join waits for a fiber that it has made, which may wait for one that it has made in turn. To run the newest first is the
 // order of nested calls, and keeps few fibers begun. The oldest has its turn about every millisecond, when sysmon looks.
@@ -156,10 +164,15 @@ FiberRecord* pick(Worker* w, bool preempting) {
   if (w->look.tick % kFairTick == 0) {
     s->timers.run(now_ns());
     look_at_poller(w);
-    if ((f = global_queue.pop())) return f;
+    if ((f = global_queue.pop()) || (f = hogs.pop())) return f;
   }
   if ((preempting || w->look.tick % kFairTick == kFairTick / 2) && (f = s->inbox.pop())) return f;
-  if (preempting && w->look.tick % 2 && (f = global_queue.pop())) return f;
+  if (preempting) {
+    // The longer one of two queues comes first, for what each worker has of the global one. Now and then the other does, and the hogs do.
+    bool global_first = global_queue.size() > s->local.size() * circulating.load(std::memory_order_relaxed) || w->look.tick % 8 == 1;
+    if (global_first && (f = global_queue.pop())) return f;
+    if (w->look.tick % 4 == 0 && (f = hogs.pop())) return f;
+  }
   bool newest = w->look.depth_first && !preempting;
   if (newest && w->look.oldest_due.load(std::memory_order_relaxed)) {
     w->look.oldest_due.store(false, std::memory_order_relaxed);
@@ -174,7 +187,8 @@ FiberRecord* pick(Worker* w, bool preempting) {
   if ((f = newest ? s->local.pop_newest() : s->local.pop())) return f;
   if ((f = s->inbox.pop())) return f;
   if ((f = global_queue.pop())) return f;
-  return take_next(s);
+  if ((f = take_next(s))) return f;
+  return hogs.pop();
 }
 
 namespace {
@@ -315,22 +329,25 @@ void post_preempt(Worker* w, FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
   if (chaos(2) && enqueue_anywhere(w->run.slot, f)) return;
   if (f->turns.in_libc) global_queue.push_front(f);  // it may hold one of libc's locks
-  else if (is_hog(f)) global_queue.push(f);          // all hogs in one line: each would get more on a slot with few of them
-  else enqueue_local(w, f);                          // its data are in this CPU's cache
+  else if (is_hog(f)) hogs.push(f);
+  else enqueue_local(w, f);  // its data are in this CPU's cache
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
 }
 
-bool preempt_wanted(FiberRecord* f) {
+Waiting preempt_wanted_by(FiberRecord* f) {
+  auto others = [](bool wait) { return wait ? Waiting::Others : Waiting::Nobody; };
   Worker* w = f->run.worker;
-  if (Worker* b = f->run.bound.load(std::memory_order_relaxed)) return b != w;
-  if (w->run.revoked.load(std::memory_order_relaxed) == kTaken) return true;
-  return !w->run.slot || slot_has_work(w->run.slot) || !global_queue.empty();
+  if (Worker* b = f->run.bound.load(std::memory_order_relaxed)) return others(b != w);
+  if (w->run.revoked.load(std::memory_order_relaxed) == kTaken || !w->run.slot || slot_has_work(w->run.slot) || !global_queue.empty())
+    return Waiting::Others;
+  return hogs.empty() ? Waiting::Nobody : Waiting::Hogs;
 }
 
 void preempt_switch_out(FiberRecord* me) {
   Busy busy;
   me->turns.preempted.store(me->turns.preempted.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  me->turns.ticks = 0;
   me->run.worker->counts.preemptions.fetch_add(1, std::memory_order_relaxed);
   FIBERTHREAD_PROBE2("preempt", me, me->run.worker);
   suspend(me, post_preempt);

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "sched/life/fork.h"
+#include "sched/preempt.h"
 #include "sched/run/parts.h"
 #include "sched/syscall.h"
 
@@ -12,7 +13,7 @@ namespace fiberthread {
 
 Slot* slots[kMaxSlots];
 std::atomic<uint32_t> slot_count{0};
-GlobalQueue global_queue;
+GlobalQueue global_queue, hogs;
 
 // Protects the free slots, the list of workers without a slot that sleep (idle.cpp), and which of these sleeps until the next timer.
 SpinLock idle_lock;
@@ -137,16 +138,34 @@ Slot** all_slots(uint32_t* count) {
   return slots;
 }
 
-bool work_queued() {
-  if (!global_queue.empty()) return true;
+Waiting who_waits() {
+  if (!global_queue.empty()) return Waiting::Others;
   uint32_t n = slot_count.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < n; i++)
-    if (slot_has_work(slots[i])) return true;
-  return false;
+    if (slot_has_work(slots[i])) return Waiting::Others;
+  return hogs.empty() ? Waiting::Nobody : Waiting::Hogs;
 }
 
+bool work_neglected() {
+  bool found = !global_queue.empty() || !hogs.empty();
+  uint32_t n = slot_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < n; i++) {
+    Slot* s = slots[i];
+    FiberRecord* next = s->next.load(std::memory_order_relaxed);
+    Worker* holder = s->holder.load(std::memory_order_acquire);
+    uint32_t heartbeat = holder ? holder->run.heartbeat.load(std::memory_order_relaxed) : 0;
+    bool stays = heartbeat == s->seen_heartbeat;
+    found |= s->local.size() > kMostLeft || !s->inbox.empty() || (stays && (!s->local.empty() || (next && next == s->seen_next)));
+    s->seen_next = next;
+    s->seen_heartbeat = heartbeat;
+  }
+  return found;
+}
+
+bool work_queued() { return who_waits() != Waiting::Nobody; }
+
 uint32_t queued_count() {
-  uint32_t total = global_queue.size();
+  uint32_t total = global_queue.size() + hogs.size();
   uint32_t n = slot_count.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < n; i++)
     total += slots[i]->local.size() + !slots[i]->inbox.empty() + (slots[i]->next.load(std::memory_order_relaxed) != nullptr);
@@ -206,6 +225,7 @@ FIBERTHREAD_IN_FORK_CHILD(Slots, slots, [](FiberRecord*) {
   }
   slot_count.store(0);
   global_queue.reset();
+  hogs.reset();
 })
 
 }  // namespace fiberthread

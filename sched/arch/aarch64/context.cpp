@@ -34,4 +34,6 @@ bool has_shadow_stack() {
   return raw_syscall(SYS_prctl, kGetShadowStackStatus, arg(&status)) == 0 && status & kShadowStackOn;
 }
 
+bool shuns_idle_cpus() { return false; }
+
 }  // namespace fiberthread

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "sched/arch/context.h"
 
+#include <cpuid.h>
 #include <sys/auxv.h>
 
 #include "sched/syscall.h"
@@ -46,6 +47,18 @@ bool has_shadow_stack() {
   constexpr uint64_t kShadowStackOn = 1;
   uint64_t status = 0;
   return raw_syscall(SYS_arch_prctl, kArchShadowStackStatus, arg(&status)) == 0 && status & kShadowStackOn;
+}
+
+// KVM tells its guest which CPUs it has stopped (by "steal time"), and an idle one counts.
+bool shuns_idle_cpus() {
+  constexpr unsigned kHypervisor = 1u << 31, kFirst = 0x40000000, kFeatures = kFirst + 1, kStealTime = 1u << 5;
+  unsigned a, b, c, d;
+  __cpuid(1, a, b, c, d);
+  if (!(c & kHypervisor)) return false;
+  __cpuid(kFirst, a, b, c, d);
+  if (a < kFeatures || b != 0x4b4d564b || c != 0x564b4d56 || d != 0x4d) return false;  // "KVMKVMKVM"
+  __cpuid(kFeatures, a, b, c, d);
+  return a & kStealTime;
 }
 
 }  // namespace fiberthread

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+// On which CPU the kernel runs a worker that is woken or made.
+//
+// A Linux guest of KVM takes an idle CPU for one that the host has stopped, and does not choose it. So a thread that is woken or made by one
+// that goes on is queued behind it on the same CPU, and runs at the kernel's next tick: 2 ms later on average, while another CPU is idle.
+// (NPTL's threads are too.) There, while some CPU is idle, the set of CPUs of a worker leaves out the CPU of its waker until the worker has
+// woken up.
+#include <fcntl.h>
+#include <string.h>
+
+#include "sched/arch/arch.h"
+#include "sched/own_descriptors.h"
+#include "sched/run/parts.h"
+#include "sched/syscall.h"
+
+namespace fiberthread {
+
+namespace {
+
+// Worker::Place::state
+constexpr uint32_t kWillMove = 1;  // another thread is about to change the set
+constexpr uint32_t kMoved = 2;     // it is done with that
+
+constexpr uint32_t kStoppedUs = 150;  // an idle CPU of a guest is stopped after a while: KVM waits for up to 200 us before
+
+bool moves = false;
+// The set of CPUs that the process began with, if that is all that its cpuset allows, and 0 bytes otherwise.
+uint64_t whole[16];
+long whole_size = 0;
+
+std::atomic<int> uptime{-1};                 // /proc/uptime
+std::atomic<bool> others_idle{true};         // when sysmon last measured, some CPU was idle for at least half of the time
+constexpr uint64_t kMeasured = 100'000'000;  // ns from one such look to the next
+
+struct Uptime {
+  uint64_t passed = 0, idle = 0;  // in 1/100 s, the latter of all CPUs
+};
+
+// Reads a line such as "31075.66 61203.04". Without /proc: zeros.
+Uptime read_uptime() {
+  char text[64];
+  long got = raw_syscall(SYS_pread64, uptime, arg(text), sizeof text - 1, 0);
+  const char *p = text, *end = text + (got > 0 ? got : 0);
+  auto number = [&] {
+    uint64_t n = 0;
+    for (; p < end && *p != ' ' && *p != '\n'; p++)
+      if (*p != '.') n = n * 10 + static_cast<uint64_t>(*p - '0');
+    if (p < end) p++;
+    return n;
+  };
+  Uptime u;
+  u.passed = number();
+  u.idle = number();
+  return u;
+}
+
+}  // namespace
+
+// Called before there are other threads, since then a table of descriptors grows at once.
+void place_prepare() {
+  if (uptime < 0 && shuns_idle_cpus()) own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/uptime"), O_RDONLY | O_CLOEXEC), uptime);
+}
+
+// A set that was asked for keeps a thread from CPUs that its cpuset gets later. So a worker that had all of its cpuset asks for all CPUs
+// that there can be.
+void place_init() {
+  if (uptime < 0 || filtered.load(std::memory_order_relaxed)) return;
+  moves = true;
+  uint64_t all[16], allowed[16];
+  memset(all, 0xff, sizeof all);
+  long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof whole, arg(whole));
+  if (n <= 0 || raw_syscall(SYS_sched_setaffinity, 0, n, arg(all)) != 0) return;
+  if (raw_syscall(SYS_sched_getaffinity, 0, sizeof allowed, arg(allowed)) == n && memcmp(whole, allowed, static_cast<size_t>(n)) == 0)
+    whole_size = n;
+  else raw_syscall(SYS_sched_setaffinity, 0, n, arg(whole));
+}
+
+void place_note(Worker* w) {
+  if (!moves) return;
+  raw_syscall(SYS_getcpu, arg(&w->place.cpu), 0, 0);
+  w->place.since = cycles();
+}
+
+void place_look(uint64_t now) {
+  static uint64_t next = 0;
+  static Uptime last;
+  if (!moves || now < next) return;
+  next = now + kMeasured;
+  Uptime u = read_uptime();
+  if (last.passed && u.passed > last.passed)
+    others_idle.store(2 * (u.idle - last.idle) >= u.passed - last.passed, std::memory_order_relaxed);
+  last = u;
+}
+
+// A thread that is no worker and no fiber is sysmon, which goes back to sleep: its own CPU will do. Where no CPU is idle, the worker would
+// only compete with another program. A filter might refuse the calls.
+void will_move(Worker* w) {
+  if (moves && (tls_worker || tls_current) && others_idle.load(std::memory_order_relaxed) && !filtered.load(std::memory_order_relaxed))
+    w->place.state.store(kWillMove, std::memory_order_relaxed);  // published by the idle lock, or by clone()
+}
+
+void move_elsewhere(Worker* w) {
+  Worker::Place& place = w->place;
+  if (place.state.load(std::memory_order_relaxed) != kWillMove) return;
+  uint32_t here;
+  uint64_t others[16], any = 0;
+  long n = raw_syscall(SYS_getcpu, arg(&here), 0, 0);
+  if (n == 0 && (place.cpu == here || cycles() - place.since > kStoppedUs * cycles_per_us))
+    n = raw_syscall(SYS_sched_getaffinity, w->thread.tid, sizeof place.cpus, arg(place.cpus));
+  if (n > 0) {
+    for (uint32_t i = 0; i < static_cast<unsigned long>(n) / 8; i++)
+      any |= others[i] = place.cpus[i] & ~(here / 64 == i ? uint64_t{1} << here % 64 : 0);
+    if (!any || raw_syscall(SYS_sched_setaffinity, w->thread.tid, n, arg(others)) != 0) n = 0;
+  }
+  if (n > 0 && n == whole_size && memcmp(place.cpus, whole, static_cast<size_t>(n)) == 0) memset(place.cpus, 0xff, static_cast<size_t>(n));
+  place.size = n > 0 ? n : 0;
+  place.state.store(kMoved, std::memory_order_release);
+}
+
+void move_back_slow(Worker* w) {
+  Worker::Place& place = w->place;
+  constexpr long kNap[2] = {0, 20'000};
+  for (uint32_t looks = 0; place.state.load(std::memory_order_acquire) == kWillMove; looks++) {  // for three system calls
+    if (looks < 1000) cpu_relax();
+    else raw_syscall(SYS_nanosleep, arg(kNap), 0);
+  }
+  if (place.size) raw_syscall(SYS_sched_setaffinity, 0, place.size, arg(place.cpus));
+  place.state.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace fiberthread
