@@ -38,7 +38,8 @@ unsigned running_on_valgrind();
 // AArch64 with those of the interrupted code), and its changes end with it.
 class FloatingEnvironment;
 
-// Registers of the code that a signal interrupted. kLoopRegisters is the number of those in which loops keep their variables. The result is the register in which a system call or a function returns its value.
+// Registers of the code that a signal interrupted. kLoopRegisters is the number of those in which loops keep their variables. The result is
+// the register in which a system call or a function returns its value.
 uintptr_t interrupted_pc(const ucontext_t* uc);
 uintptr_t interrupted_sp(const ucontext_t* uc);
 constexpr unsigned kLoopRegisters = 16;

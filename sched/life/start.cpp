@@ -27,7 +27,7 @@ constexpr char kManyThreads = 0;
 Options options;
 FiberRecord main_fiber_record;
 FiberRecord* main_fiber = &main_fiber_record;
-const char* single_threaded_flag = &kManyThreads;
+constinit std::atomic<const char*> single_threaded_flag{&kManyThreads};
 
 namespace {
 
@@ -57,7 +57,7 @@ void sched_init() {
   main_fiber->identity.id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
   main_fiber->join.valid.store(true, std::memory_order_relaxed);
   tls_current = main_fiber;
-  single_threaded_flag = &__libc_single_threaded;
+  single_threaded_flag.store(&__libc_single_threaded, std::memory_order_relaxed);
 }
 
 uint32_t base_slots() {
@@ -86,7 +86,7 @@ bool sched_start() {
   if (__builtin_expect(p == Phase::On && !(me->identity.is_main && me->run.kernel), 1)) return true;
   Busy busy;
   if (p == Phase::Off && phase.compare_exchange_strong(p, Phase::Starting, std::memory_order_acq_rel)) {
-    single_threaded_flag = &kManyThreads;
+    single_threaded_flag.store(&kManyThreads, std::memory_order_relaxed);  // before there is a second thread
     OwnCalls calls;
     const char* why = nullptr;
     uint64_t from_cycles = cycles(), from_ns = now_ns(), old;
