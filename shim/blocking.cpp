@@ -37,6 +37,8 @@
 
 namespace fiberthread {
 
+thread_local constinit uint8_t tls_file_calls __attribute__((tls_model("initial-exec"))) = 0;
+
 bool has_slot_to_give() { return may_park() && !in_vfork_child(); }
 
 namespace {

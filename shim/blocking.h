@@ -28,16 +28,21 @@ long wait_for_disk(Call call) {
   return r;
 }
 
-// A read or an unbuffered write of a file waits for a disk only sometimes. Mostly it finds everything in memory, and then pays for two
-// looks at the cycle counter. Once such a call has been slow, the next ones are expected to be slow too.
+// A read or an unbuffered write of a file waits for a disk only sometimes. Mostly it finds everything in memory. So only the first of
+// every eight of a thread's calls pays for two looks at the cycle counter. Once such a call has been slow, the next ones of all threads are
+// expected to be slow too, and all are timed.
+constexpr uint8_t kTimedFileCall = 8;
+extern thread_local constinit uint8_t tls_file_calls __attribute__((tls_model("initial-exec")));
 bool files_are_slow();
 void note_file_time(uint64_t begun);  // `begun`: cycles() at the begin of the call
 
 // `plain` is libc's call, `raw` is the kernel's. nowait() makes the call without waiting, and returns -EAGAIN if it did not get everything.
 template <class Plain, class Raw, class Nowait>
 long file_call(Plain plain, Raw raw, Nowait nowait) {
+  bool slow = files_are_slow();
+  if (__builtin_expect(!slow && tls_file_calls++ % kTimedFileCall != 0, 1)) return plain();
   uint64_t begun = cycles();
-  if (__builtin_expect(!files_are_slow(), 1)) {
+  if (__builtin_expect(!slow, 1)) {
     long r = plain();
     note_file_time(begun);
     return r;
