@@ -169,6 +169,7 @@ void note_place(FiberRecord* f, const ucontext_t* uc) {
   uintptr_t pc = interrupted_pc(uc), sp = interrupted_sp(uc);
   uintptr_t distance = pc > f->turns.stopped_pc ? pc - f->turns.stopped_pc : f->turns.stopped_pc - pc;
   unsigned changes = 0;
+  static_assert(sizeof f->turns.stopped_with == kLoopRegisters);
   for (unsigned i = 0; i < kLoopRegisters; i++) {
     auto hash = static_cast<uint8_t>(interrupted_register(uc, i) * 0x9e3779b97f4a7c15 >> 56);
     changes += f->turns.stopped_with[i] != hash;
@@ -391,11 +392,7 @@ void signal_worker(Worker* w, int sig, const siginfo_t* info, const FiberRecord*
 }
 
 void await_senders(Worker* w) {
-  constexpr long kNap[2] = {0, 20'000};  // to yield would not do for a thread of a real-time policy
-  for (uint32_t looks = 0; w->thread.senders.load(std::memory_order_seq_cst); looks++) {
-    if (looks < 100) cpu_relax();
-    else raw_syscall(SYS_nanosleep, arg(kNap), 0);
-  }
+  for (int i = 0; w->thread.senders.load(std::memory_order_seq_cst); i++) SpinLock::pause(i);
 }
 
 void preempt_begin_exec(Worker* w) {

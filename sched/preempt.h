@@ -79,9 +79,9 @@ void restore_kernel_handler(int sig, const kernel_handler& old);
 // stack that is unknown or has no room.
 bool inject_call(void* ucontext, void (*fn)());
 
-// Returns for whom `f`, which runs here, should give way: for hogs alone, or for others, which may be its own worker that it must move to.
-// Called in the handler. In sched/run, as is the next one.
+// Which fibers wait for a worker. Others: some that are no hogs, or the fiber in question must move to a worker of its own.
 enum class Waiting { Nobody, Hogs, Others };
+// Returns for which fibers the running fiber `f`, the caller, should give way. Called in the handler. In sched/run, as is the next function.
 Waiting preempt_wanted_by(FiberRecord* f);
 // Queues `f`, the caller, and switches away. f goes to the front of the global queue if turns.in_libc is set, to the hogs if it is one, and
 // otherwise to its slot's own queue. Returns when f runs again. Called under Busy, on the fiber's stack.

@@ -57,11 +57,6 @@ bool sched_started();
 bool sched_asked();
 // Makes the initial thread fiber 0 in name. Called when the library starts.
 void sched_init();
-// Points at libc's own flag until the scheduler starts, and then for good at one that is clear: libc may set its flag again one day.
-extern std::atomic<const char*> single_threaded_flag __attribute__((visibility("hidden")));
-// Returns true while the process has one thread, as libc does for itself. Until it makes another, it needs no locked instructions. Threads
-// that were made behind libc's back do not count, as on NPTL.
-inline bool single_threaded() { return *single_threaded_flag.load(std::memory_order_relaxed); }
 
 // Lays out the first frame of f, which may be bound from then on. `entry` runs on the fiber, with one Busy counted. When it returns, the
 // fiber ends as by sched_exit().

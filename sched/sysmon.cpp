@@ -41,11 +41,11 @@ namespace {
 // if it is still asleep a little later.
 constexpr uint64_t kTick = 900'000;  // ns between looks while there is work
 constexpr uint64_t kSecondLook = 100'000;
-constexpr uint64_t kOffCpu = 50'000;    // a worker that lacked the CPU for less of a tick is not suspected
-constexpr uint64_t kHotTick = 50'000;   // from a look that finds what an idle worker could run to the next look
-constexpr uint32_t kLinger = 2;         // looks without news before sysmon rests
-constexpr uint64_t kRest = 36'000'000;  // ns of rest before it looks for a deadlock and rests until something happens
-constexpr uint32_t kFewSwitches = 8;
+constexpr uint64_t kOffCpu = 50'000;       // a worker that lacked the CPU for less of a tick is not suspected
+constexpr uint64_t kHotTick = 50'000;      // from a look that finds what an idle worker could run to the next look
+constexpr uint32_t kLinger = 2;            // looks without news before sysmon rests
+constexpr uint64_t kRest = 36'000'000;     // ns of rest before it looks for a deadlock and rests until something happens
+constexpr uint32_t kFewSwitches = 8;       // since the last look; a worker that makes more of them keeps sysmon from resting
 constexpr uint32_t kMostPause = 16;        // looks from one try to the next, if they are in vain
 constexpr uint64_t kHogsTick = 3'000'000;  // tick while only hogs wait
 constexpr uint64_t kRotation = 2'000'000;  // how long one worker may sleep in the kernel while the kernel refuses more workers
@@ -415,6 +415,7 @@ void sysmon_main() {
     bool on_poller = false;
     uint32_t in_poll = follows_clock.load(std::memory_order_acquire) ? kInPoll : 0;
     uint64_t timer = next_timer();
+    // Only the second look tells whether the worker neglects the fiber. Where it does not, the next one is a tick away.
     hot = queued && any_free_slot() && !hot;
     uint64_t until = now + (hot ? kHotTick : look.suspects ? kSecondLook : waiting == Waiting::Hogs ? kHogsTick : kTick);
     if (quiet >= kLinger && !look.suspects) {

@@ -268,8 +268,8 @@ void release_caller(FiberRecord* me);
 void park_for(FiberRecord* me, FiberRecord* first);  // parks `me` and runs `first`; may return for no reason
 void arrive(FiberRecord* me);                        // called first on the fiber's stack after a switch to it
 bool any_free_slot();
-// Whether it may pay to wake a worker for a fiber in a slot's `next`. A hint. kPaid: the last such worker has stolen the fiber. kTry: sysmon
-// wants to know, which it does the more rarely the more such workers came in vain.
+// Whether it pays to wake a worker for a fiber in a slot's `next`. A hint. Paid: a worker has stolen a fiber since the last such wake-up.
+// Try: sysmon wants to know. It tries the more rarely, the more wake-ups in a row were in vain.
 enum class WakePays : uint8_t { No, Try, Paid };
 extern std::atomic<WakePays> wake_pays __attribute__((visibility("hidden")));
 // Wakes or starts a worker if a slot is free and no worker searches. Called after work was queued, and after a full fence.
@@ -317,15 +317,17 @@ void sysmon_wake_for_timers();  // does so if a timer is due before it wakes
 int sysmon_tid();
 int sysmon_proc_status();                  // the descriptor of /proc/self/status, or -1
 void sysmon_adopt_mask(uint32_t version);  // returns once sysmon has this version of main's mask, or a later one
-// In run/place.cpp.
+// In run/place.cpp. Sysmon calls place_look() at each look. A worker calls place_note() before it falls asleep, and move_back() before it runs a
+// fiber. A thread that wakes a worker, and goes on itself, calls will_move() before the worker can see that it is awake, and move_elsewhere()
+// before the wake-up.
 void place_prepare();
 void place_init();
-void place_look(uint64_t now);   // from sysmon, at each look
-void place_note(Worker* w);      // by w itself, before it falls asleep
-void will_move(Worker* w);       // before w, whom the caller is about to wake, can see that it is awake
-void move_elsewhere(Worker* w);  // after that, and before the wake-up: does nothing unless will_move() has noted it
+void place_look(uint64_t now);
+void place_note(Worker* w);
+void will_move(Worker* w);
+void move_elsewhere(Worker* w);
 void move_back_slow(Worker* w);
-inline void move_back(Worker* w) {  // by w itself, before it runs a fiber
+inline void move_back(Worker* w) {
   if (__builtin_expect(w->place.state.load(std::memory_order_relaxed), 0)) move_back_slow(w);
 }
 // In run/masks.cpp.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The start of the scheduler, or the reason why threads stay libc's.
 #include <pthread.h>
-#include <sys/single_threaded.h>
 
 #include <initializer_list>
 
@@ -22,12 +21,9 @@ extern "C" void __tsan_init() __attribute__((weak));  // ThreadSanitizer's
 
 namespace fiberthread {
 
-constexpr char kManyThreads = 0;
-
 Options options;
 FiberRecord main_fiber_record;
 FiberRecord* main_fiber = &main_fiber_record;
-constinit std::atomic<const char*> single_threaded_flag{&kManyThreads};
 
 namespace {
 
@@ -57,7 +53,6 @@ void sched_init() {
   main_fiber->identity.id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
   main_fiber->join.valid.store(true, std::memory_order_relaxed);
   tls_current = main_fiber;
-  single_threaded_flag.store(&__libc_single_threaded, std::memory_order_relaxed);
 }
 
 uint32_t base_slots() {
@@ -86,7 +81,6 @@ bool sched_start() {
   if (__builtin_expect(p == Phase::On && !(me->identity.is_main && me->run.kernel), 1)) return true;
   Busy busy;
   if (p == Phase::Off && phase.compare_exchange_strong(p, Phase::Starting, std::memory_order_acq_rel)) {
-    single_threaded_flag.store(&kManyThreads, std::memory_order_relaxed);  // before there is a second thread
     OwnCalls calls;
     const char* why = nullptr;
     uint64_t from_cycles = cycles(), from_ns = now_ns(), old;

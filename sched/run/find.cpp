@@ -44,7 +44,7 @@ FiberRecord* steal(Worker* w) {
     if ((f = s->inbox.pop())) return f;
     if (s == w->run.slot) continue;
     if ((f = s->local.steal_into(w->run.slot->local)) || (is_old(w, s) && (f = take_next(s)))) {
-      wake_pays.store(WakePays::Paid, std::memory_order_relaxed);
+      if (wake_pays.load(std::memory_order_relaxed) != WakePays::Paid) wake_pays.store(WakePays::Paid, std::memory_order_relaxed);
       w->counts.steals++;
       FIBERTHREAD_PROBE2("steal", f, w);
       if (observed(kObserveTrace)) observe_stolen(f, s->index);

@@ -61,10 +61,25 @@ void place_prepare() {
   if (uptime < 0 && shuns_idle_cpus()) own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/uptime"), O_RDONLY | O_CLOEXEC), uptime);
 }
 
+namespace {
+
+// Returns true if the process has a filter of system calls, or if /proc does not tell. Filters of services often end the process for
+// sched_setaffinity(), which most programs do not call.
+bool has_filter() {
+  char text[4096];
+  long n = raw_syscall(SYS_pread64, sysmon_proc_status(), arg(text), sizeof text - 1, 0);
+  if (n <= 0) return true;
+  text[n] = 0;
+  constexpr char kNone[] = "\nSeccomp:\t0\n";
+  return !strstr(text, kNone);
+}
+
+}  // namespace
+
 // A set that was asked for keeps a thread from CPUs that its cpuset gets later. So a worker that had all of its cpuset asks for all CPUs
 // that there can be.
 void place_init() {
-  if (uptime < 0 || filtered.load(std::memory_order_relaxed)) return;
+  if (uptime < 0 || filtered.load(std::memory_order_relaxed) || has_filter()) return;
   moves = true;
   uint64_t all[16], allowed[16];
   memset(all, 0xff, sizeof all);
@@ -119,11 +134,7 @@ void move_elsewhere(Worker* w) {
 
 void move_back_slow(Worker* w) {
   Worker::Place& place = w->place;
-  constexpr long kNap[2] = {0, 20'000};
-  for (uint32_t looks = 0; place.state.load(std::memory_order_acquire) == kWillMove; looks++) {  // for three system calls
-    if (looks < 1000) cpu_relax();
-    else raw_syscall(SYS_nanosleep, arg(kNap), 0);
-  }
+  for (int i = 0; place.state.load(std::memory_order_acquire) == kWillMove; i++) SpinLock::pause(i);  // for three system calls
   if (place.size) raw_syscall(SYS_sched_setaffinity, 0, place.size, arg(place.cpus));
   place.state.store(0, std::memory_order_relaxed);
 }

@@ -168,8 +168,9 @@ FiberRecord* pick(Worker* w, bool preempting) {
   }
   if ((preempting || w->look.tick % kFairTick == kFairTick / 2) && (f = s->inbox.pop())) return f;
   if (preempting) {
-    // The longer one of two queues comes first, for what each worker has of the global one. Now and then the other does, and the hogs do.
-    bool global_first = global_queue.size() > s->local.size() * circulating.load(std::memory_order_relaxed) || w->look.tick % 8 == 1;
+    // The queue in which a fiber would wait longer comes first: the workers share the global one. Every eighth time the other does.
+    bool global_is_longer = global_queue.size() > s->local.size() * circulating.load(std::memory_order_relaxed);
+    bool global_first = global_is_longer != (w->look.tick % 8 == 1);
     if (global_first && (f = global_queue.pop())) return f;
     if (w->look.tick % 4 == 0 && (f = hogs.pop())) return f;
   }

@@ -17,6 +17,7 @@ static pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t c = PTHREAD_COND_INITIALIZER;
 static sem_t s, waits;
 static int go;
+static struct timespec soon;
 
 static long long now(clockid_t clock) {
   struct timespec t;
@@ -75,9 +76,11 @@ static void* waiter(void* p) {
       pthread_mutex_unlock(&m);
     }
   }
-  struct timespec soon = in(CLOCK_REALTIME, 1000000000);
+  soon = in(CLOCK_REALTIME, 200000000);
   sem_post(&waits);
-  woken += sem_timedwait(&s, &soon) == 0;
+  if (sem_timedwait(&s, &soon))
+    while (sem_wait(&s)) {
+    }
   sem_post(&waits);
   woken += sem_wait(&s) == 0;
   printf("woken %d\n", woken);
@@ -87,7 +90,8 @@ static void* waiter(void* p) {
   printf("nanosleep %d %s, left %s\n", r, r ? strerrorname_np(errno) : "", left.tv_sec > 90 ? "much" : "little");
   fflush(stdout);
   sem_post(&waits);
-  for (;;) usleep(700);
+  left.tv_sec = 100;
+  for (;;) nanosleep(&left, NULL);
   return p;
 }
 
@@ -100,7 +104,6 @@ int main(void) {
   for (int i = 0; i < 500; i++) {
     while (sem_wait(&waits)) {
     }
-    if (i % 20 < 2) usleep(1000);  // then it has fallen asleep
     if (i % 2) {
       sem_post(&s);
     } else {
@@ -110,18 +113,17 @@ int main(void) {
       pthread_mutex_unlock(&m);
     }
   }
-  for (int i = 0; i < 2; i++) {
-    while (sem_wait(&waits)) {
-    }
-    if (i == 0) sem_post(&s);
-    else usleep(1200000), sem_post(&s);  // later than the deadline of the wait before
-  }
   while (sem_wait(&waits)) {
   }
-  usleep(20000);
-  pthread_kill(t, SIGUSR1);
+  sem_post(&s);
   while (sem_wait(&waits)) {
   }
+  clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &soon, NULL);  // the deadline of the wait before must not end this one
+  sem_post(&s);
+  while (sem_wait(&waits)) {
+  }
+  do pthread_kill(t, SIGUSR1);  // the first may come before the sleep begins
+  while (sched_yield() || sem_trywait(&waits));
   void* result;
   pthread_cancel(t);
   pthread_join(t, &result);
