@@ -23,7 +23,7 @@ constexpr uint32_t kMoved = 2;     // it is done with that
 
 constexpr uint32_t kStoppedUs = 150;  // an idle CPU of a guest is stopped after a while: KVM waits for up to 200 us before
 
-bool moves = false;
+std::atomic<bool> moves{false};  // relaxed: a late reader makes one call more
 // The set of CPUs that the process began with, if that is all that its cpuset allows, and 0 bytes otherwise.
 uint64_t whole[16];
 long whole_size = 0;
@@ -80,7 +80,7 @@ bool has_filter() {
 // that there can be.
 void place_init() {
   if (uptime < 0 || filtered.load(std::memory_order_relaxed) || has_filter()) return;
-  moves = true;
+  moves.store(true, std::memory_order_relaxed);
   uint64_t all[16], allowed[16];
   memset(all, 0xff, sizeof all);
   long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof whole, arg(whole));
@@ -91,7 +91,7 @@ void place_init() {
 }
 
 void place_note(Worker* w) {
-  if (!moves) return;
+  if (!moves.load(std::memory_order_relaxed)) return;
   raw_syscall(SYS_getcpu, arg(&w->place.cpu), 0, 0);
   w->place.since = cycles();
 }
@@ -99,8 +99,9 @@ void place_note(Worker* w) {
 void place_look(uint64_t now) {
   static uint64_t next = 0;
   static Uptime last;
-  if (!moves || now < next) return;
+  if (!moves.load(std::memory_order_relaxed) || now < next) return;
   next = now + kMeasured;
+  if (has_filter()) return moves.store(false, std::memory_order_relaxed);  // made by an instruction that we have not seen
   Uptime u = read_uptime();
   if (last.passed && u.passed > last.passed)
     others_idle.store(2 * (u.idle - last.idle) >= u.passed - last.passed, std::memory_order_relaxed);
@@ -110,7 +111,8 @@ void place_look(uint64_t now) {
 // A thread that is no worker and no fiber is sysmon, which goes back to sleep: its own CPU will do. Where no CPU is idle, the worker would
 // only compete with another program. A filter might refuse the calls.
 void will_move(Worker* w) {
-  if (moves && (tls_worker || tls_current) && others_idle.load(std::memory_order_relaxed) && !filtered.load(std::memory_order_relaxed))
+  if (moves.load(std::memory_order_relaxed) && (tls_worker || tls_current) && others_idle.load(std::memory_order_relaxed) &&
+      !filtered.load(std::memory_order_relaxed))
     w->place.state.store(kWillMove, std::memory_order_relaxed);  // published by the idle lock, or by clone()
 }
 
