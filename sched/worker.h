@@ -274,7 +274,7 @@ enum class WakePays : uint8_t { No, Try, Paid };
 extern std::atomic<WakePays> wake_pays __attribute__((visibility("hidden")));
 // Wakes or starts a worker if a slot is free and no worker searches. Called after work was queued, and after a full fence.
 void wake_if_needed();
-// Returns null without memory or threads. `moves`: the caller goes on, so the kernel shall run the new thread elsewhere (run/place.cpp).
+// Returns null without memory or threads. With `moves`, the caller goes on, so the new thread begins on another CPU (run/place.cpp).
 Worker* start_worker(Slot* s, FiberRecord* bound = nullptr, bool moves = false);
 void get_up(Worker* w);  // ends w's sleep, on its futex or in epoll; in any context
 // The pool: the workers that hold slots, or may get one. A worker is in it unless it is bound. leave_pool() is called before a worker of

@@ -108,8 +108,8 @@ void place_look(uint64_t now) {
   last = u;
 }
 
-// A thread that is no worker and no fiber is sysmon, which goes back to sleep: its own CPU will do. Where no CPU is idle, the worker would
-// only compete with another program. A filter might refuse the calls.
+// A caller that is no worker and no fiber is sysmon, which goes back to sleep: the kernel may run the worker on sysmon's own CPU. Where no CPU
+// is idle, the worker would only compete with another program.
 void will_move(Worker* w) {
   if (moves.load(std::memory_order_relaxed) && (tls_worker || tls_current) && others_idle.load(std::memory_order_relaxed) &&
       !filtered.load(std::memory_order_relaxed))
