@@ -321,7 +321,6 @@ void sysmon_adopt_mask(uint32_t version);  // returns once sysmon has this versi
 // fiber. A thread that wakes a worker, and goes on itself, calls will_move() before the worker can see that it is awake, and move_elsewhere()
 // before the wake-up.
 void place_prepare();
-void place_init();
 void place_look(uint64_t now);
 void place_note(Worker* w);
 void will_move(Worker* w);

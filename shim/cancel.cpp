@@ -79,11 +79,13 @@ bool cancel_due(FiberRecord* me) { return (is_asynchronous(me) || state_of(me).l
 bool cancel_due_at(FiberRecord* me, uintptr_t pc) { return !in_wait(me) && cancel_pending(me) && (cancel_due(me) || libc_wait.holds(pc)); }
 
 void cancel_init() {
-  libc_find_cancel_bits(libc_calls());
+  (void)libc_calls();
   (void)REAL(syscall);  // handlers may call it
   (void)REAL(ppoll);    // libc_calls() uses these under a lock
   (void)REAL(pselect);
 }
+
+void cancel_scheduler_started() { libc_find_cancel_bits(libc_calls()); }
 
 bool cancel_enabled(FiberRecord* me) {
   Cancellation& s = state_of(me);

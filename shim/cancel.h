@@ -12,6 +12,8 @@ namespace fiberthread {
 
 // Called before the scheduler starts. Idempotent.
 void cancel_init();
+// Called by the thread that has started the scheduler: struct pthread is known then.
+void cancel_scheduler_started();
 // Entries of Embedder: thread_adopted(), end_requested() and end_requested_at(). cancel_due() is true if the caller's type is asynchronous,
 // or cancel_leave() has been called, and cancel_pending().
 void cancel_adopt(FiberRecord* f);

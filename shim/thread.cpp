@@ -263,6 +263,7 @@ bool thread_start_scheduler() {
     if (is_main) scheduling_look_up_rank(me);
     shared_scheduler_started();
     signal_scheduler_started();
+    cancel_scheduler_started();
     libgomp_look();
   }
   return true;

@@ -107,7 +107,6 @@ bool sched_start() {
       stack_look_at_objects();
       preempt_init();
       cpus = cpu_count();
-      place_init();
       if (!want_slots(base_slots())) {
         ok = false;
         why = "there is no memory for the queues";

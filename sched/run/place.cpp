@@ -31,10 +31,15 @@ long whole_size = 0;
 std::atomic<int> uptime{-1};                 // /proc/uptime
 std::atomic<bool> others_idle{true};         // when sysmon last measured, some CPU was idle for at least half of the time
 constexpr uint64_t kMeasured = 100'000'000;  // ns from one such look to the next
+constexpr uint64_t kYoung = 2'000'000;       // ns until sysmon asks where it is: many processes have ended by then
+
+// Sysmon's own. place_prepare() is called before it starts.
+uint64_t next_look = 0;
+bool asked = false;
 
 struct Uptime {
   uint64_t passed = 0, idle = 0;  // in 1/100 s, the latter of all CPUs
-};
+} last;
 
 // Reads a line such as "31075.66 61203.04". Without /proc: zeros.
 Uptime read_uptime() {
@@ -58,7 +63,11 @@ Uptime read_uptime() {
 
 // Called before there are other threads, since then a table of descriptors grows at once.
 void place_prepare() {
-  if (uptime < 0 && shuns_idle_cpus()) own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/uptime"), O_RDONLY | O_CLOEXEC), uptime);
+  moves.store(false, std::memory_order_relaxed);
+  next_look = 0;
+  asked = false;
+  last = {};
+  if (uptime < 0 && is_guest()) own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/uptime"), O_RDONLY | O_CLOEXEC), uptime);
 }
 
 namespace {
@@ -74,12 +83,10 @@ bool has_filter() {
   return !strstr(text, kNone);
 }
 
-}  // namespace
-
 // A set that was asked for keeps a thread from CPUs that its cpuset gets later. So a worker that had all of its cpuset asks for all CPUs
 // that there can be.
-void place_init() {
-  if (uptime < 0 || filtered.load(std::memory_order_relaxed) || has_filter()) return;
+void begin() {
+  if (!shuns_idle_cpus() || filtered.load(std::memory_order_relaxed) || has_filter()) return;
   moves.store(true, std::memory_order_relaxed);
   uint64_t all[16], allowed[16];
   memset(all, 0xff, sizeof all);
@@ -90,6 +97,8 @@ void place_init() {
   else raw_syscall(SYS_sched_setaffinity, 0, n, arg(whole));
 }
 
+}  // namespace
+
 void place_note(Worker* w) {
   if (!moves.load(std::memory_order_relaxed)) return;
   raw_syscall(SYS_getcpu, arg(&w->place.cpu), 0, 0);
@@ -97,10 +106,15 @@ void place_note(Worker* w) {
 }
 
 void place_look(uint64_t now) {
-  static uint64_t next = 0;
-  static Uptime last;
-  if (!moves.load(std::memory_order_relaxed) || now < next) return;
-  next = now + kMeasured;
+  if (uptime < 0 || now < next_look) return;
+  bool young = !next_look;
+  next_look = now + (young ? kYoung : kMeasured);
+  if (young) return;
+  if (!asked) {
+    asked = true;
+    return begin();
+  }
+  if (!moves.load(std::memory_order_relaxed)) return;
   if (has_filter()) return moves.store(false, std::memory_order_relaxed);  // made by an instruction that we have not seen
   Uptime u = read_uptime();
   if (last.passed && u.passed > last.passed)

@@ -34,6 +34,7 @@ bool has_shadow_stack() {
   return raw_syscall(SYS_prctl, kGetShadowStackStatus, arg(&status)) == 0 && status & kShadowStackOn;
 }
 
+bool is_guest() { return false; }
 bool shuns_idle_cpus() { return false; }
 
 }  // namespace fiberthread

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "sched/arch/context.h"
 
-#include <cpuid.h>
 #include <sys/auxv.h>
 
+#include "sched/arch/x86_64/features.h"
 #include "sched/syscall.h"
 
 extern "C" {
@@ -49,12 +49,15 @@ bool has_shadow_stack() {
   return raw_syscall(SYS_arch_prctl, kArchShadowStackStatus, arg(&status)) == 0 && status & kShadowStackOn;
 }
 
+bool is_guest() {
+  constexpr unsigned kHypervisor = 1u << 31;
+  return features(CPUID_INDEX_1, 1, 0).ecx & kHypervisor;
+}
+
 // KVM tells its guest which CPUs it has stopped (by "steal time"), and an idle one counts.
 bool shuns_idle_cpus() {
-  constexpr unsigned kHypervisor = 1u << 31, kFirst = 0x40000000, kFeatures = kFirst + 1, kStealTime = 1u << 5;
+  constexpr unsigned kFirst = 0x40000000, kFeatures = kFirst + 1, kStealTime = 1u << 5;
   unsigned a, b, c, d;
-  __cpuid(1, a, b, c, d);
-  if (!(c & kHypervisor)) return false;
   __cpuid(kFirst, a, b, c, d);
   if (a < kFeatures || b != 0x4b4d564b || c != 0x564b4d56 || d != 0x4d) return false;  // "KVMKVMKVM"
   __cpuid(kFeatures, a, b, c, d);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "sched/arch/inject.h"
 
-#include <cpuid.h>
 #include <ucontext.h>
 
 #include <cstddef>
 #include <cstring>
+
+#include "sched/arch/x86_64/features.h"
 
 extern "C" {
 // trampoline.S
@@ -33,17 +34,17 @@ constexpr uint64_t kKnown = 0xe02e7;    // x87, SSE, AVX, AVX-512, PKRU, AMX, AP
 constexpr uint64_t kMpx = 0x18;         // no longer used by any kernel
 constexpr uint32_t kXsaveLegacy = 576;  // fixed part and header
 
-uint32_t component_size[32];
-bool component_aligned[32];
+// Bytes of each component (Intel's manual, volume 1, chapter 13). Linux turns them all off on a processor that has others.
+constexpr struct {
+  uint32_t component, size;
+} kSizes[] = {{1 << 2, 256}, {1 << 5, 64}, {1 << 6, 512}, {1 << 7, 1024}, {1 << 9, 8}, {1 << 17, 64}, {1 << 18, 8192}, {1 << 19, 128}};
 
+// Returns the most that the area takes: the processor may align each component to 64 bytes.
 uint32_t area_size(uint32_t components) {
   uint32_t size = kXsaveLegacy;
-  for (int i = 2; i < 32; i++) {
-    if (!(components >> i & 1)) continue;
-    if (component_aligned[i]) size = (size + 63) & ~63u;
-    size += component_size[i];
-  }
-  return (size + 63) & ~63u;
+  for (auto& s : kSizes)
+    if (components & s.component) size += (s.size + 63) & ~63u;
+  return size;
 }
 
 // Returns how many bytes the trampoline's area will take. It looks at what the kernel saved of the interrupted code.
@@ -70,25 +71,15 @@ constexpr uintptr_t kRegisters = 16 * 8 + 64;  // registers that the trampoline 
 }  // namespace
 
 bool inject_init() {
-  unsigned a, b, c, d;
-  constexpr unsigned kOsxsave = 1u << 27, kXsavec = 2, kXgetbv1 = 4, kAligned = 2;
-  if (__get_cpuid_max(0, nullptr) < 13) return false;  // few questions: each cpuid takes microseconds under a hypervisor
-  __cpuid(1, a, b, c, d);
-  if (!(c & kOsxsave)) return false;
-  __cpuid_count(13, 1, a, b, c, d);
-  if (!(a & kXsavec) || !(a & kXgetbv1)) return false;
+  constexpr unsigned kOsxsave = 1u << 27, kXsavec = 2, kXgetbv1 = 4;
+  if (!(features(CPUID_INDEX_1, 1, 0).ecx & kOsxsave)) return false;
+  constexpr unsigned kBoth = kXsavec | kXgetbv1;
+  if ((features(CPUID_INDEX_D_ECX_1, 13, 1).eax & kBoth) != kBoth) return false;
   unsigned low, high;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   uint64_t xcr0 = low | uint64_t{high} << 32;
   if (xcr0 & ~(kKnown | kMpx)) return false;  // state that we do not know how to keep
   uint32_t mask = xcr0 & kKnown;
-  for (int i = 2; i < 32; i++) {
-    if (!(mask >> i & 1)) continue;
-    __cpuid_count(13, i, a, b, c, d);
-    if (a == 0) return false;
-    component_size[i] = a;
-    component_aligned[i] = c & kAligned;
-  }
   fiberthread_xsave_sizes[0] = area_size(mask & (kX87Sse | kAvx | kPkru));
   fiberthread_xsave_sizes[1] = area_size(mask & ~kAmx);
   fiberthread_xsave_sizes[2] = area_size(mask);
