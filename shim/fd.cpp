@@ -64,10 +64,10 @@ int closing_stream(FILE* f) {
   return fd;
 }
 
-// Called when O_NONBLOCK may have changed.
+// Called when O_NONBLOCK or O_DIRECT may have changed.
 void forget_flags(int fd) {
   if (!sched_started()) return;
-  if (PollNotes* notes = poll_notes(fd)) notes->kind.fetch_and(~uint32_t{kNonblocking}, std::memory_order_relaxed);
+  if (PollNotes* notes = poll_notes(fd)) notes->kind.fetch_and(~uint32_t{kNonblocking | kDirectKnown | kDirect}, std::memory_order_relaxed);
   socket_options_changed();
 }
 

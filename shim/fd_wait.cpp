@@ -34,13 +34,21 @@ uint32_t kind_of(int fd, PollNotes* notes) {
     // write() marks the end of a record, and send() does not.
     kind = kSocket | uint32_t{type == SOCK_SEQPACKET ? kNowait : kMessage} | (type == SOCK_STREAM ? uint32_t{kStream} : 0);
   } else if (S_ISREG(s.st_mode) || S_ISBLK(s.st_mode)) {
-    long flags = raw_syscall(SYS_fcntl, fd, F_GETFL);
-    kind = kFile | (flags > 0 && flags & O_DIRECT ? uint32_t{kDirect} : 0);
+    kind = kFile;
   } else {
-    kind = S_ISDIR(s.st_mode) ? kPlain : kNowait;
+    kind = S_ISDIR(s.st_mode) ? uint32_t{kPlain} : kNowait | (s.st_mode & S_IFMT ? 0 : uint32_t{kNoFile});
   }
   notes->kind.store(kind, std::memory_order_relaxed);
   return kind;
+}
+
+bool is_direct(int fd, PollNotes* notes) {
+  uint32_t kind = notes->kind.load(std::memory_order_relaxed);
+  if (__builtin_expect(kind & kDirectKnown, 1)) return kind & kDirect;
+  long flags = raw_syscall(SYS_fcntl, fd, F_GETFL);
+  bool direct = flags > 0 && flags & O_DIRECT;
+  notes->kind.store(kind | kDirectKnown | (direct ? uint32_t{kDirect} : 0), std::memory_order_relaxed);
+  return direct;
 }
 
 namespace {

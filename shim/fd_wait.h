@@ -31,7 +31,9 @@ enum Kind : uint32_t {
   kSocket = 8,
   kStream = 16,       // a socket of type SOCK_STREAM
   kNonblocking = 32,  // the program has set O_NONBLOCK
-  kDirect = 64,       // O_DIRECT
+  kDirect = 64,       // O_DIRECT, once is_direct() has asked
+  kDirectKnown = 128,
+  kNoFile = 256,  // an eventfd or the like, which no write waits for as long as a counter of 64 bits has room
 };
 
 enum WaitFlags : unsigned {
@@ -60,6 +62,8 @@ ssize_t read_at_once(int fd, Call call) {
 
 // Returns the kind, which is not kUnknown. kPlain if `fd` is no descriptor.
 uint32_t kind_of(int fd, PollNotes* notes);
+// Returns true if a file was opened with O_DIRECT. Most calls do not depend on that, so kind_of() does not ask for it.
+bool is_direct(int fd, PollNotes* notes);
 // Asks poll().
 bool is_ready(int fd, uint32_t events);
 // Returns true if there is an error that the next call would take. A call asks this before it goes on with a further part. What it has

@@ -156,16 +156,20 @@ ssize_t read_plainly(int fd, uint32_t kind, Plain plain, Raw raw) {
   return plain();
 }
 
-// Returns the kind of a file that is read or written at a position. 0: it is no file.
-uint32_t file_kind(int fd) {
+// Returns the notes of a file that is read or written at a position. Null: it is no file.
+PollNotes* notes_of_file(int fd) {
   PollNotes* notes = notes_to_wait(fd);
-  uint32_t kind = notes ? kind_of(fd, notes) : uint32_t{kPlain};
-  return (kind & kKindMask) == kFile ? kind : 0;
+  return notes && (kind_of(fd, notes) & kKindMask) == kFile ? notes : nullptr;
+}
+
+bool writes_wait(int fd) {  // without O_DIRECT, writes end in memory
+  PollNotes* notes = notes_of_file(fd);
+  return notes && is_direct(fd, notes);
 }
 
 // Reads what the kernel has in memory of a file. -EAGAIN if that is not all of what was asked for.
-long read_from_memory(int fd, uint32_t kind, const iovec* v, size_t n, off64_t at) {
-  if (kind & kDirect || at < 0) return -EAGAIN;  // it would wait; -1 would be the file's own position
+long read_from_memory(int fd, PollNotes* notes, const iovec* v, size_t n, off64_t at) {
+  if (at < 0 || is_direct(fd, notes)) return -EAGAIN;  // it would wait; -1 would be the file's own position
   long r = raw_syscall(SYS_preadv2, fd, arg(v), static_cast<long>(n), at, 0, RWF_NOWAIT);
   if (r == -EOPNOTSUPP || r == -ENOSYS || r == -EPERM) return -EAGAIN;  // the file, the kernel or a filter does not know the call
   return r <= 0 || static_cast<size_t>(r) >= total_length(v, n) ? r : -EAGAIN;
@@ -221,9 +225,9 @@ FIBERTHREAD_EXPORT ssize_t __read_chk(int fd, void* buf, size_t n, size_t size) 
 
 FIBERTHREAD_EXPORT ssize_t write(int fd, const void* buf, size_t n) {
   PollNotes* notes = n ? notes_to_wait(fd) : nullptr;
-  uint32_t kind = notes ? kind_of(fd, notes) : uint32_t{kPlain};
-  if ((kind & kKindMask) < kPlain) return with_errno(write_here(fd, notes, buf, n));
-  if (!(kind & kDirect)) return despite_others([&] { return REAL(write)(fd, buf, n); });
+  uint32_t known = notes ? kind_of(fd, notes) : uint32_t{kPlain}, kind = known & kKindMask;
+  if (kind < kPlain && !(known & kNoFile)) return with_errno(write_here(fd, notes, buf, n));
+  if (kind != kFile || !is_direct(fd, notes)) return despite_others([&] { return REAL(write)(fd, buf, n); });
   return file_call([&] { return REAL(write)(fd, buf, n); }, [&] { return program_syscall(SYS_write, fd, arg(buf), static_cast<long>(n)); },
                    not_now);
 }
@@ -239,12 +243,12 @@ FIBERTHREAD_EXPORT ssize_t readv(int fd, const iovec* v, int n) {
 }
 
 FIBERTHREAD_EXPORT ssize_t pread64(int fd, void* buf, size_t n, off64_t at) {
-  uint32_t kind = file_kind(fd);
-  if (!kind) return REAL(pread64)(fd, buf, n, at);
+  PollNotes* notes = notes_of_file(fd);
+  if (!notes) return REAL(pread64)(fd, buf, n, at);
   iovec v{buf, n};
   return file_call([&] { return REAL(pread64)(fd, buf, n, at); },
                    [&] { return program_syscall(SYS_pread64, fd, arg(buf), static_cast<long>(n), at); },
-                   [&] { return read_from_memory(fd, kind, &v, 1, at); });
+                   [&] { return read_from_memory(fd, notes, &v, 1, at); });
 }
 FIBERTHREAD_ALIAS(pread, pread64);
 FIBERTHREAD_ALIAS(__pread64, pread64);
@@ -256,16 +260,15 @@ FIBERTHREAD_EXPORT ssize_t __pread64_chk(int fd, void* buf, size_t n, off64_t at
 FIBERTHREAD_ALIAS(__pread_chk, __pread64_chk);
 
 FIBERTHREAD_EXPORT ssize_t preadv64(int fd, const iovec* v, int n, off64_t at) {
-  uint32_t kind = n > 0 ? file_kind(fd) : 0;
-  if (!kind) return REAL(preadv64)(fd, v, n, at);
+  PollNotes* notes = n > 0 ? notes_of_file(fd) : nullptr;
+  if (!notes) return REAL(preadv64)(fd, v, n, at);
   return file_call([&] { return REAL(preadv64)(fd, v, n, at); }, [&] { return program_syscall(SYS_preadv, fd, arg(v), n, at, 0); },
-                   [&] { return read_from_memory(fd, kind, v, static_cast<size_t>(n), at); });
+                   [&] { return read_from_memory(fd, notes, v, static_cast<size_t>(n), at); });
 }
 FIBERTHREAD_ALIAS(preadv, preadv64);
 
-// Without O_DIRECT, writes end in memory.
 FIBERTHREAD_EXPORT ssize_t pwrite64(int fd, const void* buf, size_t n, off64_t at) {
-  if (!(file_kind(fd) & kDirect)) return REAL(pwrite64)(fd, buf, n, at);
+  if (!writes_wait(fd)) return REAL(pwrite64)(fd, buf, n, at);
   return file_call([&] { return REAL(pwrite64)(fd, buf, n, at); },
                    [&] { return program_syscall(SYS_pwrite64, fd, arg(buf), static_cast<long>(n), at); }, not_now);
 }
@@ -273,7 +276,7 @@ FIBERTHREAD_ALIAS(pwrite, pwrite64);
 FIBERTHREAD_ALIAS(__pwrite64, pwrite64);
 
 FIBERTHREAD_EXPORT ssize_t pwritev64(int fd, const iovec* v, int n, off64_t at) {
-  if (!(file_kind(fd) & kDirect)) return REAL(pwritev64)(fd, v, n, at);
+  if (!writes_wait(fd)) return REAL(pwritev64)(fd, v, n, at);
   return file_call([&] { return REAL(pwritev64)(fd, v, n, at); }, [&] { return program_syscall(SYS_pwritev, fd, arg(v), n, at, 0); },
                    not_now);
 }
@@ -281,7 +284,8 @@ FIBERTHREAD_ALIAS(pwritev, pwritev64);
 
 FIBERTHREAD_EXPORT ssize_t writev(int fd, const iovec* v, int n) {
   PollNotes* notes = n > 0 ? notes_for_transfer(fd) : nullptr;
-  return notes ? with_errno(writev_here(fd, notes, v, n)) : despite_others([&] { return REAL(writev)(fd, v, n); });
+  return notes && !(kind_of(fd, notes) & kNoFile) ? with_errno(writev_here(fd, notes, v, n))
+                                                  : despite_others([&] { return REAL(writev)(fd, v, n); });
 }
 
 FIBERTHREAD_EXPORT ssize_t sendfile(int out, int in, off_t* at, size_t n) noexcept {
