@@ -76,13 +76,28 @@ sched_param param_of(FiberRecord* f) {
   return p;
 }
 
-// Finds out first whether the request is refused or changes nothing. Otherwise a kernel thread would be spent on it.
+// Notes by which priority the fiber is woken before others.
+void note_rank(FiberRecord* f, int policy, int priority) {
+  constexpr int kDeadline = 6, kAboveAll = 100;
+  policy &= ~SCHED_RESET_ON_FORK;
+  bool real_time = policy == SCHED_FIFO || policy == SCHED_RR;
+  f->wait.rank = static_cast<uint8_t>(policy == kDeadline ? kAboveAll : real_time ? priority : 0);
+}
+
+// For a fiber that has no kernel thread of its own yet, finds out first whether the request is refused or changes nothing. Otherwise a
+// kernel thread would be spent on it.
 int set_policy(FiberRecord* f, int policy, const sched_param* user_p) {
   if (!user_p || policy < 0) return EINVAL;
   sched_param copy, *p = &copy;
   if (!copy_user(p, user_p)) return EFAULT;
   int wanted = policy & ~SCHED_RESET_ON_FORK;
   int priority = p->sched_priority;
+  auto set = [&](int tid) { return raw_syscall(SYS_sched_setscheduler, tid, policy, arg(p)); };
+  if (int tid = sched_own_tid(f)) {
+    long r = set(tid);
+    if (r == 0) note_rank(f, policy, priority);
+    return r < 0 ? static_cast<int>(-r) : 0;
+  }
   bool real_time = wanted == SCHED_FIFO || wanted == SCHED_RR;
   auto bound = [&](long nr, long known) {
     long r = raw_syscall(nr, wanted);
@@ -95,7 +110,7 @@ int set_policy(FiberRecord* f, int policy, const sched_param* user_p) {
   if (policy == now && priority == param_of(f).sched_priority) return 0;
   bool lower = (now & ~SCHED_RESET_ON_FORK) == wanted && priority <= param_of(f).sched_priority;
   if (real_time && !lower && !may_be_nice(priority)) return EPERM;
-  int e = errno_on_own_thread(f, [&](int tid) { return raw_syscall(SYS_sched_setscheduler, tid, policy, arg(p)); });
+  int e = errno_on_own_thread(f, set);
   scheduling_look_up_rank(f);
   return e;
 }
@@ -203,6 +218,13 @@ struct BoundMark {
 };
 constexpr char kMark[8] = {'f', 'i', 'b', 'e', 'r', '-', '1', ':'};
 
+// CPU_COUNT() looks at each single bit, which takes longer than a thread.
+bool has_all(const cpu_set_t& set) {
+  for (auto bits : set.__bits)
+    if (~bits) return false;
+  return true;
+}
+
 bool marked_bound(const pthread_attr_t* attr) {
   BoundMark m;
   return pthread_attr_getaffinity_np(attr, sizeof m, reinterpret_cast<cpu_set_t*>(&m)) == 0 && memcmp(m.mark, kMark, sizeof kMark) == 0;
@@ -210,12 +232,7 @@ bool marked_bound(const pthread_attr_t* attr) {
 
 }  // namespace
 
-void scheduling_look_up_rank(FiberRecord* f) {
-  constexpr int kDeadline = 6, kAboveAll = 100;
-  int policy = policy_of(f) & ~SCHED_RESET_ON_FORK;
-  bool real_time = policy == SCHED_FIFO || policy == SCHED_RR;
-  f->wait.rank = static_cast<uint8_t>(policy == kDeadline ? kAboveAll : real_time ? param_of(f).sched_priority : 0);
-}
+void scheduling_look_up_rank(FiberRecord* f) { note_rank(f, policy_of(f), param_of(f).sched_priority); }
 
 int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr_t* attr) {
   // A bound creator's kernel thread may have settings that only the kernel knows. The new fiber gets a clone of that kernel thread, for the
@@ -240,7 +257,7 @@ int scheduling_at_birth(FiberRecord* f, FiberRecord* creator, const pthread_attr
   CPU_ZERO(&set);
   // An attribute object without a set of its own reports all bits. If it has bits beyond `set`, the call fails.
   int e = pthread_attr_getaffinity_np(attr, sizeof set, &set);
-  if (e == 0 && CPU_COUNT(&set) < CPU_SETSIZE) return set_cpus(f, sizeof set, &set);
+  if (e == 0 && !has_all(set)) return set_cpus(f, sizeof set, &set);
   return e == EINVAL && marked_bound(attr) ? sched_bind(f) : 0;
 }
 
@@ -393,7 +410,7 @@ FIBERTHREAD_EXPORT int fiberthread_attr_setbound(pthread_attr_t* attr, int bound
   CPU_ZERO(&set);
   if (!bound) return marked_bound(attr) ? pthread_attr_setaffinity_np(attr, 0, &set) : 0;
   // A thread with a set of CPUs is bound anyway.
-  if (pthread_attr_getaffinity_np(attr, sizeof set, &set) != 0 || CPU_COUNT(&set) < CPU_SETSIZE) return 0;
+  if (pthread_attr_getaffinity_np(attr, sizeof set, &set) != 0 || !has_all(set)) return 0;
   BoundMark m;
   memset(m.cpus, 0xff, sizeof m.cpus);
   memcpy(m.mark, kMark, sizeof kMark);

@@ -3,6 +3,7 @@
 // first to come. (Others come after these: parking_lot_test.) Without the right to such policies it says so, on both sides.
 #define _GNU_SOURCE
 #include <assert.h>
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -49,6 +50,9 @@ static void* waits_for_mutex(void* p) {
   return NULL;
 }
 static void* waits_for_semaphore(void* p) {
+  struct sched_param other = {50}, again = {priorities[(long)p]};  // the priority that counts is the one that was set last
+  assert(pthread_setschedparam(pthread_self(), SCHED_FIFO, &other) == 0 && pthread_setschedparam(pthread_self(), SCHED_FIFO, &again) == 0);
+  assert(pthread_setschedparam(pthread_self(), SCHED_FIFO, &(struct sched_param){100}) == EINVAL);
   say_ready();
   while (sem_wait(&sem) < 0) {
   }
