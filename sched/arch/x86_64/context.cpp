@@ -51,7 +51,7 @@ bool has_shadow_stack() {
 
 bool is_guest() {
   constexpr unsigned kHypervisor = 1u << 31;
-  return features(CPUID_INDEX_1, 1, 0).ecx & kHypervisor;
+  return features(LibcLeaf::k1, 1, 0).ecx & kHypervisor;
 }
 
 // KVM tells its guest which CPUs it has stopped (by "steal time"), and an idle one counts.

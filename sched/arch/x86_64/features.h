@@ -3,18 +3,25 @@
 #pragma once
 #include <cpuid.h>
 #include <dlfcn.h>
-#include <sys/platform/x86.h>
+
+#include <cstdint>
 
 namespace fiberthread {
+
+// The interface of libc's <sys/platform/x86.h>, which clang does not take for C++.
+enum class LibcLeaf : unsigned { k1 = 0, k13With1 = 3 };
+struct LibcFeatures {
+  uint32_t cpuid[4], active[4];  // eax, ebx, ecx, edx
+};
 
 struct Features {
   uint32_t eax, ecx;
 };
 
-// `libc` is libc's number for the leaf and subleaf. Takes a lock of the loader.
-inline Features features(unsigned libc, unsigned leaf, unsigned subleaf) {
-  static auto* const get = reinterpret_cast<decltype(&__x86_get_cpuid_feature_leaf)>(dlsym(RTLD_DEFAULT, "__x86_get_cpuid_feature_leaf"));
-  if (const cpuid_feature* f = get ? get(libc) : nullptr) return {f->cpuid_array[0], f->cpuid_array[2]};
+// Returns what CPUID returns for the leaf and subleaf. Takes a lock of the loader.
+inline Features features(LibcLeaf libcs, unsigned leaf, unsigned subleaf) {
+  static auto* const get = reinterpret_cast<const LibcFeatures* (*)(LibcLeaf)>(dlsym(RTLD_DEFAULT, "__x86_get_cpuid_feature_leaf"));
+  if (const LibcFeatures* f = get ? get(libcs) : nullptr) return {f->cpuid[0], f->cpuid[2]};
   unsigned a, b, c, d;
   if (!__get_cpuid_count(leaf, subleaf, &a, &b, &c, &d)) return {};
   return {a, c};

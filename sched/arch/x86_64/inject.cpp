@@ -72,9 +72,9 @@ constexpr uintptr_t kRegisters = 16 * 8 + 64;  // registers that the trampoline 
 
 bool inject_init() {
   constexpr unsigned kOsxsave = 1u << 27, kXsavec = 2, kXgetbv1 = 4;
-  if (!(features(CPUID_INDEX_1, 1, 0).ecx & kOsxsave)) return false;
+  if (!(features(LibcLeaf::k1, 1, 0).ecx & kOsxsave)) return false;
   constexpr unsigned kBoth = kXsavec | kXgetbv1;
-  if ((features(CPUID_INDEX_D_ECX_1, 13, 1).eax & kBoth) != kBoth) return false;
+  if ((features(LibcLeaf::k13With1, 13, 1).eax & kBoth) != kBoth) return false;
   unsigned low, high;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   uint64_t xcr0 = low | uint64_t{high} << 32;
