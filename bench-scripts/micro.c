@@ -14,22 +14,36 @@
 
 // ---- starting a process ----
 
-static void start_true(void) {  // micro start-true LIBRARY: the median of starting and ending `true` with the library preloaded
+// Measures starting and ending the program with the library `word` preloaded: the median.
+static void measure_starts(const char* program, char** arguments) {
   enum { kStarts = 1000, kWarm = 10 };
   static uint64_t times[kStarts];
   char preload[4096];
   snprintf(preload, sizeof preload, "LD_PRELOAD=%s", word ? word : "");
-  char *arguments[] = {"true", NULL}, *environment[] = {preload, NULL};
+  char* environment[] = {preload, NULL};
   for (int i = -kWarm; i < kStarts; i++) {
     pid_t pid;
     int status;
     uint64_t start = now_ns();
-    CHECK(posix_spawn(&pid, "/bin/true", NULL, NULL, arguments, environment));
-    if (waitpid(pid, &status, 0) != pid || status != 0) fail("true failed", 0);
+    CHECK(posix_spawn(&pid, program, NULL, NULL, arguments, environment));
+    if (waitpid(pid, &status, 0) != pid || status != 0) fail(program, 0);
     if (i >= 0) times[i] = now_ns() - start;
   }
   qsort(times, kStarts, sizeof times[0], earlier);
   printf("ns=%.2f\n", (double)times[kStarts / 2]);
+}
+static void start_true(void) {  // micro start-true LIBRARY
+  char* arguments[] = {"true", NULL};
+  measure_starts("/bin/true", arguments);
+}
+static void one_thread(void) {
+  pthread_t t;
+  create(&t, NULL, nothing, NULL, 0);
+  CHECK(pthread_join(t, NULL));
+}
+static void start_thread(void) {  // micro start-thread LIBRARY: the same for a program that makes and joins one thread
+  char* arguments[] = {"micro", "one-thread", NULL};
+  measure_starts("/proc/self/exe", arguments);
 }
 
 // ---- the cases ----
@@ -41,6 +55,7 @@ static const struct {
 } cases[] = {
     {"create-join", create_join, 1},
     {"create", create_many, 500},
+    {"detached", detached, 1000},
     {"sem-ping-pong", sem_ping_pong, 2},
     {"cond-ping-pong", cond_ping_pong, 2},
     {"halves", halves, 100},
@@ -50,6 +65,9 @@ static const struct {
     {"mutex", mutex_crowd, 8},
     {"broadcast", broadcast, 1000},
     {"socketpair-ping-pong", socketpair_ping_pong, 2},
+    {"spinners", spinners, 64},
+    {"sleep-bound", sleep_bound, 1},
+    {"read", read_file, 1},
     {"sleepers", sleepers, 100000},
     {"blocked", blocked, 1000000},
     {"blocked-256k", blocked_256k, 1000000},
@@ -60,6 +78,8 @@ static const struct {
     {"beside-reads", beside_reads, 1000},
     {"work", work, 1},
     {"start-true", start_true, 1},
+    {"start-thread", start_thread, 1},
+    {"one-thread", one_thread, 1},
 };
 enum { kCases = sizeof cases / sizeof cases[0] };
 

@@ -76,6 +76,95 @@ static void broadcast(void) {  // from the broadcast until all of them have run
   printf("ns=%.2f\n", (double)total / rounds / size);
 }
 
+// At most `size` detached threads live at a time.
+static sem_t may_live;
+static void* detached_body(void* p) {
+  sem_post(&may_live);
+  return p;
+}
+static void take_all(long n) {
+  while (n > 0)
+    if (!sem_wait(&may_live)) n--;
+}
+static void detached_batch(long n) {
+  pthread_t t;
+  pthread_attr_t attributes;
+  CHECK(pthread_attr_init(&attributes));
+  CHECK(pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED));
+  for (long i = 0; i < n; i++) {
+    take_all(1);
+    create(&t, &attributes, detached_body, NULL, size);
+  }
+  take_all(size);
+  for (long i = 0; i < size; i++) sem_post(&may_live);
+}
+static void detached(void) {
+  sem_init(&may_live, 0, size);
+  measure(detached_batch, 100000);
+}
+
+// They spin until the thread that was made last has run.
+static atomic_int set;
+static void* spinner_body(void* p) {
+  while (!atomic_load_explicit(&set, memory_order_relaxed)) {
+  }
+  return p;
+}
+static void* setter_body(void* p) {
+  atomic_store(&set, 1);
+  return p;
+}
+static void spinners(void) {
+  pthread_t *t = room_for(size), setter;
+  uint64_t start = now_ns();
+  create_all(t, size, NULL, spinner_body);
+  create(&setter, NULL, setter_body, NULL, size);
+  CHECK(pthread_join(setter, NULL));
+  join_all(t, size);
+  printf("s=%.4f\n", seconds_since(start));
+}
+
+// A thread with a set of CPUs of its own sleeps for a microsecond.
+static void* sleep_bound_body(void* p) {
+  enum { kSleeps = 2000 };
+  cpu_set_t cpus;
+  CHECK(pthread_getaffinity_np(pthread_self(), sizeof cpus, &cpus));
+  for (int i = 0; i < CPU_SETSIZE; i++)
+    if (CPU_ISSET(i, &cpus)) {
+      CPU_ZERO(&cpus);
+      CPU_SET(i, &cpus);
+    }
+  CHECK(pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus));
+  uint64_t start = now_ns();
+  for (int i = 0; i < kSleeps; i++) usleep(1);
+  printf("ns=%.0f\n", (double)(now_ns() - start) / kSleeps);
+  return p;
+}
+static void sleep_bound(void) {
+  pthread_t t;
+  create(&t, NULL, sleep_bound_body, NULL, 0);
+  CHECK(pthread_join(t, NULL));
+}
+
+// A thread reads `size` bytes of a file that is in memory.
+static void read_batch(long n) {
+  static char buffer[1 << 20];
+  int fd = open("/proc/self/exe", O_RDONLY);
+  if (fd < 0 || size > (long)sizeof buffer) fail("open", errno);
+  for (long i = 0; i < n; i++)
+    if (read(fd, buffer, size) < size && lseek(fd, 0, SEEK_SET)) fail("lseek", errno);
+  close(fd);
+}
+static void* read_body(void* p) {
+  measure(read_batch, 100000);
+  return p;
+}
+static void read_file(void) {
+  pthread_t t;
+  create(&t, NULL, read_body, NULL, 0);
+  CHECK(pthread_join(t, NULL));
+}
+
 static void* sleep_body(void* p) {
   sleep_ms(100);
   return p;
