@@ -80,8 +80,9 @@ void unpark_in_order(FiberRecord* f);
 [[noreturn]] void sched_exit();
 // Sets how many slots the program asks for; 0: it does not ask. FIBERTHREAD_WORKERS overrides it.
 void sched_set_concurrency(uint32_t slots);
-uint32_t base_slots();  // number of slots without growth
-uint32_t cpu_count();   // CPUs that the process may use, by its affinity mask and its cgroup's quota
+uint32_t base_slots();       // number of slots without growth
+bool slots_are_asked_for();  // by the program or its user
+uint32_t cpu_count();        // CPUs that the process may use, by its affinity mask and its cgroup's quota
 
 // Why a fiber keeps a kernel thread of its own. The bond lasts as long as any reason for it.
 using Reasons = uint8_t;

@@ -154,7 +154,7 @@ struct Growth {
   }
 
   void decide(bool queued) {
-    uint32_t base = base_slots(), now = slots_wanted();
+    uint32_t base = slots_now(), now = slots_wanted();
     bool full = queued && spinners >= now;
     full_looks = full ? full_looks + 1 : 0;
     if (full_looks >= kGrowLooks) {
@@ -176,7 +176,7 @@ struct Growth {
 
   // Before a long sleep: lowers the number of slots to that of the spinners that are left, or to the base.
   void settle() {
-    uint32_t base = base_slots(), n = last_spinners > base ? last_spinners : base;
+    uint32_t base = slots_now(), n = last_spinners > base ? last_spinners : base;
     if (n < slots_wanted()) want_slots(n);
   }
 } growth;
@@ -407,6 +407,7 @@ void sysmon_main() {
     bool queued = look.queued;
     try_wake_ups.look();
     place_look(now);
+    rivals_look(now);
     growth.decide(queued);
     if (chaos(64)) want_slots(base_slots() + chaos_number() % 4);
     if (queued && any_free_slot()) {

@@ -317,6 +317,9 @@ void sysmon_wake_for_timers();  // does so if a timer is due before it wakes
 int sysmon_tid();
 int sysmon_proc_status();                  // the descriptor of /proc/self/status, or -1
 void sysmon_adopt_mask(uint32_t version);  // returns once sysmon has this version of main's mask, or a later one
+// In run/rivals.cpp. Sysmon calls rivals_look() at each look. slots_now(): base_slots() without those that are held back; at least 1.
+void rivals_look(uint64_t now);
+uint32_t slots_now();
 // In run/place.cpp. Sysmon calls place_look() at each look. A worker calls place_note() before it falls asleep, and move_back() before it runs a
 // fiber. A thread that wakes a worker, and goes on itself, calls will_move() before the worker can see that it is awake, and move_elsewhere()
 // before the wake-up.

@@ -61,6 +61,8 @@ uint32_t base_slots() {
   return asked ? asked : cpus;
 }
 
+bool slots_are_asked_for() { return options.workers || concurrency.load(std::memory_order_relaxed); }
+
 void sched_set_concurrency(uint32_t n) {
   concurrency.store(n, std::memory_order_relaxed);
   if (!sched_started()) return;

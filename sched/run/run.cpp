@@ -162,6 +162,7 @@ FiberRecord* pick(Worker* w, bool preempting) {
   if (chaos(16)) preempting = true;
   w->look.tick++;
   if (w->look.tick % kFairTick == 0) {
+    if (too_many_slots()) return nullptr;
     s->timers.run(now_ns());
     look_at_poller(w);
     if ((f = global_queue.pop()) || (f = hogs.pop())) return f;
