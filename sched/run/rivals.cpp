@@ -19,15 +19,16 @@ constexpr uint64_t kWindow = 50'000'000;  // ns of one measurement
 constexpr uint64_t kSettle = 10'000'000;  // ns from a change to the measurement
 constexpr uint32_t kWindows = 4;          // of a try: single ones differ by a third
 constexpr uint64_t kBusy = 20'000;        // switches in a second; those who make fewer compute
-constexpr uint64_t kRivals = 100;            // times in a second that the kernel takes the CPU away
-constexpr uint64_t kUnused = 15;         // percent of the time of the CPUs for its slots that the process lacks then; sysmon takes less
-constexpr uint64_t kFirstPause = 1'000'000'000, kLongestPause = 16'000'000'000;  // ns from a try that has failed to the next
+constexpr uint64_t kRivals = 100;         // times in a second that the kernel takes the CPU away
+constexpr uint64_t kUnused = 15;          // percent of the time of the CPUs for its slots that the process lacks then; sysmon takes less
+constexpr uint64_t kFirstPause = 2'000'000'000, kLongestPause = 16'000'000'000;  // ns from a try that has failed to the next
 
 // Sysmon's own, but for `held`.
 std::atomic<uint32_t> held{0};
 struct Sample {
   uint64_t at = 0, switches = 0, taken = 0, used = 0;  // ns of CPU time
 } begun;
+uint64_t settles_at = 0;  // 0: it has settled since the last change
 enum class Try { None, Fewer, More } trying = Try::None;
 uint64_t next_try = 0;
 // Of the measurements since the last change, the newest with a weight of 1/8; and how many these are.
@@ -51,14 +52,14 @@ void hold_back(uint32_t n, uint64_t now) {
   if (observed(kObserveSysmon)) debug_line("sysmon", nullptr, "other programs want the CPUs; slots held back: ", uint64_t{n});
   held.store(n, std::memory_order_relaxed);
   want_slots(base_slots() - n);
-  begun = sample(now);
-  begun.at = now + kSettle;
+  settles_at = now + kSettle;
   windows = 0;
 }
 
 void begin_anew() {
   trying = Try::None;
   begun = {};
+  settles_at = 0;
   computes = false;
   windows = 0;
 }
@@ -79,7 +80,8 @@ void decide(uint64_t now, uint64_t rate, uint64_t taken, uint64_t used) {
   rate = rate_here = mean(rate_here, rate, weight);
   taken = taken_here = mean(taken_here, taken, weight);
   used = used_here = mean(used_here, used, weight);
-  if (windows < kWindows) return;
+  bool fails = trying != Try::None && windows >= kWindows / 2 && rate < rate_before - rate_before / 8;
+  if (windows < kWindows && !fails) return;
   if (trying != Try::None) {
     bool fewer = trying == Try::Fewer;
     trying = Try::None;
@@ -120,6 +122,12 @@ void rivals_look(uint64_t now) {
     return begin_anew();
   }
   computes |= !hogs.empty();
+  if (settles_at) {
+    if (now < settles_at) return;
+    settles_at = 0;
+    begun = sample(now);
+    return;
+  }
   if (now < begun.at + kWindow) return;
   Sample s = sample(now);
   bool measured = begun.at && now < begun.at + 4 * kWindow;
