@@ -99,7 +99,8 @@ void decide(uint64_t now, uint64_t rate, uint64_t taken, uint64_t used) {
   if (now < next_try || windows < 2 * kWindows) return;
   rate_before = rate;
   uint64_t slots = base_slots() - n;
-  bool crowded = taken >= kRivals && used < slots * 1'000'000'000 * (100 - kUnused) / 100;
+  uint64_t all = slots * 1'000'000'000;
+  bool crowded = taken >= kRivals && used < all * (100 - kUnused) / 100 && used > all / 3;  // with less, CPUs are idle
   if (n && (!crowded || slots == 1)) {
     trying = Try::More;
     hold_back(n - 1, now);
