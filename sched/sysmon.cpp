@@ -61,7 +61,6 @@ std::atomic<uint32_t> asleep{kAwake};
 std::atomic<uint64_t> wake_at{kNever};
 std::atomic<int> tid{0};
 std::atomic<uint32_t> mask_done{0};  // the version of main's mask that sysmon has
-uint64_t mask_known = 0;             // that mask, published by mask_done
 std::atomic<uint32_t> called{0};
 // These are opened before a chroot can hide them. To open one later would take a number from the program for an instant.
 std::atomic<int> proc_task{-1};    // /proc/self/task
@@ -302,7 +301,6 @@ void adopt_mask() {
   if (v == mask_done.load(std::memory_order_relaxed)) return;
   uint64_t mask = without_trap(main_mask() | kWake);
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
-  __atomic_store_n(&mask_known, mask, __ATOMIC_RELAXED);
   mask_done.store(v, std::memory_order_release);
   futex_wake(&mask_done, 1 << 30);
 }
@@ -345,12 +343,8 @@ void sysmon_wake_for_timers() {
   if (next_timer() < wake_at.load(std::memory_order_relaxed)) sysmon_wake();  // does nothing to a short sleep, which is over soon anyway
 }
 
-// Waits until sysmon blocks what main blocks. It may let more in later: until then a signal stays pending.
 void sysmon_adopt_mask(uint32_t v) {
-  uint32_t before = mask_done.load(std::memory_order_acquire);
-  bool blocks_more = before != v - 2 || without_trap(main_mask()) & ~__atomic_load_n(&mask_known, __ATOMIC_RELAXED);
   end_sleep(asleep.exchange(kAwake, std::memory_order_seq_cst));
-  if (!blocks_more) return;
   for (uint32_t d; static_cast<int32_t>((d = mask_done.load(std::memory_order_acquire)) - v) < 0;) futex_wait(&mask_done, d);
 }
 
@@ -362,6 +356,7 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, sysmon, [](FiberRecord*) {
   own_fd_close(clock_timer);
   wake_at.store(kNever);
   tid.store(0);
+  mask_done.store(0);
   called.store(0);
   growth = {};
   try_wake_ups = {};
@@ -374,8 +369,6 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, sysmon, [](FiberRecord*) {
 })
 
 void sysmon_prepare() {
-  mask_known = kIdleMask;  // the caller has blocked these, and sysmon's thread will inherit that
-  mask_done.store(main_mask_version());
   own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC), proc_task);
   own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/status"), O_RDONLY | O_CLOEXEC), proc_status);
   own_fd_take(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK), clock_timer);
