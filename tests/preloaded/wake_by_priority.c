@@ -50,8 +50,8 @@ static void* waits_for_mutex(void* p) {
   return NULL;
 }
 static void* waits_for_semaphore(void* p) {
-  struct sched_param other = {50}, again = {priorities[(long)p]};  // the priority that counts is the one that was set last
-  assert(pthread_setschedparam(pthread_self(), SCHED_FIFO, &other) == 0 && pthread_setschedparam(pthread_self(), SCHED_FIFO, &again) == 0);
+  struct sched_param other = {50 - priorities[(long)p]};  // the priority that counts is the one that was set last
+  assert(pthread_setschedparam(pthread_self(), SCHED_FIFO, &other) == 0);
   assert(pthread_setschedparam(pthread_self(), SCHED_FIFO, &(struct sched_param){100}) == EINVAL);
   say_ready();
   while (sem_wait(&sem) < 0) {
