@@ -154,6 +154,8 @@ void sysmon_follow_clock();
 void sysmon_clock_was_set();  // ends these waits now
 // Makes sysmon call Embedder::on_sysmon() soon. From any context, signal handlers too.
 void sysmon_call();
+// The same at sysmon's next look, within a millisecond if it is not in a long sleep.
+void sysmon_call_later();
 constexpr uint64_t kIdleMask = ~(kLibcsSignals | kTrapMask);  // all signals but libc's two and SIGSYS
 
 }  // namespace fiberthread

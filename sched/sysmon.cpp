@@ -312,6 +312,11 @@ void sysmon_call() {
   end_sleep(asleep.exchange(kAwake, std::memory_order_seq_cst));
 }
 
+void sysmon_call_later() {
+  called.exchange(1, std::memory_order_seq_cst);
+  sysmon_wake();
+}
+
 int sysmon_proc_status() { return proc_status.load(std::memory_order_relaxed); }
 
 int sysmon_tid() { return tid.load(std::memory_order_relaxed); }

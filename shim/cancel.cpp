@@ -208,12 +208,13 @@ void cancel_poked(siginfo_t*, void* context) {
     if (inject_call(context, cancel_self)) return;
     me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);  // it looks when it leaves Busy
     // It may be on the way into a system call, in a few instructions of ours where it cannot be unwound. It may sleep after these, and then
-    // nothing else would stop it.
+    // nothing else would stop it. If sysmon poked it at once, that could be before this handler ends, each time, and the fiber would not get
+    // on.
     constexpr uint8_t kMostLooks = 100;
     Cancellation& s = state_of(me);
     if (!tls_busy && s.looks < kMostLooks) {
       s.looks++;
-      signals::tell(me, kPreemptSignal, signals::TellBy::Sysmon);
+      signals::tell(me, kPreemptSignal, signals::TellBy::SysmonLater);
     }
   }
   signal_look_again(context);

@@ -190,7 +190,7 @@ void wake_waiter(int sig, TellBy by) {
     f = waiter_for(sig);
   }
   // If the fiber has ended its wait by now, this is a spurious wake-up.
-  if (f && by == TellBy::Sysmon) tell(f, sig, by);
+  if (f && by != TellBy::Caller) tell(f, sig, by);
   else if (f) unpark(f);
 }
 

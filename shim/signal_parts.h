@@ -142,8 +142,9 @@ inline void set_mask_of(FiberRecord* f, uint64_t mask) {
 // Returns the fiber that takes a signal sent to the process. Null: none does now.
 FiberRecord* pick_target(FiberRecord* me, int sig);
 enum class SentTo { Thread, Process };
-// Which thread wakes a fiber. A handler that may have interrupted the scheduler itself must leave it to sysmon.
-enum class TellBy { Caller, Sysmon };
+// Which thread wakes a fiber. A handler that may have interrupted the scheduler itself must leave it to sysmon. SysmonLater: at sysmon's next
+// look.
+enum class TellBy { Caller, Sysmon, SysmonLater };
 // Records a signal for `f`, or for the process if `f` is null. Returns false if the signal was dropped, because it is pending already,
 // there is no memory, it is an old one of a timer, or it was sent to a thread that has ended. In this last case a signal sent to the process goes to another fiber, and
 // `f` becomes that.

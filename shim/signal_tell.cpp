@@ -57,7 +57,7 @@ struct Told {
 };
 Told to_tell[32];
 
-void tell_by_sysmon(FiberRecord* f, int sig, int from) {
+void tell_by_sysmon(FiberRecord* f, int sig, int from, void (*call)()) {
   f->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_seq_cst);
   for (;;) {
     for (auto& t : to_tell) {
@@ -65,7 +65,7 @@ void tell_by_sysmon(FiberRecord* f, int sig, int from) {
       if (!t.fiber.compare_exchange_strong(none, f, std::memory_order_acq_rel)) continue;
       t.from.store(from, std::memory_order_relaxed);
       t.sig.store(sig, std::memory_order_release);
-      sysmon_call();
+      call();
       return;
     }
     sysmon_call();
@@ -76,8 +76,8 @@ void tell_by_sysmon(FiberRecord* f, int sig, int from) {
 }  // namespace
 
 void tell(FiberRecord* f, int sig, TellBy by, int from) {
-  if (by == TellBy::Sysmon) tell_by_sysmon(f, sig, from);
-  else tell_at_once(f, sig, from);
+  if (by == TellBy::Caller) tell_at_once(f, sig, from);
+  else tell_by_sysmon(f, sig, from, by == TellBy::Sysmon ? sysmon_call : sysmon_call_later);
 }
 
 void on_sysmon() {
