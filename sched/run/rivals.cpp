@@ -5,6 +5,8 @@
 // One worker fewer may serve more requests, and each sooner. Or not, if the rival only computes. So sysmon tries it, and keeps what makes
 // fibers go on more often. Only where the kernel takes the CPU from workers that switch often; only if the program and its user have not said
 // how many workers they want.
+#include "sched/run/rivals.h"
+
 #include <sys/resource.h>
 
 #include "sched/life/fork.h"
@@ -21,24 +23,94 @@ constexpr uint32_t kWindows = 4;          // of a try: single ones differ by a t
 constexpr uint64_t kBusy = 20'000;        // switches in a second; those who make fewer compute
 constexpr uint64_t kRivals = 100;         // times in a second that the kernel takes the CPU away
 constexpr uint64_t kUnused = 15;          // percent of the time of the CPUs for its slots that the process lacks then; sysmon takes less
-constexpr uint64_t kFirstPause = 2'000'000'000, kLongestPause = 16'000'000'000;  // ns from a try that has failed to the next
 
-// Sysmon's own, but for `held`.
+uint64_t mean(uint64_t old, uint64_t now, uint32_t weight) { return (old * (weight - 1) + now) / weight; }
+
+}  // namespace
+
+bool SlotsHeldBack::wants_sample(uint64_t now, bool hogs) {
+  computes_ |= hogs;
+  return now >= settles_at_ && (settles_at_ || now >= begun_.at + kWindow);
+}
+
+void SlotsHeldBack::give_back() {
+  held_ = 0;
+  trying_ = Try::None;
+  begun_ = {};
+  settles_at_ = 0;
+  computes_ = false;
+  windows_ = 0;
+}
+
+void SlotsHeldBack::hold(uint32_t n, uint64_t now) {
+  held_ = n;
+  settles_at_ = now + kSettle;
+  windows_ = 0;
+}
+
+uint32_t SlotsHeldBack::take(const Sample& s, uint32_t slots) {
+  Sample b = begun_;
+  begun_ = s;
+  if (settles_at_) {
+    settles_at_ = 0;
+    return held_;
+  }
+  uint64_t ns = s.at - b.at;
+  if (!b.at || ns >= 4 * kWindow) {
+    // Sysmon has rested meanwhile.
+    give_back();
+    begun_ = s;
+    return held_;
+  }
+  auto in_a_second = [&](uint64_t n) { return n * 1'000'000'000 / ns; };
+  decide(s.at, slots, in_a_second(s.switches - b.switches), in_a_second(s.taken - b.taken), in_a_second(s.used - b.used));
+  return held_;
+}
+
+// Called once a window is over, with how often fibers went on, how often the CPU was taken away, and the CPU time, for each second.
+void SlotsHeldBack::decide(uint64_t now, uint32_t slots, uint64_t rate, uint64_t taken, uint64_t used) {
+  if (rate < kBusy || computes_) return give_back();
+  windows_++;
+  uint32_t weight = windows_ < 8 ? windows_ : 8;
+  rate_ = mean(rate_, rate, weight);
+  taken_ = mean(taken_, taken, weight);
+  used_ = mean(used_, used, weight);
+  bool fails = trying_ != Try::None && windows_ >= kWindows / 2 && rate_ < rate_before_ - rate_before_ / 8;
+  if (windows_ < kWindows && !fails) return;
+  if (trying_ != Try::None) {
+    bool fewer = trying_ == Try::Fewer;
+    trying_ = Try::None;
+    uint64_t& pause = fewer ? pause_fewer_ : pause_more_;
+    // Fewer workers must gain much, more workers little.
+    if (rate_ > rate_before_ + rate_before_ / (fewer ? 8 : 16)) {
+      pause = kFirstPause;
+      next_try_ = now + kFirstPause;
+      return;
+    }
+    next_try_ = now + pause;
+    if (pause < kLongestPause) pause *= 2;
+    return hold(fewer ? held_ - 1 : held_ + 1, now);
+  }
+  if (now < next_try_ || windows_ < 2 * kWindows) return;
+  rate_before_ = rate_;
+  uint64_t here = slots - held_, all = here * 1'000'000'000;
+  bool crowded = taken_ >= kRivals && used_ < all * (100 - kUnused) / 100 && used_ > all / 3;  // with less, CPUs are idle
+  if (held_ && (!crowded || here == 1)) {
+    trying_ = Try::More;
+    hold(held_ - 1, now);
+  } else if (crowded && here > 1) {
+    trying_ = Try::Fewer;
+    hold(held_ + 1, now);
+  }
+}
+
+namespace {
+
+SlotsHeldBack decision;
 std::atomic<uint32_t> held{0};
-struct Sample {
-  uint64_t at = 0, switches = 0, taken = 0, used = 0;  // ns of CPU time
-} begun;
-uint64_t settles_at = 0;  // 0: it has settled since the last change
-enum class Try { None, Fewer, More } trying = Try::None;
-uint64_t next_try = 0;
-// Of the measurements since the last change, the newest with a weight of 1/8; and how many these are.
-uint64_t rate_here = 0, taken_here = 0, used_here = 0, rate_before = 0;
-uint32_t windows = 0;
-uint64_t pause_of[2] = {kFirstPause, kFirstPause};  // of Try::Fewer, of Try::More
-bool computes = false;                              // hogs were queued in this window
 
-Sample sample(uint64_t now) {
-  Sample s{now};
+SlotsHeldBack::Sample sample(uint64_t now) {
+  SlotsHeldBack::Sample s{now};
   for (Worker* w = all_workers(); w; w = w->thread.all_next) s.switches += __atomic_load_n(&w->counts.switches, __ATOMIC_RELAXED);
   rusage usage{};
   raw_syscall(SYS_getrusage, RUSAGE_SELF, arg(&usage));
@@ -48,66 +120,10 @@ Sample sample(uint64_t now) {
   return s;
 }
 
-void hold_back(uint32_t n, uint64_t now) {
+void hold_back(uint32_t n) {
+  if (held.exchange(n, std::memory_order_relaxed) == n) return;
   if (observed(kObserveSysmon)) debug_line("sysmon", nullptr, "other programs want the CPUs; slots held back: ", uint64_t{n});
-  held.store(n, std::memory_order_relaxed);
   want_slots(base_slots() - n);
-  settles_at = now + kSettle;
-  windows = 0;
-}
-
-void begin_anew() {
-  trying = Try::None;
-  begun = {};
-  settles_at = 0;
-  computes = false;
-  windows = 0;
-}
-
-uint64_t mean(uint64_t old, uint64_t now, uint32_t weight) { return (old * (weight - 1) + now) / weight; }
-
-// Called once a window is over, with how often fibers went on, how often the CPU was taken away, and the CPU time, for each second.
-void decide(uint64_t now, uint64_t rate, uint64_t taken, uint64_t used) {
-  uint32_t n = held.load(std::memory_order_relaxed);
-  bool quiet = rate < kBusy || computes;
-  computes = false;
-  if (quiet) {
-    if (n) hold_back(0, now);
-    return begin_anew();
-  }
-  windows++;
-  uint32_t weight = windows < 8 ? windows : 8;
-  rate = rate_here = mean(rate_here, rate, weight);
-  taken = taken_here = mean(taken_here, taken, weight);
-  used = used_here = mean(used_here, used, weight);
-  bool fails = trying != Try::None && windows >= kWindows / 2 && rate < rate_before - rate_before / 8;
-  if (windows < kWindows && !fails) return;
-  if (trying != Try::None) {
-    bool fewer = trying == Try::Fewer;
-    trying = Try::None;
-    uint64_t& pause = pause_of[!fewer];
-    // Fewer workers must gain much, more workers little.
-    if (rate > rate_before + rate_before / (fewer ? 8 : 16)) {
-      pause = kFirstPause;
-      next_try = now + kFirstPause;
-      return;
-    }
-    next_try = now + pause;
-    if (pause < kLongestPause) pause *= 2;
-    return hold_back(fewer ? n - 1 : n + 1, now);
-  }
-  if (now < next_try || windows < 2 * kWindows) return;
-  rate_before = rate;
-  uint64_t slots = base_slots() - n;
-  uint64_t all = slots * 1'000'000'000;
-  bool crowded = taken >= kRivals && used < all * (100 - kUnused) / 100 && used > all / 3;  // with less, CPUs are idle
-  if (n && (!crowded || slots == 1)) {
-    trying = Try::More;
-    hold_back(n - 1, now);
-  } else if (crowded && slots > 1) {
-    trying = Try::Fewer;
-    hold_back(n + 1, now);
-  }
 }
 
 }  // namespace
@@ -119,37 +135,16 @@ uint32_t slots_now() {
 
 void rivals_look(uint64_t now) {
   if (slots_are_asked_for() || base_slots() < 2 || filtered.load(std::memory_order_relaxed)) {
-    if (held.exchange(0, std::memory_order_relaxed)) want_slots(base_slots());
-    return begin_anew();
+    decision.give_back();
+    hold_back(0);
+  } else if (decision.wants_sample(now, !hogs.empty())) {
+    hold_back(decision.take(sample(now), base_slots()));
   }
-  computes |= !hogs.empty();
-  if (settles_at) {
-    if (now < settles_at) return;
-    settles_at = 0;
-    begun = sample(now);
-    return;
-  }
-  if (now < begun.at + kWindow) return;
-  Sample s = sample(now);
-  bool measured = begun.at && now < begun.at + 4 * kWindow;
-  Sample b = begun;
-  begun = s;
-  if (!measured) {
-    // Sysmon has rested meanwhile.
-    if (held.exchange(0, std::memory_order_relaxed)) want_slots(base_slots());
-    trying = Try::None;
-    windows = 0;
-    return;
-  }
-  auto in_a_second = [&](uint64_t n) { return n * 1'000'000'000 / (now - b.at); };
-  decide(now, in_a_second(s.switches - b.switches), in_a_second(s.taken - b.taken), in_a_second(s.used - b.used));
 }
 
 FIBERTHREAD_IN_FORK_CHILD(Sysmon, rivals, [](FiberRecord*) {
   held.store(0);
-  begin_anew();
-  next_try = 0;
-  pause_of[0] = pause_of[1] = kFirstPause;
+  decision.reset();
 })
 
 }  // namespace fiberthread
