@@ -161,7 +161,7 @@ BENCH := $(patsubst bench-scripts/%.c,$(BUILD)/bench/%,$(wildcard bench-scripts/
 $(BUILD)/bench/micro: $(wildcard bench-scripts/micro*.h)
 $(BUILD)/bench/%: bench-scripts/%.c Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(Q)$(CC) -O2 -g $(WARN) -pthread $< -o $@
+	$(Q)$(CC) -O2 -g $(WARN) -pthread $< -o $@ -lm
 $(BUILD)/bench/micro-go: bench-scripts/micro.go
 	@mkdir -p $(@D)
 	$(Q)go build -o $@ $<

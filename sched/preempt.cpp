@@ -201,16 +201,18 @@ void tick(ucontext_t* uc, Found found) {
   // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.
   uint64_t mask;
   memcpy(&mask, &uc->uc_sigmask, sizeof mask);
-  bool foreign_mask = f->run.worker && (mask ^ f->run.worker->run.kernel_mask) & ~kLibcsSignals;
+  Worker* w = f->run.worker;
+  bool foreign_mask = w && (mask ^ w->run.kernel_mask) & ~kLibcsSignals;
   if (code == Code::Never || (code == Code::Reluctant && tls_refused < kMaxRefused && !sleeper) ||
       (foreign_mask && tls_refused < max_foreign_mask)) {
     tls_refused = tls_refused + 1;
     return;
   }
+  // These count as hogs at once. Else a request of some milliseconds would have three slices before the short ones behind it.
+  bool long_run = w && w->ticks.long_run.load(std::memory_order_relaxed) == w->run.heartbeat.load(std::memory_order_relaxed);
+  if (sleeper || long_run) f->turns.preempted.store(f->turns.preempted.load(std::memory_order_relaxed) | 4, std::memory_order_relaxed);
   if (sleeper) {
     f->turns.in_libc = false;
-    f->turns.preempted.store(f->turns.preempted.load(std::memory_order_relaxed) | 4,
-                             std::memory_order_relaxed);  // it counts as a hog, and goes in one line with all hogs
   } else if (code == Code::Reluctant) {
     // The fiber goes to the front of the queue once, so that a lock that it may hold is soon free. The next tick takes it to the tail. If
     // they always went to the front, a few fibers that are mostly in malloc() would keep all others from running.

@@ -49,6 +49,7 @@ constexpr uint32_t kFewSwitches = 8;       // since the last look; a worker that
 constexpr uint32_t kMostPause = 16;        // looks from one try to the next, if they are in vain
 constexpr uint64_t kHogsTick = 3'000'000;  // tick while only hogs wait
 constexpr uint64_t kRotation = 2'000'000;  // how long one worker may sleep in the kernel while the kernel refuses more workers
+constexpr uint64_t kLongRun = 800'000;     // ns on a worker without a wait, after which a fiber that keeps others waiting is a hog
 constexpr uint32_t kStuckLooks = 20;       // after so many looks without a switch, the fiber cannot be stopped where it is
 constexpr uint32_t kUnstoppableLooks = 5;  // the same where the kernel gives no timers
 constexpr uint32_t kGrowLooks = 2;         // looks with nothing but spinners on all slots, before there are more
@@ -202,6 +203,8 @@ struct Findings {
 void look_at(Worker* w, uint64_t now, Findings& look) {
   uint32_t beat = w->run.heartbeat.load(std::memory_order_relaxed);
   bool progress = beat != w->notes.heartbeat;
+  if (progress) w->notes.beat_at = now;
+  else if (now - w->notes.beat_at >= kLongRun) w->ticks.long_run.store(beat, std::memory_order_relaxed);
   look.busy |= beat - w->notes.heartbeat > kFewSwitches;
   w->notes.heartbeat = beat;
   if (look.queued) w->look.oldest_due.store(true, std::memory_order_relaxed);

@@ -191,11 +191,13 @@ struct alignas(64) Worker {
   struct Ticks {
     int timer = -1;  // -1: it has none, or a perf event with the page below
     long sampling_page = 0;
+    std::atomic<uint32_t> long_run{0};  // the heartbeat at which sysmon last found that one fiber had the worker for long
   } ticks;
 
   // For sysmon: its notes from look to look.
   struct Notes {
     uint32_t heartbeat = 0, stuck_looks = 0;
+    uint64_t beat_at = 0;  // the look that first saw this heartbeat
     uint64_t cpu = 0, at = 0;
     bool suspected = false;
     uint64_t rotated_at = 0;
