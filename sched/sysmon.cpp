@@ -207,6 +207,7 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
   else if (now - w->notes.beat_at >= kLongRun) w->ticks.long_run.store(beat, std::memory_order_relaxed);
   look.busy |= beat - w->notes.heartbeat > kFewSwitches;
   w->notes.heartbeat = beat;
+  w->look.without_hog.fetch_add(1, std::memory_order_relaxed);
   if (look.queued) w->look.oldest_due.store(true, std::memory_order_relaxed);
   growth.count(w, progress);
   bool suspected = w->notes.suspected;

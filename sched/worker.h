@@ -71,10 +71,11 @@ struct alignas(64) Worker {
     // The turn of the running fiber: the heartbeat at which end_turn() first saw it, and cycles() then.
     uint32_t turn = 0;
     uint64_t turn_began = 0;
-    bool depth_first = false;             // the last fiber to wait here was in a join: the fiber that was queued last comes first
-    std::atomic<bool> oldest_due{false};  // set by sysmon: once, the oldest comes first all the same
-    bool timer_added = false;             // a fiber has added a timer since the worker last went on to another fiber
-    bool searching = false;               // counted in `searching`, run/idle.cpp
+    bool depth_first = false;              // the last fiber to wait here was in a join: the fiber that was queued last comes first
+    std::atomic<bool> oldest_due{false};   // set by sysmon: once, the oldest comes first all the same
+    std::atomic<uint32_t> without_hog{0};  // sysmon's looks since it last ran a hog
+    bool timer_added = false;              // a fiber has added a timer since the worker last went on to another fiber
+    bool searching = false;                // counted in `searching`, run/idle.cpp
     uint32_t random = 0;
     uint32_t spin_us = kSpinUs;  // how long it searches before it sleeps
     // A slot whose `next` it may steal, if that stays as it is: see is_old().

@@ -15,8 +15,9 @@ std::atomic<uint64_t> recent_ns{0};
 
 namespace {
 
-constexpr uint32_t kNextStreak = 32;  // fibers from `next` in a row before the queue gets its turn
-constexpr uint32_t kFairTick = 61;    // at every 61st look the global queue comes first
+constexpr uint32_t kNextStreak = 32;      // fibers from `next` in a row before the queue gets its turn
+constexpr uint32_t kMostWithoutHog = 24;  // looks of sysmon, about a millisecond each: hogs get a sixth of the time at least
+constexpr uint32_t kFairTick = 61;        // at every 61st look the global queue comes first
 
 std::atomic<uint32_t> round_robin{0};
 
@@ -148,8 +149,17 @@ FiberRecord* pick_of_cord(Worker* w) {
   return c->ready.pop();
 }
 
+namespace {
+FiberRecord* pop_hog(Worker* w) {
+  FiberRecord* f = hogs.pop();
+  if (f) w->look.without_hog.store(0, std::memory_order_relaxed);
+  return f;
+}
+}  // namespace
+
 // Returns the next fiber after a quick look at the queues, or null. Called on the fiber's stack or the worker's. After a preemption, or a
-// turn, the fibers in the inbox come first. Hogs come last, but for some turns, since each of them takes several ticks.
+// turn, the fibers in the inbox come first. Hogs come last, since each of them takes a tick or more. But a worker that has run none for some
+// time, by sysmon's looks, runs one.
 //
 // A fiber in a join waits for a fiber that it has made, which may wait for one that it has made in turn. To run the newest first is the
 // order of nested calls, and keeps few fibers begun. The oldest has its turn about every millisecond, when sysmon looks.
@@ -165,15 +175,15 @@ FiberRecord* pick(Worker* w, bool preempting) {
     if (too_many_slots()) return nullptr;
     s->timers.run(now_ns());
     look_at_poller(w);
-    if ((f = global_queue.pop()) || (f = hogs.pop())) return f;
+    if ((f = global_queue.pop())) return f;
   }
+  if (w->look.without_hog.load(std::memory_order_relaxed) >= kMostWithoutHog && (f = pop_hog(w))) return f;
   if ((preempting || w->look.tick % kFairTick == kFairTick / 2) && (f = s->inbox.pop())) return f;
   if (preempting) {
     // The queue in which a fiber would wait longer comes first: the workers share the global one. Every eighth time the other does.
     bool global_is_longer = global_queue.size() > s->local.size() * circulating.load(std::memory_order_relaxed);
     bool global_first = global_is_longer != (w->look.tick % 8 == 1);
     if (global_first && (f = global_queue.pop())) return f;
-    if (w->look.tick % 4 == 0 && (f = hogs.pop())) return f;
   }
   bool newest = w->look.depth_first && !preempting;
   if (newest && w->look.oldest_due.load(std::memory_order_relaxed)) {
@@ -190,7 +200,7 @@ FiberRecord* pick(Worker* w, bool preempting) {
   if ((f = s->inbox.pop())) return f;
   if ((f = global_queue.pop())) return f;
   if ((f = take_next(s))) return f;
-  return hogs.pop();
+  return pop_hog(w);
 }
 
 namespace {
