@@ -2,10 +2,10 @@
 // usage: tails pool|connections [SECONDS [LOAD]]
 //
 // A server under open-loop load: requests come at random times, whether earlier ones are done or not. Each computes for 10 µs, one in two
-// hundred for 5 ms. LOAD is the percentage (70) of what the CPUs of the process can do. pool: 64 threads take requests from one queue.
-// connections: 256 threads read each its own socket; a request goes
-// to one that has none, if there is one. Prints one line of NAME=NUMBER: how late requests were done after they were to come, in
-// microseconds, those of 10 µs and all; and the requests done in a second.
+// hundred for 5 ms. LOAD is the percentage (70) of what the CPUs of the process can do. With `pool`, 64 threads take requests from one queue.
+// With `connections`, each of 256 threads reads its own socket, and a request goes to a thread that has none, if there is one. Prints one line
+// of NAME=NUMBER: the microseconds from the time at which a request was to come until it was done, of the short ones and of all; the
+// requests done in a second; and the CPU time of the process in seconds.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>

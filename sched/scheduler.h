@@ -154,7 +154,7 @@ void sysmon_follow_clock();
 void sysmon_clock_was_set();  // ends these waits now
 // Makes sysmon call Embedder::on_sysmon() soon. From any context, signal handlers too.
 void sysmon_call();
-// The same at sysmon's next look, within a millisecond if it is not in a long sleep.
+// The same at sysmon's next look, within some milliseconds. Only a long sleep of sysmon's is ended for it.
 void sysmon_call_later();
 constexpr uint64_t kIdleMask = ~(kLibcsSignals | kTrapMask);  // all signals but libc's two and SIGSYS
 

@@ -316,6 +316,7 @@ void sysmon_call() {
   end_sleep(asleep.exchange(kAwake, std::memory_order_seq_cst));
 }
 
+// Sysmon makes a membarrier when it begins a long sleep. After that it sees `called`, or the look at `asleep` sees that it sleeps.
 void sysmon_call_later() {
   called.exchange(1, std::memory_order_seq_cst);
   sysmon_wake();

@@ -73,7 +73,7 @@ struct alignas(64) Worker {
     uint64_t turn_began = 0;
     bool depth_first = false;              // the last fiber to wait here was in a join: the fiber that was queued last comes first
     std::atomic<bool> oldest_due{false};   // set by sysmon: once, the oldest comes first all the same
-    std::atomic<uint32_t> without_hog{0};  // sysmon's looks since it last ran a hog
+    std::atomic<uint32_t> without_hog{0};  // sysmon's looks since it last ran a hog; relaxed, as a lost count or reset does no harm
     bool timer_added = false;              // a fiber has added a timer since the worker last went on to another fiber
     bool searching = false;                // counted in `searching`, run/idle.cpp
     uint32_t random = 0;
@@ -192,7 +192,7 @@ struct alignas(64) Worker {
   struct Ticks {
     int timer = -1;  // -1: it has none, or a perf event with the page below
     long sampling_page = 0;
-    std::atomic<uint32_t> long_run{0};  // the heartbeat at which sysmon last found that one fiber had the worker for long
+    std::atomic<uint32_t> long_run{0};  // the heartbeat at which sysmon last found a long turn; relaxed, a hint
   } ticks;
 
   // For sysmon: its notes from look to look.
