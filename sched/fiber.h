@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "sched/arch/context.h"
+#include "sched/loop_place.h"
 #include "sched/spinlock.h"
 
 namespace fiberthread {
@@ -97,14 +98,12 @@ struct alignas(64) FiberRecord {
 
   // How the fiber uses its turns on a worker: for preemption, and for the timing of wake-ups. Written by the worker that runs it.
   struct Turns {
+    LoopPlace place;
     std::atomic<uint32_t> preempted{0};  // preemptions in a row, without a park in between
-    std::atomic<uint32_t> in_place{0};   // preemptions in a row at the same place as the one before
-    uintptr_t stopped_pc = 0, stopped_sp = 0;
-    uint8_t stopped_with[16] = {};  // hashes of its registers
+    uint32_t calls = 0;                  // of take_turns()
     // Does the fiber go on for long after it has woken another? `woke_at` is the time (cycles()) of the wake-up that is being timed, or 0.
     // `until_timed` counts the wake-ups until the next timed one. `went_on` counts how often in a row the fiber went on, up to 2.
     uint64_t woke_at = 0;
-    uint32_t calls = 0;  // of take_turns()
     uint8_t until_timed = 0, went_on = 0;
     bool in_libc = false;  // preempted with its pc inside libc: goes to the front of the global queue
     uint8_t ticks = 0;     // that it went on beside hogs that wait, since it began to run
@@ -112,6 +111,7 @@ struct alignas(64) FiberRecord {
     uint8_t habits = 0;    // bonds by habit that have ended
 
     void reset() {
+      place.waits.store(0, std::memory_order_relaxed);
       preempted.store(0, std::memory_order_relaxed);
       woke_at = 0;
       until_timed = went_on = ticks = blocked = habits = 0;

@@ -58,7 +58,7 @@ constexpr uint32_t kMaxRefused = 3;
 // A hog gives way to other hogs after so many ticks: what it computes with is in this CPU's cache. One that was stopped in the same place
 // before, so many times in a row, may spin, and wait for what another does.
 constexpr uint8_t kHogTicks = 4;
-constexpr uint32_t kMaybeSpins = 2;
+constexpr uint32_t kMaybeSpins = 4;
 constexpr uint32_t kMaxForeignMask = 64;  // in ticks of kTickNs; after that, the program probably set the mask itself, on purpose
 uint32_t max_foreign_mask = kMaxForeignMask;
 
@@ -158,27 +158,7 @@ void give_way() {
   // A thread that asked for the end of this fiber while it was queued saw it not running, and sent no signal. This fence comes after the
   // worker has marked the fiber as running. So either that thread sees the mark, or we see its request.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (embedder().end_requested_at(tls_current, tls_current->turns.stopped_pc)) embedder().end_now();
-}
-
-// Notes where the fiber was stopped. A fiber that waits in a loop is stopped in the same few instructions each time, with at most a count
-// and what it has just read in other registers. A loop that computes has more variables.
-void note_place(FiberRecord* f, const ucontext_t* uc) {
-  constexpr uintptr_t kFewInstructions = 64;
-  constexpr unsigned kFewChanges = 2;
-  uintptr_t pc = interrupted_pc(uc), sp = interrupted_sp(uc);
-  uintptr_t distance = pc > f->turns.stopped_pc ? pc - f->turns.stopped_pc : f->turns.stopped_pc - pc;
-  unsigned changes = 0;
-  static_assert(sizeof f->turns.stopped_with == kLoopRegisters);
-  for (unsigned i = 0; i < kLoopRegisters; i++) {
-    auto hash = static_cast<uint8_t>(interrupted_register(uc, i) * 0x9e3779b97f4a7c15 >> 56);
-    changes += f->turns.stopped_with[i] != hash;
-    f->turns.stopped_with[i] = hash;
-  }
-  bool same = sp == f->turns.stopped_sp && distance < kFewInstructions && changes <= kFewChanges;
-  f->turns.in_place.store(same ? f->turns.in_place.load(std::memory_order_relaxed) + 1 : 0, std::memory_order_relaxed);
-  f->turns.stopped_pc = pc;
-  f->turns.stopped_sp = sp;
+  if (embedder().end_requested_at(tls_current, tls_current->turns.place.pc)) embedder().end_now();
 }
 
 // Decides in the handler whether the interrupted fiber gives way. One that sleeps in a system call has no use for its worker.
@@ -195,8 +175,11 @@ void tick(ucontext_t* uc, Found found) {
   Code code = code_at(pc);
   Waiting who = preempt_wanted_by(f);
   if (who == Waiting::Nobody || !has_room(f, uc)) return;
-  if (who == Waiting::Hogs && !sleeper && is_hog(f) && f->turns.in_place.load(std::memory_order_relaxed) < kMaybeSpins &&
-      ++f->turns.ticks < kHogTicks)
+  auto note_place = [&] {
+    f->turns.place.note(interrupted_pc(uc), interrupted_sp(uc), [uc](unsigned i) { return interrupted_register(uc, i); });
+  };
+  if (code == Code::Free) note_place();
+  if (who == Waiting::Hogs && !sleeper && is_hog(f) && !is_spinner(f) && ++f->turns.ticks < kHogTicks)
     return;
   // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.
   uint64_t mask;
@@ -221,7 +204,7 @@ void tick(ucontext_t* uc, Found found) {
     f->turns.in_libc = false;
   }
   if (!f->turns.in_libc) tls_refused = 0;
-  note_place(f, uc);
+  if (code != Code::Free) note_place();
   tls_busy = 1;
   inject(uc, give_way);
 }

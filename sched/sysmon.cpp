@@ -52,7 +52,6 @@ constexpr uint64_t kRotation = 2'000'000;  // how long one worker may sleep in t
 constexpr uint64_t kLongRun = 800'000;     // ns on a worker without a wait, after which a fiber that keeps others waiting is a hog
 constexpr uint32_t kStuckLooks = 20;       // after so many looks without a switch, the fiber cannot be stopped where it is
 constexpr uint32_t kUnstoppableLooks = 5;  // the same where the kernel gives no timers
-constexpr uint32_t kGrowLooks = 2;         // looks with nothing but spinners on all slots, before there are more
 constexpr uint32_t kShrinkLooks = 100;     // looks with fewer spinners than slots, before there is one less
 constexpr uint32_t kMostGrowth = 4;        // times the base
 
@@ -144,7 +143,7 @@ void try_take(Worker* w, uint32_t heartbeat) {
 // the slots go one by one.
 struct Growth {
   uint32_t spinners = 0, last_spinners = 0;  // with a slot, in this look and the one before
-  uint32_t full_looks = 0, spare_looks = 0;
+  uint32_t spare_looks = 0;
 
   void count(Worker* w, bool progress) {
     w->notes.stuck_looks = progress ? 0 : w->notes.stuck_looks + 1;
@@ -155,15 +154,12 @@ struct Growth {
 
   void decide(bool queued) {
     uint32_t base = slots_now(), now = slots_wanted();
-    bool full = queued && spinners >= now;
-    full_looks = full ? full_looks + 1 : 0;
-    if (full_looks >= kGrowLooks) {
+    if (queued && spinners >= now) {
       uint32_t need = now + queued_count();
       if (need <= base * kMostGrowth && want_slots(need)) {
         if (observed(kObserveSysmon)) debug_line("sysmon", nullptr, "spinners have all slots; there shall be ", uint64_t{need});
         wake_if_needed();
       }
-      full_looks = 0;
     }
     spare_looks = now > base && spinners < now ? spare_looks + 1 : 0;
     if (spare_looks >= kShrinkLooks) {
@@ -174,10 +170,9 @@ struct Growth {
     spinners = 0;
   }
 
-  // Before a long sleep: lowers the number of slots to that of the spinners that are left, or to the base.
+  // Before a long sleep. While there is a spinner, the slots stay: a program whose spinners hand work on is quiet between two looks.
   void settle() {
-    uint32_t base = slots_now(), n = last_spinners > base ? last_spinners : base;
-    if (n < slots_wanted()) want_slots(n);
+    if (last_spinners == 0 && slots_now() < slots_wanted()) want_slots(slots_now());
   }
 } growth;
 
