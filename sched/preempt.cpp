@@ -179,8 +179,7 @@ void tick(ucontext_t* uc, Found found) {
     f->turns.place.note(interrupted_pc(uc), interrupted_sp(uc), [uc](unsigned i) { return interrupted_register(uc, i); });
   };
   if (code == Code::Free) note_place();
-  if (who == Waiting::Hogs && !sleeper && is_hog(f) && !is_spinner(f) && ++f->turns.ticks < kHogTicks)
-    return;
+  if (who == Waiting::Hogs && !sleeper && is_hog(f) && !is_spinner(f) && ++f->turns.ticks < kHogTicks) return;
   // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.
   uint64_t mask;
   memcpy(&mask, &uc->uc_sigmask, sizeof mask);

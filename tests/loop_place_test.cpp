@@ -40,7 +40,8 @@ struct Fiber {
 constexpr uint32_t kWaits = 4;  // as in is_spinner()
 
 // Returns at how many of the last ticks f seemed to wait. `step` makes the registers of the next tick.
-template <typename Step> uint32_t waiting(Fiber& f, Step step) {
+template <typename Step>
+uint32_t waiting(Fiber& f, Step step) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < kMany; i++) {
     step(i);
