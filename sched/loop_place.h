@@ -25,7 +25,8 @@ struct LoopPlace {
   std::atomic<uint32_t> waits{0};
 
   // `read(i)` returns register i.
-  template <typename Read> void note(uintptr_t new_pc, uintptr_t new_sp, Read read) {
+  template <typename Read>
+  void note(uintptr_t new_pc, uintptr_t new_sp, Read read) {
     constexpr uint32_t kOnes = 0x01010101;
     int changes = 0;
     for (unsigned i = 0; i < kLoopRegisters; i++) {
