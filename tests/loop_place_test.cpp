@@ -93,7 +93,7 @@ Test(loop_place, jobs_in_between) {
 Test(loop_place, three_variables_are_a_computation) {
   Fiber f;
   uint32_t n = waiting(f, [&](uint32_t) {
-    for (unsigned i : {0, 3, 9}) f.r.at[i] = f.random();
+    for (unsigned i = 0; i < 9; i += 3) f.r.at[i] = f.random();
   });
   cr_assert_eq(n, 0u);
 }
