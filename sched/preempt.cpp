@@ -55,10 +55,8 @@ unsigned long long ranges_generation;  // the loader's count of changes when the
 // Ticks in a row that found this fiber where it is not stopped, or only reluctantly.
 thread_local constinit uint32_t tls_refused __attribute__((tls_model("initial-exec"))) = 0;
 constexpr uint32_t kMaxRefused = 3;
-// A hog gives way to other hogs after so many ticks: what it computes with is in this CPU's cache. One that was stopped in the same place
-// before, so many times in a row, may spin, and wait for what another does.
+// A hog gives way to other hogs after so many ticks, for what it computes with is in this CPU's cache. A spinner waits for what another does.
 constexpr uint8_t kHogTicks = 4;
-constexpr uint32_t kMaybeSpins = 4;
 constexpr uint32_t kMaxForeignMask = 64;  // in ticks of kTickNs; after that, the program probably set the mask itself, on purpose
 uint32_t max_foreign_mask = kMaxForeignMask;
 
