@@ -17,12 +17,15 @@ namespace fiberthread {
 struct LoopPlace {
   static constexpr uintptr_t kFewInstructions = 64;  // bytes of code
   static constexpr int kFewChanges = 2;
-  static constexpr uint32_t kMost = 16;
+  static constexpr uint32_t kMost = 16, kEnough = 4;
 
   uint32_t values[kLoopRegisters] = {};  // for each register, the last four values that differed: a byte of hash each
   uintptr_t pc = 0, sp = 0;
   // Ticks at which it was in the same loop as at the one before, less those at which it was not. Relaxed: others only look whether it is high.
   std::atomic<uint32_t> waits{0};
+
+  // Returns true if the fiber probably waits in a loop. From any thread.
+  bool probably_waits() const { return waits.load(std::memory_order_relaxed) >= kEnough; }
 
   // `read(i)` returns register i.
   template <typename Read>

@@ -176,7 +176,7 @@ void tick(ucontext_t* uc, Found found) {
   auto note_place = [&] {
     f->turns.place.note(interrupted_pc(uc), interrupted_sp(uc), [uc](unsigned i) { return interrupted_register(uc, i); });
   };
-  if (code == Code::Free) note_place();
+  if (code == Code::Free) note_place();  // a place in libc only where the fiber is stopped there: it is seldom a loop
   if (who == Waiting::Hogs && !sleeper && is_hog(f) && !is_spinner(f) && ++f->turns.ticks < kHogTicks) return;
   // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.
   uint64_t mask;

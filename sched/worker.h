@@ -239,7 +239,7 @@ inline Worker* this_worker() {
 // Returns true if f was preempted so often in a row, without a wait in between, that it probably computes or spins.
 inline bool is_hog(const FiberRecord* f) { return f->turns.preempted.load(std::memory_order_relaxed) >= 3; }
 // Returns true if f probably spins: it is a hog that was in the same loop at most ticks.
-inline bool is_spinner(const FiberRecord* f) { return is_hog(f) && f->turns.place.waits.load(std::memory_order_relaxed) >= 4; }
+inline bool is_spinner(const FiberRecord* f) { return is_hog(f) && f->turns.place.probably_waits(); }
 // These three are hidden. Otherwise the compiler would take them for variables of another library, and look for them in a table.
 extern uint64_t cycles_per_us __attribute__((visibility("hidden")));
 // now_ns() of about a tick ago, for code that must not pay for a clock. Stored by sysmon, and by workers that wake up.

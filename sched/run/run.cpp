@@ -16,9 +16,9 @@ std::atomic<uint64_t> recent_ns{0};
 namespace {
 
 constexpr uint32_t kNextStreak = 32;  // fibers from `next` in a row before the queue gets its turn
-constexpr uint32_t kMostWithoutHog =
-    24;                             // looks of sysmon, about a millisecond each: where others always wait, hogs get a tenth of the time
-constexpr uint32_t kFairTick = 61;  // at every 61st look the global queue comes first
+constexpr uint32_t kFairTick = 61;    // at every 61st look the global queue comes first
+// Looks of sysmon, about a millisecond each. Where others always wait, hogs get a tenth of the time.
+constexpr uint32_t kMostWithoutHog = 24;
 
 std::atomic<uint32_t> round_robin{0};
 
