@@ -105,16 +105,18 @@ struct alignas(64) FiberRecord {
     // `until_timed` counts the wake-ups until the next timed one. `went_on` counts how often in a row the fiber went on, up to 2.
     uint64_t woke_at = 0;
     uint8_t until_timed = 0, went_on = 0;
-    bool in_libc = false;  // preempted with its pc inside libc: goes to the front of the global queue
-    uint8_t ticks = 0;     // that it went on beside hogs that wait, since it began to run
-    uint8_t blocked = 0;   // blocking calls that cost its worker the slot
-    uint8_t habits = 0;    // bonds by habit that have ended
+    bool in_libc = false;   // preempted with its pc inside libc: goes to the front of the global queue
+    uint8_t ticks = 0;      // that it went on beside hogs that wait, since it began to run
+    uint8_t blocked = 0;    // blocking calls that cost its worker the slot
+    uint8_t habits = 0;     // bonds by habit that have ended
+    uint8_t slept = 0;      // waits in a row for which a worker had to sleep in the kernel: see OwnWait
+    uint8_t own_waits = 0;  // calls of OwnWait::begin() after that
 
     void reset() {
       place.waits.store(0, std::memory_order_relaxed);
       preempted.store(0, std::memory_order_relaxed);
       woke_at = 0;
-      until_timed = went_on = ticks = blocked = habits = 0;
+      until_timed = went_on = ticks = blocked = habits = slept = own_waits = 0;
       in_libc = false;
     }
   } turns;
@@ -428,6 +430,18 @@ class Blocking {
   // For a call that begins in one function and returns in another.
   static void begin(Sleep sleep = Sleep::Long);
   static void end();
+};
+
+// A wait of an event loop in the kernel, in the program's own call, while the worker's slot is free: one system call instead of four, and all
+// events that have come by then. It is for callers whose last waits have put the worker to sleep in the kernel anyway; the others are woken
+// faster by parking. Unwinding may leave the call without end(). Not under Busy.
+class OwnWait {
+ public:
+  // Returns false if the caller must park. May be called only if may_park(). Does not park.
+  static bool begin();
+  static void end();
+  // Called under Busy after a wait by parking.
+  static void parked();
 };
 
 }  // namespace fiberthread

@@ -56,7 +56,7 @@ constexpr uint32_t kShrinkLooks = 100;     // looks with fewer spinners than slo
 constexpr uint32_t kMostGrowth = 4;        // times the base
 
 // A futex word that tells how sysmon sleeps until wake_at. A signal that sysmon blocks elsewhere ends its sleep in ppoll().
-constexpr uint32_t kAwake = 0, kDeep = 1, kShort = 2, kInPoll = 4;
+constexpr uint32_t kAwake = 0, kDeep = 1, kShort = 2, kInPoll = 4, kOnPoller = 8;
 std::atomic<uint32_t> asleep{kAwake};
 std::atomic<uint64_t> wake_at{kNever};
 std::atomic<int> tid{0};
@@ -348,6 +348,11 @@ void sysmon_wake_for_timers() {
   if (next_timer() < wake_at.load(std::memory_order_relaxed)) sysmon_wake();  // does nothing to a short sleep, which is over soon anyway
 }
 
+void sysmon_watch_poller() {
+  uint32_t s = asleep.load(std::memory_order_relaxed);
+  if (s != kAwake && !(s & kOnPoller) && asleep.compare_exchange_strong(s, kAwake, std::memory_order_acq_rel)) end_sleep(s);
+}
+
 void sysmon_adopt_mask(uint32_t v) {
   end_sleep(asleep.exchange(kAwake, std::memory_order_seq_cst));
   for (uint32_t d; static_cast<int32_t>((d = mask_done.load(std::memory_order_acquire)) - v) < 0;) futex_wait(&mask_done, d);
@@ -433,7 +438,7 @@ void sysmon_main() {
       if (until == kNever && !for_ever) until = now + kRest;
       if (until > stacks) until = stacks;
       on_poller = poll_active() && !poll_watched();
-      if (on_poller) in_poll = kInPoll;
+      if (on_poller) in_poll = kInPoll | kOnPoller;
       wake_at.store(until, std::memory_order_relaxed);
       asleep.exchange(kDeep | in_poll, std::memory_order_seq_cst);
       // A thread that queued work before the store has not poked us. That thread has no fence between queueing and its look at `asleep`. By
@@ -449,8 +454,14 @@ void sysmon_main() {
       }
     } else {
       if (timer < until) until = timer;
+      on_poller = poll_left_to_sysmon();
+      if (on_poller) in_poll = kInPoll | kOnPoller;
       wake_at.store(until, std::memory_order_relaxed);
-      asleep.exchange(kShort | in_poll, std::memory_order_seq_cst);  // a short sleep, which only a new mask or a call need end
+      // A short sleep. Only a new mask, a call, or a poller that nobody else watches need end it. The fence pairs with OwnWait::begin(): that
+      // finds us asleep, or we see the slot that it has left.
+      asleep.exchange(kShort | in_poll, std::memory_order_seq_cst);
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+      if (!on_poller && poll_left_to_sysmon()) until = now;
     }
     uint32_t s = asleep.load(std::memory_order_acquire);
     if (s && !called.load(std::memory_order_seq_cst) && main_mask_version() == mask_done.load(std::memory_order_relaxed)) {

@@ -76,6 +76,8 @@ struct alignas(64) Worker {
     std::atomic<uint32_t> without_hog{0};  // sysmon's looks since it last ran a hog; relaxed, as a lost count or reset does no harm
     bool timer_added = false;              // a fiber has added a timer since the worker last went on to another fiber
     bool searching = false;                // counted in `searching`, run/idle.cpp
+    bool own_wait = false;                 // counted in `own_waits`, run/blocking.cpp
+    FiberRecord* slept_for = nullptr;      // the fiber that find() gave last, if the worker has slept before
     uint32_t random = 0;
     uint32_t spin_us = kSpinUs;  // how long it searches before it sleeps
     // A slot whose `next` it may steal, if that stays as it is: see is_old().
@@ -86,7 +88,7 @@ struct alignas(64) Worker {
       uint64_t since = 0;  // cycles()
     } candidate;
 
-    void reset() { searching = false; }
+    void reset() { searching = own_wait = false; }
   } look;
 
   // Free blocks of one class, and ids for fibers, for use without a lock; see memory/block.cpp.
@@ -305,18 +307,20 @@ Worker* all_workers();
 bool poll_watched();
 void poll_get_watcher();
 void poll_wake_again();
-Waiting who_waits();      // what is in all queues
-bool work_queued();       // returns true if any queue has fibers
-bool work_neglected();    // returns true if that is more than a worker may keep to itself, or if it has not switched since the last call
-void balance_queues();    // moves fibers from long local queues to the global one: no worker steals while all slots are busy
-uint32_t queued_count();  // approximate; an inbox counts as one
-uint64_t next_timer();    // returns when the first timer of all slots is due; kNever: there is none
+bool poll_left_to_sysmon();  // a worker could run what comes, but none is idle, to watch
+Waiting who_waits();         // what is in all queues
+bool work_queued();          // returns true if any queue has fibers
+bool work_neglected();       // returns true if that is more than a worker may keep to itself, or if it has not switched since the last call
+void balance_queues();       // moves fibers from long local queues to the global one: no worker steals while all slots are busy
+uint32_t queued_count();     // approximate; an inbox counts as one
+uint64_t next_timer();       // returns when the first timer of all slots is due; kNever: there is none
 void run_timers(uint64_t now);  // fires all that are due
 // Opens sysmon's descriptors. Called before sysmon's thread is made, because a table of descriptors that no threads share grows at once.
 void sysmon_prepare();
 void sysmon_main();
 void sysmon_wake();             // makes sure that sysmon does not sleep for long
 void sysmon_wake_for_timers();  // does so if a timer is due before it wakes
+void sysmon_watch_poller();     // makes sure that it watches the poller, if that is left to it
 int sysmon_tid();
 int sysmon_proc_status();                  // the descriptor of /proc/self/status, or -1
 void sysmon_adopt_mask(uint32_t version);  // returns once sysmon has this version of main's mask, or a later one

@@ -118,7 +118,10 @@ long ask_and_wait(FiberRecord* me, Items& items, uint64_t deadline, Ask ask, Clo
       if (i.fd >= 0) i.seen = poll_seen(i.fd);
     long r = known_empty(items) ? 0 : ask();
     PollEnd end = PollEnd::Ready;
-    if (r == 0) end = poll_wait_any(items.begin(), items.size(), deadline, kInterruptSafePoint | wait_interrupts(me));
+    if (r == 0) {
+      end = poll_wait_any(items.begin(), items.size(), deadline, kInterruptSafePoint | wait_interrupts(me));
+      OwnWait::parked();
+    }
     if (end == PollEnd::Refused) return kInKernel;
     if (end == PollEnd::Closed || (r == 0 && end == PollEnd::Ready && gone(items))) return closed(items);
     long over = end == PollEnd::TimedOut ? 0 : -EINTR;
@@ -282,6 +285,17 @@ long epoll_parked(int fd, epoll_event* events, int n, uint64_t deadline, const u
   return wait_parked(items, deadline, mask, ask, [](Items&) -> long { return -EBADF; });
 }
 
+// `call` is the program's own.
+template <class Call>
+int epoll_served(ServedBy by, int fd, epoll_event* events, int n, uint64_t deadline, const uint64_t* mask, Call call) {
+  bool own = by == ServedBy::Parking && deadline != 0 && !mask && OwnWait::begin();
+  long r = by == ServedBy::Parking && !own ? epoll_parked(fd, events, n, deadline, mask) : kInKernel;
+  if (r != kInKernel) return static_cast<int>(with_errno(r));
+  int got = despite_others(call);
+  if (own) OwnWait::end();
+  return got;
+}
+
 }  // namespace
 }  // namespace fiberthread
 
@@ -363,9 +377,7 @@ FIBERTHREAD_EXPORT int epoll_wait(int fd, struct epoll_event* events, int n, int
   ServedBy by = served_by();
   if (by == ServedBy::Libc) return REAL(epoll_wait)(fd, events, n, ms);
   uint64_t deadline = after_ms(ms);
-  long r = by == ServedBy::Parking ? epoll_parked(fd, events, n, deadline, nullptr) : kInKernel;
-  return r == kInKernel ? despite_others([&] { return REAL(epoll_wait)(fd, events, n, left_ms(deadline)); })
-                        : static_cast<int>(with_errno(r));
+  return epoll_served(by, fd, events, n, deadline, nullptr, [&] { return REAL(epoll_wait)(fd, events, n, left_ms(deadline)); });
 }
 
 FIBERTHREAD_EXPORT int epoll_pwait(int fd, struct epoll_event* events, int n, int ms, const sigset_t* set) {
@@ -373,9 +385,7 @@ FIBERTHREAD_EXPORT int epoll_pwait(int fd, struct epoll_event* events, int n, in
   ServedBy by = served_by(set, mask);
   if (by == ServedBy::Libc) return REAL(epoll_pwait)(fd, events, n, ms, set);
   uint64_t deadline = after_ms(ms);
-  long r = by == ServedBy::Parking ? epoll_parked(fd, events, n, deadline, set ? &mask : nullptr) : kInKernel;
-  if (r != kInKernel) return static_cast<int>(with_errno(r));
-  return despite_others([&] {
+  return epoll_served(by, fd, events, n, deadline, set ? &mask : nullptr, [&] {
     int left = left_ms(deadline);
     if (!set) return REAL(epoll_wait)(fd, events, n, left);
     return static_cast<int>(with_errno(signal_masked_call(mask, SYS_epoll_pwait, fd, arg(events), n, left, arg(&mask), 8)));
@@ -399,9 +409,7 @@ FIBERTHREAD_EXPORT int epoll_pwait2(int fd, struct epoll_event* events, int n, c
   if (timeout && !copy_user(&t, timeout)) return static_cast<int>(with_errno(-EFAULT));
   if (timeout && (!valid(t) || t.tv_sec < 0)) return static_cast<int>(with_errno(-EINVAL));
   uint64_t deadline = after(timeout ? &t : nullptr);
-  long r = by == ServedBy::Parking ? epoll_parked(fd, events, n, deadline, set ? &mask : nullptr) : kInKernel;
-  if (r != kInKernel) return static_cast<int>(with_errno(r));
-  return despite_others([&] {
+  return epoll_served(by, fd, events, n, deadline, set ? &mask : nullptr, [&] {
     timespec* left = left_until(deadline, t);
     if (!set) return real_epoll_pwait2(fd, events, n, left, nullptr);
     return static_cast<int>(with_errno(signal_masked_call(mask, SYS_epoll_pwait2, fd, arg(events), n, arg(left), arg(&mask), 8)));

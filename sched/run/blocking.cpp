@@ -1,18 +1,27 @@
 // SPDX-License-Identifier: MIT
-// The slot of a fiber that sleeps in the kernel: it goes to a spare worker.
+// The slot of a fiber that sleeps in the kernel: it goes to a spare worker, or is free while an event loop waits in its own call.
+#include "sched/chaos.h"
+#include "sched/cord.h"
+#include "sched/life/fork.h"
 #include "sched/observe/probe.h"
 #include "sched/run/parts.h"
 
 namespace fiberthread {
 
-void hand_own_slot(Worker* w) {
+namespace {
+
+// Returns the worker's slot, which it does not have any more. Sysmon may have read the slot just before this, and may read in_sched after we
+// have left. The new heartbeat then keeps it from taking the slot.
+Slot* leave_slot(Worker* w) {
   Slot* s = w->run.slot;
   w->run.slot = nullptr;
-  // Sysmon may have read the slot just before this, and may read in_sched after we have left. The new heartbeat then keeps it from taking
-  // the slot.
   w->run.heartbeat.store(w->run.heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  hand_slot_to_spare(s);
+  return s;
 }
+
+}  // namespace
+
+void hand_own_slot(Worker* w) { hand_slot_to_spare(leave_slot(w)); }
 
 void Entry::settle(Worker* w) {
   uint32_t asked = kAsked;
@@ -51,5 +60,78 @@ void Blocking::end() {
   // may just have bound it for its habit.
   if (!w->run.slot && !me->run.bound.load(std::memory_order_relaxed)) take_free_slot(w);
 }
+
+// ---- waits of event loops ----
+
+namespace {
+
+constexpr uint8_t kSleeps = 4;         // so many waits in a row had to sleep in the kernel, before they do so in their own call
+constexpr uint8_t kTryParking = 64;    // one in so many waits parks all the same, to see whether it still has to
+constexpr uint32_t kMostOwnWaits = 4;  // times the slots: each is a kernel thread
+
+std::atomic<uint32_t> own_waits{0};
+
+}  // namespace
+
+void leave_own_wait(Worker* w) {
+  if (!w->look.own_wait) return;
+  w->look.own_wait = false;
+  own_waits.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void OwnWait::parked() {
+  FiberRecord* me = tls_current;
+  Worker* w = me->run.worker;
+  bool slept = w->look.slept_for == me;
+  w->look.slept_for = nullptr;
+  if (!slept) me->turns.slept = 0;
+  else if (me->turns.slept < kSleeps) me->turns.slept++;
+}
+
+bool OwnWait::begin() {
+  FiberRecord* me = tls_current;
+  if (!chaos(4) && (me->turns.slept < kSleeps || ++me->turns.own_waits % kTryParking == 0)) return false;
+  if (me->run.bound.load(std::memory_order_relaxed) || cord_of(me)) return false;
+  Busy busy;
+  Worker* w = me->run.worker;
+  Entry entry(w);
+  leave_own_wait(w);  // a handler has left the call before
+  if (w->bond.fiber || work_queued() || own_waits.load(std::memory_order_relaxed) >= kMostOwnWaits * base_slots()) return false;
+  bool for_sysmon;
+  {
+    SpinGuard guard(idle_lock);
+    for_sysmon = !poll_needs_no_sysmon(w);
+    if (w->run.slot) add_free_slot(leave_slot(w));
+  }
+  if (observed(kObserveTrace)) observe_handed_over(w);
+  w->look.own_wait = true;
+  own_waits.fetch_add(1, std::memory_order_relaxed);  // relaxed: two at once may exceed the limit
+  // As in go_idle(): either a thread that queues a fiber finds the free slot, or we find the fiber.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  chaos_delay();
+  if (work_queued()) wake_if_needed();
+  if (for_sysmon) sysmon_watch_poller();
+  sysmon_wake_for_timers();
+  return true;
+}
+
+void OwnWait::end() {
+  FiberRecord* me = tls_current;
+  Busy busy;
+  Worker* w = me->run.worker;
+  Entry entry(w);
+  leave_own_wait(w);
+  if (observed(kObserveTrace)) observe_came_back(w);
+  recent_ns.store(now_ns(), std::memory_order_relaxed);
+  // A new turn, which sysmon measures from now on.
+  w->run.heartbeat.store(w->run.heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  // Without a slot the fiber goes on all the same, as after other waits in the kernel.
+  if (!w->run.slot && !w->bond.fiber) take_free_slot(w);
+}
+
+FIBERTHREAD_IN_FORK_CHILD(Slots, own_waits, [](FiberRecord* me) {
+  own_waits.store(0);
+  if (me->run.worker) me->run.worker->look.own_wait = false;
+})
 
 }  // namespace fiberthread

@@ -64,6 +64,12 @@ void stop_searching(Worker* w) {
 
 // Returns the next fiber to run, after as much sleep as it takes. Null: the worker must end. In worker context.
 FiberRecord* find(Worker* w) {
+  leave_own_wait(w);  // a handler waits in the call, or has left it by a jump
+  bool slept = false;
+  auto found = [&](FiberRecord* f) {
+    w->look.slept_for = slept ? f : nullptr;
+    return f;
+  };
   for (;;) {
     FiberRecord* f;
     if (__builtin_expect(too_many_slots(), 0) && w->run.slot) give_up_slot(w);
@@ -76,10 +82,10 @@ FiberRecord* find(Worker* w) {
       if (w->thread.leaves.load(std::memory_order_relaxed)) return nullptr;
       continue;
     }
-    if ((f = pick(w))) return f;
+    if ((f = pick(w))) return found(f);
     run_timers(now_ns());
     look_at_poller(w);
-    if ((f = pick(w))) return f;
+    if ((f = pick(w))) return found(f);
     if (!w->look.searching) {
       w->look.searching = true;
       searching.fetch_add(1, std::memory_order_seq_cst);
@@ -89,14 +95,15 @@ FiberRecord* find(Worker* w) {
     do {
       if ((f = steal(w)) || (f = pick(w))) {
         w->look.spin_us = kSpinUs;
-        return f;
+        return found(f);
       }
       if ((made = block_populate())) start = cycles();
       else
         for (int i = 0; i < 8; i++) cpu_relax();
     } while (made || cycles() - start < w->look.spin_us * cycles_per_us);
-    if (look_at_poller(w) && (f = pick(w))) return f;
+    if (look_at_poller(w) && (f = pick(w))) return found(f);
     go_idle(w);
+    slept = true;
     if (w->thread.leaves.load(std::memory_order_relaxed)) return nullptr;
     // Would a full search have found the work? Where the next work is always further away, each search takes CPU time from others, such as
     // the program's peer on the same machine.

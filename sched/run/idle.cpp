@@ -187,6 +187,21 @@ void go_idle(Worker* w) {
   }
 }
 
+bool poll_needs_no_sysmon(Worker* w) {
+  if (!poll_active() || poll_watcher.load(std::memory_order_relaxed)) return true;
+  uint32_t free = free_slot_count.load(std::memory_order_relaxed) + (w->run.slot != nullptr);
+  if (!free || (free != circulating.load(std::memory_order_relaxed) && attended_without(w))) return true;
+  if (!idle_workers) return false;
+  get_up(idle_workers);  // it watches when it falls asleep again
+  return true;
+}
+
+bool poll_left_to_sysmon() {
+  if (!poll_active() || poll_watched()) return false;
+  SpinGuard guard(idle_lock);
+  return !poll_watched() && !idle_workers && free_slots;
+}
+
 bool poll_watched() { return poll_watcher.load(std::memory_order_relaxed); }
 
 void poll_get_watcher() {

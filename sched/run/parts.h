@@ -48,6 +48,10 @@ void give_up_slot(Worker* w);        // gives up the worker's slot, as there are
 // Number of workers that search for work to steal. While there is one, no other needs to be woken. The last one to find work wakes the
 // next.
 extern std::atomic<uint32_t> searching;
+// Called under the idle lock by a worker that is about to give up its slot, if it has one, and to sleep elsewhere than in go_idle(). Returns
+// false if only sysmon is left to watch the poller.
+bool poll_needs_no_sysmon(Worker* w);
+void leave_own_wait(Worker* w);
 void go_idle(Worker* w);  // gives the slot back, and sleeps until there may be work, or w must end; returns with or without a slot
 bool look_at_poller(Worker* w);
 
