@@ -111,6 +111,8 @@ struct alignas(64) FiberRecord {
     uint8_t habits = 0;     // bonds by habit that have ended
     uint8_t slept = 0;      // waits in a row for which a worker had to sleep in the kernel: see OwnWait
     uint8_t own_waits = 0;  // calls of OwnWait::begin() after that
+    // From the fiber's OwnWait::begin() to its end(), or to its next begin() if it has left the call by a jump.
+    std::atomic<bool> in_own_call{false};
 
     void reset() {
       place.waits.store(0, std::memory_order_relaxed);
@@ -118,6 +120,7 @@ struct alignas(64) FiberRecord {
       woke_at = 0;
       until_timed = went_on = ticks = blocked = habits = slept = own_waits = 0;
       in_libc = false;
+      in_own_call.store(false, std::memory_order_relaxed);
     }
   } turns;
 
@@ -434,7 +437,7 @@ class Blocking {
 
 // A wait of an event loop in the kernel, in the program's own call, while the worker's slot is free: one system call instead of four, and all
 // events that have come by then. It is for callers whose last waits have put the worker to sleep in the kernel anyway; the others are woken
-// faster by parking. Unwinding may leave the call without end(). Not under Busy.
+// faster by parking. kInterruptEnd ends the call with EINTR. Unwinding may leave the call without end(). Not under Busy.
 class OwnWait {
  public:
   // Returns false if the caller must park. May be called only if may_park(). Does not park.

@@ -205,6 +205,10 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
   w->look.without_hog.fetch_add(1, std::memory_order_relaxed);
   if (look.queued) w->look.oldest_due.store(true, std::memory_order_relaxed);
   growth.count(w, progress);
+  if (own_wait_is_to_end(w)) {
+    signal_worker(w, kPreemptSignal, nullptr);
+    look.suspects = true;
+  }
   bool suspected = w->notes.suspected;
   w->notes.suspected = false;
   // The kernel refuses a worker for this one's slot. If this one sleeps for ever, the others would too. So its fiber gives way.

@@ -321,6 +321,10 @@ void sysmon_main();
 void sysmon_wake();             // makes sure that sysmon does not sleep for long
 void sysmon_wake_for_timers();  // does so if a timer is due before it wakes
 void sysmon_watch_poller();     // makes sure that it watches the poller, if that is left to it
+// In run/blocking.cpp. Called after kInterruptEnd was set for `f`: if that is in an OwnWait, sysmon sends its kernel thread a signal. One that
+// comes before the call does not end it. So sysmon asks at each look whether w's fiber is to leave such a wait, and sends another.
+void wake_own_wait(FiberRecord* f);
+bool own_wait_is_to_end(Worker* w);
 int sysmon_tid();
 int sysmon_proc_status();                  // the descriptor of /proc/self/status, or -1
 void sysmon_adopt_mask(uint32_t version);  // returns once sysmon has this version of main's mask, or a later one

@@ -292,7 +292,9 @@ int epoll_served(ServedBy by, int fd, epoll_event* events, int n, uint64_t deadl
   long r = by == ServedBy::Parking && !own ? epoll_parked(fd, events, n, deadline, mask) : kInKernel;
   if (r != kInKernel) return static_cast<int>(with_errno(r));
   int got = despite_others(call);
-  if (own) OwnWait::end();
+  if (!own) return got;
+  OwnWait::end();  // keeps errno
+  if (got < 0 && errno == EINTR && end_pending(tls_current)) errno = ECANCELED;
   return got;
 }
 

@@ -25,7 +25,10 @@ void until(Condition condition) {
   while (!condition()) fiberthread_sleep(100'000);
 }
 inline void until_waits(FiberRef f) {
-  until([&] { return record(f)->run.state.load() == State::Parked && !record(f)->handle.fresh.load(); });
+  until([&] {
+    bool waits = record(f)->run.state.load() == State::Parked || record(f)->turns.in_own_call.load();
+    return waits && !record(f)->handle.fresh.load();
+  });
 }
 // Returns whether the fiber is parked for `what`. A fiber that waits in the kernel does not show here.
 inline bool waits_for(FiberRef f, const char* what) {

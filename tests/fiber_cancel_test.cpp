@@ -121,6 +121,28 @@ Test(fiber_cancel, cancelling_ends_libcs_waits_that_park) {
   cancels("write", ECANCELED, [&] { return result(write(p[1], buffer, sizeof buffer)); });
 }
 
+// An event loop whose waits have put its worker to sleep waits in its own call, in the kernel (OwnWait in sched/fiber.h).
+Test(fiber_cancel, cancelling_ends_event_loops_in_their_own_call) {
+  if (on_nptl()) return;
+  int e = epoll_create1(0), in_own_calls = 0;
+  for (uint64_t i = 0; i < 200; i++) {
+    Fiber f = Fiber::spawn([&] {
+      epoll_event event;
+      int r = 0;
+      for (int n = 0; n < 4 && r == 0; n++) r = epoll_wait(e, &event, 1, 1);
+      if (r == 0) r = epoll_wait(e, &event, 1, -1);
+      cr_assert(r == -1 && errno == ECANCELED);
+    });
+    // Every other time near the moment at which the last wait begins.
+    Fiber::sleep(i % 2 ? 4 * kMs + i * 5'000 : 7 * kMs);
+    in_own_calls += record(f)->turns.in_own_call.load();
+    cr_assert_eq(f.cancel(), 0);
+    cr_assert_eq(f.join(), 0);
+  }
+  cr_assert_gt(in_own_calls, 0);
+  close(e);
+}
+
 Test(fiber_cancel, results_that_are_there_take_precedence_over_a_cancel) {
   int p[2];
   cr_assert_eq(pipe(p), 0);

@@ -11,8 +11,12 @@ namespace {
 // Sets or clears kInterruptEnd by the reasons. Called with join.lock held. True: the caller must unpark f once the lock is released.
 bool follow_end_reasons(FiberRecord* f) {
   bool set = f->ends.reasons && !f->ends.held;
-  if (set) f->run.interrupts.fetch_or(kInterruptEnd, std::memory_order_seq_cst);
-  else f->run.interrupts.fetch_and(~uint32_t{kInterruptEnd}, std::memory_order_relaxed);
+  if (set) {
+    f->run.interrupts.fetch_or(kInterruptEnd, std::memory_order_seq_cst);
+    wake_own_wait(f);
+  } else {
+    f->run.interrupts.fetch_and(~uint32_t{kInterruptEnd}, std::memory_order_relaxed);
+  }
   return set;
 }
 
