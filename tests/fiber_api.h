@@ -26,7 +26,7 @@ void until(Condition condition) {
 }
 inline void until_waits(FiberRef f) {
   until([&] {
-    bool waits = record(f)->run.state.load() == State::Parked || record(f)->turns.in_own_call.load();
+    bool waits = record(f)->run.state.load() == State::Parked || record(f)->run.in_own_call.load();
     return waits && !record(f)->handle.fresh.load();
   });
 }

@@ -135,7 +135,7 @@ Test(fiber_cancel, cancelling_ends_event_loops_in_their_own_call) {
     });
     // Every other time near the moment at which the last wait begins.
     Fiber::sleep(i % 2 ? 4 * kMs + i * 5'000 : 7 * kMs);
-    in_own_calls += record(f)->turns.in_own_call.load();
+    in_own_calls += record(f)->run.in_own_call.load();
     cr_assert_eq(f.cancel(), 0);
     cr_assert_eq(f.join(), 0);
   }

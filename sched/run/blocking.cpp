@@ -81,12 +81,12 @@ void leave_own_wait(Worker* w) {
 
 bool own_wait_is_to_end(Worker* w) {
   FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
-  return f && f->turns.in_own_call.load(std::memory_order_relaxed) && f->run.interrupts.load(std::memory_order_relaxed) & kInterruptEnd;
+  return f && f->run.in_own_call.load(std::memory_order_relaxed) && f->run.interrupts.load(std::memory_order_relaxed) & kInterruptEnd;
 }
 
 void wake_own_wait(FiberRecord* f) {
   std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with OwnWait::begin(): we see that f waits there, or it sees its bits
-  if (f != tls_current && f->turns.in_own_call.load(std::memory_order_relaxed)) sysmon_call();
+  if (f != tls_current && f->run.in_own_call.load(std::memory_order_relaxed)) sysmon_call();
 }
 
 void OwnWait::parked() {
@@ -100,7 +100,7 @@ void OwnWait::parked() {
 
 bool OwnWait::begin() {
   FiberRecord* me = tls_current;
-  me->turns.in_own_call.store(false, std::memory_order_relaxed);
+  me->run.in_own_call.store(false, std::memory_order_relaxed);
   if (!chaos(4) && (me->turns.slept < kSleeps || ++me->turns.own_waits % kTryParking == 0)) return false;
   if (me->run.bound.load(std::memory_order_relaxed) || cord_of(me)) return false;
   Busy busy;
@@ -116,13 +116,13 @@ bool OwnWait::begin() {
   }
   if (observed(kObserveTrace)) observe_handed_over(w);
   w->look.own_wait = true;
-  me->turns.in_own_call.store(true, std::memory_order_relaxed);
+  me->run.in_own_call.store(true, std::memory_order_relaxed);
   own_waits.fetch_add(1, std::memory_order_relaxed);  // relaxed: two at once may exceed the limit
   // As in go_idle(): either a thread that queues a fiber finds the free slot, or we find the fiber. Also pairs with wake_own_wait().
   std::atomic_thread_fence(std::memory_order_seq_cst);
   chaos_delay();
   if (me->run.interrupts.load(std::memory_order_relaxed) & kInterruptEnd) {
-    me->turns.in_own_call.store(false, std::memory_order_relaxed);
+    me->run.in_own_call.store(false, std::memory_order_relaxed);
     leave_own_wait(w);
     if (!w->run.slot) take_free_slot(w);
     return false;
@@ -135,7 +135,7 @@ bool OwnWait::begin() {
 
 void OwnWait::end() {
   FiberRecord* me = tls_current;
-  me->turns.in_own_call.store(false, std::memory_order_relaxed);
+  me->run.in_own_call.store(false, std::memory_order_relaxed);
   Busy busy;
   Worker* w = me->run.worker;
   Entry entry(w);
