@@ -81,7 +81,8 @@ struct alignas(64) FiberRecord {
     uint64_t sigmask = 0;               // in the kernel's format; the worker has this mask while the fiber runs
     std::atomic<uint32_t> interrupts{0};
     bool kernel = false;  // a kernel thread, which the library does not schedule
-    // From the fiber's OwnWait::begin() to its end(), or to its next begin() if it has left the call by a jump.
+    // From the fiber's OwnWait::begin() to its end(), or to its next begin() if it has left the call by a jump. Relaxed, between the fences of
+    // begin() and wake_own_wait().
     std::atomic<bool> in_own_call{false};
 
     void reset() {

@@ -51,8 +51,8 @@ extern std::atomic<uint32_t> searching;
 // Called under the idle lock by a worker that is about to give up its slot, if it has one, and to sleep elsewhere than in go_idle(). Returns
 // false if only sysmon is left to watch the poller.
 bool poll_needs_no_sysmon(Worker* w);
-void leave_own_wait(Worker* w);
-void go_idle(Worker* w);  // gives the slot back, and sleeps until there may be work, or w must end; returns with or without a slot
+void leave_own_wait(Worker* w);  // w no longer counts among those whose fiber is in an OwnWait; does nothing if it did not
+void go_idle(Worker* w);         // gives the slot back, and sleeps until there may be work, or w must end; returns with or without a slot
 bool look_at_poller(Worker* w);
 
 // ---- run.cpp ----
