@@ -215,7 +215,8 @@ std::atomic<bool> refusal_told{false};
 // Makes a perf event that signals the calling kernel thread after every `us` of its own time in user mode. So it does not interrupt system
 // calls either. Returns false if the kernel refuses (perf_event_paranoid, seccomp).
 //
-// The mapped page keeps the event alive. So no descriptor stays in the program's way, and the child of a fork inherits nothing of it.
+// The mapped page keeps the event alive. So a descriptor is in the program's way for an instant only, and the child of a fork inherits
+// nothing of it.
 bool start_sampling(Worker* w, uint32_t us) {
   perf_event_attr attr = {};
   attr.size = sizeof attr;

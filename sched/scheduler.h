@@ -135,9 +135,9 @@ void kernel_record_start(FiberRecord* f);  // lets a kernel thread that was made
 void kernel_record_put(FiberRecord* f);
 void kernel_record_each(bool (*visit)(FiberRecord*, void*), void* data);  // until it returns false
 
-// Starts a kernel thread of the library's own that runs no fibers, with kIdleMask blocked. Returns its tid, or -1. There is at most one.
-// Takes no libc lock.
-int start_helper(void (*main)());
+// Starts a kernel thread of the library's own that runs no fibers, with kIdleMask blocked. `main` never returns; its argument says nothing.
+// Returns the thread's tid, or -1. Takes no libc lock.
+int start_helper(int (*main)(void*));
 // Says which mask the main fiber has. Kernel threads then take signals as the main fiber would, even if all fibers are parked. Returns once
 // they do: a signal that main has just blocked cannot end the process any more.
 void sched_set_main_mask(uint64_t mask);

@@ -21,6 +21,7 @@
 #include <time.h>
 
 #include "sched/accounting.h"
+#include "sched/asleep.h"
 #include "sched/chaos.h"
 #include "sched/life/fork.h"
 #include "sched/observe/deadlock.h"
@@ -63,54 +64,9 @@ std::atomic<int> tid{0};
 std::atomic<uint32_t> mask_done{0};  // the version of main's mask that sysmon has
 std::atomic<uint32_t> called{0};
 // These are opened before a chroot can hide them. To open one later would take a number from the program for an instant.
-std::atomic<int> proc_task{-1};    // /proc/self/task
 std::atomic<int> proc_status{-1};  // /proc/self/status
 std::atomic<int> clock_timer{-1};  // a timerfd that is readable once CLOCK_REALTIME was set
 std::atomic<bool> follows_clock{false};
-
-// /proc/self/task/THREAD/syscall of the threads looked at last. These files are kept open: opening one takes the lowest free number for an
-// instant, and the program may expect that number from an open() of its own.
-struct ThreadFile {
-  std::atomic<int> fd{-1};
-  int thread = 0;
-} thread_files[16];
-uint32_t oldest_file = 0;
-
-// Opens the thread's file and reads it. Returns the bytes read; 0 if that file cannot be read.
-long read_anew(ThreadFile& f, const char* file, char* text, size_t size) {
-  char path[32], digits[12];
-  int n = 0;
-  for (int t = f.thread; t; t /= 10) digits[n++] = static_cast<char>('0' + t % 10);
-  char* p = path;
-  while (n) *p++ = digits[--n];
-  strcpy(p, file);
-  own_fd_close(f.fd);
-  own_fd_take(raw_syscall(SYS_openat, proc_task, arg(path), O_RDONLY | O_CLOEXEC), f.fd);
-  long got = raw_syscall(SYS_pread64, f.fd, arg(text), static_cast<long>(size), 0);
-  if (f.fd < kOwnFdsFrom) own_fd_close(f.fd);  // the limit is low, so the number is left to the program
-  return got > 0 ? got : 0;
-}
-
-// Returns true if the thread is asleep in the kernel by /proc, or if /proc says nothing. (Two equal readings of its CPU clock must do
-// then.)
-bool asleep_by_proc(int thread) {
-  if (proc_task < 0) return true;
-  ThreadFile* f = nullptr;
-  for (auto& known : thread_files)
-    if (known.thread == thread) f = &known;
-  if (!f) f = &thread_files[oldest_file++ % (sizeof thread_files / sizeof *thread_files)];
-  char text[128];
-  long n = f->thread == thread && f->fd >= 0 ? raw_syscall(SYS_pread64, f->fd, arg(text), sizeof text - 1, 0) : 0;
-  f->thread = thread;
-  // An older thread may have had this tid, so that its file gives nothing. A process that has changed its ids may no longer read /syscall.
-  if (n <= 0) n = read_anew(*f, "/syscall", text, sizeof text - 1);
-  if (n <= 0) n = read_anew(*f, "/stat", text, sizeof text - 1);
-  if (n <= 0) return true;
-  text[n] = 0;
-  // /syscall begins with "running", also if the thread only lacks a CPU. /stat is "tid (name) R …", and the name may contain brackets.
-  const char* end = strrchr(text, ')');
-  return end ? end[1] != ' ' || end[2] != 'R' : text[0] != 'r';
-}
 
 void try_take(Worker* w, uint32_t heartbeat) {
   uint32_t kept = kKept;
@@ -374,16 +330,10 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, sysmon, [](FiberRecord*) {
   called.store(0);
   growth = {};
   try_wake_ups = {};
-  own_fd_close(proc_task);  // it shows the parent's threads
-  own_fd_close(proc_status);
-  for (auto& f : thread_files) {
-    own_fd_close(f.fd);
-    f.thread = 0;
-  }
+  own_fd_close(proc_status);  // it is the parent's
 })
 
 void sysmon_prepare() {
-  own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC), proc_task);
   own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/status"), O_RDONLY | O_CLOEXEC), proc_status);
   own_fd_take(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK), clock_timer);
 }

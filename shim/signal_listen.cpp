@@ -78,7 +78,7 @@ void listen_to(uint64_t set) {
   own_fd_take(raw_syscall(SYS_signalfd4, -1, arg(&set), 8, SFD_NONBLOCK | SFD_CLOEXEC), signal_fd);
 }
 
-void listen() {
+[[noreturn]] int listen(void*) {
   uint64_t all = ~(kTrapMask | bit(kLibcSetxidSignal)), in_poll = all & ~bit(kPoke);
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
   // A thread that lets a signal in may be kept from running, or block it just now. So it is waited for some 100 ms, not for ever.

@@ -205,8 +205,6 @@ int clone_thread(int (*main)(void*), Worker* w) {
   return tid;
 }
 
-void (*helper_main)();
-
 // Gives w the process's scheduling properties. A clone inherits those of its maker's kernel thread, but sysmon has those of the process.
 void give_properties_of_process(Worker* w) {
   alignas(8) char attr[56];
@@ -292,19 +290,13 @@ bool become_worker(FiberRecord* me) {
   return true;
 }
 
-int start_helper(void (*main)()) {
+int start_helper(int (*main)(void*)) {
   Worker* here = this_worker();
   if (here && (here->thread.tainted || here->run.cord)) return -1;
   Worker* w = with_stacks(new_record());  // for its stack and TCB only, and so not one that is in the list of workers
   if (!w) return -1;
-  helper_main = main;
   helpers.fetch_add(1, std::memory_order_relaxed);
-  int tid = clone_thread(
-      [](void*) {
-        helper_main();
-        return 0;
-      },
-      w);
+  int tid = clone_thread(main, w);
   if (tid < 0) {
     helpers.fetch_sub(1, std::memory_order_relaxed);
     add_left(w);

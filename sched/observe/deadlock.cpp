@@ -97,7 +97,7 @@ Workers look_at_workers(uint32_t& count, uint64_t& beats) {
   return all;
 }
 
-// Returns true if there is no kernel thread but the workers, sysmon, the reaper and the helper that listens for signals. The directory has
+// Returns true if there is no kernel thread but the workers, sysmon, the reaper and the helpers. The directory has
 // a link for each thread, and two of its own.
 bool no_other_thread(uint32_t workers) {
   struct statx s;
