@@ -156,7 +156,8 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
   bool progress = beat != w->notes.heartbeat;
   if (progress) w->notes.beat_at = now;
   else if (now - w->notes.beat_at >= kLongRun) w->ticks.long_run.store(beat, std::memory_order_relaxed);
-  look.busy |= beat - w->notes.heartbeat > kFewSwitches;
+  bool switches = beat - w->notes.heartbeat > kFewSwitches;
+  look.busy |= switches;
   w->notes.heartbeat = beat;
   w->look.without_hog.fetch_add(1, std::memory_order_relaxed);
   if (look.queued) w->look.oldest_due.store(true, std::memory_order_relaxed);
@@ -195,7 +196,8 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
     try_take(w, beat);  // right at any time, only useless
     return;
   }
-  if (ran || w->run.in_sched.load(std::memory_order_relaxed) || !asleep_by_proc(w->thread.tid)) return;
+  // A worker that has switched often is not asleep. Where it lacks the CPU, as beside its load, /proc would be asked at each look.
+  if (ran || switches || w->run.in_sched.load(std::memory_order_relaxed) || !asleep_by_proc(w->thread.tid)) return;
   if (suspected && used == 0) {
     try_take(w, beat);
   } else {

@@ -12,6 +12,7 @@
 
 #include "sched/chaos.h"
 #include "sched/poller.h"
+#include "sched/run/parts.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
 #include "tests/test.h"
@@ -390,6 +391,54 @@ Test(scheduler, a_search_that_does_not_pay_is_halved, .timeout = 120) {
       else if (f->run.state == State::Parked) unpark(f);
     }
   });
+}
+
+namespace {
+
+// Puts a crowd of fibers into a queue by `put`, while others give way to one another all the time, so that the local queue is never empty.
+// Returns how often these others ran until all of the crowd had run.
+uint32_t turns_until_all_ran(void (*put)(FiberRecord*)) {
+  constexpr uint32_t kOthers = 20, kCrowd = 100;
+  chaos_seed = 0;
+  run_on(1);
+  std::atomic<uint32_t> never{0}, ran{0}, turns{0}, before{0}, after{0};
+  std::atomic<FiberRecord*> crowd[kCrowd]{};
+  Threads t;
+  for (auto& me : crowd)
+    t.fiber([&] {
+      me = self();
+      (void)park_if(&never, 0, {"test"});
+      if (++ran == kCrowd) after = turns.load();
+    });
+  for (uint32_t i = 0; i < kOthers; i++)
+    t.fiber([&] {
+      for (; ran < kCrowd; turns++) give_way();
+    });
+  t.fiber([&] {
+    for (auto& f : crowd)
+      while (!f || f.load()->run.state != State::Parked) give_way();
+    Busy busy;
+    before = turns.load();
+    for (auto& f : crowd) {
+      State parked = State::Parked;
+      cr_assert(f.load()->run.state.compare_exchange_strong(parked, State::Queued));
+      put(f);
+    }
+  });
+  t.join();
+  return after - before;
+}
+
+constexpr uint32_t kFewTurns = 1200;  // ten times as many as there are fibers
+
+}  // namespace
+
+Test(scheduler, the_global_queue_does_not_wait_for_an_empty_local_one, .timeout = 120) {
+  cr_assert_lt(turns_until_all_ran([](FiberRecord* f) { global_queue.push(f); }), kFewTurns);
+}
+
+Test(scheduler, the_inbox_does_not_wait_for_an_empty_local_queue, .timeout = 120) {
+  cr_assert_lt(turns_until_all_ran([](FiberRecord* f) { self()->run.worker->run.slot->inbox.push(f); }), kFewTurns);
 }
 
 namespace {

@@ -16,7 +16,7 @@ std::atomic<uint64_t> recent_ns{0};
 namespace {
 
 constexpr uint32_t kNextStreak = 32;  // fibers from `next` in a row before the queue gets its turn
-constexpr uint32_t kFairTick = 61;    // at every 61st look the global queue comes first
+constexpr uint32_t kFairTick = 61;    // at every 61st look, at the latest, come timers, the poller, the inbox and the global queue
 // Looks of sysmon, about a millisecond each. Where others always wait, hogs get a tenth of the time.
 constexpr uint32_t kMostWithoutHog = 24;
 
@@ -156,6 +156,30 @@ FiberRecord* pop_hog(Worker* w) {
   if (f) w->look.without_hog.store(0, std::memory_order_relaxed);
   return f;
 }
+
+// Returns at which of the worker's looks the next fiber comes from the global queue, which has `size` fibers: at every so many. A fiber then
+// waits as long there as in the local queue. The workers share the global one, and sysmon moves the oldest fibers of long local queues to it
+// (balance_queues()). Those must not wait until a local queue is empty: while descriptors are ready all the time, that never is.
+uint32_t every_global(Worker* w, uint32_t size, bool newest) {
+  uint32_t every = 1 + w->run.slot->local.size() * circulating.load(std::memory_order_relaxed) / size;
+  if (every == 1 && w->run.slot->next.load(std::memory_order_relaxed)) every = 2;
+  return newest || every > kFairTick ? kFairTick : every;
+}
+
+// Returns the oldest fiber of the inbox, and moves the others to the local queue. They would wait there, too, while that is never empty.
+FiberRecord* empty_inbox(Slot* s) {
+  FiberRecord* first = s->inbox.pop();
+  bool moved = false;
+  while (FiberRecord* f = first ? s->inbox.pop() : nullptr) {
+    if (!s->local.push(f)) global_queue.push(f);
+    moved = true;
+  }
+  if (moved) {  // a worker that fell asleep meanwhile may have seen them in neither
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    wake_if_needed();
+  }
+  return first;
+}
 }  // namespace
 
 // Returns the next fiber after a quick look at the queues, or null. Called on the fiber's stack or the worker's. After a preemption, or a
@@ -176,17 +200,11 @@ FiberRecord* pick(Worker* w, bool preempting) {
     if (too_many_slots()) return nullptr;
     s->timers.run(now_ns());
     look_at_poller(w);
-    if ((f = global_queue.pop())) return f;
   }
   if (w->look.without_hog.load(std::memory_order_relaxed) >= kMostWithoutHog && (f = pop_hog(w))) return f;
-  if ((preempting || w->look.tick % kFairTick == kFairTick / 2) && (f = s->inbox.pop())) return f;
-  if (preempting) {
-    // The queue in which a fiber would wait longer comes first: the workers share the global one. Every eighth time the other does.
-    bool global_is_longer = global_queue.size() > s->local.size() * circulating.load(std::memory_order_relaxed);
-    bool global_first = global_is_longer != (w->look.tick % 8 == 1);
-    if (global_first && (f = global_queue.pop())) return f;
-  }
+  if ((preempting || w->look.tick % kFairTick == kFairTick / 2) && (f = empty_inbox(s))) return f;
   bool newest = w->look.depth_first && !preempting;
+  if (uint32_t size = global_queue.size(); size && w->look.tick % every_global(w, size, newest) == 0 && (f = global_queue.pop())) return f;
   if (newest && w->look.oldest_due.load(std::memory_order_relaxed)) {
     w->look.oldest_due.store(false, std::memory_order_relaxed);
     newest = false;

@@ -174,11 +174,12 @@ uint32_t queued_count() {
 
 void balance_queues() {
   uint32_t n = slot_count.load(std::memory_order_acquire), total = 0;
-  for (uint32_t i = 0; i < n; i++) total += slots[i]->local.size();
   // Without this, thieves alone would empty the inboxes of retired slots, and no worker steals while all slots are busy.
   for (uint32_t i = 0; i < n; i++)
     if (slots[i]->retired.load(std::memory_order_relaxed))
       while (FiberRecord* f = slots[i]->inbox.pop()) global_queue.push(f);
+  if (wanted.load(std::memory_order_relaxed) < 2) return;  // nobody else could take them
+  for (uint32_t i = 0; i < n; i++) total += slots[i]->local.size();
   uint32_t fair = total / (wanted.load(std::memory_order_relaxed) + 1) + 2;
   for (uint32_t i = 0; i < n; i++)
     for (uint32_t moved = 0; moved < kMostMoved && slots[i]->local.size() > fair && !slots[i]->local.keeps_order(); moved++)
