@@ -156,8 +156,7 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
   bool progress = beat != w->notes.heartbeat;
   if (progress) w->notes.beat_at = now;
   else if (now - w->notes.beat_at >= kLongRun) w->ticks.long_run.store(beat, std::memory_order_relaxed);
-  bool switches = beat - w->notes.heartbeat > kFewSwitches;
-  look.busy |= switches;
+  look.busy |= beat - w->notes.heartbeat > kFewSwitches;
   w->notes.heartbeat = beat;
   w->look.without_hog.fetch_add(1, std::memory_order_relaxed);
   if (look.queued) w->look.oldest_due.store(true, std::memory_order_relaxed);
@@ -190,14 +189,16 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
   }
   uint64_t cpu = cpu_time_of_thread(w->thread.tid), used = cpu - w->notes.cpu, time = now - w->notes.at;
   bool ran = w->notes.at && used + kOffCpu > time;
+  // A worker that has gone on to another fiber and used a quarter of the time lacks the CPU rather than sleeps, as beside its load. If it
+  // sleeps, the next look sees that it has done neither.
+  bool goes_on = w->notes.at && progress && used * 4 > time;
   w->notes.cpu = cpu;
   w->notes.at = now;
   if (chaos(16)) {
     try_take(w, beat);  // right at any time, only useless
     return;
   }
-  // A worker that has switched often is not asleep. Where it lacks the CPU, as beside its load, /proc would be asked at each look.
-  if (ran || switches || w->run.in_sched.load(std::memory_order_relaxed) || !asleep_by_proc(w->thread.tid)) return;
+  if (ran || goes_on || w->run.in_sched.load(std::memory_order_relaxed) || !asleep_by_proc(w->thread.tid)) return;
   if (suspected && used == 0) {
     try_take(w, beat);
   } else {
