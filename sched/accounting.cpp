@@ -31,7 +31,7 @@ constexpr uint64_t kChanging = ~uint64_t{0};  // value of a mark while the time 
 // A stint shorter than kShortUs is measured by the cycle counter. Reading the kernel's clock takes a microsecond, a tenth of what a server
 // does for a request. A longer stint is looked up, because the worker may have lost the CPU meanwhile. The next look finds what was given
 // too much, and the fibers after it get less.
-constexpr uint64_t kShortUs = 20, kLookEachUs = 500;
+constexpr uint64_t kShortUs = 60, kLookEachUs = 500;
 
 void account(Worker* w, FiberRecord* f, Account how) {
   uint64_t c = cycles(), stint = c - w->cpu.cycles, mark = w->cpu.mark.load(std::memory_order_relaxed), now;

@@ -157,13 +157,17 @@ FiberRecord* pop_hog(Worker* w) {
   return f;
 }
 
-// Returns at which of the worker's looks the next fiber comes from the global queue, which has `size` fibers: at every so many. A fiber then
-// waits as long there as in the local queue. The workers share the global one, and sysmon moves the oldest fibers of long local queues to it
-// (balance_queues()). Those must not wait until a local queue is empty: while descriptors are ready all the time, that never is.
-uint32_t every_global(Worker* w, uint32_t size, bool newest) {
+// Returns true if the worker's next fiber shall come from the global queue: as often as a fiber then waits as long there as in the local
+// queue. The workers share the global one, and sysmon moves the oldest fibers of long local queues to it (balance_queues()). Those must not
+// wait until a local queue is empty: while descriptors are ready all the time, that never is.
+bool global_is_next(Worker* w, bool newest) {
+  uint32_t size = global_queue.size();
+  if (size == 0) return false;
+  if (w->look.tick % kFairTick == 0) return true;
+  if (newest) return false;
   uint32_t every = 1 + w->run.slot->local.size() * circulating.load(std::memory_order_relaxed) / size;
   if (every == 1 && w->run.slot->next.load(std::memory_order_relaxed)) every = 2;
-  return newest || every > kFairTick ? kFairTick : every;
+  return w->look.tick % every == 0;
 }
 
 // Returns the oldest fiber of the inbox, and moves the others to the local queue. They would wait there, too, while that is never empty.
@@ -204,7 +208,7 @@ FiberRecord* pick(Worker* w, bool preempting) {
   if (w->look.without_hog.load(std::memory_order_relaxed) >= kMostWithoutHog && (f = pop_hog(w))) return f;
   if ((preempting || w->look.tick % kFairTick == kFairTick / 2) && (f = empty_inbox(s))) return f;
   bool newest = w->look.depth_first && !preempting;
-  if (uint32_t size = global_queue.size(); size && w->look.tick % every_global(w, size, newest) == 0 && (f = global_queue.pop())) return f;
+  if (global_is_next(w, newest) && (f = global_queue.pop())) return f;
   if (newest && w->look.oldest_due.load(std::memory_order_relaxed)) {
     w->look.oldest_due.store(false, std::memory_order_relaxed);
     newest = false;
