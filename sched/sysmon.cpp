@@ -198,7 +198,10 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
     try_take(w, beat);  // right at any time, only useless
     return;
   }
-  if (ran || goes_on || w->run.in_sched.load(std::memory_order_relaxed) || !asleep_by_proc(w->thread.tid)) return;
+  // The reader may have been late. If the worker has run meanwhile, it sleeps since then only.
+  if (ran || goes_on || w->run.in_sched.load(std::memory_order_relaxed) || !asleep_by_proc(w->thread.tid) ||
+      cpu_time_of_thread(w->thread.tid) != cpu)
+    return;
   if (suspected && used == 0) {
     try_take(w, beat);
   } else {
