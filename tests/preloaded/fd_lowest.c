@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { kSleepers = 40, kRounds = 20 };  // more than the library could keep files of
+enum { kSleepers = 40, kRounds = 20 };
 static atomic_int done;
 
 // Sleeps in a system call that the library does not see.
@@ -45,7 +45,7 @@ int main(void) {
       for (int n = 0; n < 3; n++) lost += fcntl(lowest, F_GETFD) < 0;
       lost += close(lowest) != 0;
     }
-    usleep(100);
+    usleep(100);  // gives way; nothing depends on how long
   }
   for (int i = 0; i < kSleepers; i++) pthread_join(t[i], NULL);
   printf("%ld other numbers, %ld files closed by others\n", others, lost);
