@@ -14,6 +14,10 @@ namespace fiberthread {
 
 // Each function but inject() has a default, for embedders that have no use for it. The default does nothing, and answers no.
 struct Embedder {
+  // Called once it is known that fibers can run here, before the first of them does: on the thread that starts the scheduler, under Busy,
+  // with all signals blocked.
+  void (*before_start)() = [] {};
+
   // Called when `me`, the caller, leaves Busy or a wait with kInterruptSafePoint set: on its own stack, not under Busy. Clears the bit, and
   // may run any code: it may wait, switch, unwind the stack or jump out of it. Calls for which there is nothing to do must be harmless.
   void (*at_safe_point)(FiberRecord* me) = [](FiberRecord* me) {

@@ -22,6 +22,7 @@ void detach(FiberRecord* f) {
 
 void embed() {
   Embedder e;
+  e.before_start = signal_take_over;
   e.at_safe_point = signal_at_safe_point;
   e.end_requested = cancel_due;
   e.end_requested_at = cancel_due_at;

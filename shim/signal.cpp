@@ -27,7 +27,10 @@ struct ActionCell {
   Action action;
 };
 ActionCell actions[kSignals + 1];
-std::atomic<bool> taken_over{false};
+// The signals whose actions the library keeps, and for which the kernel has our own handler: none before the first thread is asked for, then
+// SIGSYS, by which a filter of system calls may answer a call of ours, and all once the scheduler starts.
+std::atomic<uint64_t> taken_over{0};
+constexpr uint64_t kAll = ~kNeverBlocked;
 std::atomic<uint64_t> interrupting{0};  // siginterrupt()
 
 }  // namespace
@@ -72,7 +75,8 @@ void install(int sig, const Action& a) {
   if (handled(a) || (by_default && comes_to_us)) {
     k.sa_sigaction = on_signal;
     k.sa_mask = as_set(~kTrapMask);  // nothing interrupts our handler; the program's own mask is set when its handler runs
-    k.sa_flags = (a.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)) | SA_SIGINFO | SA_ONSTACK;
+    k.sa_flags = (a.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)) | SA_SIGINFO;
+    k.sa_flags |= taken_over.load(std::memory_order_relaxed) == kAll ? SA_ONSTACK : a.flags & SA_ONSTACK;
     if (!handled(a)) k.sa_flags |= SA_RESTART;  // a dump ends no call
   } else {
     k.sa_handler = reinterpret_cast<sighandler_t>(a.handler);
@@ -88,7 +92,7 @@ void catch_by_default(uint64_t bits) {
   if (!bits) return;
   SignalsGuard guard;
   caught_by_default.fetch_or(bits, std::memory_order_relaxed);
-  if (!taken_over.load(std::memory_order_relaxed)) return;
+  bits &= taken_over.load(std::memory_order_relaxed);
   for (; bits; bits &= bits - 1) {
     int sig = __builtin_ctzll(bits) + 1;
     if (Action a = action_of(sig); a.handler == reinterpret_cast<void*>(SIG_DFL)) install(sig, a);
@@ -141,7 +145,8 @@ void hide_dump(int sig, struct sigaction* k) {
   k->sa_handler = SIG_DFL;
 }
 
-void take_over(int sig) {  // under SignalsGuard
+// Learns the program's action for `sig` from the kernel. Under SignalsGuard.
+void read_action(int sig) {
   struct sigaction k;
   if (REAL(sigaction)(sig, nullptr, &k) != 0) return;
   Action a;
@@ -150,9 +155,23 @@ void take_over(int sig) {  // under SignalsGuard
   a.mask = words(k.sa_mask);
   a.flags = k.sa_flags;
   set_action(sig, a);
-  if (handled(a) || sig == SIGSEGV || sig == SIGSYS || sig == options.dump_signal ||
-      caught_by_default.load(std::memory_order_relaxed) & bit(sig))
-    install(sig, a);
+}
+
+void take_over(uint64_t wanted) {
+  if (taken_over.load(std::memory_order_acquire) == wanted) return;
+  process = static_cast<int>(raw_syscall(SYS_getpid));
+  SignalsGuard guard;
+  uint64_t before = taken_over.load(std::memory_order_relaxed);
+  if ((before | wanted) == before) return;
+  for (uint64_t bits = wanted & ~before; bits; bits &= bits - 1) read_action(__builtin_ctzll(bits) + 1);
+  taken_over.store(before | wanted, std::memory_order_release);
+  for (uint64_t bits = wanted; bits; bits &= bits - 1) {
+    int sig = __builtin_ctzll(bits) + 1;
+    Action a = action_of(sig);
+    if (handled(a) || sig == SIGSEGV || sig == SIGSYS || sig == options.dump_signal ||
+        caught_by_default.load(std::memory_order_relaxed) & bit(sig))
+      install(sig, a);
+  }
 }
 
 }  // namespace
@@ -179,8 +198,6 @@ void signal_dump_init() {
 bool in_vfork_child() { return static_cast<int>(raw_syscall(SYS_getpid)) != process; }
 
 void signal_init() {
-  if (taken_over.load(std::memory_order_acquire)) return;
-  process = static_cast<int>(raw_syscall(SYS_getpid));
   // Handlers call these, and must not be the first to look them up.
   (void)REAL(sigaction);
   (void)REAL(pthread_sigmask);
@@ -189,14 +206,11 @@ void signal_init() {
   io_init();
   socket_init();
   fd_init();
-  {
-    SignalsGuard guard;
-    for (int sig = 1; sig <= kSignals; sig++)
-      if (!(bit(sig) & kNeverBlocked)) take_over(sig);
-  }
   cancel_init();
-  taken_over.store(true, std::memory_order_release);
+  take_over(bit(SIGSYS));
 }
+
+void signal_take_over() { take_over(kAll); }
 
 void signal_scheduler_started() {
   process = static_cast<int>(raw_syscall(SYS_getpid));
@@ -220,7 +234,7 @@ FIBERTHREAD_IN_FORK_CHILD(Embedder, signals, [](FiberRecord*) {
   s.ended = false;
   forget_tellings();
   forget_listener();
-  if (!taken_over.load()) return;
+  if (taken_over.load() != kAll) return;
   // The one kernel thread gets the program's own alternate stack again.
   stack_t ss = alternate_now();
   raw_syscall(SYS_sigaltstack, arg(&ss), 0);
@@ -232,10 +246,10 @@ using namespace fiberthread;
 using namespace fiberthread::signals;
 
 FIBERTHREAD_EXPORT int sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexcept {
-  bool mine = taken_over.load(std::memory_order_acquire) && sig > 0 && sig <= kSignals && !(bit(sig) & kNeverBlocked);
+  bool mine = sig > 0 && sig <= kSignals && taken_over.load(std::memory_order_acquire) & bit(sig);
   if (!mine || in_vfork_child()) {
     int r = REAL(sigaction)(sig, act, old);
-    if (__builtin_expect(sig == options.dump_signal, 0) && r == 0 && !taken_over.load(std::memory_order_relaxed)) {
+    if (__builtin_expect(sig == options.dump_signal, 0) && r == 0 && !(taken_over.load(std::memory_order_relaxed) & bit(sig))) {
       if (old) hide_dump(sig, old);
       if (act && !(act->sa_flags & SA_SIGINFO) && act->sa_handler == SIG_DFL) signal_dump_init();
     }

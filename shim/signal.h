@@ -22,8 +22,11 @@
 
 namespace fiberthread {
 
-// Takes over the handlers that the program has installed. Called before the scheduler starts, by the thread that starts it. Idempotent.
+// Looks up what handlers will call. Called before the scheduler starts, by the thread that starts it. Idempotent.
 void signal_init();
+// Embedder::before_start(): takes over the handlers that the program has installed. Where threads stay NPTL's, they stay the kernel's.
+// Idempotent.
+void signal_take_over();
 // Called after the scheduler has started: sysmon takes process-directed signals as the main fiber would.
 void signal_scheduler_started();
 // Called by main, which has just become a fiber and is still on its kernel thread, under Busy. Makes the signals that are pending for that

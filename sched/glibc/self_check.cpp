@@ -44,38 +44,50 @@ void setxid_wrapper(int sig, siginfo_t* info, void* context) {
   in_handler.original->handler(sig, info, context);
 }
 
-// libc holds the lock of its lists of stacks while it signals all other threads to change their ids. We ask it to change none, and look
-// which word is 1 only meanwhile. During that time, libc has one more bit set in each thread's cancelhandling.
-const char* find_list_lock() {
-  kernel_handler old, wrapped;
-  in_handler.seen.store(false);
-  if (raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, 0, arg(&old), 8) != 0 || reinterpret_cast<uintptr_t>(old.handler) <= 1)
-    return "no set*id handler";
-  in_handler.original = &old;
-  wrapped = old;
-  wrapped.handler = setxid_wrapper;
+// Looks once, where the handler's place is taken by setxid_wrapper(). `again` is set if other threads may have spoiled it: one that begins
+// or ends holds the lock meanwhile, and may have made our word a 2, since that is how a lock looks for which somebody waits.
+const char* look_for_list_lock(int (*set_no_ids)(uid_t, uid_t, uid_t), bool& again) {
   int before[kSearch / sizeof(int)], after[kSearch / sizeof(int)];
-  auto* real = reinterpret_cast<int (*)(uid_t, uid_t, uid_t)>(dlsym(RTLD_NEXT, "setresuid"));
-  if (!real) return "no setresuid";
-  raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, arg(&wrapped), 0, 8);
+  in_handler.seen.store(false);
   memcpy(before, layout.stack_user, kSearch);
   uint32_t cancel = at<uint32_t>(model_tcb, layout.cancelhandling);
-  real(-1, -1, -1);
+  set_no_ids(-1, -1, -1);
   memcpy(after, layout.stack_user, kSearch);
-  raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, arg(&old), 0, 8);
+  again = false;
   if (!in_handler.seen.load(std::memory_order_acquire)) return "set*id did not signal";
   uint32_t bit = in_handler.cancel_during & ~cancel;
   if (in_handler.cancel_during != cancel + bit || __builtin_popcount(bit) != 1 || at<uint32_t>(model_tcb, layout.cancelhandling) != cancel)
     return "cancelhandling is elsewhere";
   int found = -1;
+  again = true;
   for (size_t i = 0; i < kSearch / sizeof(int); i++) {
-    if (before[i] != 0 || in_handler.during[i] != 1 || after[i] != 0) continue;
+    if (before[i] != 0 || (in_handler.during[i] != 1 && in_handler.during[i] != 2) || after[i] != 0) continue;
     if (found >= 0) return "the stack list's lock is not unique";
     found = static_cast<int>(i);
   }
   if (found < 0) return "the stack list's lock was not found";
   layout.list_lock = reinterpret_cast<std::atomic<int>*>(layout.stack_user + found * sizeof(int));
   return nullptr;
+}
+
+// libc holds the lock of its lists of stacks while it signals all other threads to change their ids. We ask it to change none, and look
+// which word is taken only meanwhile. During that time, libc has one more bit set in each thread's cancelhandling.
+const char* find_list_lock() {
+  constexpr int kLooks = 100;
+  kernel_handler old, wrapped;
+  if (raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, 0, arg(&old), 8) != 0 || reinterpret_cast<uintptr_t>(old.handler) <= 1)
+    return "no set*id handler";
+  auto* real = reinterpret_cast<int (*)(uid_t, uid_t, uid_t)>(dlsym(RTLD_NEXT, "setresuid"));
+  if (!real) return "no setresuid";
+  in_handler.original = &old;
+  wrapped = old;
+  wrapped.handler = setxid_wrapper;
+  raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, arg(&wrapped), 0, 8);
+  const char* why;
+  bool again;
+  for (int i = 0; (why = look_for_list_lock(real, again)) && again && i < kLooks; i++) raw_syscall(SYS_sched_yield);
+  raw_syscall(SYS_rt_sigaction, kLibcSetxidSignal, arg(&old), 0, 8);
+  return why;
 }
 
 // ---- dtv and static TLS ----

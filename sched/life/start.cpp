@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "sched/arch/arch.h"
+#include "sched/embedder.h"
 #include "sched/glibc/go.h"
 #include "sched/glibc/modules.h"
 #include "sched/glibc/self_check.h"
@@ -114,6 +115,7 @@ bool sched_start() {
         why = "there is no memory for the queues";
       }
     }
+    if (ok) embedder().before_start();
     sched_restore_signals(old);
     if (!ok && options.verbose) {
       char line[160];
