@@ -159,13 +159,13 @@ P
 for yields in 3 505 10000; do
   for how in kill exit; do
     rm -f t.json*
-    env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=t.json FIBERTHREAD_WORKERS=1 ./leaves $how $yields >/dev/null 2>&1
+    env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=t.json FIBERTHREAD_WORKERS=1 FIBERTHREAD_PREEMPT=0 ./leaves $how $yields >/dev/null 2>&1
     [ -s t.json.raw ] && "$BUILD/fiberthread" trace t.json || fail "$how: $(ls -l)"
     [ ! -e t.json.raw ] && python3 left.py t.json $yields || fail "$how after $yields"
   done
 done
 rm -f t.json*
-pid=$(env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=t.json FIBERTHREAD_WORKERS=1 ./leaves exec 10 exec | head -n 1)
+pid=$(env LD_PRELOAD="$LIBRARY" FIBERTHREAD_TRACE=t.json FIBERTHREAD_WORKERS=1 FIBERTHREAD_PREEMPT=0 ./leaves exec 10 exec | head -n 1)
 for file in t.json t.json.$pid; do
   "$BUILD/fiberthread" trace $file && python3 left.py $file 10 || fail "exec: $(ls -l)"
 done
