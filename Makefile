@@ -53,7 +53,7 @@ LIBFLAGS := -std=c++20 $(OPTIMIZE) $(PROTECT) -g $(WARN) $(INCLUDE) -MMD -MP -fP
 TESTFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) $(INCLUDE) -MMD -MP $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 # Each processor has a folder, named as `uname -m` names it: sched/arch/README.md. Its posix/ belongs to shim.
-LOW := $(wildcard sched/*.cpp sched/run/*.cpp sched/life/*.cpp sched/memory/*.cpp sched/glibc/*.cpp sched/observe/*.cpp sync/*.cpp sched/arch/$(ARCH)/*.cpp sched/arch/$(ARCH)/*.S)
+LOW := $(wildcard sched/*.cpp sched/run/*.cpp sched/life/*.cpp sched/memory/*.cpp sched/glibc/*.cpp sched/observe/*.cpp sched/explore/*.cpp sync/*.cpp sched/arch/$(ARCH)/*.cpp sched/arch/$(ARCH)/*.S)
 HIGH := $(wildcard shim/*.cpp shim/fibers/*.cpp sched/arch/$(ARCH)/posix/*.cpp sched/arch/$(ARCH)/posix/*.S preload/*.cpp)
 LOW_OBJECTS := $(LOW:%=$(BUILD)/obj/%.o)
 HIGH_OBJECTS := $(HIGH:%=$(BUILD)/obj/%.o)
@@ -62,6 +62,9 @@ SO := $(BUILD)/libfiberthread.so
 # all numbers.
 SONAME := libfiberthread.so.$(firstword $(subst ., ,$(SO_VERSION)))
 SO_LINK := $(BUILD)/$(SONAME)
+# Preloaded before the library by `fiberthread explore`.
+EXPLORE_SO := $(BUILD)/libfiberthread-explore.so
+EXPLORE_OBJECTS := $(patsubst %,$(BUILD)/obj/%.o,preload/explore/points.cpp preload/explore/$(ARCH).S)
 LAUNCHER := $(BUILD)/fiberthread
 # The launcher is a separate program, which shares the table of variables with the library.
 LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(wildcard preload/launcher/*.cpp) preload/options.cpp)
@@ -70,7 +73,7 @@ UNIT_TESTS := $(patsubst tests/%.cpp,$(BUILD)/tests/%,$(wildcard tests/*_test.cp
 PRELOADED := $(patsubst tests/preloaded/%,$(BUILD)/tests/preloaded/%,$(basename $(wildcard tests/preloaded/*.c tests/preloaded/*.cpp)))
 
 .PHONY: all
-all: $(SO) $(SO_LINK) $(LAUNCHER) $(SO)-gdb.py $(BUILD)/fiberthread.pc
+all: $(SO) $(SO_LINK) $(EXPLORE_SO) $(LAUNCHER) $(SO)-gdb.py $(BUILD)/fiberthread.pc
 
 # This file changes when a source is removed. No object's time would show that.
 $(BUILD)/sources: always
@@ -101,6 +104,9 @@ $(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map $(BUILD)/sources
 		-Wl,-soname,$(SONAME),--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
 $(SO_LINK): $(SO)
 	$(Q)ln -sf $(notdir $(SO)) $@
+$(BUILD)/obj/preload/explore/$(ARCH).S.o: preload/explore/points.def
+$(EXPLORE_SO): $(EXPLORE_OBJECTS)
+	$(Q)$(CC) -shared -nostartfiles -static-libgcc -Wl,-z,now,-z,relro,-z,noexecstack,-soname,$(notdir $@) $^ -o $@
 # gdb looks for its script beside the library's file, by this name.
 $(SO)-gdb.py: preload/debugger/fiberthread-gdb.py
 	@mkdir -p $(@D)
@@ -294,6 +300,7 @@ install: all
 	install -m 755 $(SO) $(DESTDIR)$(PREFIX)/lib/$(SO_FILE)
 	ln -sf $(SO_FILE) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
 	ln -sf $(SO_FILE) $(DESTDIR)$(PREFIX)/lib/libfiberthread.so
+	install -m 755 $(EXPLORE_SO) $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $(LAUNCHER) $(DESTDIR)$(PREFIX)/bin/
 	install -d $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(PREFIX)/lib
 	install -m 644 preload/debugger/fiberthread-gdb.py $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(PREFIX)/lib/$(SO_FILE)-gdb.py

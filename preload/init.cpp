@@ -10,6 +10,7 @@
 #include "preload/options.h"
 #include "preload/sanitizer.h"
 #include "sched/chaos.h"
+#include "sched/explore/explore.h"
 #include "sched/arch/context.h"
 #include "sched/own_descriptors.h"
 #include "sched/observe/observe.h"

@@ -184,6 +184,21 @@ class GlobalQueue {
     size_.store(size_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
     return f;
   }
+  // Takes out the entry with this number, counted from the oldest. Null if there are fewer.
+  FiberRecord* take(uint32_t number) {
+    SpinGuard guard(lock_);
+    FiberRecord *before = nullptr, *f = head_;
+    while (f && number--) {
+      before = f;
+      f = f->run.queue_next;
+    }
+    if (!f) return nullptr;
+    (before ? before->run.queue_next : head_) = f->run.queue_next;
+    if (tail_ == f) tail_ = before;
+    size_.store(size_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+    return f;
+  }
+  FiberRecord* first() const { return head_; }  // its successors are in run.queue_next. Only while nobody else uses the queue
   bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
   uint32_t size() const { return size_.load(std::memory_order_relaxed); }
   void reset() {

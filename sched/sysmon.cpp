@@ -23,6 +23,7 @@
 #include "sched/accounting.h"
 #include "sched/asleep.h"
 #include "sched/chaos.h"
+#include "sched/explore/explore.h"
 #include "sched/life/fork.h"
 #include "sched/observe/deadlock.h"
 #include "sched/observe/dumper.h"
@@ -57,6 +58,7 @@ constexpr uint32_t kShrinkLooks = 100;     // looks with fewer spinners than slo
 constexpr uint32_t kMostGrowth = 4;        // times the base
 
 // A futex word that tells how sysmon sleeps until wake_at. A signal that sysmon blocks elsewhere ends its sleep in ppoll().
+constexpr uint32_t kSeldom = 50;  // looks
 constexpr uint32_t kAwake = 0, kDeep = 1, kShort = 2, kInPoll = 4, kOnPoller = 8;
 std::atomic<uint32_t> asleep{kAwake};
 std::atomic<uint64_t> wake_at{kNever};
@@ -349,7 +351,7 @@ void sysmon_main() {
   raw_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1);
   uint64_t wake = kWake;
   raw_syscall(SYS_rt_sigprocmask, SIG_BLOCK, arg(&wake), 0, 8);
-  uint32_t quiet = 0;
+  uint32_t quiet = 0, looks = 0;
   bool hot = false;
   for (;;) {
     adopt_mask();
@@ -358,20 +360,23 @@ void sysmon_main() {
     if (__builtin_expect(looks_at_clock, 0) && clock_was_set()) sysmon_clock_was_set();
     uint64_t now = now_ns();
     recent_ns.store(now, std::memory_order_relaxed);
-    run_timers(now);
-    if (poll_active() && !poll_watched()) {
+    // While exploring, the worker's own choices let time pass. A fiber that sleeps in the kernel loses its slot late.
+    bool stays_out = exploring && ++looks % kSeldom;
+    if (!exploring) run_timers(now);
+    if (!exploring && poll_active() && !poll_watched()) {
       poll_look();
       poll_get_watcher();
     }
-    Waiting waiting = who_waits();
+    Waiting waiting = stays_out ? Waiting::Nobody : who_waits();
     Findings look{waiting != Waiting::Nobody};
     for (Worker* w = all_workers(); w; w = w->thread.all_next)
-      if (w->thread.initial || w->thread.kernel_tid.load(std::memory_order_relaxed)) look_at(w, now, look);  // else it has ended
+      if (stays_out) break;
+      else if (w->thread.initial || w->thread.kernel_tid.load(std::memory_order_relaxed)) look_at(w, now, look);  // else it has ended
     bool queued = look.queued;
     try_wake_ups.look();
     place_look(now);
     rivals_look(now);
-    growth.decide(queued);
+    if (!exploring) growth.decide(queued);
     if (chaos(64)) want_slots(base_slots() + chaos_number() % 4);
     if (queued && any_free_slot()) {
       if (workers_refused.load(std::memory_order_relaxed)) empty_unheld_slots();
@@ -385,7 +390,7 @@ void sysmon_main() {
 
     bool on_poller = false;
     uint32_t in_poll = follows_clock.load(std::memory_order_acquire) ? kInPoll : 0;
-    uint64_t timer = next_timer();
+    uint64_t timer = exploring ? kNever : next_timer();
     // Only the second look tells whether the worker neglects the fiber. Where it does not, the next one is a tick away.
     hot = queued && any_free_slot() && !hot;
     uint64_t until = now + (hot ? kHotTick : look.suspects ? kSecondLook : waiting == Waiting::Hogs ? kHogsTick : kTick);
@@ -407,7 +412,7 @@ void sysmon_main() {
       std::atomic_thread_fence(std::memory_order_seq_cst);
       chaos_delay();
       bool unwatched = poll_active() && !poll_watched() && !on_poller;
-      if (work_queued() || unwatched || next_timer() < until || left_stacks_due() < until || (for_ever && deadlock_check())) {
+      if (work_queued() || unwatched || (!exploring && next_timer() < until) || left_stacks_due() < until || (for_ever && deadlock_check())) {
         asleep.store(kAwake, std::memory_order_relaxed);
         quiet = 0;
         continue;

@@ -48,6 +48,8 @@ const Command kCommands[] = {
     {"compare", main_compare, "[-r RUNS] [--] PROGRAM [ARGUMENT…]", "run it on libc's threads and on fibers, and compare"},
     {"top", main_top, "[options] PID", "a live view of a process"},
     {"dump", main_dump, "[options] PID|CORE", "all fibers of a process, with their stacks"},
+    {"explore", main_explore, "[options] [--] PROGRAM [ARGUMENT…]", "run it under ever new schedules until one fails"},
+    {"replay", main_replay, "[options] FILE", "run a program under the schedule of a failure that explore has found"},
     {"trace", main_trace, "FILE", "the trace of a process that was killed, or ended by _exit() or exec()"},
 };
 constexpr int kOwnBase = 256, kRowBase = 512;  // getopt_long() returns these plus an index of kOwn or kOptions

@@ -12,6 +12,8 @@ int main_compare(int argc, char** argv);
 int main_top(int argc, char** argv);
 int main_dump(int argc, char** argv);
 int main_trace(int argc, char** argv);
+int main_explore(int argc, char** argv);
+int main_replay(int argc, char** argv);
 
 // Returns why the loader does not load the library into this program. Empty if it does, or if the file is not an ELF file: that is a
 // script.

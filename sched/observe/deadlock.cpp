@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 
+#include "sched/explore/explore.h"
 #include "sched/memory/block.h"
 #include "sched/observe/dumper.h"
 #include "sched/preempt.h"
@@ -345,7 +346,8 @@ bool deadlock_check() {
     case Workers::Idle: break;
   }
   uint64_t live = live_fibers();
-  if (main_fiber->run.kernel || handlers_installed()) return false;
+  // Nobody sends signals to an explored program but itself.
+  if (main_fiber->run.kernel || (!exploring && handlers_installed())) return false;
   uint64_t parked = 0;
   bool stuck = each_fiber([&](const FiberRecord* f) {
     State s = f->run.state.load(std::memory_order_acquire);
@@ -358,6 +360,7 @@ bool deadlock_check() {
   if (work_queued() || next_timer() != kNever) return true;
   reported_in = pid;
   report(workers, parked);
+  if (exploring) explore_ends(ExploredEnd::Deadlock);
   if (options.deadlock == DeadlockPolicy::Abort) end_process();
   return false;
 }

@@ -86,6 +86,13 @@ FiberRecord* find(Worker* w) {
     run_timers(now_ns());
     look_at_poller(w);
     if ((f = pick(w))) return found(f);
+    if (__builtin_expect(exploring, 0)) {
+      if (explored_idle()) continue;
+      go_idle(w);
+      explore_outside();
+      if (w->thread.leaves.load(std::memory_order_relaxed)) return nullptr;
+      continue;
+    }
     if (!w->look.searching) {
       w->look.searching = true;
       searching.fetch_add(1, std::memory_order_seq_cst);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "sched/chaos.h"
+#include "sched/explore/explore.h"
 #include "sched/observe/observe.h"
 #include "sched/spinlock.h"
 #include "sched/worker.h"
@@ -84,6 +85,11 @@ void post_preempt(Worker* w, FiberRecord* f);
 
 FiberRecord* pick(Worker* w, bool preempting = false);
 FiberRecord* pick_of_cord(Worker* w);
+
+// ---- explored.cpp ----
+
+FiberRecord* explored_pick();  // pick() while `exploring`
+bool explored_idle();          // lets time pass for a worker that has found nothing; false: no timer is set
 
 // ---- blocking.cpp ----
 

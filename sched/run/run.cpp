@@ -40,7 +40,7 @@ bool enqueue_anywhere(Slot* own, FiberRecord* f) {
 
 // Adds a runnable fiber to the caller's slot, or to the global queue where there is none.
 void enqueue_local(Worker* w, FiberRecord* f) {
-  if (!w || !w->run.slot || !w->run.slot->local.push(f)) global_queue.push(f);
+  if (!w || exploring || !w->run.slot || !w->run.slot->local.push(f)) global_queue.push(f);
 }
 
 // Returns true if the waker probably goes on for long. A waker that is about to wait hands over its worker at no cost. One that goes on
@@ -90,8 +90,16 @@ bool handed_to_bound(FiberRecord* f, Worker* here) {
   return true;
 }
 
+// While exploring, fibers stand in no other queue.
+[[gnu::noinline]] void enqueue_global(FiberRecord* f) {
+  global_queue.push(f);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake_if_needed();
+}
+
 void enqueue_woken(FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
+  if (__builtin_expect(exploring, 0)) return enqueue_global(f);
   Worker* w = this_worker();
   if (!w) {
     Slot* s = slot_in_use(f->identity.id);
@@ -130,6 +138,7 @@ void enqueue_woken(FiberRecord* f) {
 
 void enqueue_round_robin(FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
+  if (__builtin_expect(exploring, 0)) return enqueue_global(f);
   Slot* s = slot_in_use(round_robin.fetch_add(1, std::memory_order_relaxed));
   if (observed(kObserveInbox)) debug_line("inbox", f, "goes to the inbox of slot ", uint64_t{s ? s->index : 0});
   if (s) s->inbox.push(f);
@@ -195,6 +204,7 @@ FiberRecord* empty_inbox(Slot* s) {
 FiberRecord* pick(Worker* w, bool preempting) {
   Slot* s = w->run.slot;
   if (!s) return w->run.cord ? pick_of_cord(w) : nullptr;
+  if (__builtin_expect(exploring, 0)) return explored_pick();
   FiberRecord* f;
   if (preempting && too_many_slots()) return nullptr;  // find() gives the slot up
   if (chaos(16)) return nullptr;
@@ -307,6 +317,10 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
     enqueue_woken(first);
     first = nullptr;
   }
+  if (__builtin_expect(exploring, 0) && first && post != post_yield) {
+    enqueue_woken(first);  // nobody is handed the worker: it is a choice
+    first = nullptr;
+  }
   FiberRecord* next = first ? first : pick(w, gives_way(post));
   if (!next && w->run.slot && look_at_poller(w)) next = pick(w);
   while (next && handed_to_bound(next, w)) next = pick(w);
@@ -364,13 +378,14 @@ void post_preempt(Worker* w, FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
   if (chaos(2) && enqueue_anywhere(w->run.slot, f)) return;
   if (f->turns.in_libc) global_queue.push_front(f);  // it may hold one of libc's locks
-  else if (is_hog(f)) hogs.push(f);
+  else if (is_hog(f) && !exploring) hogs.push(f);
   else enqueue_local(w, f);  // its data are in this CPU's cache
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
 }
 
 Waiting preempt_wanted_by(FiberRecord* f) {
+  if (__builtin_expect(exploring, 0) && !explore_stuck()) return Waiting::Nobody;
   auto others = [](bool wait) { return wait ? Waiting::Others : Waiting::Nobody; };
   Worker* w = f->run.worker;
   if (Worker* b = f->run.bound.load(std::memory_order_relaxed)) return others(b != w);

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+#include "sched/explore/explore.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "sched/embedder.h"
+#include "sched/explore/strategy.h"
+#include "sched/life/fork.h"
+#include "sched/scheduler.h"
+#include "sched/syscall.h"
+#include "sched/worker.h"
+
+namespace fiberthread {
+
+bool exploring = false;
+
+namespace {
+
+Explored* shared = nullptr;
+Strategies* strategies = nullptr;
+uint64_t clock_ns = 0;
+uint32_t next_step = 0;  // of the script
+
+// A program in virtual time begins at these, whenever it is run.
+constexpr uint64_t kMonotonic = 100'000'000'000'000, kRealtime = 1'800'000'000'000'000'000;
+constexpr uint64_t kStep = 1000;
+constexpr uint32_t kStuckTicks = 50;
+constexpr uint32_t kMostCandidates = 1024;  // for one choice. Those after them wait
+
+void mix(uint64_t n) { shared->hash = (shared->hash ^ n) * 0x9E3779B97F4A7C15u ^ shared->hash >> 29; }
+
+uint32_t number_of(FiberRecord* f) {
+  Candidate& c = strategies->of(f);
+  if (c.number < kMostSeen && c.number >= shared->fibers) {
+    SeenFiber& s = shared->seen[c.number];
+    s.start = reinterpret_cast<uintptr_t>(f->identity.start);
+    memcpy(s.name, f->identity.name, sizeof s.name);
+    shared->fibers = c.number + 1;
+  }
+  return c.number;
+}
+
+uint32_t by_script(uint32_t n, uint32_t limit) {
+  if (next_step == shared->order.script_size || shared->script[next_step].choice != shared->choices) return 0;
+  uint32_t index = shared->script[next_step++].index;
+  if (index < n || (index == n && limit > n)) return index;
+  shared->diverged = 1;
+  return 0;
+}
+
+}  // namespace
+
+void explore_begin(int fd) {
+  struct stat s;
+  void* p = MAP_FAILED;
+  if (fstat(fd, &s) == 0 && s.st_size == sizeof(Explored))
+    p = reinterpret_cast<void*>(raw_syscall(SYS_mmap, 0, sizeof(Explored), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+  if (reinterpret_cast<uintptr_t>(p) > ~uintptr_t{4095}) return;
+  raw_syscall(SYS_close, fd);
+  shared = static_cast<Explored*>(p);
+  void* memory = map_memory(sizeof(Strategies), PROT_READ | PROT_WRITE, MAP_NORESERVE);
+  if (shared->order.version != kExploreVersion || !memory) return;
+  strategies = new (memory) Strategies(shared->order);
+  clock_ns = kMonotonic;
+  options.workers = 1;
+  exploring = true;
+}
+
+uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data, bool timer) {
+  static Candidate* candidates[kMostCandidates];  // one thread at a time chooses, and its stack may be small
+  uint32_t n = 0;
+  auto add = [&](FiberRecord* f) {
+    number_of(f);
+    candidates[n++] = &strategies->of(f);
+  };
+  if (me) add(me);
+  while (FiberRecord* f = n < kMostCandidates ? next(data) : nullptr) add(f);
+  uint32_t limit = n + timer, index = 0;
+  if (limit < 2) return 0;
+  index = shared->order.strategy == Strategy::Script ? by_script(n, limit) : strategies->choose(candidates, n, me != nullptr, timer);
+  uint32_t to = index == n ? kClock : candidates[index]->number;
+  if (index && shared->steps < kMostSteps) {
+    Step& s = shared->made[shared->steps++];
+    s = {shared->choices, index, n, kNobody, to, 0, 0, "", false};
+    if (me) {
+      s.from = candidates[0]->number;
+      s.pc = candidates[0]->pc;
+      s.object = candidates[0]->object;
+      s.after = candidates[0]->after;
+      strncpy(s.call, candidates[0]->call, sizeof s.call - 1);
+    }
+  }
+  shared->choices++;
+  mix(index);
+  mix(to);
+  return index;
+}
+
+void explore_note(FiberRecord* me, const ExplorePoint& point) {
+  number_of(me);
+  strategies->at_point(me, point);
+  clock_ns += kStep;
+  uint64_t points = shared->points.load(std::memory_order_relaxed) + 1;
+  shared->points.store(points, std::memory_order_relaxed);
+  if (points <= shared->order.most) return;
+  explore_ends(ExploredEnd::Livelock);
+  raw_syscall(SYS_exit_group, 1);
+}
+
+void explore_gives_way(FiberRecord* me) { strategies->gives_way(me); }
+
+void explore_outside() { shared->outside++; }
+void explore_ends(ExploredEnd end) { shared->end = end; }
+
+bool explore_stuck() {
+  static uint64_t seen = 0;
+  static uint32_t ticks = 0;
+  uint64_t points = shared->points.load(std::memory_order_relaxed);
+  if (points != seen) ticks = 0;
+  seen = points;
+  if (++ticks < kStuckTicks) return false;
+  explore_outside();
+  return true;
+}
+
+bool explore_clock(clockid_t clock, timespec* t) {
+  if (!tls_current && !this_worker()) return false;
+  uint64_t ns = clock_ns += kStep;
+  switch (clock) {
+    case CLOCK_REALTIME:
+    case CLOCK_REALTIME_COARSE:
+    case CLOCK_TAI: ns += kRealtime - kMonotonic; break;
+    case CLOCK_MONOTONIC:
+    case CLOCK_MONOTONIC_RAW:
+    case CLOCK_MONOTONIC_COARSE:
+    case CLOCK_BOOTTIME: break;
+    default: return false;
+  }
+  *t = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+  return true;
+}
+
+void explore_jump(uint64_t to_ns) {
+  if (to_ns > clock_ns) clock_ns = to_ns;
+}
+
+// Children of a fork run as without exploration: they share the memory, and two processes cannot write one schedule.
+FIBERTHREAD_IN_FORK_CHILD(Start, explore, [](FiberRecord*) { exploring = false; })
+
+}  // namespace fiberthread

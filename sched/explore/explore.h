@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+// Exploration: the order in which fibers run is chosen on purpose, and the same each time for the same order (`shared.h`).
+//
+// One worker runs one fiber at a time. A *point* is a call of the program that may matter to other fibers; preload/explore/ brings each of
+// them here before it is made. A *choice* is made at a point, and wherever a fiber waits or ends: among the fiber that is at the point (the
+// first candidate) and those that are queued, in the order of the queue. Time is virtual. It goes on by one microsecond with each point and each
+// look at a clock, and jumps to the next timer when nothing can run, or when a choice falls on the clock.
+//
+// Sysmon keeps out of it: it runs no timers, looks at no descriptors, and takes no slot before a fiber has slept in the kernel for long.
+#pragma once
+#include <ctime>
+
+#include <cstdint>
+
+#include "sched/explore/shared.h"
+#include "sched/fiber.h"
+
+namespace fiberthread {
+
+extern bool exploring;
+
+// Called at the start of the library with the descriptor of the shared memory. Closes it. Does nothing if that is no such memory.
+void explore_begin(int fd);
+
+// A call that a fiber is about to make, or has just made.
+struct ExplorePoint {
+  const char* call;
+  uint64_t object, pc;
+  bool after;
+};
+// Chooses among `me`, unless that is null, and the fibers that `next(data)` gives until it returns null. Returns the number of the
+// candidate, or their count if time shall jump to the next timer, which must not be asked for without `timer`. Under Busy or in worker context.
+uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data, bool timer);
+// Notes that `me`, the caller, is at a point. Ends the process if there were too many.
+void explore_note(FiberRecord* me, const ExplorePoint& point);
+void explore_gives_way(FiberRecord* me);  // the point is a sched_yield(): others come first
+// Notes an event at a time that is not ours.
+void explore_outside();
+// Notes that the process is about to end for this reason.
+void explore_ends(ExploredEnd end);
+// Returns true if ticks have come again and again without a point between them. Called in the handler of preemption's signal.
+bool explore_stuck();
+
+// Reads a clock in virtual time. Returns false if the caller, or this clock, has real time.
+bool explore_clock(clockid_t clock, timespec* t);
+void explore_jump(uint64_t to_ns);  // monotonic time; does not go back
+
+}  // namespace fiberthread

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+#include "sched/explore/strategy.h"
+
+namespace fiberthread {
+
+namespace {
+constexpr uint64_t kHigh = uint64_t{1} << 63;  // drawn priorities are above, those of changes below
+constexpr uint32_t kLongStreak = 2000;         // a fiber that is chosen so often in a row, with others waiting, waits for them itself
+}  // namespace
+
+Strategies::Strategies(const Explored::Order& order) : strategy_(order.strategy), state_(order.seed), lowest_(kHigh - 1) {
+  constexpr uint32_t kOneIn[] = {1, 1, 2, 4, 8, 16, 32};
+  one_in_ = kOneIn[random() % (sizeof kOneIn / sizeof *kOneIn)];
+  constexpr uint32_t kTimerOneIn[] = {3, 16, 100};
+  timer_one_in_ = kTimerOneIn[random() % (sizeof kTimerOneIn / sizeof *kTimerOneIn)];
+  change_count_ = order.depth > kMostChanges ? kMostChanges : order.depth ? order.depth - 1 : 0;
+  for (uint32_t i = 0; i < change_count_; i++) changes_[i] = 1 + random() % (order.expected ? order.expected : 1);
+}
+
+// SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+uint64_t Strategies::random() {
+  uint64_t x = state_ += 0x9E3779B97F4A7C15u;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+  return x ^ x >> 31;
+}
+
+Candidate& Strategies::of(FiberRecord* f) {
+  auto hash = reinterpret_cast<uintptr_t>(f) / 64 * 0x9E3779B97F4A7C15u >> 48;
+  Candidate* c = &table_[hash % kTable];
+  while (c->fiber && c->fiber != f) c = c == &table_[kTable - 1] ? table_ : c + 1;
+  if (c->fiber != f || c->id != f->identity.serial) {
+    *c = {};
+    c->fiber = f;
+    c->id = f->identity.serial;
+    c->number = numbers_++;
+    c->priority = random() | kHigh;
+    c->drawn = true;
+  }
+  return *c;
+}
+
+void Strategies::at_point(FiberRecord* f, const ExplorePoint& point) {
+  Candidate& c = of(f);
+  c.call = point.call;
+  c.object = point.object;
+  c.pc = point.pc;
+  c.after = point.after;
+  c.drawn = false;
+  points_++;
+  if (strategy_ != Strategy::Pct) return;
+  for (uint32_t i = 0; i < change_count_; i++)
+    if (changes_[i] == points_) c.priority = lowest_--;
+}
+
+void Strategies::gives_way(FiberRecord* f) {
+  Candidate& c = of(f);
+  c.priority = lowest_--;
+  c.drawn = true;
+}
+
+uint32_t Strategies::best(Candidate* const* candidates, uint32_t n) {
+  uint32_t best = 0;
+  for (uint32_t i = 1; i < n; i++)
+    if (candidates[i]->priority > candidates[best]->priority) best = i;
+  return best;
+}
+
+uint32_t Strategies::choose(Candidate* const* candidates, uint32_t n, bool first_goes_on, bool timer) {
+  if (timer && random() % timer_one_in_ == 0) return n;
+  if (n == 1) return 0;
+  uint32_t chosen;
+  if (strategy_ == Strategy::Random) {
+    chosen = first_goes_on && random() % one_in_ ? 0 : static_cast<uint32_t>(random() % n);
+  } else {
+    if (strategy_ == Strategy::Pos)
+      for (uint32_t i = 0; i < n; i++)
+        if (!candidates[i]->drawn) {
+          candidates[i]->priority = random() | kHigh;
+          candidates[i]->drawn = true;
+        }
+    chosen = best(candidates, n);
+    if (candidates[chosen]->fiber == last_ && ++last_streak_ > kLongStreak) {
+      candidates[chosen]->priority = lowest_--;
+      last_streak_ = 0;
+      chosen = best(candidates, n);
+    }
+    // Of the operations that race with the chosen one, none shall have its place in the order because of an old draw.
+    if (strategy_ == Strategy::Pos && candidates[chosen]->object)
+      for (uint32_t i = 0; i < n; i++)
+        if (i != chosen && candidates[i]->object == candidates[chosen]->object) candidates[i]->drawn = false;
+  }
+  if (candidates[chosen]->fiber != last_) last_streak_ = 0;
+  last_ = candidates[chosen]->fiber;
+  return chosen;
+}
+
+}  // namespace fiberthread

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// The strategies that choose schedules. They are given candidates and draw numbers from a seed. They know no scheduler.
+#pragma once
+#include <cstdint>
+
+#include "sched/explore/explore.h"
+
+namespace fiberthread {
+
+struct Candidate {
+  FiberRecord* fiber = nullptr;
+  uint32_t id = 0;      // tells apart the fibers that have this record in turn
+  uint32_t number = 0;  // in the order in which they were first seen
+  uint64_t priority = 0;
+  const char* call = "";  // what it is about to do
+  uint64_t object = 0, pc = 0;
+  bool after = false;  // it has done it
+  bool drawn = false;  // `priority` is of this operation
+};
+
+class Strategies {
+ public:
+  explicit Strategies(const Explored::Order& order);
+
+  Candidate& of(FiberRecord* f);
+  void at_point(FiberRecord* f, const ExplorePoint& point);
+  void gives_way(FiberRecord* f);
+  // Chooses among n > 0. With `first_goes_on`, the first is at a point and could go on. With `timer`, n may be chosen: time passes.
+  uint32_t choose(Candidate* const* candidates, uint32_t n, bool first_goes_on, bool timer);
+
+ private:
+  static constexpr uint32_t kTable = 1 << 16, kMostChanges = 64;
+  uint64_t random();
+  uint32_t best(Candidate* const* candidates, uint32_t n);
+
+  Strategy strategy_;
+  uint64_t state_;
+  // Drawn once for a schedule. Random: the first goes on unless a draw of one in so many says otherwise. All: time jumps as often.
+  uint32_t one_in_ = 1;
+  uint32_t timer_one_in_ = 1;
+  uint64_t lowest_;          // Pct: priorities given by changes and yields go down from here
+  uint64_t points_ = 0, changes_[kMostChanges];
+  uint32_t change_count_ = 0;
+  FiberRecord* last_ = nullptr;
+  uint32_t last_streak_ = 0;
+  uint32_t numbers_ = 0;
+  Candidate table_[kTable];  // by the record's address
+};
+
+}  // namespace fiberthread

@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# packages: gcc
+# fiberthread explore finds the bug of each program in tests/explore/, and none in its mended twin. fiberthread replay then shows it again, and
+# says so where it cannot.
+. "$(dirname "$0")/../lib.sh"
+here=$(cd "$(dirname "$0")" && pwd)
+explore=$BUILD/fiberthread
+cd "$TMP" || exit 1
+for source in "$here"/../../explore/*.c; do
+  name=$(basename "$source" .c)
+  gcc -O1 -g -w -pthread -o "$name" "$source" && gcc -O1 -g -w -pthread -DMENDED -o "$name.mended" "$source" || fail "$name: gcc failed"
+  timeout -k 5 200 "$explore" explore -q -n 3000 "./$name" >out 2>err
+  [ $? = 1 ] || fail "$name: not found: $(cat out err)"
+  file=$(sed -n 's/.*fiberthread replay //p' out)
+  [ -s "$file" ] || fail "$name: no file: $(cat out err)"
+  for i in 1 2 3; do
+    # The environment has another size each time.
+    env X="$(head -c $((i * 1000)) /dev/zero | tr '\0' x)" timeout -k 5 60 "$explore" replay "$file" >again 2>&1
+    [ $? = 1 ] && grep -q '^fails again: ' again || fail "$name: replay $i: $(cat again) after $(cat out)"
+  done
+  timeout -k 5 200 "$explore" explore -q -n 150 "./$name.mended" >out 2>err || fail "$name.mended: $(cat out err)"
+done
+
+says() { # STATUS TEXT COMMAND…
+  local status=$1 text=$2
+  shift 2
+  timeout -k 5 60 "$@" >out 2>&1
+  [ $? = "$status" ] && grep -q -- "$text" out || fail "$*: $(cat out)"
+}
+says 2 'another program' "$explore" replay account-1.explored -- ./account.mended
+says 2 'no file of fiberthread explore' "$explore" replay "$here/explore.sh"
+says 2 'No such file' "$explore" replay none.explored
+head -n 5 account-1.explored >cut.explored
+says 2 'is cut off' "$explore" replay cut.explored
+sed 's/^fiberthread-explore 1/fiberthread-explore 2/' account-1.explored >later.explored
+says 2 'another version' "$explore" replay later.explored
+sed 's/^schedule .*/schedule 5 0000000000000005/' account-1.explored >other.explored
+says 2 'another way' "$explore" replay other.explored
+says 2 'no program' "$explore" explore
+says 2 'none of random, pct and pos' "$explore" explore --strategy best ./account
+says 2 'no time' "$explore" explore --time soon ./account
+says 2 'ENOENT\|No such file' "$explore" explore ./none
+gcc -O1 -w -static -pthread -o static "$here/../../explore/account.c" 2>/dev/null && says 2 'cannot be explored' "$explore" explore ./static
+# Status, output and check tell a failure.
+says 0 'no failure' "$explore" explore -q -n 20 --status 3 sh -c 'exit 3'
+says 1 'exit status 3' "$explore" explore -q -n 20 sh -c 'exit 3'
+echo 42 >expected
+says 0 'no failure' "$explore" explore -q -n 20 --expect expected echo 42
+says 1 'another output' "$explore" explore -q -n 20 --expect expected echo 41
+says 1 'check failed' "$explore" explore -q -n 20 --check 'grep -q 42' echo 41
+"$explore" explore --json -n 2000 ./account >out || python3 -c 'import json; d = json.load(open("out")); assert d["failed"] and d["failures"][0]["kind"] == "signal", d' || fail "json: $(cat out)"
+exit 0
