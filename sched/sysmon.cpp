@@ -412,7 +412,8 @@ void sysmon_main() {
       std::atomic_thread_fence(std::memory_order_seq_cst);
       chaos_delay();
       bool unwatched = poll_active() && !poll_watched() && !on_poller;
-      if (work_queued() || unwatched || (!exploring && next_timer() < until) || left_stacks_due() < until || (for_ever && deadlock_check())) {
+      if (work_queued() || unwatched || (!exploring && next_timer() < until) || left_stacks_due() < until ||
+          (for_ever && deadlock_check())) {
         asleep.store(kAwake, std::memory_order_relaxed);
         quiet = 0;
         continue;

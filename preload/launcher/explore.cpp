@@ -183,7 +183,7 @@ class Job {
   void prepare(const Plan& plan) {
     plan_ = plan;
     memset(static_cast<void*>(shared_), 0, offsetof(Explored, script));
-    shared_->order = {kExploreVersion, plan.strategy,  plan.seed, plan.depth, static_cast<uint32_t>(plan.script.size()),
+    shared_->order = {kExploreVersion, plan.strategy, plan.seed, plan.depth, static_cast<uint32_t>(plan.script.size()),
                       plan.expected,   kMostPoints};
     for (size_t i = 0; i < plan.script.size(); i++) shared_->script[i] = plan.script[i];
   }
@@ -387,7 +387,8 @@ std::vector<std::string> tell(Job& job, const Settings& s, const Outcome& failur
         if (step.from == kNobody) {
           line = "where all that ran so far wait: " + fiber_name(failure, step.to, function(step.to));
         } else {
-          line = fiber_name(failure, step.from, function(step.from)) + " is stopped " + (step.after ? "after " : "before ") + step.call + "(";
+          line = fiber_name(failure, step.from, function(step.from)) + " is stopped " + (step.after ? "after " : "before ") + step.call +
+                 "(";
           std::string variable = known && step.object ? symbols.variable(step.object) : "";
           line += (variable.empty() ? "" : "&" + variable) + ")";
           if (known && step.pc) line += " in " + symbols.place({step.pc, false});
@@ -497,7 +498,8 @@ void read_recorded(const char* path, Settings& s, Recorded& r) {
 void check_program(const char* command, Settings& s) {
   std::string why;
   if (s.program.empty()) s.program = find_program(s.command[0], &why);
-  if (s.program.empty() || access(s.program.c_str(), X_OK) != 0) wrong(command, s.command[0] + ": " + (why.empty() ? strerror(ENOENT) : why));
+  if (s.program.empty() || access(s.program.c_str(), X_OK) != 0)
+    wrong(command, s.command[0] + ": " + (why.empty() ? strerror(ENOENT) : why));
   if (why = why_nothing_is_preloaded(s.program); !why.empty()) wrong(command, s.command[0] + ": it cannot be explored: " + why);
 }
 
@@ -538,7 +540,8 @@ bool seconds(const char* text, double& to) {
 void explore_usage(FILE* to) {
   fputs(
       "usage: fiberthread explore [options] [--] PROGRAM [ARGUMENT…]\n"
-      "Runs the program again and again, each time under another schedule of its threads, until one fails. Exit status 0: none has failed;\n"
+      "Runs the program again and again, each time under another schedule of its threads, until one fails. Exit status 0: none has "
+      "failed;\n"
       "1: one has; 2: wrong use. A failure is a signal, another exit status, a deadlock, a livelock, a hang, or another output.\n\n"
       "  -t, --time T             how long (60s; 10m, 1h)\n"
       "  -n, --schedules N        how many schedules at most\n"
@@ -714,7 +717,8 @@ class Exploration {
       for (size_t i = 0; i < lines.size() && i < 40; i++) printf("  %3zu. %s\n", i + 1, lines[i].c_str());
       if (lines.size() > 40) printf("       and %zu more, in the file\n", lines.size() - 40);
     }
-    if (!again) printf("  a second run of this schedule was not the same%s\n", best.outside ? ": events from outside came at other times" : "");
+    if (!again)
+      printf("  a second run of this schedule was not the same%s\n", best.outside ? ": events from outside came at other times" : "");
     if (written) printf("  replay it: fiberthread replay %s\n", path.c_str());
     else printf("  %s: %s\n", path.c_str(), strerror(errno));
     fflush(stdout);
@@ -726,8 +730,8 @@ class Exploration {
       printf("{\"failed\":%s,\"schedules\":%lu,\"distinct\":%lu,\"seconds\":%.3f,\"longest\":%lu,\"failures\":[", any ? "true" : "false",
              static_cast<unsigned long>(runs_), static_cast<unsigned long>(distinct_.size()), time, static_cast<unsigned long>(longest_));
       for (size_t i = 0; i < known_.size(); i++)
-        printf("%s{\"kind\":\"%s\",\"detail\":%d,\"file\":\"%s\"}", i ? "," : "", kKinds[static_cast<int>(known_[i].kind)], known_[i].detail,
-               escaped(files_[i]).c_str());
+        printf("%s{\"kind\":\"%s\",\"detail\":%d,\"file\":\"%s\"}", i ? "," : "", kKinds[static_cast<int>(known_[i].kind)],
+               known_[i].detail, escaped(files_[i]).c_str());
       puts("]}");
       return;
     }
@@ -863,7 +867,8 @@ int main_replay(int argc, char** argv) {
     wrong("replay", r.directory + ": " + strerror(errno));
   }
   check_program("replay", s);
-  if (r.fingerprint != fingerprint(s.program)) wrong("replay", s.program + " is another program, or another version, than the one of " + path);
+  if (r.fingerprint != fingerprint(s.program))
+    wrong("replay", s.program + " is another program, or another version, than the one of " + path);
   block_child_signal();
   Job job;
   if (gdb) {

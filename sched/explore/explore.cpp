@@ -60,9 +60,10 @@ void explore_begin(int fd) {
   if (reinterpret_cast<uintptr_t>(p) > ~uintptr_t{4095}) return;
   raw_syscall(SYS_close, fd);
   shared = static_cast<Explored*>(p);
-  void* memory = map_memory(sizeof(Strategies), PROT_READ | PROT_WRITE, MAP_NORESERVE);
+  constexpr size_t kTableSize = Strategies::kTable * sizeof(Candidate);
+  char* memory = map_memory(kTableSize + sizeof(Strategies), PROT_READ | PROT_WRITE, MAP_NORESERVE);
   if (shared->order.version != kExploreVersion || !memory) return;
-  strategies = new (memory) Strategies(shared->order);
+  strategies = new (memory + kTableSize) Strategies(shared->order, reinterpret_cast<Candidate*>(memory));
   clock_ns = kMonotonic;
   options.workers = 1;
   exploring = true;
@@ -89,7 +90,7 @@ uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data
       s.pc = candidates[0]->pc;
       s.object = candidates[0]->object;
       s.after = candidates[0]->after;
-      strncpy(s.call, candidates[0]->call, sizeof s.call - 1);
+      if (candidates[0]->call) strncpy(s.call, candidates[0]->call, sizeof s.call - 1);
     }
   }
   shared->choices++;

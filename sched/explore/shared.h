@@ -22,15 +22,15 @@ constexpr uint32_t kMostSeen = 1 << 12;
 
 // One choice that was not the first candidate. All others are not written down.
 struct Step {
-  uint64_t choice;   // its number in the schedule, from 0
-  uint32_t index;    // which candidate was chosen
-  uint32_t of;       // how many there were
-  uint32_t from;     // number of the fiber that could have gone on, or kNobody
-  uint32_t to;       // number of the chosen fiber, or kClock
-  uint64_t pc;       // the call that `from` was about to make, or has made: its return address
-  uint64_t object;   // the first argument of that call
-  char call[31];     // its name
-  bool after;        // it was made already
+  uint64_t choice;  // its number in the schedule, from 0
+  uint32_t index;   // which candidate was chosen
+  uint32_t of;      // how many there were
+  uint32_t from;    // number of the fiber that could have gone on, or kNobody
+  uint32_t to;      // number of the chosen fiber, or kClock
+  uint64_t pc;      // the call that `from` was about to make, or has made: its return address
+  uint64_t object;  // the first argument of that call
+  char call[31];    // its name
+  bool after;       // it was made already
 };
 constexpr uint32_t kNobody = ~uint32_t{0}, kClock = kNobody - 1;
 

@@ -8,7 +8,8 @@ constexpr uint64_t kHigh = uint64_t{1} << 63;  // drawn priorities are above, th
 constexpr uint32_t kLongStreak = 2000;         // a fiber that is chosen so often in a row, with others waiting, waits for them itself
 }  // namespace
 
-Strategies::Strategies(const Explored::Order& order) : strategy_(order.strategy), state_(order.seed), lowest_(kHigh - 1) {
+Strategies::Strategies(const Explored::Order& order, Candidate* table)
+    : strategy_(order.strategy), state_(order.seed), lowest_(kHigh - 1), table_(table) {
   constexpr uint32_t kOneIn[] = {1, 1, 2, 4, 8, 16, 32};
   one_in_ = kOneIn[random() % (sizeof kOneIn / sizeof *kOneIn)];
   constexpr uint32_t kTimerOneIn[] = {3, 16, 100};

@@ -7,20 +7,22 @@
 
 namespace fiberthread {
 
+// All zero: not in use. So the table needs no initialization, which would touch all of its pages.
 struct Candidate {
-  FiberRecord* fiber = nullptr;
-  uint32_t id = 0;      // tells apart the fibers that have this record in turn
-  uint32_t number = 0;  // in the order in which they were first seen
-  uint64_t priority = 0;
-  const char* call = "";  // what it is about to do
-  uint64_t object = 0, pc = 0;
-  bool after = false;  // it has done it
-  bool drawn = false;  // `priority` is of this operation
+  FiberRecord* fiber;
+  uint32_t id;      // tells apart the fibers that have this record in turn
+  uint32_t number;  // in the order in which they were first seen
+  uint64_t priority;
+  const char* call;  // what it is about to do; null: it has begun or ended a wait
+  uint64_t object, pc;
+  bool after;  // it has done it
+  bool drawn;  // `priority` is of this operation
 };
 
 class Strategies {
  public:
-  explicit Strategies(const Explored::Order& order);
+  static constexpr uint32_t kTable = 1 << 16;
+  Strategies(const Explored::Order& order, Candidate* table);  // kTable of them, all zero
 
   Candidate& of(FiberRecord* f);
   void at_point(FiberRecord* f, const ExplorePoint& point);
@@ -29,7 +31,7 @@ class Strategies {
   uint32_t choose(Candidate* const* candidates, uint32_t n, bool first_goes_on, bool timer);
 
  private:
-  static constexpr uint32_t kTable = 1 << 16, kMostChanges = 64;
+  static constexpr uint32_t kMostChanges = 64;
   uint64_t random();
   uint32_t best(Candidate* const* candidates, uint32_t n);
 
@@ -38,13 +40,13 @@ class Strategies {
   // Drawn once for a schedule. Random: the first goes on unless a draw of one in so many says otherwise. All: time jumps as often.
   uint32_t one_in_ = 1;
   uint32_t timer_one_in_ = 1;
-  uint64_t lowest_;          // Pct: priorities given by changes and yields go down from here
+  uint64_t lowest_;  // Pct: priorities given by changes and yields go down from here
   uint64_t points_ = 0, changes_[kMostChanges];
   uint32_t change_count_ = 0;
   FiberRecord* last_ = nullptr;
   uint32_t last_streak_ = 0;
   uint32_t numbers_ = 0;
-  Candidate table_[kTable];  // by the record's address
+  Candidate* table_;  // by the record's address
 };
 
 }  // namespace fiberthread

@@ -10,8 +10,8 @@
 namespace fiberthread {
 namespace {
 
-constexpr uint64_t kSoon = 1'000'000'000;   // ns. A timer that is due later does not fire before all others have had their turns
-constexpr uint64_t kOutside = 10'000'000;   // ns. So long may events from outside come before time jumps to the next timer
+constexpr uint64_t kSoon = 1'000'000'000;  // ns. A timer that is due later does not fire before all others have had their turns
+constexpr uint64_t kOutside = 10'000'000;  // ns. So long may events from outside come before time jumps to the next timer
 
 uint32_t choose(FiberRecord* me) {
   FiberRecord* at = global_queue.first();

@@ -19,7 +19,7 @@ for source in "$here"/../../explore/*.c; do
     env X="$(head -c $((i * 1000)) /dev/zero | tr '\0' x)" timeout -k 5 60 "$explore" replay "$file" >again 2>&1
     [ $? = 1 ] && grep -q '^fails again: ' again || fail "$name: replay $i: $(cat again) after $(cat out)"
   done
-  timeout -k 5 200 "$explore" explore -q -n 150 "./$name.mended" >out 2>err || fail "$name.mended: $(cat out err)"
+  timeout -k 5 200 "$explore" explore -q -n 60 "./$name.mended" >out 2>err || fail "$name.mended: $(cat out err)"
 done
 
 says() { # STATUS TEXT COMMAND…
