@@ -34,7 +34,6 @@ namespace {
 
 constexpr int kNoneFound = 0, kFound = 1;
 constexpr uint64_t kMostPoints = 1'000'000;
-constexpr int kSharedFd = 100;  // in the program, until the library has mapped it
 constexpr char kFirstLine[] = "fiberthread-explore 1";
 
 struct Plan {
@@ -177,8 +176,9 @@ class Job {
   Job(const Job&) = delete;
 
   pid_t pid() const { return pid_; }
+  void keep_open() const { fcntl(shared_fd_, F_SETFD, 0); }  // beyond an exec of the launcher
+  pid_t claimed() const { return static_cast<pid_t>(shared_->claimed.load(std::memory_order_relaxed)); }
   const Plan& plan() const { return plan_; }
-  int shared_fd() const { return shared_fd_; }
 
   void prepare(const Plan& plan) {
     plan_ = plan;
@@ -211,7 +211,6 @@ class Job {
 
   // Becomes the program.
   [[noreturn]] void exec(const Settings& s) const {
-    dup2(shared_fd_, kSharedFd);  // without close-on-exec
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -225,13 +224,14 @@ class Job {
     _exit(kCannotRun);
   }
 
-  static void set_environment(const Settings& s) {
+  void set_environment(const Settings& s) const {
     std::string library = find_library(), preload = library;
     preload.insert(preload.rfind(".so"), "-explore");
     preload += ":" + library;
     if (const char* others = getenv("LD_PRELOAD"); others && *others) preload += std::string(":") + others;
     setenv("LD_PRELOAD", preload.c_str(), 1);
-    setenv("FIBERTHREAD_EXPLORE", std::to_string(kSharedFd).c_str(), 1);
+    // The launcher's descriptor: the program gets none, and finds it again after an exec().
+    setenv("FIBERTHREAD_EXPLORE", ("/proc/" + std::to_string(launcher_) + "/fd/" + std::to_string(shared_fd_)).c_str(), 1);
     setenv("FIBERTHREAD_DEADLOCK", "abort", 1);
     if (!s.trace.empty()) setenv("FIBERTHREAD_TRACE", s.trace.c_str(), 1);
   }
@@ -255,7 +255,7 @@ class Job {
     o.hash = shared_->hash;
     o.outside = shared_->outside;
     o.diverged = shared_->diverged;
-    o.started = o.points != 0;
+    o.started = shared_->claimed;
     uint32_t n = shared_->steps < kMostSteps ? shared_->steps : kMostSteps;
     o.complete = n < kMostSteps;
     o.steps.assign(shared_->made, shared_->made + n);
@@ -310,6 +310,7 @@ class Job {
     return status == 0;
   }
 
+  pid_t launcher_ = getpid();
   int shared_fd_, out_, err_;
   Explored* shared_;
   Plan plan_;
@@ -348,9 +349,11 @@ Outcome shrink(Job& job, const Settings& s, Outcome best, double until) {
 
 std::string fiber_name(const Outcome& o, uint32_t number, const std::string& start) {
   if (number == kClock) return "the clock";
-  std::string text = number == 0 ? "main" : "thread " + std::to_string(number);
-  if (number && number < o.fibers.size() && *o.fibers[number].name) text += " '" + std::string(o.fibers[number].name) + "'";
-  if (number && !start.empty() && start != "??") text += " (" + start + ")";
+  bool seen = number < o.fibers.size();
+  if (seen && o.fibers[number].main) return "main";
+  std::string text = "thread " + std::to_string(number);
+  if (seen && *o.fibers[number].name) text += " '" + std::string(o.fibers[number].name) + "'";
+  if (!start.empty() && start != "??") text += " (" + start + ")";
   return text;
 }
 
@@ -358,23 +361,30 @@ std::string fiber_name(const Outcome& o, uint32_t number, const std::string& sta
 std::vector<std::string> tell(Job& job, const Settings& s, const Outcome& failure) {
   std::vector<std::string> lines;
   job.start(s, scripted(failure.steps), true);
-  int status = 0;
-  pid_t pid = job.pid();
+  int status = 0, last = 0;
+  pid_t program = job.pid(), pid = program;
   Target target;
   Symbols symbols(target, false);
-  bool known = false;
+  bool known = false, first = true;
   double until = now() + s.hang + 5;
+  // Returns true if a traced process has stopped: `pid`, with `status`.
   auto wait_for_stop = [&] {
-    int got;
-    while ((got = waitpid(pid, &status, WNOHANG)) == 0) {
-      if (now() > until) kill(pid, SIGKILL);
+    for (;;) {
+      pid = waitpid(-program, &status, WNOHANG | __WALL);  // its group, since other jobs run too
+      if (pid > 0 && WIFSTOPPED(status)) return true;
+      if (pid == program) last = status;
+      if (pid < 0) return false;
+      if (pid > 0) continue;
+      if (now() > until) kill(-program, SIGKILL);
       poll(nullptr, 0, 1);
     }
-    return got == pid && WIFSTOPPED(status);
   };
-  for (bool first = true; wait_for_stop(); first = false) {
-    if (first) ptrace(PTRACE_SETOPTIONS, pid, nullptr, PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL);
-    bool ends = status >> 8 == (SIGTRAP | PTRACE_EVENT_EXIT << 8);
+  for (; wait_for_stop(); first = false) {
+    if (first)
+      ptrace(PTRACE_SETOPTIONS, pid, nullptr,
+             PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL);
+    int event = status >> 16;
+    bool ends = event == PTRACE_EVENT_EXIT && pid == job.claimed();
     if (ends) {
       known = target.open(std::to_string(pid).c_str()).empty() && symbols.open().empty();
       auto function = [&](uint32_t number) -> std::string {
@@ -397,10 +407,10 @@ std::vector<std::string> tell(Job& job, const Settings& s, const Outcome& failur
         lines.push_back(line + (step.to == kClock ? " jumps to the next timer" : " goes on"));
       }
     }
-    int sig = ends || first ? 0 : WSTOPSIG(status);
+    int sig = event || first || WSTOPSIG(status) == SIGSTOP ? 0 : WSTOPSIG(status);  // a new process begins with a stop
     ptrace(PTRACE_CONT, pid, nullptr, reinterpret_cast<void*>(static_cast<intptr_t>(sig)));
   }
-  job.finish(s, status);
+  job.finish(s, last);
   return lines;
 }
 
@@ -869,14 +879,16 @@ int main_replay(int argc, char** argv) {
   check_program("replay", s);
   if (r.fingerprint != fingerprint(s.program))
     wrong("replay", s.program + " is another program, or another version, than the one of " + path);
-  block_child_signal();
   Job job;
   if (gdb) {
     job.prepare(scripted(r.steps));
-    dup2(job.shared_fd(), kSharedFd);
+    job.keep_open();
     std::vector<std::string> command = {"gdb", "-iex", "set disable-randomization on", "-iex", "set startup-with-shell off"};
+    // In a build directory gdb's script stands beside the library.
+    std::string library = find_library();
+    command.insert(command.end(), {"-iex", "add-auto-load-safe-path " + library.substr(0, library.rfind('/'))});
     std::string before = getenv("LD_PRELOAD") ? getenv("LD_PRELOAD") : "";
-    Job::set_environment(s);
+    job.set_environment(s);
     command.insert(command.end(), {"-ex", std::string("set environment LD_PRELOAD ") + getenv("LD_PRELOAD"), "--args", s.program});
     command.insert(command.end(), s.command.begin() + 1, s.command.end());
     setenv("LD_PRELOAD", before.c_str(), 1);
@@ -887,6 +899,7 @@ int main_replay(int argc, char** argv) {
     execvp("gdb", words.data());
     wrong("replay", std::string("gdb: ") + strerror(errno));
   }
+  block_child_signal();
   Outcome o = job.run(s, scripted(r.steps));
   fwrite(o.out.data(), 1, o.out.size(), stdout);
   fflush(stdout);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "sched/explore/explore.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -35,6 +36,7 @@ uint32_t number_of(FiberRecord* f) {
   Candidate& c = strategies->of(f);
   if (c.number < kMostSeen && c.number >= shared->fibers) {
     SeenFiber& s = shared->seen[c.number];
+    s.main = f == main_fiber;
     s.start = reinterpret_cast<uintptr_t>(f->identity.start);
     memcpy(s.name, f->identity.name, sizeof s.name);
     shared->fibers = c.number + 1;
@@ -52,21 +54,29 @@ uint32_t by_script(uint32_t n, uint32_t limit) {
 
 }  // namespace
 
-void explore_begin(int fd) {
+void explore_begin(const char* path) {
+  long fd = raw_syscall(SYS_openat, AT_FDCWD, arg(path), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return;
   struct stat s;
-  void* p = MAP_FAILED;
-  if (fstat(fd, &s) == 0 && s.st_size == sizeof(Explored))
-    p = reinterpret_cast<void*>(raw_syscall(SYS_mmap, 0, sizeof(Explored), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-  if (reinterpret_cast<uintptr_t>(p) > ~uintptr_t{4095}) return;
+  long p = -1;
+  if (fstat(static_cast<int>(fd), &s) == 0 && s.st_size == sizeof(Explored))
+    p = raw_syscall(SYS_mmap, 0, sizeof(Explored), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   raw_syscall(SYS_close, fd);
-  shared = static_cast<Explored*>(p);
+  if (p < 0 && p > -4096) return;
+  shared = reinterpret_cast<Explored*>(p);
   constexpr size_t kTableSize = Strategies::kTable * sizeof(Candidate);
   char* memory = map_memory(kTableSize + sizeof(Strategies), PROT_READ | PROT_WRITE, MAP_NORESERVE);
   if (shared->order.version != kExploreVersion || !memory) return;
   strategies = new (memory + kTableSize) Strategies(shared->order, reinterpret_cast<Candidate*>(memory));
   clock_ns = kMonotonic;
-  options.workers = 1;
   exploring = true;
+}
+
+void explore_claim() {
+  uint32_t nobody = 0;
+  auto pid = static_cast<uint32_t>(raw_syscall(SYS_getpid));
+  exploring = shared->claimed.compare_exchange_strong(nobody, pid, std::memory_order_relaxed);
+  if (exploring) options.workers = 1;
 }
 
 uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data, bool timer) {
@@ -147,7 +157,7 @@ void explore_jump(uint64_t to_ns) {
   if (to_ns > clock_ns) clock_ns = to_ns;
 }
 
-// Children of a fork run as without exploration: they share the memory, and two processes cannot write one schedule.
-FIBERTHREAD_IN_FORK_CHILD(Start, explore, [](FiberRecord*) { exploring = false; })
+// Two processes cannot write one schedule.
+FIBERTHREAD_IN_FORK_CHILD(Start, explore, [](FiberRecord*) { exploring = exploring && !shared->claimed.load(std::memory_order_relaxed); })
 
 }  // namespace fiberthread

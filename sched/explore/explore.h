@@ -19,8 +19,11 @@ namespace fiberthread {
 
 extern bool exploring;
 
-// Called at the start of the library with the descriptor of the shared memory. Closes it. Does nothing if that is no such memory.
-void explore_begin(int fd);
+// Called at the start of the library with the path of the shared memory. Does nothing if that is no such memory.
+void explore_begin(const char* path);
+// Called when the scheduler starts, with all signals blocked. The first process that makes a thread is the one that is explored: the program
+// itself, what it becomes by exec(), or a child. In others, this ends the exploration.
+void explore_claim();
 
 // A call that a fiber is about to make, or has just made.
 struct ExplorePoint {

@@ -35,7 +35,8 @@ struct Step {
 constexpr uint32_t kNobody = ~uint32_t{0}, kClock = kNobody - 1;
 
 struct SeenFiber {
-  uint64_t start;  // the function that it began in; 0: main
+  uint64_t start;  // the function that it began in
+  bool main;
   char name[16];
 };
 
@@ -56,7 +57,8 @@ struct Explored {
   uint64_t hash;                 // of all choices
   uint64_t outside;              // events whose time is not ours: a fiber asleep in the kernel, a loop without a point
   ExploredEnd end;
-  uint32_t started, diverged, steps, fibers;
+  std::atomic<uint32_t> claimed;  // the process that was the first to make a thread. It is the one that is explored; 0: none
+  uint32_t diverged, steps, fibers;
   Step script[kMostSteps];
   Step made[kMostSteps];
   SeenFiber seen[kMostSeen];

@@ -6,6 +6,7 @@
 
 #include "sched/arch/arch.h"
 #include "sched/embedder.h"
+#include "sched/explore/explore.h"
 #include "sched/glibc/go.h"
 #include "sched/glibc/modules.h"
 #include "sched/glibc/self_check.h"
@@ -110,6 +111,7 @@ bool sched_start() {
       stack_look_at_objects();
       preempt_init();
       cpus = cpu_count();
+      if (exploring) explore_claim();
       if (!want_slots(base_slots())) {
         ok = false;
         why = "there is no memory for the queues";

@@ -42,6 +42,19 @@ says 2 'none of random, pct and pos' "$explore" explore --strategy best ./accoun
 says 2 'no time' "$explore" explore --time soon ./account
 says 2 'ENOENT\|No such file' "$explore" explore ./none
 gcc -O1 -w -static -pthread -o static "$here/../../explore/account.c" 2>/dev/null && says 2 'cannot be explored' "$explore" explore ./static
+# The threads may be those of a child, or of another program after an exec.
+says 1 'exit status 134' "$explore" explore -q -n 1000 sh -c './account; exit $?'
+grep -q 'is stopped .* pthread_mutex_.*lock(&lock) in withdraws at .*account.c:1[12]' out || fail "what it needs: $(cat out)"
+says 1 'fails again' "$explore" replay sh-1.explored
+says 1 'signal 6' "$explore" explore -q -n 1000 sh -c 'exec ./account'
+# In gdb, the program stops where it fails.
+if command -v gdb >/dev/null; then
+  timeout -k 5 100 "$explore" replay --gdb account-1.explored >out 2>&1 <<<$'set pagination off\nset confirm off\nrun\nbt\ninfo fibers\nkill\nquit'
+  grep -q 'SIGABRT' out && grep -q 'account\.c:22$' out && grep -q 'fiber .*(main)' out || fail "gdb: $(cat out)"
+fi
+# A trace of the run.
+says 1 'fails again' "$explore" replay --trace t.json account-1.explored
+"$explore" trace t.json && python3 -c 'import json; assert any(e["ph"] == "X" for e in json.load(open("t.json")))' || fail "trace: $(ls)"
 # Status, output and check tell a failure.
 says 0 'no failure' "$explore" explore -q -n 20 --status 3 sh -c 'exit 3'
 says 1 'exit status 3' "$explore" explore -q -n 20 sh -c 'exit 3'
