@@ -400,7 +400,7 @@ void sysmon_main() {
       if (looks_at_clock && until > now + kClockLook) until = now + kClockLook;
       // The look for a deadlock may have to look at all fibers. So it comes after a rest that nobody has ended.
       bool for_ever = until == kNever && quiet > kLinger;
-      if (until == kNever && !for_ever) until = now + kRest;
+      if (until == kNever && !for_ever) until = now + (exploring ? kTick : kRest);
       if (until > stacks) until = stacks;
       on_poller = poll_active() && !poll_watched();
       if (on_poller) in_poll = kInPoll | kOnPoller;

@@ -180,16 +180,17 @@ class Job {
   pid_t claimed() const { return static_cast<pid_t>(shared_->claimed.load(std::memory_order_relaxed)); }
   const Plan& plan() const { return plan_; }
 
-  void prepare(const Plan& plan) {
+  void prepare(const Plan& plan, bool reports) {
     plan_ = plan;
     memset(static_cast<void*>(shared_), 0, offsetof(Explored, script));
     shared_->order = {kExploreVersion, plan.strategy, plan.seed, plan.depth, static_cast<uint32_t>(plan.script.size()),
-                      plan.expected,   kMostPoints};
+                      plan.expected,   kMostPoints,   reports};
     for (size_t i = 0; i < plan.script.size(); i++) shared_->script[i] = plan.script[i];
   }
 
-  void start(const Settings& s, const Plan& plan, bool traced = false) {
-    prepare(plan);
+  // `traced`: to be shown to the user.
+  void start(const Settings& s, const Plan& plan, bool traced = false, bool reports = false) {
+    prepare(plan, traced || reports);
     for (int fd : {out_, err_})
       if (ftruncate(fd, 0) != 0 || lseek(fd, 0, SEEK_SET) != 0) wrong("explore", strerror(errno));
     hung_ = false;
@@ -274,8 +275,8 @@ class Job {
   }
 
   // Runs it to its end.
-  Outcome run(const Settings& s, const Plan& plan) {
-    start(s, plan);
+  Outcome run(const Settings& s, const Plan& plan, bool reports = false) {
+    start(s, plan, false, reports);
     return finish(s, wait(s));
   }
 
@@ -357,8 +358,9 @@ std::string fiber_name(const Outcome& o, uint32_t number, const std::string& sta
   return text;
 }
 
-// Runs the schedule once more, and stops at the process's end. Returns a line for each step that says what was switched, and where.
-std::vector<std::string> tell(Job& job, const Settings& s, const Outcome& failure) {
+// Runs the schedule once more, and stops at the process's end. Returns a line for each step that says what was switched, and where. `failure`
+// gets what the process has written.
+std::vector<std::string> tell(Job& job, const Settings& s, Outcome& failure) {
   std::vector<std::string> lines;
   job.start(s, scripted(failure.steps), true);
   int status = 0, last = 0;
@@ -410,7 +412,9 @@ std::vector<std::string> tell(Job& job, const Settings& s, const Outcome& failur
     int sig = event || first || WSTOPSIG(status) == SIGSTOP ? 0 : WSTOPSIG(status);  // a new process begins with a stop
     ptrace(PTRACE_CONT, pid, nullptr, reinterpret_cast<void*>(static_cast<intptr_t>(sig)));
   }
-  job.finish(s, last);
+  Outcome o = job.finish(s, last);
+  failure.out = o.out;
+  failure.err = o.err;
   return lines;
 }
 
@@ -881,7 +885,7 @@ int main_replay(int argc, char** argv) {
     wrong("replay", s.program + " is another program, or another version, than the one of " + path);
   Job job;
   if (gdb) {
-    job.prepare(scripted(r.steps));
+    job.prepare(scripted(r.steps), true);
     job.keep_open();
     std::vector<std::string> command = {"gdb", "-iex", "set disable-randomization on", "-iex", "set startup-with-shell off"};
     // In a build directory gdb's script stands beside the library.
@@ -900,7 +904,7 @@ int main_replay(int argc, char** argv) {
     wrong("replay", std::string("gdb: ") + strerror(errno));
   }
   block_child_signal();
-  Outcome o = job.run(s, scripted(r.steps));
+  Outcome o = job.run(s, scripted(r.steps), true);
   fwrite(o.out.data(), 1, o.out.size(), stdout);
   fflush(stdout);
   fwrite(o.err.data(), 1, o.err.size(), stderr);

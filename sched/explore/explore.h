@@ -39,7 +39,7 @@ void explore_note(FiberRecord* me, const ExplorePoint& point);
 void explore_gives_way(FiberRecord* me);  // the point is a sched_yield(): others come first
 // Notes an event at a time that is not ours.
 void explore_outside();
-// Notes that the process is about to end for this reason.
+// Notes that the process is about to end for this reason. Ends it, unless the run shall report what it has found.
 void explore_ends(ExploredEnd end);
 // Returns true if ticks have come again and again without a point between them. Called in the handler of preemption's signal.
 bool explore_stuck();

@@ -50,6 +50,7 @@ struct Explored {
     uint32_t script_size;
     uint64_t expected;  // points that such a schedule has, for Pct
     uint64_t most;      // points after which it is a livelock
+    uint32_t reports;   // a deadlock is reported, with stacks. Else the process only ends
   } order;
   // Written by the library.
   std::atomic<uint64_t> points;  // calls where another fiber could have gone on. The launcher reads it while the process runs

@@ -359,8 +359,8 @@ bool deadlock_check() {
   if (look_at_workers(workers, beats_now) != Workers::Idle || beats_now != beats) return true;
   if (work_queued() || next_timer() != kNever) return true;
   reported_in = pid;
-  report(workers, parked);
   if (exploring) explore_ends(ExploredEnd::Deadlock);
+  report(workers, parked);
   if (options.deadlock == DeadlockPolicy::Abort) end_process();
   return false;
 }

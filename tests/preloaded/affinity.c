@@ -15,6 +15,7 @@
 
 static pthread_barrier_t met;
 static pid_t tid_of_other;
+static volatile int changed;
 static cpu_set_t allowed, one;
 
 static int same(const cpu_set_t* a, const cpu_set_t* b) { return CPU_EQUAL(a, b); }
@@ -40,6 +41,11 @@ static int nice_of_kernel_thread(void) {
 static void* other(void* p) {
   tid_of_other = gettid();
   pthread_barrier_wait(&met);
+  // It computes meanwhile and comes last, so nothing but the change itself takes it to another CPU.
+  while (!changed) {
+  }
+  for (volatile int i = 0; i < 100000; i++) {
+  }
   pthread_barrier_wait(&met);  // now the main thread has changed this thread
   cpu_set_t set;
   assert(sched_getaffinity(0, sizeof set, &set) == 0 && same(&set, &one));
@@ -173,6 +179,7 @@ int main() {
   affinity_of(t);
   policy_of(t);
   nice_value_and_clock_of(t, usual);
+  changed = 1;
   pthread_barrier_wait(&met);
   pthread_barrier_wait(&met);
   pthread_join(t, NULL);
