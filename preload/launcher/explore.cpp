@@ -201,7 +201,7 @@ class Job {
     if (pid_ == 0) {
       setpgid(0, 0);
       int null = open("/dev/null", O_RDONLY);
-      dup2(null, 0);
+      if (null >= 0) dup2(null, 0);
       dup2(out_, 1);
       dup2(err_, 2);
       if (traced) ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
@@ -329,8 +329,8 @@ Plan scripted(const std::vector<Step>& steps) {
 
 // Leaves out what the failure does not need: delta debugging (Zeller, Hildebrandt, IEEE TSE 28(2), 2002) on the steps.
 Outcome shrink(Job& job, const Settings& s, Outcome best, double until) {
-  for (size_t parts = 2; !best.steps.empty() && now() < until;) {
-    size_t size = best.steps.size(), part = (size + parts - 1) / parts;
+  for (size_t part = (best.steps.size() + 1) / 2; part && now() < until;) {
+    size_t size = best.steps.size();
     bool smaller = false;
     for (size_t at = 0; at < size && now() < until && !smaller; at += part) {
       std::vector<Step> rest(best.steps.begin(), best.steps.begin() + static_cast<ptrdiff_t>(at));
@@ -341,9 +341,9 @@ Outcome shrink(Job& job, const Settings& s, Outcome best, double until) {
         smaller = true;
       }
     }
-    if (smaller) parts = parts > 2 ? parts - 1 : 2;
-    else if (part == 1) break;
-    else parts = parts * 2 < size ? parts * 2 : size;
+    size_t half = (best.steps.size() + 1) / 2;
+    if (!smaller) part /= 2;
+    else if (part > half) part = half;
   }
   return best;
 }
