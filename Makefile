@@ -64,7 +64,7 @@ SONAME := libfiberthread.so.$(firstword $(subst ., ,$(SO_VERSION)))
 SO_LINK := $(BUILD)/$(SONAME)
 # Preloaded before the library by `fiberthread explore`.
 EXPLORE_SO := $(BUILD)/libfiberthread-explore.so
-EXPLORE_OBJECTS := $(patsubst %,$(BUILD)/obj/%.o,preload/explore/points.cpp preload/explore/$(ARCH).S)
+EXPLORE_OBJECTS := $(BUILD)/explore/points.o $(BUILD)/explore/$(ARCH).o
 LAUNCHER := $(BUILD)/fiberthread
 # The launcher is a separate program, which shares the table of variables with the library.
 LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(wildcard preload/launcher/*.cpp) preload/options.cpp)
@@ -104,7 +104,12 @@ $(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map $(BUILD)/sources
 		-Wl,-soname,$(SONAME),--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
 $(SO_LINK): $(SO)
 	$(Q)ln -sf $(notdir $(SO)) $@
-$(BUILD)/obj/preload/explore/$(ARCH).S.o: preload/explore/points.def
+$(BUILD)/explore/points.o: preload/explore/points.cpp Makefile | $(BUILD)/.compiler
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(LIBFLAGS) -c $< -o $@
+$(BUILD)/explore/$(ARCH).o: preload/explore/$(ARCH).S preload/explore/points.def Makefile | $(BUILD)/.compiler
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(PROTECT) -g -I. -MMD -MP -c $< -o $@
 $(EXPLORE_SO): $(EXPLORE_OBJECTS)
 	$(Q)$(CC) -shared -nostartfiles -static-libgcc -Wl,-z,now,-z,relro,-z,noexecstack,-soname,$(notdir $@) $^ -o $@
 # gdb looks for its script beside the library's file, by this name.

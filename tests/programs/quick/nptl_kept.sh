@@ -5,7 +5,7 @@
 . "$(dirname "$0")/../lib.sh"
 cd "$TMP" || exit 1
 for test in foreign_threads filter_traps signals_stack signals_unwind signals_deadly signals_ignored signals_before_threads \
-  signals_frames process_fork process_exec exit_ways; do
+  signals_frames process_fork exit_ways; do
   timeout -k 5 100 "$BUILD/tests/preloaded/$test" >nptl 2>&1
   status=$?
   FIBERTHREAD_SELFCHECK=fail LD_PRELOAD="$LIBRARY" timeout -k 5 100 "$BUILD/tests/preloaded/$test" >kept 2>&1
