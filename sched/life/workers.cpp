@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
@@ -391,6 +392,8 @@ bool may_end(Worker* w) {
   if (pending & ~w->embedder.poked.load(std::memory_order_relaxed)) return false;
   // Asks about children and traced threads of this kernel thread alone, and takes nothing.
   if (raw_syscall(SYS_waitid, P_ALL, 0, 0, WEXITED | WNOHANG | WNOWAIT | __WALL | __WNOTHREAD, 0) != -ECHILD) return false;
+  // A filter may kill a process for the next call.
+  if (raw_syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 0) return false;
   // Enters the first ring that the thread has registered. A thread that has used no ring cannot have one, which is an invalid argument.
   constexpr long kRegistered = 1 << 4;
   long r = raw_syscall(SYS_io_uring_enter, 0, 0, 0, kRegistered, 0, 0);
