@@ -57,8 +57,9 @@ constexpr uint32_t kUnstoppableLooks = 5;  // the same where the kernel gives no
 constexpr uint32_t kShrinkLooks = 100;     // looks with fewer spinners than slots, before there is one less
 constexpr uint32_t kMostGrowth = 4;        // times the base
 
+constexpr uint32_t kSeldom = 50;  // at one look of so many, an explored process is treated as others are
+
 // A futex word that tells how sysmon sleeps until wake_at. A signal that sysmon blocks elsewhere ends its sleep in ppoll().
-constexpr uint32_t kSeldom = 50;  // looks
 constexpr uint32_t kAwake = 0, kDeep = 1, kShort = 2, kInPoll = 4, kOnPoller = 8;
 std::atomic<uint32_t> asleep{kAwake};
 std::atomic<uint64_t> wake_at{kNever};
@@ -263,6 +264,10 @@ void sleep_in_poll(uint64_t until, bool on_poller) {
     sysmon_clock_was_set();
 }
 
+// While exploring, timers and descriptors are the worker's own business.
+uint64_t next_due() { return exploring ? kNever : next_timer(); }
+bool poller_unwatched() { return !exploring && poll_active() && !poll_watched(); }
+
 void adopt_mask() {
   uint32_t v = main_mask_version();
   if (v == mask_done.load(std::memory_order_relaxed)) return;
@@ -363,15 +368,14 @@ void sysmon_main() {
     // While exploring, the worker's own choices let time pass. A fiber that sleeps in the kernel loses its slot late.
     bool stays_out = exploring && ++looks % kSeldom;
     if (!exploring) run_timers(now);
-    if (!exploring && poll_active() && !poll_watched()) {
+    if (poller_unwatched()) {
       poll_look();
       poll_get_watcher();
     }
     Waiting waiting = stays_out ? Waiting::Nobody : who_waits();
     Findings look{waiting != Waiting::Nobody};
-    for (Worker* w = all_workers(); w; w = w->thread.all_next)
-      if (stays_out) break;
-      else if (w->thread.initial || w->thread.kernel_tid.load(std::memory_order_relaxed)) look_at(w, now, look);  // else it has ended
+    for (Worker* w = stays_out ? nullptr : all_workers(); w; w = w->thread.all_next)
+      if (w->thread.initial || w->thread.kernel_tid.load(std::memory_order_relaxed)) look_at(w, now, look);  // else it has ended
     bool queued = look.queued;
     try_wake_ups.look();
     place_look(now);
@@ -390,7 +394,7 @@ void sysmon_main() {
 
     bool on_poller = false;
     uint32_t in_poll = follows_clock.load(std::memory_order_acquire) ? kInPoll : 0;
-    uint64_t timer = exploring ? kNever : next_timer();
+    uint64_t timer = next_due();
     // Only the second look tells whether the worker neglects the fiber. Where it does not, the next one is a tick away.
     hot = queued && any_free_slot() && !hot;
     uint64_t until = now + (hot ? kHotTick : look.suspects ? kSecondLook : waiting == Waiting::Hogs ? kHogsTick : kTick);
@@ -402,7 +406,7 @@ void sysmon_main() {
       bool for_ever = until == kNever && quiet > kLinger;
       if (until == kNever && !for_ever) until = now + (exploring ? kTick : kRest);
       if (until > stacks) until = stacks;
-      on_poller = poll_active() && !poll_watched();
+      on_poller = poller_unwatched();
       if (on_poller) in_poll = kInPoll | kOnPoller;
       wake_at.store(until, std::memory_order_relaxed);
       asleep.exchange(kDeep | in_poll, std::memory_order_seq_cst);
@@ -411,9 +415,8 @@ void sysmon_main() {
       barrier_everywhere();
       std::atomic_thread_fence(std::memory_order_seq_cst);
       chaos_delay();
-      bool unwatched = poll_active() && !poll_watched() && !on_poller;
-      if (work_queued() || unwatched || (!exploring && next_timer() < until) || left_stacks_due() < until ||
-          (for_ever && deadlock_check())) {
+      bool unwatched = poller_unwatched() && !on_poller;
+      if (work_queued() || unwatched || next_due() < until || left_stacks_due() < until || (for_ever && deadlock_check())) {
         asleep.store(kAwake, std::memory_order_relaxed);
         quiet = 0;
         continue;

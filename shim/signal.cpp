@@ -158,13 +158,14 @@ void read_action(int sig) {
 }
 
 void take_over(uint64_t wanted) {
-  if (taken_over.load(std::memory_order_acquire) == wanted) return;
+  if (!(wanted & ~taken_over.load(std::memory_order_acquire))) return;
   process = static_cast<int>(raw_syscall(SYS_getpid));
   SignalsGuard guard;
-  uint64_t before = taken_over.load(std::memory_order_relaxed);
-  if ((before | wanted) == before) return;
-  for (uint64_t bits = wanted & ~before; bits; bits &= bits - 1) read_action(__builtin_ctzll(bits) + 1);
-  taken_over.store(before | wanted, std::memory_order_release);
+  uint64_t fresh = wanted & ~taken_over.load(std::memory_order_relaxed);
+  if (!fresh) return;
+  // First, so that sigaction() of another thread waits for the guard, and does not change what was just read.
+  taken_over.fetch_or(fresh, std::memory_order_release);
+  for (uint64_t bits = fresh; bits; bits &= bits - 1) read_action(__builtin_ctzll(bits) + 1);
   for (uint64_t bits = wanted; bits; bits &= bits - 1) {
     int sig = __builtin_ctzll(bits) + 1;
     Action a = action_of(sig);
