@@ -13,8 +13,12 @@ cd "$TMP" || exit 1
 for stressor in pthread mutex sem futex fork vfork clone signal sigq sigrt sigsuspend sigfd sigsegv switch; do
   # The mutex stressor may reach its count before its threads are made, and then reports a lack of resources. Its count is so large that
   # time ends it.
-  n=$ops
-  [ $stressor = mutex ] && n=$((ops * 100000))
-  same_verdicts "$stressor" results stress-ng --$stressor 2 --$stressor-ops $n --timeout "$seconds" --verify --log-brief --temp-path "$TMP"
+  # Without the right to SCHED_FIFO: else one process's threads keep the other's first from its CPU until the time is up, on NPTL too.
+  n=$ops without=()
+  if [ $stressor = mutex ]; then
+    n=$((ops * 100000))
+    [ "$(id -u)" != 0 ] || without=(setpriv --bounding-set -sys_nice)
+  fi
+  same_verdicts "$stressor" results "${without[@]}" stress-ng --$stressor 2 --$stressor-ops $n --timeout "$seconds" --verify --log-brief --temp-path "$TMP"
 done
 echo "$verdicts verdicts, $rounds times"
