@@ -17,8 +17,10 @@ namespace {
 
 constexpr uint32_t kNextStreak = 32;  // fibers from `next` in a row before the queue gets its turn
 constexpr uint32_t kFairTick = 61;    // at every 61st look, at the latest, come timers, the poller, the inbox and the global queue
-// Looks of sysmon, about a millisecond each. Where others always wait, hogs get a tenth of the time.
+// Looks of sysmon, about a millisecond each. Where others always wait, a few hogs get a tenth of the time, and many get more: if they come
+// faster than they end, their line would grow for ever, and with it what waits for them.
 constexpr uint32_t kMostWithoutHog = 24;
+constexpr uint32_t kFewHogs = 4;  // so many more halve that time, twice as many make it a third, and so on
 
 std::atomic<uint32_t> round_robin{0};
 
@@ -166,6 +168,11 @@ FiberRecord* pop_hog(Worker* w) {
   return f;
 }
 
+bool hogs_are_next(Worker* w) {
+  uint32_t without = w->look.without_hog.load(std::memory_order_relaxed);
+  return without && without * (1 + hogs.size() / kFewHogs) >= kMostWithoutHog;
+}
+
 // Returns true if the worker's next fiber shall come from the global queue: as often as a fiber then waits as long there as in the local
 // queue. The workers share the global one, and sysmon moves the oldest fibers of long local queues to it (balance_queues()). Those must not
 // wait until a local queue is empty: while descriptors are ready all the time, that never is.
@@ -215,7 +222,7 @@ FiberRecord* pick(Worker* w, bool preempting) {
     s->timers.run(now_ns());
     look_at_poller(w);
   }
-  if (w->look.without_hog.load(std::memory_order_relaxed) >= kMostWithoutHog && (f = pop_hog(w))) return f;
+  if (hogs_are_next(w) && (f = pop_hog(w))) return f;
   if ((preempting || w->look.tick % kFairTick == kFairTick / 2) && (f = empty_inbox(s))) return f;
   bool newest = w->look.depth_first && !preempting;
   if (global_is_next(w, newest) && (f = global_queue.pop())) return f;
