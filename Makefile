@@ -64,10 +64,10 @@ SONAME := libfiberthread.so.$(firstword $(subst ., ,$(SO_VERSION)))
 SO_LINK := $(BUILD)/$(SONAME)
 # Preloaded before the library by `fiberthread explore`.
 EXPLORE_SO := $(BUILD)/libfiberthread-explore.so
-EXPLORE_OBJECTS := $(BUILD)/explore/points.o $(BUILD)/explore/$(ARCH).o
+EXPLORE_OBJECTS := $(BUILD)/explore/points.o $(BUILD)/explore/server.o $(BUILD)/explore/$(ARCH).o
 LAUNCHER := $(BUILD)/fiberthread
 # The launcher is a separate program, which shares the table of variables with the library.
-LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(wildcard preload/launcher/*.cpp) preload/options.cpp)
+LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(wildcard preload/launcher/*.cpp preload/launcher/explore/*.cpp) preload/options.cpp)
 
 UNIT_TESTS := $(patsubst tests/%.cpp,$(BUILD)/tests/%,$(wildcard tests/*_test.cpp))
 PRELOADED := $(patsubst tests/preloaded/%,$(BUILD)/tests/preloaded/%,$(basename $(wildcard tests/preloaded/*.c tests/preloaded/*.cpp)))
@@ -104,7 +104,7 @@ $(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map $(BUILD)/sources
 		-Wl,-soname,$(SONAME),--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
 $(SO_LINK): $(SO)
 	$(Q)ln -sf $(notdir $(SO)) $@
-$(BUILD)/explore/points.o: preload/explore/points.cpp Makefile | $(BUILD)/.compiler
+$(BUILD)/explore/%.o: preload/explore/%.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(LIBFLAGS) -c $< -o $@
 $(BUILD)/explore/$(ARCH).o: preload/explore/$(ARCH).S preload/explore/points.def Makefile | $(BUILD)/.compiler

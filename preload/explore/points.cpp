@@ -5,10 +5,13 @@
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/auxv.h>
 #include <sys/time.h>
 #include <sys/types.h>
 #include <time.h>
+
+#include "preload/explore/server.h"
 
 // Another library than libfiberthread.so may be preloaded with this one, and then nothing is explored.
 extern "C" __attribute__((weak)) void fiberthread_explore_point(const char* name, uintptr_t object, uintptr_t pc, int how);
@@ -45,6 +48,11 @@ void fill(void* to, size_t n) {
 
 extern "C" __attribute__((visibility("hidden"), used)) void* fiberthread_explore_enter(Slot* s, uintptr_t object, uintptr_t pc) {
   int error = errno;
+  static bool served = false;  // read and written by the only thread until it is true
+  if (!served && (!strcmp(s->name, "pthread_create") || !strcmp(s->name, "thrd_create"))) {
+    served = true;
+    serve_before_first_thread();
+  }
   void* next = __atomic_load_n(&s->next, __ATOMIC_RELAXED);
   if (!next) {
     next = dlsym(RTLD_NEXT, s->name);

@@ -21,6 +21,7 @@ namespace {
 
 Explored* shared = nullptr;
 Strategies* strategies = nullptr;
+char* memory = nullptr;  // of the strategies and their table
 uint64_t clock_ns = 0;
 uint32_t next_step = 0;  // of the script
 
@@ -30,7 +31,7 @@ constexpr uint64_t kStep = 1000;
 constexpr uint32_t kStuckTicks = 50;
 constexpr uint32_t kMostCandidates = 1024;  // for one choice. Those after them wait
 
-void mix(uint64_t n) { shared->hash = (shared->hash ^ n) * 0x9E3779B97F4A7C15u ^ shared->hash >> 29; }
+void mix(uint64_t n) { shared->hash = (shared->hash ^ (n + 1)) * 0x9E3779B97F4A7C15u ^ shared->hash >> 29; }
 
 uint32_t number_of(FiberRecord* f) {
   Candidate& c = strategies->of(f);
@@ -44,13 +45,16 @@ uint32_t number_of(FiberRecord* f) {
   return c.number;
 }
 
-uint32_t by_script(uint32_t n, uint32_t limit) {
-  if (next_step == shared->order.script_size || shared->script[next_step].choice != shared->choices) return 0;
+uint32_t by_script(uint32_t usual, uint32_t limit) {
+  if (next_step == shared->order.script_size || shared->script[next_step].choice != shared->choices) return usual;
   uint32_t index = shared->script[next_step++].index;
-  if (index < n || (index == n && limit > n)) return index;
+  if (index < limit) return index;
   shared->diverged = 1;
-  return 0;
+  return usual;
 }
+
+constexpr size_t kTableSize = Strategies::kTable * sizeof(Candidate);
+void take_order() { strategies = new (memory + kTableSize) Strategies(shared->order, reinterpret_cast<Candidate*>(memory)); }
 
 }  // namespace
 
@@ -64,11 +68,10 @@ void explore_begin(const char* path) {
   raw_syscall(SYS_close, fd);
   if (p < 0 && p > -4096) return;
   shared = reinterpret_cast<Explored*>(p);
-  constexpr size_t kTableSize = Strategies::kTable * sizeof(Candidate);
-  char* memory = map_memory(kTableSize + sizeof(Strategies), PROT_READ | PROT_WRITE, MAP_NORESERVE);
+  memory = map_memory(kTableSize + sizeof(Strategies), PROT_READ | PROT_WRITE, MAP_NORESERVE);
   if (shared->order.version != kExploreVersion || !memory) return;
-  strategies = new (memory + kTableSize) Strategies(shared->order, reinterpret_cast<Candidate*>(memory));
   clock_ns = kMonotonic;
+  take_order();
   exploring = true;
 }
 
@@ -88,11 +91,16 @@ uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data
   };
   if (me) add(me);
   while (FiberRecord* f = n < kMostCandidates ? next(data) : nullptr) add(f);
-  uint32_t limit = n + timer, index = 0;
+  uint32_t limit = n + timer, index;
   if (limit < 2) return 0;
-  index = shared->order.strategy == Strategy::Script ? by_script(n, limit) : strategies->choose(candidates, n, me != nullptr, timer);
+  uint32_t usual = strategies->usual(candidates, n, me != nullptr);
+  index = shared->order.strategy == Strategy::Script ? by_script(usual, limit) : strategies->choose(candidates, n, me != nullptr, timer);
+  strategies->chosen(candidates, n, index);
+  if (shared->order.log && shared->choices < kMostOffered)
+    shared->offered[shared->choices] = static_cast<uint16_t>(n | (timer ? kOfferedTime : 0) | (me ? kOfferedStay : 0) |
+                                                             (usual ? kOfferedSecond : 0));
   uint32_t to = index == n ? kClock : candidates[index]->number;
-  if (index && shared->steps < kMostSteps) {
+  if (index != usual && shared->steps < kMostSteps) {
     Step& s = shared->made[shared->steps++];
     s = {shared->choices, index, n, kNobody, to, 0, 0, "", false};
     if (me) {
@@ -110,7 +118,8 @@ uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data
 }
 
 void explore_note(FiberRecord* me, const ExplorePoint& point) {
-  number_of(me);
+  shared->last = number_of(me);
+  if (shared->last < kMostSeen) shared->seen[shared->last].pc = point.pc;
   strategies->at_point(me, point);
   clock_ns += kStep;
   uint64_t points = shared->points.load(std::memory_order_relaxed) + 1;
@@ -162,3 +171,10 @@ void explore_jump(uint64_t to_ns) {
 FIBERTHREAD_IN_FORK_CHILD(Start, explore, [](FiberRecord*) { exploring = exploring && !shared->claimed.load(std::memory_order_relaxed); })
 
 }  // namespace fiberthread
+
+using namespace fiberthread;
+
+// For preload/explore/server.cpp. Returns the shared memory if this process, which has made no thread yet, is being explored.
+extern "C" [[gnu::visibility("default")]] void* fiberthread_explore_shared() { return exploring ? shared : nullptr; }
+// The caller is a child of such a process, and its schedule is the one that the memory asks for now.
+extern "C" [[gnu::visibility("default")]] void fiberthread_explore_order() { take_order(); }

@@ -16,11 +16,12 @@ enum class Strategy : uint32_t {
 
 enum class ExploredEnd : uint32_t { None, Deadlock, Livelock };
 
-constexpr uint32_t kExploreVersion = 1;
+constexpr uint32_t kExploreVersion = 2;
 constexpr uint32_t kMostSteps = 1 << 16;
 constexpr uint32_t kMostSeen = 1 << 12;
+constexpr uint32_t kMostOffered = 1 << 18;
 
-// One choice that was not the first candidate. All others are not written down.
+// One choice that was not the usual candidate (Strategies::usual()). All others are not written down.
 struct Step {
   uint64_t choice;  // its number in the schedule, from 0
   uint32_t index;   // which candidate was chosen
@@ -36,12 +37,23 @@ constexpr uint32_t kNobody = ~uint32_t{0}, kClock = kNobody - 1;
 
 struct SeenFiber {
   uint64_t start;  // the function that it began in
+  uint64_t pc;     // its last point: the return address of that call
   bool main;
   char name[16];
 };
 
 struct Explored {
-  // Written by the launcher.
+  // The process that stays at its first thread and is forked for each schedule, see preload/explore/server.cpp.
+  struct Server {
+    int32_t root, launcher;           // the process that may be one, written by itself; and who gets SIGCHLD when a run has ended
+    uint64_t out, err;                // inodes of the program's stdout and stderr
+    std::atomic<uint32_t> wanted;     // runs that the launcher has asked for; a futex
+    std::atomic<uint32_t> ended;      // runs that have ended
+    std::atomic<uint32_t> serves;     // 1 once it is the server
+    int32_t child, status;            // the last run's process, and its status as waitpid() gives it
+    uint64_t out_before, err_before;  // what the program had written before its first thread
+  } server;
+  // Written by the launcher for each run. All from here to `script` is 0 before.
   struct Order {
     uint32_t version;
     Strategy strategy;
@@ -51,6 +63,7 @@ struct Explored {
     uint64_t expected;  // points that such a schedule has, for Pct
     uint64_t most;      // points after which it is a livelock
     uint32_t reports;   // a deadlock is reported, with stacks. Else the process only ends
+    uint32_t log;       // all choices are written to `offered`
   } order;
   // Written by the library.
   std::atomic<uint64_t> points;  // calls where another fiber could have gone on. The launcher reads it while the process runs
@@ -60,9 +73,15 @@ struct Explored {
   ExploredEnd end;
   std::atomic<uint32_t> claimed;  // the process that was the first to make a thread. It is the one that is explored; 0: none
   uint32_t diverged, steps, fibers;
+  uint32_t last;  // number of the fiber that was the last one at a point
   Step script[kMostSteps];
   Step made[kMostSteps];
   SeenFiber seen[kMostSeen];
+  uint16_t offered[kMostOffered];  // of each choice: how many candidates there were, and these bits
 };
+constexpr uint16_t kOfferedTime = 1 << 15;    // time could have gone on instead
+constexpr uint16_t kOfferedStay = 1 << 14;    // the first candidate was at a point and could go on
+constexpr uint16_t kOfferedSecond = 1 << 13;  // the usual candidate was the second one
+constexpr uint16_t kOfferedCount = (1 << 13) - 1;
 
 }  // namespace fiberthread

@@ -5,7 +5,7 @@ namespace fiberthread {
 
 namespace {
 constexpr uint64_t kHigh = uint64_t{1} << 63;  // drawn priorities are above, those of changes below
-constexpr uint32_t kLongStreak = 2000;         // a fiber that is chosen so often in a row, with others waiting, waits for them itself
+constexpr uint32_t kLongStreak = 2000;         // a fiber that is chosen so often in a row, with others waiting, may wait for them itself
 }  // namespace
 
 Strategies::Strategies(const Explored::Order& order, Candidate* table)
@@ -81,9 +81,8 @@ uint32_t Strategies::choose(Candidate* const* candidates, uint32_t n, bool first
           candidates[i]->drawn = true;
         }
     chosen = best(candidates, n);
-    if (candidates[chosen]->fiber == last_ && ++last_streak_ > kLongStreak) {
+    if (candidates[chosen]->fiber == last_ && last_streak_ >= kLongStreak) {
       candidates[chosen]->priority = lowest_--;
-      last_streak_ = 0;
       chosen = best(candidates, n);
     }
     // Of the operations that race with the chosen one, none shall have its place in the order because of an old draw.
@@ -91,9 +90,17 @@ uint32_t Strategies::choose(Candidate* const* candidates, uint32_t n, bool first
       for (uint32_t i = 0; i < n; i++)
         if (i != chosen && candidates[i]->object == candidates[chosen]->object) candidates[i]->drawn = false;
   }
-  if (candidates[chosen]->fiber != last_) last_streak_ = 0;
-  last_ = candidates[chosen]->fiber;
   return chosen;
+}
+
+uint32_t Strategies::usual(Candidate* const* candidates, uint32_t n, bool first_goes_on) const {
+  return first_goes_on && n > 1 && candidates[0]->fiber == last_ && last_streak_ >= kLongStreak ? 1 : 0;
+}
+
+void Strategies::chosen(Candidate* const* candidates, uint32_t n, uint32_t index) {
+  if (n < 2 || index == n) return;
+  last_streak_ = candidates[index]->fiber == last_ ? last_streak_ + 1 : 0;
+  last_ = candidates[index]->fiber;
 }
 
 }  // namespace fiberthread

@@ -29,6 +29,10 @@ class Strategies {
   void gives_way(FiberRecord* f);
   // Chooses among n > 0. With `first_goes_on`, the first is at a point and could go on. With `timer`, n may be chosen: time passes.
   uint32_t choose(Candidate* const* candidates, uint32_t n, bool first_goes_on, bool timer);
+  // Returns the candidate whom a script need not name: the first, but another one if the first has gone on for long. It may be waiting for
+  // them in a loop.
+  uint32_t usual(Candidate* const* candidates, uint32_t n, bool first_goes_on) const;
+  void chosen(Candidate* const* candidates, uint32_t n, uint32_t index);
 
  private:
   static constexpr uint32_t kMostChanges = 64;

@@ -21,12 +21,12 @@ says 2 'no file of fiberthread explore' "$explore" replay "$here/explore.sh"
 says 2 'No such file' "$explore" replay none.explored
 head -n 5 account-1.explored >cut.explored
 says 2 'is cut off' "$explore" replay cut.explored
-sed 's/^fiberthread-explore 1/fiberthread-explore 2/' account-1.explored >later.explored
+sed 's/^fiberthread-explore 2/fiberthread-explore 1/' account-1.explored >later.explored
 says 2 'another version' "$explore" replay later.explored
 sed 's/^schedule .*/schedule 5 0000000000000005/' account-1.explored >other.explored
 says 2 'another way' "$explore" replay other.explored
 says 2 'no program' "$explore" explore
-says 2 'none of random, pct and pos' "$explore" explore --strategy best ./account
+says 2 'none of random, pct, pos and bounded' "$explore" explore --strategy best ./account
 says 2 'no time' "$explore" explore --time soon ./account
 says 2 'ENOENT\|No such file' "$explore" explore ./none
 gcc -O1 -w -static -pthread -o static "$here/../../explore/account.c" 2>/dev/null && says 2 'cannot be explored' "$explore" explore ./static

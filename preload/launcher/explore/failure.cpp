@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT
+#include "preload/launcher/explore/failure.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "preload/launcher/symbols.h"
+#include "preload/launcher/target.h"
+
+namespace fiberthread {
+
+namespace {
+constexpr char kFirstLine[] = "fiberthread-explore 2";
+
+std::string quoted(const std::string& s) {
+  std::string q;
+  for (unsigned char c : s) {
+    char code[8];
+    snprintf(code, sizeof code, c > ' ' && c < 127 && c != '\\' ? "%c" : "\\%03o", c);
+    q += code;
+  }
+  return q;
+}
+std::string unquoted(const std::string& q) {
+  std::string s;
+  for (size_t i = 0; i < q.size(); i++) {
+    if (q[i] == '\\' && i + 3 < q.size()) {
+      s += static_cast<char>(strtol(q.substr(i + 1, 3).c_str(), nullptr, 8));
+      i += 3;
+    } else {
+      s += q[i];
+    }
+  }
+  return s;
+}
+
+std::string fiber_name(const Outcome& o, uint32_t number, const std::string& start) {
+  if (number == kClock) return "the clock";
+  bool seen = number < o.fibers.size();
+  if (seen && o.fibers[number].main) return "main";
+  std::string text = "thread " + std::to_string(number);
+  if (seen && *o.fibers[number].name) text += " '" + std::string(o.fibers[number].name) + "'";
+  if (!start.empty() && start != "??") text += " (" + start + ")";
+  return text;
+}
+
+}  // namespace
+
+Outcome shrink(Job& job, const Settings& s, Outcome best, double until) {
+  for (size_t part = (best.steps.size() + 1) / 2; part && now() < until;) {
+    size_t size = best.steps.size();
+    bool smaller = false;
+    for (size_t at = 0; at < size && now() < until && !smaller; at += part) {
+      std::vector<Step> rest(best.steps.begin(), best.steps.begin() + static_cast<ptrdiff_t>(at));
+      rest.insert(rest.end(), best.steps.begin() + static_cast<ptrdiff_t>(at + part < size ? at + part : size), best.steps.end());
+      Outcome o = job.run(s, scripted(rest));
+      if (o.verdict == best.verdict && o.complete && o.steps.size() < size) {
+        best = o;
+        smaller = true;
+      }
+    }
+    size_t half = (best.steps.size() + 1) / 2;
+    if (!smaller) part /= 2;
+    else if (part > half) part = half;
+  }
+  return best;
+}
+
+Told tell(Job& job, const Settings& s, Outcome& failure) {
+  Told told;
+  job.start(s, scripted(failure.steps), true);
+  int status = 0, last = 0;
+  pid_t program = job.pid(), pid = program;
+  Target target;
+  Symbols symbols(target, false);
+  bool known = false, first = true;
+  double until = now() + s.hang + 5;
+  // Returns true if a traced process has stopped: `pid`, with `status`.
+  auto wait_for_stop = [&] {
+    for (;;) {
+      pid = waitpid(-program, &status, WNOHANG | __WALL);  // its group, since other jobs run too
+      if (pid > 0 && WIFSTOPPED(status)) return true;
+      if (pid == program) last = status;
+      if (pid < 0) return false;
+      if (pid > 0) continue;
+      if (now() > until) kill(-program, SIGKILL);
+      poll(nullptr, 0, 1);
+    }
+  };
+  for (; wait_for_stop(); first = false) {
+    if (first)
+      ptrace(PTRACE_SETOPTIONS, pid, nullptr,
+             PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL);
+    int event = status >> 16;
+    bool ends = event == PTRACE_EVENT_EXIT && pid == job.claimed();
+    if (ends) {
+      known = target.open(std::to_string(pid).c_str()).empty() && symbols.open().empty();
+      auto function = [&](uint32_t number) -> std::string {
+        if (!known || number >= failure.fibers.size() || !failure.fibers[number].start) return "";
+        std::string place = symbols.place({failure.fibers[number].start, true});
+        return place.substr(0, place.find(' '));
+      };
+      if (known && failure.verdict.kind != Kind::Deadlock && failure.verdict.place)
+        told.place = symbols.place({failure.verdict.place, false});
+      for (auto& step : failure.steps) {
+        std::string line;
+        if (step.from == kNobody) {
+          line = "where all that ran so far wait: " + fiber_name(failure, step.to, function(step.to));
+        } else {
+          line = fiber_name(failure, step.from, function(step.from)) + " is stopped " + (step.after ? "after " : "before ") + step.call +
+                 "(";
+          std::string variable = known && step.object ? symbols.variable(step.object) : "";
+          line += (variable.empty() ? "" : "&" + variable) + ")";
+          if (known && step.pc) line += " in " + symbols.place({step.pc, false});
+          line += ": " + fiber_name(failure, step.to, function(step.to));
+        }
+        told.lines.push_back(line + (step.to == kClock ? " jumps to the next timer" : " goes on"));
+      }
+    }
+    int sig = event || first || WSTOPSIG(status) == SIGSTOP ? 0 : WSTOPSIG(status);  // a new process begins with a stop
+    ptrace(PTRACE_CONT, pid, nullptr, reinterpret_cast<void*>(static_cast<intptr_t>(sig)));
+  }
+  Outcome o = job.finish(s, last);
+  failure.out = o.out;
+  failure.err = o.err;
+  return told;
+}
+
+uint64_t fingerprint(const std::string& path) {
+  std::string text;
+  uint64_t h = 0xcbf29ce484222325;
+  if (file_contents(path, text))
+    for (unsigned char c : text) h = (h ^ c) * 0x100000001b3;
+  return h;
+}
+
+bool write_file(const std::string& path, const Settings& s, const Outcome& o, const Plan& plan, const std::vector<std::string>& lines) {
+  FILE* f = fopen(path.c_str(), "we");
+  if (!f) return false;
+  fprintf(f, "%s\n", kFirstLine);
+  char here[PATH_MAX];
+  fprintf(f, "program %s %016lx\n", quoted(s.program).c_str(), static_cast<unsigned long>(fingerprint(s.program)));
+  if (getcwd(here, sizeof here)) fprintf(f, "directory %s\n", quoted(here).c_str());
+  for (auto& a : s.command) fprintf(f, "argument %s\n", quoted(a).c_str());
+  fprintf(f, "failure %s %d\n", kKinds[static_cast<int>(o.verdict.kind)], o.verdict.detail);
+  fprintf(f, "wanted %d\n", s.status);
+  if (s.has_expect) fprintf(f, "expect %s\n", quoted(s.expect).c_str());
+  if (s.same_output) fprintf(f, "expect %s\n", quoted(s.first_output).c_str());
+  if (!s.check.empty()) fprintf(f, "check %s\n", quoted(s.check).c_str());
+  fprintf(f, "found %s %lu\n", name_of(plan.strategy).c_str(), static_cast<unsigned long>(plan.seed));
+  fprintf(f, "schedule %lu %016lx\n", static_cast<unsigned long>(o.choices), static_cast<unsigned long>(o.hash));
+  for (size_t i = 0; i < o.steps.size(); i++) {
+    if (i < lines.size()) fprintf(f, "# %s\n", lines[i].c_str());
+    fprintf(f, "step %lu %u\n", static_cast<unsigned long>(o.steps[i].choice), o.steps[i].index);
+  }
+  return fclose(f) == 0;
+}
+
+void read_recorded(const char* path, Settings& s, Recorded& r) {
+  std::string text;
+  if (!file_contents(path, text)) wrong("replay", std::string(path) + ": " + strerror(errno));
+  size_t at = 0, line_number = 0;
+  bool scheduled = false;
+  while (at < text.size()) {
+    size_t end = text.find('\n', at);
+    if (end == std::string::npos) end = text.size();
+    std::string line = text.substr(at, end - at);
+    at = end + 1;
+    if (line_number++ == 0) {
+      if (line == kFirstLine) continue;
+      bool other = !line.compare(0, 20, kFirstLine, 20);
+      wrong("replay", std::string(path) + (other ? " is of another version of fiberthread" : " is no file of fiberthread explore"));
+    }
+    if (line.empty() || line[0] == '#') continue;
+    size_t space = line.find(' ');
+    std::string word = line.substr(0, space), rest = space == std::string::npos ? "" : line.substr(space + 1);
+    unsigned long a = 0, b = 0;
+    char kind[32];
+    int detail;
+    bool ok = true;
+    if (word == "program") {
+      size_t last = rest.rfind(' ');
+      ok = last != std::string::npos;
+      if (ok) {
+        s.program = unquoted(rest.substr(0, last));
+        r.fingerprint = strtoul(rest.c_str() + last + 1, nullptr, 16);
+      }
+    } else if (word == "directory") {
+      r.directory = unquoted(rest);
+    } else if (word == "argument") {
+      s.command.push_back(unquoted(rest));
+    } else if (word == "failure") {
+      ok = sscanf(rest.c_str(), "%31s %d", kind, &detail) == 2;
+      for (size_t i = 0; ok && i < sizeof kKinds / sizeof *kKinds; i++)
+        if (!strcmp(kind, kKinds[i])) r.verdict = {static_cast<Kind>(i), detail, 0};
+    } else if (word == "wanted") {
+      s.status = atoi(rest.c_str());
+    } else if (word == "expect") {
+      s.expect = unquoted(rest);
+      s.has_expect = true;
+    } else if (word == "check") {
+      s.check = unquoted(rest);
+    } else if (word == "schedule") {
+      ok = scheduled = sscanf(rest.c_str(), "%lu %lx", &a, &b) == 2;
+      r.choices = a;
+      r.hash = b;
+    } else if (word == "step") {
+      ok = sscanf(rest.c_str(), "%lu %lu", &a, &b) == 2 && r.steps.size() < kMostSteps;
+      Step step{};
+      step.choice = a;
+      step.index = static_cast<uint32_t>(b);
+      r.steps.push_back(step);
+    } else {
+      ok = word == "found";
+    }
+    if (!ok) wrong("replay", std::string(path) + ": line " + std::to_string(line_number) + " is not understood");
+  }
+  if (s.command.empty() || !scheduled || !r.verdict.failed()) wrong("replay", std::string(path) + " is cut off");
+}
+
+}  // namespace fiberthread
