@@ -124,7 +124,10 @@ void explore_note(FiberRecord* me, const ExplorePoint& point) {
   clock_ns += kStep;
   uint64_t points = shared->points.load(std::memory_order_relaxed) + 1;
   shared->points.store(points, std::memory_order_relaxed);
-  if (points > shared->order.most) explore_ends(ExploredEnd::Livelock);
+  if (points > shared->order.most) {
+    explore_ends(ExploredEnd::Livelock);
+    raw_syscall(SYS_exit_group, 1);
+  }
 }
 
 void explore_gives_way(FiberRecord* me) { strategies->gives_way(me); }
@@ -132,7 +135,15 @@ void explore_gives_way(FiberRecord* me) { strategies->gives_way(me); }
 void explore_outside() { shared->outside++; }
 void explore_ends(ExploredEnd end) {
   shared->end = end;
-  if (!shared->order.reports || end == ExploredEnd::Livelock) raw_syscall(SYS_exit_group, 1);
+  if (!shared->order.reports) raw_syscall(SYS_exit_group, 1);
+}
+
+bool explore_waits_for_ever(const FiberRecord* f) {
+  const char* call = strategies->of(const_cast<FiberRecord*>(f)).call;
+  for (const char* c : {"pthread_mutex_lock", "pthread_rwlock_rdlock", "pthread_rwlock_wrlock", "pthread_join", "pthread_cond_wait",
+                        "mtx_lock", "thrd_join", "cnd_wait"})
+    if (call && !strcmp(call, c)) return true;
+  return false;
 }
 
 bool explore_stuck() {

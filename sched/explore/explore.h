@@ -41,6 +41,8 @@ void explore_gives_way(FiberRecord* me);  // the point is a sched_yield(): other
 void explore_outside();
 // Notes that the process is about to end for this reason. Ends it, unless the run shall report what it has found.
 void explore_ends(ExploredEnd end);
+// Returns true if the call in which `f` waits has no deadline, and ends in no other way than that another fiber gives what it waits for.
+bool explore_waits_for_ever(const FiberRecord* f);
 // Returns true if ticks have come again and again without a point between them. Called in the handler of preemption's signal.
 bool explore_stuck();
 

@@ -334,6 +334,32 @@ void deadlock_tell_by(DeadlockPart& part) {
   parts = &part;
 }
 
+bool closes_cycle(const FiberRecord* f, bool (*for_ever)(const FiberRecord*)) {
+  const FiberRecord* g = f;
+  for (uint32_t steps = 0; steps < kMostInCycle * kMostCycles && for_ever(g); steps++) {
+    if (!(g = reason_of(g).owner)) return false;
+    if (g == f) return true;
+    if (!is_parked(g)) return false;
+  }
+  return false;
+}
+
+void report_cycle(const FiberRecord* f) {
+  NoSignals no_signals;
+  Output out;
+  out.begin() << "deadlock: these fibers wait for each other, whatever others do\n";
+  out.begin();
+  put_name(out, who(f));
+  const FiberRecord* g = f;
+  do {
+    if (g != f) out << ", which";
+    ParkReason r = reason_of(g);
+    put_wait(out, wait_of(g, r));
+    g = r.owner;
+  } while (g != f);
+  out << "\n";
+}
+
 bool deadlock_check() {
   if (options.deadlock == DeadlockPolicy::Off) return false;
   int pid = static_cast<int>(raw_syscall(SYS_getpid));

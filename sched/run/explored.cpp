@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include "sched/explore/explore.h"
+#include "sched/observe/deadlock.h"
 #include "sched/poller.h"
 #include "sched/run/parts.h"
 #include "sched/syscall.h"
@@ -35,6 +36,12 @@ void fire_next_timer() {
 }  // namespace
 
 FiberRecord* explored_pick() {
+  Worker* w = this_worker();
+  if (w->run.post == post_park && closes_cycle(w->run.previous, explore_waits_for_ever)) {
+    explore_ends(ExploredEnd::Deadlock);
+    report_cycle(w->run.previous);
+    raw_syscall(SYS_exit_group, 1);
+  }
   if (poll_active()) poll_look();
   for (;;) {
     uint32_t n = global_queue.size();

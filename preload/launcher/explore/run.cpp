@@ -212,6 +212,7 @@ bool Job::has_ended(const Settings& s, int& status) {
     if (!served) return true;
     // The server itself has ended, killed by its own run perhaps. So this program is not for it.
     kill_run();
+    root_ = 0;
     anew_ = true;
     start(s, Plan(plan_));
     return false;
@@ -227,10 +228,11 @@ bool Job::has_ended(const Settings& s, int& status) {
 }
 
 Outcome Job::finish(const Settings& s, int status) {
-  kill_run();  // children that it has left
-  if (!serves()) root_ = 0;
-  running_ = false;
   Outcome o;
+  kill_run();  // children that it has left
+  o.forked = serves();
+  if (!o.forked) root_ = 0;
+  running_ = false;
   o.points = shared_->points;
   o.choices = shared_->choices;
   o.hash = shared_->hash;

@@ -35,7 +35,8 @@ struct Outcome {
   Verdict verdict;
   std::string out, err;
   uint64_t points = 0, choices = 0, hash = 0, outside = 0;
-  bool started = false, diverged = false, complete = true;  // complete: all steps were written down
+  bool started = false, diverged = false, forked = false;
+  bool complete = true;  // all steps were written down
   std::vector<Step> steps;
   std::vector<uint16_t> offered;  // if Plan::log asks for it, see Explored::offered
   std::vector<SeenFiber> fibers;
