@@ -42,12 +42,12 @@ std::string unquoted(const std::string& q) {
   return s;
 }
 
-std::string fiber_name(const Outcome& o, uint32_t number, const std::string& start) {
+std::string fiber_name(const std::vector<SeenFiber>& fibers, uint32_t number, const std::string& start) {
   if (number == kClock) return "the clock";
-  bool seen = number < o.fibers.size();
-  if (seen && o.fibers[number].main) return "main";
+  bool seen = number < fibers.size();
+  if (seen && fibers[number].main) return "main";
   std::string text = "thread " + std::to_string(number);
-  if (seen && *o.fibers[number].name) text += " '" + std::string(o.fibers[number].name) + "'";
+  if (seen && *fibers[number].name) text += " '" + std::string(fibers[number].name) + "'";
   if (!start.empty() && start != "??") text += " (" + start + ")";
   return text;
 }
@@ -103,24 +103,27 @@ Told tell(Job& job, const Settings& s, Outcome& failure) {
     bool ends = event == PTRACE_EVENT_EXIT && pid == job.claimed();
     if (ends) {
       known = target.open(std::to_string(pid).c_str()).empty() && symbols.open().empty();
+      // As this run has them: its addresses may be other ones.
+      std::vector<Step> steps = job.steps();
+      std::vector<SeenFiber> fibers = job.fibers();
       auto function = [&](uint32_t number) -> std::string {
-        if (!known || number >= failure.fibers.size() || !failure.fibers[number].start) return "";
-        std::string place = symbols.place({failure.fibers[number].start, true});
+        if (!known || number >= fibers.size() || !fibers[number].start) return "";
+        std::string place = symbols.place({fibers[number].start, true});
         return place.substr(0, place.find(' '));
       };
       if (known && failure.verdict.kind != Kind::Deadlock && failure.verdict.place)
         told.place = symbols.place({failure.verdict.place, false});
-      for (auto& step : failure.steps) {
+      for (auto& step : steps) {
         std::string line;
         if (step.from == kNobody) {
-          line = "where all that ran so far wait: " + fiber_name(failure, step.to, function(step.to));
+          line = "where all that ran so far wait: " + fiber_name(fibers, step.to, function(step.to));
         } else {
-          line = fiber_name(failure, step.from, function(step.from)) + " is stopped " + (step.after ? "after " : "before ") + step.call +
+          line = fiber_name(fibers, step.from, function(step.from)) + " is stopped " + (step.after ? "after " : "before ") + step.call +
                  "(";
           std::string variable = known && step.object ? symbols.variable(step.object) : "";
           line += (variable.empty() ? "" : "&" + variable) + ")";
           if (known && step.pc) line += " in " + symbols.place({step.pc, false});
-          line += ": " + fiber_name(failure, step.to, function(step.to));
+          line += ": " + fiber_name(fibers, step.to, function(step.to));
         }
         told.lines.push_back(line + (step.to == kClock ? " jumps to the next timer" : " goes on"));
       }

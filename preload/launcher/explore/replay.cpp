@@ -51,6 +51,8 @@ int main_replay(int argc, char** argv) {
   if (r.fingerprint != fingerprint(s.program))
     wrong("replay", s.program + " is another program, or another version, than the one of " + path);
   Job job(true);
+  if (!Job::fix_addresses())
+    fprintf(stderr, "fiberthread replay: addresses cannot be fixed here: %s. What depends on them may go another way\n", strerror(errno));
   if (gdb) {
     job.prepare(scripted(r.steps), true);
     job.keep_open();

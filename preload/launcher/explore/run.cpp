@@ -19,6 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace fiberthread {
 
 namespace {
@@ -170,7 +172,6 @@ void Job::exec(const Settings& s) const {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  personality(ADDR_NO_RANDOMIZE);
   set_environment(s);
   std::vector<char*> argv;
   for (auto& a : s.command) argv.push_back(const_cast<char*>(a.c_str()));
@@ -227,6 +228,9 @@ bool Job::has_ended(const Settings& s, int& status) {
   return false;
 }
 
+std::vector<Step> Job::steps() const { return {shared_->made, shared_->made + std::min(shared_->steps, kMostSteps)}; }
+std::vector<SeenFiber> Job::fibers() const { return {shared_->seen, shared_->seen + std::min(shared_->fibers, kMostSeen)}; }
+
 Outcome Job::finish(const Settings& s, int status) {
   Outcome o;
   kill_run();  // children that it has left
@@ -239,10 +243,9 @@ Outcome Job::finish(const Settings& s, int status) {
   o.outside = shared_->outside;
   o.diverged = shared_->diverged;
   o.started = shared_->claimed.load(std::memory_order_relaxed) != 0;
-  uint32_t n = shared_->steps < kMostSteps ? shared_->steps : kMostSteps;
-  o.complete = n < kMostSteps;
-  o.steps.assign(shared_->made, shared_->made + n);
-  o.fibers.assign(shared_->seen, shared_->seen + (shared_->fibers < kMostSeen ? shared_->fibers : kMostSeen));
+  o.complete = shared_->steps < kMostSteps;
+  o.steps = steps();
+  o.fibers = fibers();
   if (plan_.log) o.offered.assign(shared_->offered, shared_->offered + (o.choices < kMostOffered ? o.choices : kMostOffered));
   o.out = contents(out_);
   o.err = contents(err_);
@@ -255,6 +258,7 @@ Outcome Job::finish(const Settings& s, int status) {
   else if (reports_trouble(o.err)) v = {Kind::Report};
   else if ((s.has_expect && o.out != s.expect) || (s.same_output && o.out != s.first_output)) v = {Kind::Output};
   else if (!s.check.empty() && !check_passes(s.check)) v = {Kind::Check};
+  if (!(personality(0xffffffff) & ADDR_NO_RANDOMIZE)) return o;  // then the place is another one in each run
   if (v.kind == Kind::Deadlock)
     for (auto& f : o.fibers) v.place = v.place * 31 + f.pc;
   else if (shared_->last < o.fibers.size()) v.place = o.fibers[shared_->last].pc;
@@ -297,6 +301,11 @@ sigset_t child_signal() {
 void Job::block_child_signal() {
   sigset_t child = child_signal();
   sigprocmask(SIG_BLOCK, &child, nullptr);
+}
+
+bool Job::fix_addresses() {
+  int now = personality(0xffffffff);
+  return now >= 0 && personality(static_cast<unsigned>(now) | ADDR_NO_RANDOMIZE) >= 0;
 }
 
 void wait_for_children() {

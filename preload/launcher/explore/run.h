@@ -75,10 +75,15 @@ class Job {
   ~Job() { stop_server(); }
 
   static void block_child_signal();
+  // Lets all addresses be the same in each run. False, with errno, where that is refused, as in many containers.
+  static bool fix_addresses();
   bool running() const { return running_; }
   pid_t pid() const { return root_; }
   pid_t claimed() const { return static_cast<pid_t>(shared_->claimed.load(std::memory_order_relaxed)); }
   const Plan& plan() const { return plan_; }
+  // What the run has written down so far.
+  std::vector<Step> steps() const;
+  std::vector<SeenFiber> fibers() const;
 
   // Begins a run. `traced`: the process stops for its tracer. `reports`: to be shown to the user.
   void start(const Settings& s, const Plan& plan, bool traced = false, bool reports = false);

@@ -210,6 +210,9 @@ class Exploration {
       : s_(s), search_(search), begun_(now()), ends_(begun_ + search.budget), until_(std::min(begun_ + search.time, ends_)),
         bounded_(search.depth) {
     Job::block_child_signal();
+    if (!Job::fix_addresses())
+      fprintf(stderr, "fiberthread explore: addresses cannot be fixed here: %s. What depends on them may go another way\n",
+              strerror(errno));
     for (unsigned i = 0; i < search.jobs; i++) jobs_.push_back(std::make_unique<Job>(s.anew));
   }
 
