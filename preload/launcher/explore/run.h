@@ -13,9 +13,10 @@ namespace fiberthread {
 
 struct Plan {
   Strategy strategy = Strategy::Script;
-  uint64_t seed = 0, expected = 0, number = 0;
+  uint64_t seed = 0, expected = 0;
   uint32_t depth = 3;
-  bool log = false;
+  uint32_t preemptions = 0;  // of a bounded search's schedule
+  bool log = false;          // all that is offered is wanted
   std::vector<Step> script;
 };
 

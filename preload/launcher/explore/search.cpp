@@ -132,7 +132,7 @@ class Bounded {
   // Takes a schedule that was run, with what it offered.
   void add(const Plan& plan, const Outcome& o) {
     auto node = std::make_shared<Node>();
-    node->preemptions = static_cast<uint32_t>(plan.number);
+    node->preemptions = plan.preemptions;
     for (auto& step : plan.script) node->steps.push_back(step);
     node->from = plan.script.empty() ? 0 : plan.script.back().choice + 1;
     node->offered.assign(o.offered.begin() + static_cast<ptrdiff_t>(std::min<size_t>(node->from, o.offered.size())), o.offered.end());
@@ -141,7 +141,7 @@ class Bounded {
     if (node->preemptions < bound_) todo_[node->preemptions + 1].push_back({node, 0, 0, true});
   }
 
-  // Gives the next schedule that is not yet known. Its plan's number is its count of preemptions.
+  // Gives the next schedule that is not yet known.
   bool next(Plan& plan) {
     for (uint32_t n = 0; n <= bound_; n++)
       while (!todo_[n].empty()) {
@@ -152,7 +152,7 @@ class Bounded {
           step.choice = c.node->from + c.at;
           step.index = c.index++;
           plan.script.push_back(step);
-          plan.number = n;
+          plan.preemptions = n;
           plan.log = true;
           return plan.script.size() < kMostSteps;
         }
@@ -249,11 +249,11 @@ class Exploration {
     }
     constexpr Strategy kInTurn[] = {Strategy::Pos, Strategy::Pct, Strategy::Random};
     p = {};
-    p.number = ++begun_runs_;
-    p.strategy = search_.only != Strategy::Script ? search_.only : kInTurn[p.number % 3];
-    p.seed = draw(search_.seed, p.number);
+    uint64_t number = ++begun_runs_;
+    p.strategy = search_.only != Strategy::Script ? search_.only : kInTurn[number % 3];
+    p.seed = draw(search_.seed, number);
     p.expected = expected_;
-    p.depth = p.strategy == Strategy::Pct && search_.only == Strategy::Script ? 2 + static_cast<uint32_t>(p.number / 3 % 4) : search_.depth;
+    p.depth = p.strategy == Strategy::Pct && search_.only == Strategy::Script ? 2 + static_cast<uint32_t>(number / 3 % 4) : search_.depth;
     return true;
   }
 
@@ -319,7 +319,8 @@ class Exploration {
     bool written = write_file(path, s_, best, plan, told.lines);
     int why = errno;
     std::string text = "failed: " + words_of(best.verdict) + ", in schedule " + std::to_string(runs_);
-    if (search_.bounded) text += " (bounded, " + std::to_string(plan.number) + (plan.number == 1 ? " preemption)" : " preemptions)");
+    if (search_.bounded)
+      text += " (bounded, " + std::to_string(plan.preemptions) + (plan.preemptions == 1 ? " preemption)" : " preemptions)");
     else if (plan.strategy != Strategy::Script) text += " (" + name_of(plan.strategy) + ", seed " + std::to_string(plan.seed) + ")";
     text += "\n";
     if (!told.place.empty()) text += "  after a call in " + told.place + "\n";
