@@ -35,7 +35,7 @@ int main() {
   pthread_t t[2];
   pthread_create(&t[0], 0, puts_in, 0);
   pthread_create(&t[1], 0, takes, 0);
-  usleep(1000);
+  usleep(50000);
   pthread_cancel(t[1]);
   for (int i = 0; i < 2; i++) pthread_join(t[i], 0);
   pthread_mutex_lock(&lock);

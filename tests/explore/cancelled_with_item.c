@@ -31,7 +31,7 @@ int main() {
   pthread_t t;
   log_file = open("/dev/null", O_WRONLY);
   pthread_create(&t, 0, works, 0);
-  usleep(1000);
+  usleep(50000);
   pthread_cancel(t);
   pthread_join(t, 0);
   assert(done + left == 2);

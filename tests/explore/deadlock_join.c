@@ -16,7 +16,7 @@ static void* works(void* p) {
 int main() {
   pthread_t t;
   pthread_create(&t, 0, works, 0);
-  usleep(1000);
+  usleep(50000);
   pthread_mutex_lock(&lock);
   stopping = 1;
 #ifdef MENDED

@@ -17,7 +17,7 @@ static void* puts_in(void* p) {
 int main() {
   pthread_t t;
   pthread_create(&t, 0, puts_in, 0);
-  usleep(1000);
+  usleep(50000);
   pthread_mutex_lock(&outer);
 #ifdef MENDED
   pthread_mutex_unlock(&outer);

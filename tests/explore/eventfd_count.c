@@ -31,7 +31,7 @@ int main() {
   news = eventfd(0, 0);
   pthread_create(&t, 0, takes, 0);
   for (int i = 0; i < kItems; i++) {
-    usleep(1000);
+    usleep(50000);
     pthread_mutex_lock(&lock);
     items++;
     pthread_mutex_unlock(&lock);

@@ -37,11 +37,7 @@ class Queue {
 int main() {
   Queue queue;
   std::vector<std::thread> threads;
-  for (int i = 0; i < 2; i++) threads.emplace_back([&] {
-      for (int j = 0; j < 3; j++) queue.put(j);
-    });
-  for (int i = 0; i < 2; i++) threads.emplace_back([&] {
-      for (int j = 0; j < 3; j++) queue.take();
-    });
+  for (int i = 0; i < 2; i++) threads.emplace_back([&] { queue.put(1); });
+  for (int i = 0; i < 2; i++) threads.emplace_back([&] { queue.take(); });
   for (auto& t : threads) t.join();
 }

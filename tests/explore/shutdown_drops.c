@@ -31,7 +31,7 @@ int main() {
     pthread_cond_signal(&changed);
     pthread_mutex_unlock(&lock);
   }
-  usleep(1000);
+  usleep(50000);
   pthread_mutex_lock(&lock);
   closed = 1;
   pthread_cond_signal(&changed);

@@ -18,7 +18,7 @@ int main() {
   signal(SIGUSR1, handler);
 #endif
   pthread_create(&t, 0, works, 0);
-  usleep(1000);
+  usleep(50000);
   pthread_kill(t, SIGUSR1);
   pthread_join(t, 0);
 }

@@ -35,6 +35,6 @@ int main() {
   t.join();
 #else
   t.detach();
-  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
 #endif
 }

@@ -26,7 +26,7 @@ static void* watches(void* p) {
 int main() {
   pthread_t t;
   pthread_create(&t, 0, watches, 0);
-  usleep(1000);  // the work
+  usleep(50000);  // the work
   pthread_mutex_lock(&lock);
   if (!given_up) done = 1;
   pthread_cond_signal(&changed);
