@@ -57,7 +57,7 @@ constexpr uint32_t kUnstoppableLooks = 5;  // the same where the kernel gives no
 constexpr uint32_t kShrinkLooks = 100;     // looks with fewer spinners than slots, before there is one less
 constexpr uint32_t kMostGrowth = 4;        // times the base
 
-constexpr uint32_t kSeldom = 50;  // at one look of so many, an explored process is treated as others are
+constexpr uint32_t kSeldom = 250;  // at one look of so many, an explored process is treated as others are
 
 // A futex word that tells how sysmon sleeps until wake_at. A signal that sysmon blocks elsewhere ends its sleep in ppoll().
 constexpr uint32_t kAwake = 0, kDeep = 1, kShort = 2, kInPoll = 4, kOnPoller = 8;

@@ -14,6 +14,8 @@ Strategies::Strategies(const Explored::Order& order, Candidate* table)
   one_in_ = kOneIn[random() % (sizeof kOneIn / sizeof *kOneIn)];
   constexpr uint32_t kTimerOneIn[] = {3, 16, 100};
   timer_one_in_ = kTimerOneIn[random() % (sizeof kTimerOneIn / sizeof *kTimerOneIn)];
+  constexpr uint32_t kYieldOneIn[] = {1, 2, 8};
+  yield_one_in_ = kYieldOneIn[random() % (sizeof kYieldOneIn / sizeof *kYieldOneIn)];
   change_count_ = order.depth > kMostChanges ? kMostChanges : order.depth ? order.depth - 1 : 0;
   for (uint32_t i = 0; i < change_count_; i++) changes_[i] = 1 + random() % (order.expected ? order.expected : 1);
 }
@@ -55,6 +57,7 @@ void Strategies::at_point(FiberRecord* f, const ExplorePoint& point) {
 }
 
 void Strategies::gives_way(FiberRecord* f) {
+  if (random() % yield_one_in_) return;
   Candidate& c = of(f);
   c.priority = lowest_--;
   c.drawn = true;

@@ -41,9 +41,11 @@ class Strategies {
 
   Strategy strategy_;
   uint64_t state_;
-  // Drawn once for a schedule. Random: the first goes on unless a draw of one in so many says otherwise. All: time jumps as often.
+  // Drawn once for a schedule. Random: the first goes on unless a draw of one in so many says otherwise. All: time jumps as often. Pct, Pos: one yield in
+  // so many puts its fiber behind all others, since a loop of yields must end, but not each, since the others need not come first.
   uint32_t one_in_ = 1;
   uint32_t timer_one_in_ = 1;
+  uint32_t yield_one_in_ = 1;
   uint64_t lowest_;  // Pct: priorities given by changes and yields go down from here
   uint64_t points_ = 0, changes_[kMostChanges];
   uint32_t change_count_ = 0;

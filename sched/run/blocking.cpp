@@ -2,6 +2,7 @@
 // The slot of a fiber that sleeps in the kernel: it goes to a spare worker, or is free while an event loop waits in its own call.
 #include "sched/chaos.h"
 #include "sched/cord.h"
+#include "sched/explore/explore.h"
 #include "sched/life/fork.h"
 #include "sched/observe/probe.h"
 #include "sched/run/parts.h"
@@ -41,6 +42,8 @@ void Blocking::begin(Sleep sleep) {
   Worker* w = me->run.worker;
   Entry entry(w);
   if (!w->run.slot || !(work_queued() || chaos(2))) return;
+  // When the call returns is not ours to say. As long as no other fiber runs, it makes no difference.
+  if (exploring) return;
   statistics.handovers.fetch_add(1, std::memory_order_relaxed);
   FIBERTHREAD_PROBE1("hand-over", w);
   if (observed(kObserveTrace)) w->observed.taken_at.store(cycles(), std::memory_order_relaxed);
