@@ -380,6 +380,12 @@ void look_at_program(const std::string& name, int depth = 0) {
 
 }  // namespace
 
+ThreadSanitizer sanitizer_of(const std::string& path) {
+  Object program = read_object(path);
+  if (program.exports.count("__tsan_init")) return ThreadSanitizer::Linked;
+  return program.imports.count("__tsan_init") ? ThreadSanitizer::Shared : ThreadSanitizer::None;
+}
+
 std::string why_nothing_is_preloaded(const std::string& path) {
   Object program = read_object(path);
   if (!program.elf) return "";

@@ -34,7 +34,7 @@ namespace {
 
 constexpr int kNoneFound = 0, kFound = 1;
 constexpr uint64_t kMostPoints = 1'000'000;
-constexpr char kFirstLine[] = "fiberthread-explore 1";
+constexpr char kFirstLine[] = "fiberthread-explore 2";
 
 struct Plan {
   Strategy strategy = Strategy::Script;
@@ -43,7 +43,7 @@ struct Plan {
   std::vector<Step> script;
 };
 
-enum class Kind { Passed, Signal, Status, Output, Check, Deadlock, Livelock, Hang };
+enum class Kind { Passed, Signal, Status, Output, Check, Deadlock, Livelock, Hang, Race };
 struct Verdict {
   Kind kind = Kind::Passed;
   int detail = 0;
@@ -58,6 +58,8 @@ struct Outcome {
   bool started = false, diverged = false, complete = true;  // complete: all steps were written down
   std::vector<Step> steps;
   std::vector<SeenFiber> fibers;
+  Race race{};
+  std::vector<std::string> race_lines;
 };
 
 struct Settings {
@@ -67,6 +69,8 @@ struct Settings {
   bool same_output = false, has_expect = false, all = false, quiet = false, json = false;
   int status = 0;
   double hang = 10;
+  uint32_t memory = 0;        // kMemoryPoints and kMemoryRaces
+  bool instrumented = false;  // the program was built with -fsanitize=thread
   std::string first_output;  // for --same-output
 };
 
@@ -101,10 +105,11 @@ std::string words_of(const Verdict& v) {
     case Kind::Deadlock: return "deadlock";
     case Kind::Livelock: return "livelock";
     case Kind::Hang: return "hang";
+    case Kind::Race: return "data race";
   }
   return "";
 }
-constexpr const char* kKinds[] = {"passed", "signal", "status", "output", "check", "deadlock", "livelock", "hang"};
+constexpr const char* kKinds[] = {"passed", "signal", "status", "output", "check", "deadlock", "livelock", "hang", "race"};
 
 uint64_t draw(uint64_t seed, uint64_t number) {
   uint64_t x = seed + number * 0x9E3779B97F4A7C15u;
@@ -160,6 +165,13 @@ std::string unquoted(const std::string& q) {
   return s;
 }
 
+// Tells races apart by their two places.
+int race_id(const Race& r) {
+  uint64_t a = r.first.pc, b = r.second.pc;
+  if (a > b) std::swap(a, b);
+  return static_cast<int>((a * 0x9E3779B97F4A7C15u ^ b * 0xBF58476D1CE4E5B9u) >> 33);
+}
+
 // One run of the program at a time, with memory and files that are used again.
 class Job {
  public:
@@ -180,17 +192,17 @@ class Job {
   pid_t claimed() const { return static_cast<pid_t>(shared_->claimed.load(std::memory_order_relaxed)); }
   const Plan& plan() const { return plan_; }
 
-  void prepare(const Plan& plan, bool reports) {
+  void prepare(const Settings& s, const Plan& plan, bool reports) {
     plan_ = plan;
     memset(static_cast<void*>(shared_), 0, offsetof(Explored, script));
     shared_->order = {kExploreVersion, plan.strategy, plan.seed, plan.depth, static_cast<uint32_t>(plan.script.size()),
-                      plan.expected,   kMostPoints,   reports};
+                      plan.expected,   kMostPoints,   reports, s.memory};
     for (size_t i = 0; i < plan.script.size(); i++) shared_->script[i] = plan.script[i];
   }
 
   // `traced`: to be shown to the user.
   void start(const Settings& s, const Plan& plan, bool traced = false, bool reports = false) {
-    prepare(plan, traced || reports);
+    prepare(s, plan, traced || reports);
     for (int fd : {out_, err_})
       if (ftruncate(fd, 0) != 0 || lseek(fd, 0, SEEK_SET) != 0) wrong("explore", strerror(errno));
     hung_ = false;
@@ -228,7 +240,12 @@ class Job {
   void set_environment(const Settings& s) const {
     std::string library = find_library(), preload = library;
     preload.insert(preload.rfind(".so"), "-explore");
+    if (s.memory || s.instrumented) preload += ":" + std::string(preload).insert(preload.rfind(".so"), "-memory");
     preload += ":" + library;
+    // A program that was built with -fsanitize=thread finds our library by the names of its run-time there.
+    std::string path = library.substr(0, library.rfind('/')) + "/fiberthread-tsan";
+    if (const char* others = getenv("LD_LIBRARY_PATH"); others && *others) path += std::string(":") + others;
+    setenv("LD_LIBRARY_PATH", path.c_str(), 1);
     if (const char* others = getenv("LD_PRELOAD"); others && *others) preload += std::string(":") + others;
     setenv("LD_PRELOAD", preload.c_str(), 1);
     // The launcher's descriptor: the program gets none, and finds it again after an exec().
@@ -263,8 +280,10 @@ class Job {
     o.fibers.assign(shared_->seen, shared_->seen + (shared_->fibers < kMostSeen ? shared_->fibers : kMostSeen));
     o.out = contents(out_);
     o.err = contents(err_);
+    o.race = shared_->race;
     Verdict& v = o.verdict;
-    if (shared_->end == ExploredEnd::Deadlock) v = {Kind::Deadlock, 0};
+    if (shared_->end == ExploredEnd::Race) v = {Kind::Race, race_id(o.race)};
+    else if (shared_->end == ExploredEnd::Deadlock) v = {Kind::Deadlock, 0};
     else if (shared_->end == ExploredEnd::Livelock) v = {Kind::Livelock, 0};
     else if (hung_) v = {Kind::Hang, 0};
     else if (WIFSIGNALED(status)) v = {Kind::Signal, WTERMSIG(status)};
@@ -394,15 +413,35 @@ std::vector<std::string> tell(Job& job, const Settings& s, Outcome& failure) {
         std::string place = symbols.place({failure.fibers[number].start, true});
         return place.substr(0, place.find(' '));
       };
+      auto race_line = [&](const RacingAccess& a, const char* verb, const std::string& object) {
+        return fiber_name(failure, a.fiber, function(a.fiber)) + " " + verb + " " + std::to_string(a.size) +
+               (a.size == 1 ? " byte" : " bytes") + object + (known ? " in " + symbols.place({a.pc, false}) : "");
+      };
+      if (failure.verdict.kind == Kind::Race) {
+        const Race& r = failure.race;
+        std::string variable = known ? symbols.variable(r.first.address) : "";
+        auto verb = [](const RacingAccess& a, const char* frees, const char* writes, const char* reads) {
+          return a.frees ? frees : a.write ? writes : reads;
+        };
+        failure.race_lines = {
+            race_line(r.first, verb(r.first, "has freed", r.first.atomic ? "has atomically written" : "has written",
+                                    r.first.atomic ? "has atomically read" : "has read"),
+                      variable.empty() ? " on the heap or a stack" : " at &" + variable),
+            race_line(r.second, verb(r.second, "frees", r.second.atomic ? "atomically writes" : "writes",
+                                     r.second.atomic ? "atomically reads" : "reads"),
+                      " there") +
+                ", and nothing orders the two"};
+      }
       for (auto& step : failure.steps) {
         std::string line;
         if (step.from == kNobody) {
           line = "where all that ran so far wait: " + fiber_name(failure, step.to, function(step.to));
         } else {
-          line = fiber_name(failure, step.from, function(step.from)) + " is stopped " + (step.after ? "after " : "before ") + step.call +
-                 "(";
+          line = fiber_name(failure, step.from, function(step.from)) + " is stopped " + (step.after ? "after " : "before ") + step.call;
           std::string variable = known && step.object ? symbols.variable(step.object) : "";
-          line += (variable.empty() ? "" : "&" + variable) + ")";
+          if (!variable.empty()) variable = "&" + variable;
+          if (!strchr(step.call, ' ')) line += "(" + variable + ")";
+          else line += " " + (variable.empty() ? "memory on the heap or a stack" : variable);  // an access to memory
           if (known && step.pc) line += " in " + symbols.place({step.pc, false});
           line += ": " + fiber_name(failure, step.to, function(step.to));
         }
@@ -427,6 +466,8 @@ bool write_file(const std::string& path, const Settings& s, const Outcome& o, co
   if (getcwd(here, sizeof here)) fprintf(f, "directory %s\n", quoted(here).c_str());
   for (auto& a : s.command) fprintf(f, "argument %s\n", quoted(a).c_str());
   fprintf(f, "failure %s %d\n", kKinds[static_cast<int>(o.verdict.kind)], o.verdict.detail);
+  for (auto& line : o.race_lines) fprintf(f, "# %s\n", line.c_str());
+  if (s.memory) fprintf(f, "memory %u\n", s.memory);
   fprintf(f, "wanted %d\n", s.status);
   if (s.has_expect) fprintf(f, "expect %s\n", quoted(s.expect).c_str());
   if (s.same_output) fprintf(f, "expect %s\n", quoted(s.first_output).c_str());
@@ -484,6 +525,8 @@ void read_recorded(const char* path, Settings& s, Recorded& r) {
       ok = sscanf(rest.c_str(), "%31s %d", kind, &detail) == 2;
       for (size_t i = 0; ok && i < sizeof kKinds / sizeof *kKinds; i++)
         if (!strcmp(kind, kKinds[i])) r.verdict = {static_cast<Kind>(i), detail};
+    } else if (word == "memory") {
+      s.memory = static_cast<uint32_t>(atoi(rest.c_str()));
     } else if (word == "wanted") {
       s.status = atoi(rest.c_str());
     } else if (word == "expect") {
@@ -514,6 +557,10 @@ void check_program(const char* command, Settings& s) {
   if (s.program.empty()) s.program = find_program(s.command[0], &why);
   if (s.program.empty() || access(s.program.c_str(), X_OK) != 0)
     wrong(command, s.command[0] + ": " + (why.empty() ? strerror(ENOENT) : why));
+  ThreadSanitizer sanitizer = sanitizer_of(s.program);
+  if (sanitizer == ThreadSanitizer::Linked)
+    wrong(command, s.command[0] + ": it cannot be explored: ThreadSanitizer is linked into it. Link it with -shared-libsan, or without -static-libtsan");
+  s.instrumented = sanitizer == ThreadSanitizer::Shared;
   if (why = why_nothing_is_preloaded(s.program); !why.empty()) wrong(command, s.command[0] + ": it cannot be explored: " + why);
 }
 
@@ -567,6 +614,8 @@ void explore_usage(FILE* to) {
       "      --same-output        each run has the output of the first one\n"
       "      --check COMMAND      a shell command that gets the output and fails if that is wrong\n"
       "      --hang T             without a scheduling point for so long, a run hangs (10s)\n"
+      "      --memory             accesses to memory are points too, if the program is built with -fsanitize=thread\n"
+      "      --races ignore       with --memory, a data race by itself is no failure\n"
       "  -j, --jobs J             runs at a time (as many as CPUs)\n"
       "      --all                go on after a failure, and collect those that differ\n"
       "      --out DIRECTORY      where the files for replay go (.)\n"
@@ -720,6 +769,7 @@ class Exploration {
       printf("  stderr ends with\n");
       print_indented(tail(best.err, 12));
     }
+    for (auto& line : best.race_lines) printf("  %s\n", line.c_str());
     if (best.verdict.kind == Kind::Output || best.verdict.kind == Kind::Check) {
       printf("  stdout ends with\n");
       print_indented(tail(best.out, 8));
@@ -772,7 +822,7 @@ class Exploration {
 }  // namespace
 
 int main_explore(int argc, char** argv) {
-  enum { kStrategy = 256, kDepth, kSeed, kStatus, kExpect, kSame, kCheck, kHang, kAll, kOut, kJson };
+  enum { kStrategy = 256, kDepth, kSeed, kStatus, kExpect, kSame, kCheck, kHang, kMemory, kRaces, kAll, kOut, kJson };
   static const option options[] = {{"time", required_argument, nullptr, 't'},
                                    {"schedules", required_argument, nullptr, 'n'},
                                    {"strategy", required_argument, nullptr, kStrategy},
@@ -783,6 +833,8 @@ int main_explore(int argc, char** argv) {
                                    {"same-output", no_argument, nullptr, kSame},
                                    {"check", required_argument, nullptr, kCheck},
                                    {"hang", required_argument, nullptr, kHang},
+                                   {"memory", no_argument, nullptr, kMemory},
+                                   {"races", required_argument, nullptr, kRaces},
                                    {"jobs", required_argument, nullptr, 'j'},
                                    {"all", no_argument, nullptr, kAll},
                                    {"out", required_argument, nullptr, kOut},
@@ -797,6 +849,7 @@ int main_explore(int argc, char** argv) {
   long cpus = sysconf(_SC_NPROCESSORS_ONLN);
   uint64_t jobs = cpus > 0 ? static_cast<uint64_t>(cpus) : 1;
   Strategy only = Strategy::Script;
+  bool races = true;
   auto number = [&](const char* name, uint64_t least, uint64_t greatest) {
     char* end;
     errno = 0;
@@ -833,6 +886,11 @@ int main_explore(int argc, char** argv) {
       case kHang:
         if (!seconds(optarg, s.hang) || s.hang <= 0) wrong("explore", std::string("--hang: ") + optarg + " is no time, such as 30s");
         break;
+      case kMemory: s.memory |= kMemoryPoints; break;
+      case kRaces:
+        if (strcmp(optarg, "fail") != 0 && strcmp(optarg, "ignore") != 0) wrong("explore", std::string("--races: ") + optarg + " is neither fail nor ignore");
+        races = !strcmp(optarg, "fail");
+        break;
       case kAll: s.all = true; break;
       case kOut: s.directory = optarg; break;
       case kJson: s.json = true; break;
@@ -840,6 +898,7 @@ int main_explore(int argc, char** argv) {
     }
   }
   if (optind >= argc) wrong("explore", "there is no program to explore; see fiberthread explore --help");
+  if (s.memory && races) s.memory |= kMemoryRaces;
   if (time < 0) time = most == UINT64_MAX ? 60 : 1e9;
   s.command.assign(argv + optind, argv + argc);
   check_program("explore", s);
@@ -885,7 +944,7 @@ int main_replay(int argc, char** argv) {
     wrong("replay", s.program + " is another program, or another version, than the one of " + path);
   Job job;
   if (gdb) {
-    job.prepare(scripted(r.steps), true);
+    job.prepare(s, scripted(r.steps), true);
     job.keep_open();
     std::vector<std::string> command = {"gdb", "-iex", "set disable-randomization on", "-iex", "set startup-with-shell off"};
     // In a build directory gdb's script stands beside the library.

@@ -15,6 +15,10 @@
 #include "sched/explore/shared.h"
 #include "sched/fiber.h"
 
+// Order::memory while this process is explored, else 0. The library that answers the instrumentation of memory accesses reads it before it
+// does anything.
+extern "C" uint32_t fiberthread_explore_memory;
+
 namespace fiberthread {
 
 extern bool exploring;
@@ -41,6 +45,8 @@ void explore_gives_way(FiberRecord* me);  // the point is a sched_yield(): other
 void explore_outside();
 // Notes that the process is about to end for this reason. Ends it, unless the run shall report what it has found.
 void explore_ends(ExploredEnd end);
+void explore_ends_by(const Race& race);
+uint32_t explore_number(FiberRecord* f);
 // Returns true if ticks have come again and again without a point between them. Called in the handler of preemption's signal.
 bool explore_stuck();
 
