@@ -185,6 +185,10 @@ EXPORT void __tsan_atomic_signal_fence(int) {}
 
 // ---- what programs call themselves ----
 
+// A program that was linked with libtsan has this function from there, and not from the part of libc that is linked statically.
+extern "C" int __cxa_atexit(void (*)(void*), void*, void*) noexcept;
+EXPORT int atexit(void (*f)()) noexcept { return __cxa_atexit(reinterpret_cast<void (*)(void*)>(f), nullptr, nullptr); }
+
 EXPORT void __tsan_acquire(void* a) { order_acquire(at(a)); }
 EXPORT void __tsan_release(void* a) { order_release(at(a)); }
 
@@ -224,6 +228,26 @@ EXPORT void __tsan_external_assign_tag(void*, void*) {}
 EXPORT void __tsan_external_read(void* a, void* pc, void*) { memory_access(at(a), 1, kRead, at(pc)); }
 EXPORT void __tsan_external_write(void* a, void* pc, void*) { memory_access(at(a), 1, kWrite, at(pc)); }
 EXPORT void __tsan_flush_memory() {}
+
+// <sanitizer/common_interface_defs.h>
+#define UNALIGNED(bits)                                                            \
+  EXPORT uint##bits##_t __sanitizer_unaligned_load##bits(const void* a) {           \
+    memory_access(at(a), bits / 8, kRead, CALLER);                                 \
+    uint##bits##_t v;                                                              \
+    __builtin_memcpy(&v, a, sizeof v);                                             \
+    return v;                                                                      \
+  }                                                                                \
+  EXPORT void __sanitizer_unaligned_store##bits(void* a, uint##bits##_t v) {        \
+    memory_access(at(a), bits / 8, kWrite, CALLER);                                \
+    __builtin_memcpy(a, &v, sizeof v);                                             \
+  }
+UNALIGNED(16)
+UNALIGNED(32)
+UNALIGNED(64)
+EXPORT void __sanitizer_print_stack_trace() {}
+EXPORT void __sanitizer_set_report_path(const char*) {}
+EXPORT void __sanitizer_set_report_fd(void*) {}
+EXPORT void __sanitizer_set_death_callback(void (*)()) {}
 
 EXPORT void AnnotateHappensBefore(const char*, int, uintptr_t a) { order_release(a); }
 EXPORT void AnnotateHappensAfter(const char*, int, uintptr_t a) { order_acquire(a); }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kMostThreads = 256;         // at a time. Of more, nothing is known
 constexpr uint32_t kFirstOfPlace = 32;         // a place of code is so often a point, whatever it accesses
-constexpr uint32_t kQuiet = 256;               // so many accesses of a fiber without a point: the next is one, or a loop could wait for ever
+constexpr uint32_t kQuiet = 2000;              // so many accesses of a fiber without a point: the next is one, or a loop could wait for ever
 constexpr uint32_t kMostPlainPoints = 200'000;  // after so many, plain accesses are points only as kQuiet says
 constexpr size_t kHeapSizes[] = {size_t{8} << 30, size_t{1} << 28};  // address space, which may be limited
 constexpr size_t kPages = 1 << 20, kPlaces = 1 << 16;
