@@ -383,9 +383,8 @@ void look_at_program(const std::string& name, int depth = 0) {
 static bool has_text(const std::string& path, const std::string& text) {
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat s;
-  void* map = fd >= 0 && fstat(fd, &s) == 0 && s.st_size > 0
-                  ? mmap(nullptr, static_cast<size_t>(s.st_size), PROT_READ, MAP_PRIVATE, fd, 0)
-                  : MAP_FAILED;
+  void* map = fd >= 0 && fstat(fd, &s) == 0 && s.st_size > 0 ? mmap(nullptr, static_cast<size_t>(s.st_size), PROT_READ, MAP_PRIVATE, fd, 0)
+                                                             : MAP_FAILED;
   if (fd >= 0) close(fd);
   if (map == MAP_FAILED) return false;
   bool found = memmem(map, static_cast<size_t>(s.st_size), text.data(), text.size());
@@ -398,7 +397,7 @@ ThreadSanitizer sanitizer_of(const std::string& path) {
   if (program.imports.count("__tsan_init")) return ThreadSanitizer::Shared;
   // gcc -static-libtsan exports no name of it.
   return program.exports.count("__tsan_init") || has_text(path, "WARNING: ThreadSanitizer: ") ? ThreadSanitizer::Linked
-                                                                                            : ThreadSanitizer::None;
+                                                                                              : ThreadSanitizer::None;
 }
 
 std::string why_nothing_is_preloaded(const std::string& path) {

@@ -71,7 +71,7 @@ struct Settings {
   double hang = 10;
   uint32_t memory = 0;        // kMemoryPoints and kMemoryRaces
   bool instrumented = false;  // the program was built with -fsanitize=thread
-  std::string first_output;  // for --same-output
+  std::string first_output;   // for --same-output
 };
 
 [[noreturn]] void wrong(const char* command, const std::string& what) {
@@ -196,7 +196,7 @@ class Job {
     plan_ = plan;
     memset(static_cast<void*>(shared_), 0, offsetof(Explored, script));
     shared_->order = {kExploreVersion, plan.strategy, plan.seed, plan.depth, static_cast<uint32_t>(plan.script.size()),
-                      plan.expected,   kMostPoints,   reports, s.memory};
+                      plan.expected,   kMostPoints,   reports,   s.memory};
     for (size_t i = 0; i < plan.script.size(); i++) shared_->script[i] = plan.script[i];
   }
 
@@ -423,14 +423,15 @@ std::vector<std::string> tell(Job& job, const Settings& s, Outcome& failure) {
         auto verb = [](const RacingAccess& a, const char* frees, const char* writes, const char* reads) {
           return a.frees ? frees : a.write ? writes : reads;
         };
-        failure.race_lines = {
-            race_line(r.first, verb(r.first, "has freed", r.first.atomic ? "has atomically written" : "has written",
-                                    r.first.atomic ? "has atomically read" : "has read"),
-                      variable.empty() ? " on the heap or a stack" : " at &" + variable),
-            race_line(r.second, verb(r.second, "frees", r.second.atomic ? "atomically writes" : "writes",
-                                     r.second.atomic ? "atomically reads" : "reads"),
-                      " there") +
-                ", and nothing orders the two"};
+        failure.race_lines = {race_line(r.first,
+                                        verb(r.first, "has freed", r.first.atomic ? "has atomically written" : "has written",
+                                             r.first.atomic ? "has atomically read" : "has read"),
+                                        variable.empty() ? " on the heap or a stack" : " at &" + variable),
+                              race_line(r.second,
+                                        verb(r.second, "frees", r.second.atomic ? "atomically writes" : "writes",
+                                             r.second.atomic ? "atomically reads" : "reads"),
+                                        " there") +
+                                  ", and nothing orders the two"};
       }
       for (auto& step : failure.steps) {
         std::string line;
@@ -559,7 +560,9 @@ void check_program(const char* command, Settings& s) {
     wrong(command, s.command[0] + ": " + (why.empty() ? strerror(ENOENT) : why));
   ThreadSanitizer sanitizer = sanitizer_of(s.program);
   if (sanitizer == ThreadSanitizer::Linked)
-    wrong(command, s.command[0] + ": it cannot be explored: ThreadSanitizer is linked into it. Link it with -shared-libsan, or without -static-libtsan");
+    wrong(command,
+          s.command[0] +
+              ": it cannot be explored: ThreadSanitizer is linked into it. Link it with -shared-libsan, or without -static-libtsan");
   s.instrumented = sanitizer == ThreadSanitizer::Shared;
   if (why = why_nothing_is_preloaded(s.program); !why.empty()) wrong(command, s.command[0] + ": it cannot be explored: " + why);
 }
@@ -888,7 +891,8 @@ int main_explore(int argc, char** argv) {
         break;
       case kMemory: s.memory |= kMemoryPoints; break;
       case kRaces:
-        if (strcmp(optarg, "fail") != 0 && strcmp(optarg, "ignore") != 0) wrong("explore", std::string("--races: ") + optarg + " is neither fail nor ignore");
+        if (strcmp(optarg, "fail") != 0 && strcmp(optarg, "ignore") != 0)
+          wrong("explore", std::string("--races: ") + optarg + " is neither fail nor ignore");
         races = !strcmp(optarg, "fail");
         break;
       case kAll: s.all = true; break;

@@ -97,18 +97,18 @@ EXPORT void __tsan_func_exit() {}
 #define PLAIN_AT(name, size, kind) \
   EXPORT void __tsan_##name##size##_pc(void* a, void* pc) { memory_access(at(a), size, kind, at(pc)); }
 // Volatile variables are told apart only if the compiler was asked to. Then they are meant for other threads.
-#define OF_SIZE(size)                             \
-  PLAIN(read, size, kRead)                        \
-  PLAIN(write, size, kWrite)                      \
-  PLAIN(read_write, size, kWrite)                 \
-  PLAIN(volatile_read, size, kAtomic)             \
-  PLAIN(volatile_write, size, kAtomic | kWrite)   \
-  PLAIN(unaligned_read, size, kRead)              \
-  PLAIN(unaligned_write, size, kWrite)            \
-  PLAIN(unaligned_read_write, size, kWrite)       \
-  PLAIN(unaligned_volatile_read, size, kAtomic)   \
+#define OF_SIZE(size) \
+  PLAIN(read, size, kRead) \
+  PLAIN(write, size, kWrite) \
+  PLAIN(read_write, size, kWrite) \
+  PLAIN(volatile_read, size, kAtomic) \
+  PLAIN(volatile_write, size, kAtomic | kWrite) \
+  PLAIN(unaligned_read, size, kRead) \
+  PLAIN(unaligned_write, size, kWrite) \
+  PLAIN(unaligned_read_write, size, kWrite) \
+  PLAIN(unaligned_volatile_read, size, kAtomic) \
   PLAIN(unaligned_volatile_write, size, kAtomic | kWrite) \
-  PLAIN_AT(read, size, kRead)                     \
+  PLAIN_AT(read, size, kRead) \
   PLAIN_AT(write, size, kWrite)
 OF_SIZE(1)
 OF_SIZE(2)
@@ -143,33 +143,33 @@ EXPORT void* __tsan_memset(void* to, int c, size_t n) {
 
 // ---- atomics ----
 
-#define FETCH(bits, type, name, expression)                                                \
-  EXPORT type __tsan_atomic##bits##_fetch_##name(volatile type* a, type v, int order) {     \
+#define FETCH(bits, type, name, expression) \
+  EXPORT type __tsan_atomic##bits##_fetch_##name(volatile type* a, type v, int order) { \
     return update(a, order, CALLER, true, [=](type old) { return static_cast<type>(expression); }); \
   }
-#define ATOMIC(bits, type)                                                                                                       \
-  EXPORT type __tsan_atomic##bits##_load(const volatile type* a, int order) { return load(a, order, CALLER); }                    \
-  EXPORT void __tsan_atomic##bits##_store(volatile type* a, type v, int order) {                                                  \
-    update(a, order, CALLER, false, [=](type) { return v; });                                                                     \
-  }                                                                                                                              \
-  EXPORT type __tsan_atomic##bits##_exchange(volatile type* a, type v, int order) {                                               \
-    return update(a, order, CALLER, true, [=](type) { return v; });                                                               \
-  }                                                                                                                              \
-  FETCH(bits, type, add, old + v)                                                                                                \
-  FETCH(bits, type, sub, old - v)                                                                                                \
-  FETCH(bits, type, and, old& v)                                                                                                 \
-  FETCH(bits, type, or, old | v)                                                                                                 \
-  FETCH(bits, type, xor, old ^ v)                                                                                                \
-  FETCH(bits, type, nand, ~(old & v))                                                                                            \
-  EXPORT int __tsan_atomic##bits##_compare_exchange_strong(volatile type* a, type* e, type v, int order, int failed) {            \
-    return compare(a, *e, v, order, failed, CALLER);                                                                              \
-  }                                                                                                                              \
-  EXPORT int __tsan_atomic##bits##_compare_exchange_weak(volatile type* a, type* e, type v, int order, int failed) {              \
-    return compare(a, *e, v, order, failed, CALLER);                                                                              \
-  }                                                                                                                              \
-  EXPORT type __tsan_atomic##bits##_compare_exchange_val(volatile type* a, type e, type v, int order, int failed) {               \
-    compare(a, e, v, order, failed, CALLER);                                                                                      \
-    return e;                                                                                                                    \
+#define ATOMIC(bits, type) \
+  EXPORT type __tsan_atomic##bits##_load(const volatile type* a, int order) { return load(a, order, CALLER); } \
+  EXPORT void __tsan_atomic##bits##_store(volatile type* a, type v, int order) { \
+    update(a, order, CALLER, false, [=](type) { return v; }); \
+  } \
+  EXPORT type __tsan_atomic##bits##_exchange(volatile type* a, type v, int order) { \
+    return update(a, order, CALLER, true, [=](type) { return v; }); \
+  } \
+  FETCH(bits, type, add, old + v) \
+  FETCH(bits, type, sub, old - v) \
+  FETCH(bits, type, and, old& v) \
+  FETCH(bits, type, or, old | v) \
+  FETCH(bits, type, xor, old ^ v) \
+  FETCH(bits, type, nand, ~(old & v)) \
+  EXPORT int __tsan_atomic##bits##_compare_exchange_strong(volatile type* a, type* e, type v, int order, int failed) { \
+    return compare(a, *e, v, order, failed, CALLER); \
+  } \
+  EXPORT int __tsan_atomic##bits##_compare_exchange_weak(volatile type* a, type* e, type v, int order, int failed) { \
+    return compare(a, *e, v, order, failed, CALLER); \
+  } \
+  EXPORT type __tsan_atomic##bits##_compare_exchange_val(volatile type* a, type e, type v, int order, int failed) { \
+    compare(a, e, v, order, failed, CALLER); \
+    return e; \
   }
 ATOMIC(8, uint8_t)
 ATOMIC(16, uint16_t)
@@ -230,16 +230,16 @@ EXPORT void __tsan_external_write(void* a, void* pc, void*) { memory_access(at(a
 EXPORT void __tsan_flush_memory() {}
 
 // <sanitizer/common_interface_defs.h>
-#define UNALIGNED(bits)                                                            \
-  EXPORT uint##bits##_t __sanitizer_unaligned_load##bits(const void* a) {           \
-    memory_access(at(a), bits / 8, kRead, CALLER);                                 \
-    uint##bits##_t v;                                                              \
-    __builtin_memcpy(&v, a, sizeof v);                                             \
-    return v;                                                                      \
-  }                                                                                \
-  EXPORT void __sanitizer_unaligned_store##bits(void* a, uint##bits##_t v) {        \
-    memory_access(at(a), bits / 8, kWrite, CALLER);                                \
-    __builtin_memcpy(a, &v, sizeof v);                                             \
+#define UNALIGNED(bits) \
+  EXPORT uint##bits##_t __sanitizer_unaligned_load##bits(const void* a) { \
+    memory_access(at(a), bits / 8, kRead, CALLER); \
+    uint##bits##_t v; \
+    __builtin_memcpy(&v, a, sizeof v); \
+    return v; \
+  } \
+  EXPORT void __sanitizer_unaligned_store##bits(void* a, uint##bits##_t v) { \
+    memory_access(at(a), bits / 8, kWrite, CALLER); \
+    __builtin_memcpy(a, &v, sizeof v); \
   }
 UNALIGNED(16)
 UNALIGNED(32)

@@ -72,11 +72,11 @@ F next_of(F& slot, const char* name) {
 
 }  // namespace
 
-#define EDGE(name, how)                                                                             \
-  EXPORT long edge_##name(long a, long b, long c, long d, long e, long f) asm(#name);                \
-  EXPORT long edge_##name(long a, long b, long c, long d, long e, long f) {                          \
-    static Function next;                                                                           \
-    return call<How::how>(next_of(next, #name), a, b, c, d, e, f);                                   \
+#define EDGE(name, how) \
+  EXPORT long edge_##name(long a, long b, long c, long d, long e, long f) asm(#name); \
+  EXPORT long edge_##name(long a, long b, long c, long d, long e, long f) { \
+    static Function next; \
+    return call<How::how>(next_of(next, #name), a, b, c, d, e, f); \
   }
 #include "preload/explore/memory/edges.def"
 
@@ -152,12 +152,12 @@ EXPORT int munmap(void* p, size_t n) noexcept {
   return next_of(next, "munmap")(p, n);
 }
 // The program's call has the place that counts. C++'s operators then call free() for it.
-#define DELETE(name)                                                           \
-  EXPORT void edge_##name(void* p, size_t size, size_t align) asm(#name);       \
-  EXPORT void edge_##name(void* p, size_t size, size_t align) {                 \
-    static void (*next)(void*, size_t, size_t);                                \
-    freed(p, CALLER);                                                          \
-    next_of(next, #name)(p, size, align);                                      \
+#define DELETE(name) \
+  EXPORT void edge_##name(void* p, size_t size, size_t align) asm(#name); \
+  EXPORT void edge_##name(void* p, size_t size, size_t align) { \
+    static void (*next)(void*, size_t, size_t); \
+    freed(p, CALLER); \
+    next_of(next, #name)(p, size, align); \
   }
 DELETE(_ZdlPv)
 DELETE(_ZdaPv)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "preload/explore/memory/races.h"
 
-#include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
@@ -10,10 +10,10 @@
 namespace fiberthread {
 namespace {
 
-constexpr uint32_t kMostThreads = 256;         // at a time. Of more, nothing is known
-constexpr uint32_t kFirstOfPlace = 32;         // a place of code is so often a point, whatever it accesses
-constexpr uint32_t kQuiet = 2000;              // so many accesses of a fiber without a point: the next is one, or a loop could wait for ever
-constexpr uint32_t kMostPlainPoints = 200'000;  // after so many, plain accesses are points only as kQuiet says
+constexpr uint32_t kMostThreads = 256;  // at a time. Of more, nothing is known
+constexpr uint32_t kFirstOfPlace = 32;  // a place of code is so often a point, whatever it accesses
+constexpr uint32_t kQuiet = 2000;       // so many accesses of a fiber without a point: the next is one, or a loop could wait for ever
+constexpr uint32_t kMostPlainPoints = 200'000;                       // after so many, plain accesses are points only as kQuiet says
 constexpr size_t kHeapSizes[] = {size_t{8} << 30, size_t{1} << 28};  // address space, which may be limited
 constexpr size_t kPages = 1 << 20, kPlaces = 1 << 16;
 constexpr size_t kPageSize = 4096, kGranule = 8;
@@ -38,11 +38,11 @@ struct Access {
 };
 
 struct Cell {
-  uint8_t first;   // thread + 1 of the first that was here
-  bool foreign;    // others were here too
-  bool racy;       // a race was seen
-  bool benign;     // and is none
-  uint32_t next;   // the next to be replaced
+  uint8_t first;  // thread + 1 of the first that was here
+  bool foreign;   // others were here too
+  bool racy;      // a race was seen
+  bool benign;    // and is none
+  uint32_t next;  // the next to be replaced
   Sync* sync;
   Access accesses[4];
 };
@@ -72,12 +72,12 @@ struct Place {
 
 Thread threads[kMostThreads];
 uint32_t thread_count = 0;
-Thread unknown;                // stands for all threads that nobody was seen to make
+Thread unknown;  // stands for all threads that nobody was seen to make
 thread_local Thread* current = nullptr;
-uint32_t signals = 0;          // how many were sent
+uint32_t signals = 0;  // how many were sent
 Clock signals_clock;
 uint32_t plain_points = 0;
-bool lost = false;             // something was not noted: no race is certain any more
+bool lost = false;  // something was not noted: no race is certain any more
 char* heap = nullptr;
 size_t heap_size = 0, heap_used = 0;
 Page* pages = nullptr;
@@ -558,9 +558,21 @@ void order_joined(void* joined) {
 }
 
 void module_instrumented(uintptr_t pc) {
-  dl_find_object o;
-  if (module_count == sizeof modules / sizeof *modules || is_instrumented(pc) || _dl_find_object(reinterpret_cast<void*>(pc), &o) != 0) return;
-  modules[module_count++] = {reinterpret_cast<uintptr_t>(o.dlfo_map_start), reinterpret_cast<uintptr_t>(o.dlfo_map_end)};
+  if (module_count == sizeof modules / sizeof *modules || is_instrumented(pc)) return;
+  dl_iterate_phdr(
+      [](dl_phdr_info* o, size_t, void* data) {
+        uintptr_t pc = *static_cast<uintptr_t*>(data), low = UINTPTR_MAX, high = 0;
+        for (int i = 0; i < o->dlpi_phnum; i++) {
+          auto& h = o->dlpi_phdr[i];
+          if (h.p_type != PT_LOAD) continue;
+          if (o->dlpi_addr + h.p_vaddr < low) low = o->dlpi_addr + h.p_vaddr;
+          if (o->dlpi_addr + h.p_vaddr + h.p_memsz > high) high = o->dlpi_addr + h.p_vaddr + h.p_memsz;
+        }
+        if (pc < low || pc >= high) return 0;
+        modules[module_count++] = {low, high};
+        return 1;
+      },
+      &pc);
 }
 
 bool is_instrumented(uintptr_t pc) {
