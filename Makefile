@@ -65,6 +65,11 @@ SO_LINK := $(BUILD)/$(SONAME)
 # Preloaded before the library by `fiberthread explore`.
 EXPLORE_SO := $(BUILD)/libfiberthread-explore.so
 EXPLORE_OBJECTS := $(BUILD)/explore/points.o $(BUILD)/explore/server.o $(BUILD)/explore/$(ARCH).o
+# In place of ThreadSanitizer's run-time, for programs that were built with it: a program finds it by the names that such a run-time has.
+MEMORY_SO := $(BUILD)/libfiberthread-explore-memory.so
+MEMORY_OBJECTS := $(patsubst preload/explore/%.cpp,$(BUILD)/explore/%.o,$(wildcard preload/explore/memory/*.cpp))
+TSAN_NAMES := libtsan.so.0 libtsan.so.2 libclang_rt.tsan-$(ARCH).so libclang_rt.tsan.so
+TSAN_LINKS := $(TSAN_NAMES:%=$(BUILD)/fiberthread-tsan/%)
 LAUNCHER := $(BUILD)/fiberthread
 # The launcher is a separate program, which shares the table of variables with the library.
 LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(wildcard preload/launcher/*.cpp preload/launcher/explore/*.cpp) preload/options.cpp)
@@ -73,7 +78,7 @@ UNIT_TESTS := $(patsubst tests/%.cpp,$(BUILD)/tests/%,$(wildcard tests/*_test.cp
 PRELOADED := $(patsubst tests/preloaded/%,$(BUILD)/tests/preloaded/%,$(basename $(wildcard tests/preloaded/*.c tests/preloaded/*.cpp)))
 
 .PHONY: all
-all: $(SO) $(SO_LINK) $(EXPLORE_SO) $(LAUNCHER) $(SO)-gdb.py $(BUILD)/fiberthread.pc
+all: $(SO) $(SO_LINK) $(EXPLORE_SO) $(MEMORY_SO) $(TSAN_LINKS) $(LAUNCHER) $(SO)-gdb.py $(BUILD)/fiberthread.pc
 
 # This file changes when a source is removed. No object's time would show that.
 $(BUILD)/sources: always
@@ -112,6 +117,14 @@ $(BUILD)/explore/$(ARCH).o: preload/explore/$(ARCH).S preload/explore/points.def
 	$(Q)$(CC) $(PROTECT) -g -I. -MMD -MP -c $< -o $@
 $(EXPLORE_SO): $(EXPLORE_OBJECTS)
 	$(Q)$(CC) -shared -nostartfiles -static-libgcc -Wl,-z,now,-z,relro,-z,noexecstack,-soname,$(notdir $@) $^ -o $@
+$(BUILD)/explore/memory/%.o: preload/explore/memory/%.cpp Makefile | $(BUILD)/.compiler
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(LIBFLAGS) -c $< -o $@
+$(MEMORY_SO): $(MEMORY_OBJECTS)
+	$(Q)$(CC) -shared -nostartfiles -static-libgcc -Wl,-z,now,-z,relro,-z,noexecstack,-soname,$(notdir $@) $^ -o $@
+$(TSAN_LINKS): $(MEMORY_SO)
+	@mkdir -p $(@D)
+	$(Q)ln -sf ../$(notdir $<) $@
 # gdb looks for its script beside the library's file, by this name.
 $(SO)-gdb.py: preload/debugger/fiberthread-gdb.py
 	@mkdir -p $(@D)
@@ -305,7 +318,9 @@ install: all
 	install -m 755 $(SO) $(DESTDIR)$(PREFIX)/lib/$(SO_FILE)
 	ln -sf $(SO_FILE) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
 	ln -sf $(SO_FILE) $(DESTDIR)$(PREFIX)/lib/libfiberthread.so
-	install -m 755 $(EXPLORE_SO) $(DESTDIR)$(PREFIX)/lib/
+	install -m 755 $(EXPLORE_SO) $(MEMORY_SO) $(DESTDIR)$(PREFIX)/lib/
+	install -d $(DESTDIR)$(PREFIX)/lib/fiberthread-tsan
+	for n in $(TSAN_NAMES); do ln -sf ../$(notdir $(MEMORY_SO)) $(DESTDIR)$(PREFIX)/lib/fiberthread-tsan/$$n || exit; done
 	install -m 755 $(LAUNCHER) $(DESTDIR)$(PREFIX)/bin/
 	install -d $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(PREFIX)/lib
 	install -m 644 preload/debugger/fiberthread-gdb.py $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(PREFIX)/lib/$(SO_FILE)-gdb.py
@@ -321,4 +336,4 @@ install: all
 clean:
 	rm -rf build
 
--include $(LOW_OBJECTS:.o=.d) $(HIGH_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(UNIT_TESTS:=.d) $(ALONE_TESTS:=.d)
+-include $(LOW_OBJECTS:.o=.d) $(EXPLORE_OBJECTS:.o=.d) $(MEMORY_OBJECTS:.o=.d) $(HIGH_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(UNIT_TESTS:=.d) $(ALONE_TESTS:=.d)

@@ -11,6 +11,7 @@ extern "C" {
 void __asan_init() __attribute__((weak));
 void __lsan_do_leak_check() __attribute__((weak));
 void __tsan_init() __attribute__((weak));
+void fiberthread_explore_answers() __attribute__((weak));  // of preload/explore/memory/, which answers in ThreadSanitizer's place
 // AddressSanitizer starts before us, and would end the program because of the order of libraries. This function, by which it asks for
 // options, turns that check off. After the second start AddressSanitizer is in front, and finds its own function instead.
 __attribute__((visibility("default"))) const char* __asan_default_options() { return "verify_asan_link_order=0"; }
@@ -104,7 +105,8 @@ void sanitizer_start(char** argv, char** envp) {
     for (; *anew; anew++) *anew = anew[1];
     return;
   }
-  if (!__tsan_init && !__asan_init && !__lsan_do_leak_check) return;
+  bool tsan = __tsan_init && !fiberthread_explore_answers;
+  if (!tsan && !__asan_init && !__lsan_do_leak_check) return;
   char** preload = find(envp, kPreload);
   size_t count = 0;
   while (envp[count]) count++;
@@ -113,7 +115,7 @@ void sanitizer_start(char** argv, char** envp) {
   copy(reinterpret_cast<char*>(anew), reinterpret_cast<char*>(envp), (count + 1) * sizeof(char*));
   char value[2 * kMost], mark[kMost];
   char* rest = copy(value, kPreload, sizeof kPreload - 1);
-  if (__tsan_init) {
+  if (tsan) {
     if (!without_us(*preload + sizeof kPreload - 1, rest)) return;
     if (find(envp, "FIBERTHREAD_VERBOSE=1")) {
       constexpr char kLine[] = "fiberthread: threads are NPTL's: ThreadSanitizer wants to see each of libc's locks itself\n";

@@ -380,6 +380,26 @@ void look_at_program(const std::string& name, int depth = 0) {
 
 }  // namespace
 
+static bool has_text(const std::string& path, const std::string& text) {
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat s;
+  void* map = fd >= 0 && fstat(fd, &s) == 0 && s.st_size > 0 ? mmap(nullptr, static_cast<size_t>(s.st_size), PROT_READ, MAP_PRIVATE, fd, 0)
+                                                             : MAP_FAILED;
+  if (fd >= 0) close(fd);
+  if (map == MAP_FAILED) return false;
+  bool found = memmem(map, static_cast<size_t>(s.st_size), text.data(), text.size());
+  munmap(map, static_cast<size_t>(s.st_size));
+  return found;
+}
+
+ThreadSanitizer sanitizer_of(const std::string& path) {
+  Object program = read_object(path);
+  if (program.imports.count("__tsan_init")) return ThreadSanitizer::Shared;
+  // gcc -static-libtsan exports no name of it.
+  return program.exports.count("__tsan_init") || has_text(path, "WARNING: ThreadSanitizer: ") ? ThreadSanitizer::Linked
+                                                                                              : ThreadSanitizer::None;
+}
+
 std::string why_nothing_is_preloaded(const std::string& path) {
   Object program = read_object(path);
   if (!program.elf) return "";

@@ -15,6 +15,9 @@ int main_trace(int argc, char** argv);
 int main_explore(int argc, char** argv);
 int main_replay(int argc, char** argv);
 
+enum class ThreadSanitizer { None, Shared, Linked };  // Linked: statically
+// Returns how the program has ThreadSanitizer's run-time, if it was built for it.
+ThreadSanitizer sanitizer_of(const std::string& program);
 // Returns why the loader does not load the library into this program. Empty if it does, or if the file is not an ELF file: that is a
 // script.
 std::string why_nothing_is_preloaded(const std::string& path);

@@ -2,6 +2,7 @@
 #include "sched/explore/explore.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -12,6 +13,10 @@
 #include "sched/scheduler.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
+
+extern "C" {
+[[gnu::visibility("default")]] uint32_t fiberthread_explore_memory = 0;
+}
 
 namespace fiberthread {
 
@@ -79,7 +84,9 @@ void explore_claim() {
   uint32_t nobody = 0;
   auto pid = static_cast<uint32_t>(raw_syscall(SYS_getpid));
   exploring = shared->claimed.compare_exchange_strong(nobody, pid, std::memory_order_relaxed);
-  if (exploring) options.workers = 1;
+  if (!exploring) return;
+  options.workers = 1;
+  fiberthread_explore_memory = shared->order.memory;
 }
 
 uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data, bool timer) {
@@ -146,6 +153,16 @@ bool explore_waits_for_ever(const FiberRecord* f) {
   return false;
 }
 
+void explore_ends_by(const Race& race) {
+  shared->race = race;
+  shared->end = ExploredEnd::Race;
+  // A debugger stops here.
+  if (shared->order.reports) raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), raw_syscall(SYS_gettid), SIGABRT);
+  raw_syscall(SYS_exit_group, 1);
+}
+
+uint32_t explore_number(FiberRecord* f) { return number_of(f); }
+
 bool explore_stuck() {
   static uint64_t seen = 0;
   static uint32_t ticks = 0;
@@ -179,7 +196,10 @@ void explore_jump(uint64_t to_ns) {
 }
 
 // Two processes cannot write one schedule.
-FIBERTHREAD_IN_FORK_CHILD(Start, explore, [](FiberRecord*) { exploring = exploring && !shared->claimed.load(std::memory_order_relaxed); })
+FIBERTHREAD_IN_FORK_CHILD(Start, explore, [](FiberRecord*) {
+  exploring = exploring && !shared->claimed.load(std::memory_order_relaxed);
+  fiberthread_explore_memory = 0;
+})
 
 }  // namespace fiberthread
 

@@ -15,6 +15,10 @@
 #include "sched/explore/shared.h"
 #include "sched/fiber.h"
 
+// Order::memory while this process is explored, else 0. The library that answers the instrumentation of memory accesses reads it before it
+// does anything.
+extern "C" uint32_t fiberthread_explore_memory;
+
 namespace fiberthread {
 
 extern bool exploring;
@@ -43,6 +47,8 @@ void explore_outside();
 void explore_ends(ExploredEnd end);
 // Returns true if the call in which `f` waits has no deadline, and ends in no other way than that another fiber gives what it waits for.
 bool explore_waits_for_ever(const FiberRecord* f);
+void explore_ends_by(const Race& race);
+uint32_t explore_number(FiberRecord* f);
 // Returns true if ticks have come again and again without a point between them. Called in the handler of preemption's signal.
 bool explore_stuck();
 

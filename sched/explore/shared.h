@@ -14,7 +14,10 @@ enum class Strategy : uint32_t {
   Pos,     // a priority for each operation, drawn anew where operations race (Yuan, Yang, Gu, CAV 2018)
 };
 
-enum class ExploredEnd : uint32_t { None, Deadlock, Livelock };
+enum class ExploredEnd : uint32_t { None, Deadlock, Livelock, Race };
+
+// Order::memory: accesses to memory are points too, and a data race ends the run as a failure.
+constexpr uint32_t kMemoryPoints = 1, kMemoryRaces = 2;
 
 constexpr uint32_t kExploreVersion = 2;
 constexpr uint32_t kMostSteps = 1 << 16;
@@ -42,6 +45,23 @@ struct SeenFiber {
   char name[16];
 };
 
+// Two accesses to the same bytes of memory by two fibers, at least one of them no read, which nothing orders.
+struct RacingAccess {
+  uint64_t address, pc;  // pc: a return address
+  uint32_t size, fiber;  // fiber: its number
+  uint32_t write, atomic, frees;
+};
+struct Race {
+  RacingAccess first, second;  // `second` was about to be made
+};
+
+// What the library that sees accesses to memory knows of a fiber. All 0 for the stack and the block of main.
+struct ExploredFiber {
+  uint32_t number;
+  uint64_t stack_low, stack_high;
+  uint64_t block_low, block_high;  // thread-local variables, and mostly the stack
+};
+
 struct Explored {
   // The process that stays at its first thread and is forked for each schedule, see preload/explore/server.cpp.
   struct Server {
@@ -64,6 +84,7 @@ struct Explored {
     uint64_t most;      // points after which it is a livelock
     uint32_t reports;   // a deadlock is reported, with stacks. Else the process only ends
     uint32_t log;       // all choices are written to `offered`
+    uint32_t memory;    // kMemoryPoints and kMemoryRaces
   } order;
   // Written by the library.
   std::atomic<uint64_t> points;  // calls where another fiber could have gone on. The launcher reads it while the process runs
@@ -74,6 +95,7 @@ struct Explored {
   std::atomic<uint32_t> claimed;  // the process that was the first to make a thread. It is the one that is explored; 0: none
   uint32_t diverged, steps, fibers;
   uint32_t last;  // number of the fiber that was the last one at a point
+  Race race;
   Step script[kMostSteps];
   Step made[kMostSteps];
   SeenFiber seen[kMostSeen];

@@ -20,6 +20,8 @@
 #include "sched/worker.h"
 
 extern "C" void __tsan_init() __attribute__((weak));  // ThreadSanitizer's
+// Of preload/explore/memory/, which answers in its place.
+extern "C" void fiberthread_explore_answers() __attribute__((weak));
 
 namespace fiberthread {
 
@@ -92,7 +94,7 @@ bool sched_start() {
     bool ok = false;
     barrier_init();
     if (options.force_nptl) why = "asked for by FIBERTHREAD_NPTL";
-    else if (__tsan_init) why = "ThreadSanitizer keeps threads' state where fibers cannot have their own";
+    else if (__tsan_init && !fiberthread_explore_answers) why = "ThreadSanitizer keeps threads' state where fibers cannot have their own";
     else if (tcb_go_is_loaded()) why = "Go's runtime makes system calls by itself";
     else if (running_on_valgrind()) why = "valgrind does not let a signal handler say where its thread goes on";
     else if (has_shadow_stack()) why = "they have shadow stacks, and a fiber could have none of its own";

@@ -95,3 +95,23 @@ using namespace fiberthread;
 extern "C" [[gnu::visibility("default")]] void fiberthread_explore_point(const char* name, uintptr_t object, uintptr_t pc, int how) {
   if (exploring) explored_point({name, object, pc, how == 2}, how == 1);
 }
+
+// For the library that sees accesses to memory.
+
+// The calling fiber. Returns false if the caller is none that is explored.
+extern "C" [[gnu::visibility("default")]] bool fiberthread_explore_fiber(ExploredFiber* f) {
+  FiberRecord* me = tls_current;
+  if (!exploring || !sched_started() || !me || me->run.kernel) return false;
+  auto at = [](const char* p) { return reinterpret_cast<uintptr_t>(p); };
+  f->number = explore_number(me);
+  f->stack_low = at(me->memory.stack_low);
+  f->stack_high = at(me->memory.stack_high);
+  f->block_low = at(me->memory.block);
+  f->block_high = f->block_low + me->memory.block_size;
+  return true;
+}
+
+// Ends the process, because of this race.
+extern "C" [[gnu::visibility("default")]] void fiberthread_explore_race(const Race* race) {
+  if (exploring) explore_ends_by(*race);
+}

@@ -113,15 +113,36 @@ Told tell(Job& job, const Settings& s, Outcome& failure) {
       };
       if (known && failure.verdict.kind != Kind::Deadlock && failure.verdict.place)
         told.place = symbols.place({failure.verdict.place, false});
+      auto racing = [&](const RacingAccess& a, const char* verb, const std::string& object) {
+        return fiber_name(fibers, a.fiber, function(a.fiber)) + " " + verb + " " + std::to_string(a.size) +
+               (a.size == 1 ? " byte" : " bytes") + object + (known ? " in " + symbols.place({a.pc, false}) : "");
+      };
+      if (failure.verdict.kind == Kind::DataRace) {
+        const Race r = job.race();
+        std::string variable = known ? symbols.variable(r.first.address) : "";
+        auto verb = [](const RacingAccess& a, const char* frees, const char* writes, const char* reads) {
+          return a.frees ? frees : a.write ? writes : reads;
+        };
+        told.race = {racing(r.first,
+                            verb(r.first, "has freed", r.first.atomic ? "has atomically written" : "has written",
+                                 r.first.atomic ? "has atomically read" : "has read"),
+                            variable.empty() ? " on the heap or a stack" : " at &" + variable),
+                     racing(r.second,
+                            verb(r.second, "frees", r.second.atomic ? "atomically writes" : "writes",
+                                 r.second.atomic ? "atomically reads" : "reads"),
+                            " there") +
+                         ", and nothing orders the two"};
+      }
       for (auto& step : steps) {
         std::string line;
         if (step.from == kNobody) {
           line = "where all that ran so far wait: " + fiber_name(fibers, step.to, function(step.to));
         } else {
-          line = fiber_name(fibers, step.from, function(step.from)) + " is stopped " + (step.after ? "after " : "before ") + step.call +
-                 "(";
+          line = fiber_name(fibers, step.from, function(step.from)) + " is stopped " + (step.after ? "after " : "before ") + step.call;
           std::string variable = known && step.object ? symbols.variable(step.object) : "";
-          line += (variable.empty() ? "" : "&" + variable) + ")";
+          if (!variable.empty()) variable = "&" + variable;
+          if (!strchr(step.call, ' ')) line += "(" + variable + ")";
+          else line += " " + (variable.empty() ? "memory on the heap or a stack" : variable);  // an access to memory
           if (known && step.pc) line += " in " + symbols.place({step.pc, false});
           line += ": " + fiber_name(fibers, step.to, function(step.to));
         }
@@ -145,7 +166,7 @@ uint64_t fingerprint(const std::string& path) {
   return h;
 }
 
-bool write_file(const std::string& path, const Settings& s, const Outcome& o, const Plan& plan, const std::vector<std::string>& lines) {
+bool write_file(const std::string& path, const Settings& s, const Outcome& o, const Plan& plan, const Told& told) {
   FILE* f = fopen(path.c_str(), "we");
   if (!f) return false;
   fprintf(f, "%s\n", kFirstLine);
@@ -154,6 +175,8 @@ bool write_file(const std::string& path, const Settings& s, const Outcome& o, co
   if (getcwd(here, sizeof here)) fprintf(f, "directory %s\n", quoted(here).c_str());
   for (auto& a : s.command) fprintf(f, "argument %s\n", quoted(a).c_str());
   fprintf(f, "failure %s %d\n", kKinds[static_cast<int>(o.verdict.kind)], o.verdict.detail);
+  for (auto& line : told.race) fprintf(f, "# %s\n", line.c_str());
+  if (s.memory) fprintf(f, "memory %u\n", s.memory);
   fprintf(f, "wanted %d\n", s.status);
   if (s.has_expect) fprintf(f, "expect %s\n", quoted(s.expect).c_str());
   if (s.same_output) fprintf(f, "expect %s\n", quoted(s.first_output).c_str());
@@ -161,7 +184,7 @@ bool write_file(const std::string& path, const Settings& s, const Outcome& o, co
   fprintf(f, "found %s %lu\n", name_of(plan.strategy).c_str(), static_cast<unsigned long>(plan.seed));
   fprintf(f, "schedule %lu %016lx\n", static_cast<unsigned long>(o.choices), static_cast<unsigned long>(o.hash));
   for (size_t i = 0; i < o.steps.size(); i++) {
-    if (i < lines.size()) fprintf(f, "# %s\n", lines[i].c_str());
+    if (i < told.lines.size()) fprintf(f, "# %s\n", told.lines[i].c_str());
     fprintf(f, "step %lu %u\n", static_cast<unsigned long>(o.steps[i].choice), o.steps[i].index);
   }
   return fclose(f) == 0;
@@ -204,6 +227,8 @@ void read_recorded(const char* path, Settings& s, Recorded& r) {
       ok = sscanf(rest.c_str(), "%31s %d", kind, &detail) == 2;
       for (size_t i = 0; ok && i < sizeof kKinds / sizeof *kKinds; i++)
         if (!strcmp(kind, kKinds[i])) r.verdict = {static_cast<Kind>(i), detail, 0};
+    } else if (word == "memory") {
+      s.memory = static_cast<uint32_t>(atoi(rest.c_str()));
     } else if (word == "wanted") {
       s.status = atoi(rest.c_str());
     } else if (word == "expect") {

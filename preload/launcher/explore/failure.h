@@ -13,6 +13,7 @@ Outcome shrink(Job& job, const Settings& s, Outcome best, double until);
 
 struct Told {
   std::vector<std::string> lines;  // for each step, what was switched, and where
+  std::vector<std::string> race;   // the two accesses, if the failure is a data race
   std::string place;               // where the last call before the failure was made, if that is known
 };
 // Runs the schedule once more, and looks into the process at its end. `failure` gets what the process has written.
@@ -27,7 +28,7 @@ struct Recorded {
 
 // Tells one program's file from another: FNV-1a.
 uint64_t fingerprint(const std::string& path);
-bool write_file(const std::string& path, const Settings& s, const Outcome& o, const Plan& plan, const std::vector<std::string>& lines);
+bool write_file(const std::string& path, const Settings& s, const Outcome& o, const Plan& plan, const Told& told);
 // Ends with a message if that is no such file.
 void read_recorded(const char* path, Settings& s, Recorded& r);
 

@@ -54,7 +54,7 @@ int main_replay(int argc, char** argv) {
   if (!Job::fix_addresses())
     fprintf(stderr, "fiberthread replay: addresses cannot be fixed here: %s. What depends on them may go another way\n", strerror(errno));
   if (gdb) {
-    job.prepare(scripted(r.steps), true);
+    job.prepare(s, scripted(r.steps), true);
     job.keep_open();
     std::vector<std::string> command = {"gdb", "-iex", "set disable-randomization on", "-iex", "set startup-with-shell off"};
     // In a build directory gdb's script stands beside the library.

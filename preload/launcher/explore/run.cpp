@@ -26,6 +26,12 @@ namespace fiberthread {
 namespace {
 constexpr uint64_t kMostPoints = 1'000'000;
 
+// Tells races apart by their two places.
+int race_id(const Race& r) {
+  uint64_t a = std::min(r.first.pc, r.second.pc), b = std::max(r.first.pc, r.second.pc);
+  return static_cast<int>((a * 0x9E3779B97F4A7C15u ^ b * 0xBF58476D1CE4E5B9u) >> 33);
+}
+
 // Returns true if a sanitizer or the checked build says on stderr that something is wrong.
 bool reports_trouble(const std::string& err) {
   for (const char* words : {"ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "WARNING: MemorySanitizer", ": runtime error: "})
@@ -66,6 +72,7 @@ std::string words_of(const Verdict& v) {
     case Kind::Deadlock: return "deadlock";
     case Kind::Livelock: return "livelock";
     case Kind::Hang: return "hang";
+    case Kind::DataRace: return "data race";
   }
   return "";
 }
@@ -96,6 +103,11 @@ void check_program(const char* name, Settings& s) {
   std::string why;
   if (s.program.empty()) s.program = find_program(s.command[0], &why);
   if (s.program.empty() || access(s.program.c_str(), X_OK) != 0) wrong(name, s.command[0] + ": " + (why.empty() ? strerror(ENOENT) : why));
+  ThreadSanitizer sanitizer = sanitizer_of(s.program);
+  if (sanitizer == ThreadSanitizer::Linked)
+    wrong(name, s.command[0] +
+                    ": it cannot be explored: ThreadSanitizer is linked into it. Link it with -shared-libsan, or without -static-libtsan");
+  s.instrumented = sanitizer == ThreadSanitizer::Shared;
   if (why = why_nothing_is_preloaded(s.program); !why.empty()) wrong(name, s.command[0] + ": it cannot be explored: " + why);
 }
 
@@ -116,17 +128,17 @@ Job::Job(bool anew) : launcher_(getpid()), anew_(anew) {
 
 void Job::keep_open() const { fcntl(shared_fd_, F_SETFD, 0); }
 
-void Job::prepare(const Plan& plan, bool reports) {
+void Job::prepare(const Settings& s, const Plan& plan, bool reports) {
   plan_ = plan;
   memset(static_cast<void*>(&shared_->order), 0, offsetof(Explored, script) - offsetof(Explored, order));
   shared_->order = {kExploreVersion, plan.strategy, plan.seed, plan.depth, static_cast<uint32_t>(plan.script.size()),
-                    plan.expected,   kMostPoints,   reports,   plan.log};
+                    plan.expected,   kMostPoints,   reports,   plan.log,   s.memory};
   for (size_t i = 0; i < plan.script.size(); i++) shared_->script[i] = plan.script[i];
 }
 
 void Job::start(const Settings& s, const Plan& plan, bool traced, bool reports) {
   bool served = serves();
-  prepare(plan, traced || reports);
+  prepare(s, plan, traced || reports);
   if (!served) shared_->server.out_before = shared_->server.err_before = 0;
   for (auto [fd, before] : {std::pair(out_, shared_->server.out_before), {err_, shared_->server.err_before}})
     if (ftruncate(fd, static_cast<off_t>(before)) != 0 || lseek(fd, static_cast<off_t>(before), SEEK_SET) < 0)
@@ -184,7 +196,12 @@ void Job::exec(const Settings& s) const {
 void Job::set_environment(const Settings& s) const {
   std::string library = find_library(), preload = library;
   preload.insert(preload.rfind(".so"), "-explore");
+  if (s.memory || s.instrumented) preload += ":" + std::string(preload).insert(preload.rfind(".so"), "-memory");
   preload += ":" + library;
+  // A program that was built with -fsanitize=thread finds our library by the names of its run-time there.
+  std::string path = library.substr(0, library.rfind('/')) + "/fiberthread-tsan";
+  if (const char* others = getenv("LD_LIBRARY_PATH"); others && *others) path += std::string(":") + others;
+  setenv("LD_LIBRARY_PATH", path.c_str(), 1);
   if (const char* others = getenv("LD_PRELOAD"); others && *others) preload += std::string(":") + others;
   setenv("LD_PRELOAD", preload.c_str(), 1);
   // The launcher's descriptor: the program gets none, and finds it again after an exec().
@@ -250,7 +267,10 @@ Outcome Job::finish(const Settings& s, int status) {
   o.out = contents(out_);
   o.err = contents(err_);
   Verdict& v = o.verdict;
-  if (shared_->end == ExploredEnd::Deadlock) v = {Kind::Deadlock};
+  o.race = shared_->race;
+  bool fixed = personality(0xffffffff) & ADDR_NO_RANDOMIZE;
+  if (shared_->end == ExploredEnd::Race) v = {Kind::DataRace, fixed ? race_id(o.race) : 0};
+  else if (shared_->end == ExploredEnd::Deadlock) v = {Kind::Deadlock};
   else if (shared_->end == ExploredEnd::Livelock) v = {Kind::Livelock};
   else if (hung_) v = {Kind::Hang};
   else if (WIFSIGNALED(status)) v = {Kind::Signal, WTERMSIG(status)};
@@ -258,7 +278,7 @@ Outcome Job::finish(const Settings& s, int status) {
   else if (reports_trouble(o.err)) v = {Kind::Report};
   else if ((s.has_expect && o.out != s.expect) || (s.same_output && o.out != s.first_output)) v = {Kind::Output};
   else if (!s.check.empty() && !check_passes(s.check)) v = {Kind::Check};
-  if (!(personality(0xffffffff) & ADDR_NO_RANDOMIZE)) return o;  // then the place is another one in each run
+  if (!fixed || v.kind == Kind::DataRace) return o;  // else the place would be another one in each run
   if (v.kind == Kind::Deadlock)
     for (auto& f : o.fibers) v.place = v.place * 31 + f.pc;
   else if (shared_->last < o.fibers.size()) v.place = o.fibers[shared_->last].pc;

@@ -20,9 +20,9 @@ struct Plan {
   std::vector<Step> script;
 };
 
-enum class Kind { Passed, Signal, Status, Output, Check, Report, Deadlock, Livelock, Hang };
+enum class Kind { Passed, Signal, Status, Output, Check, Report, Deadlock, Livelock, Hang, DataRace };
 // As they stand in a failure's file.
-constexpr const char* kKinds[] = {"passed", "signal", "status", "output", "check", "report", "deadlock", "livelock", "hang"};
+constexpr const char* kKinds[] = {"passed", "signal", "status", "output", "check", "report", "deadlock", "livelock", "hang", "race"};
 struct Verdict {
   Kind kind = Kind::Passed;
   int detail = 0;
@@ -41,6 +41,7 @@ struct Outcome {
   std::vector<Step> steps;
   std::vector<uint16_t> offered;  // if Plan::log asks for it, see Explored::offered
   std::vector<SeenFiber> fibers;
+  Race race = {};  // if the verdict is one
 };
 
 struct Settings {
@@ -50,7 +51,9 @@ struct Settings {
   bool same_output = false, has_expect = false, all = false, quiet = false, json = false, anew = false;
   int status = 0;
   double hang = 10;
-  std::string first_output;  // for --same-output
+  uint32_t memory = 0;        // kMemoryPoints and kMemoryRaces
+  bool instrumented = false;  // the program was built with -fsanitize=thread
+  std::string first_output;   // for --same-output
 };
 
 // Prints the message after "fiberthread NAME: ", and ends with the status of wrong use.
@@ -85,6 +88,7 @@ class Job {
   // What the run has written down so far.
   std::vector<Step> steps() const;
   std::vector<SeenFiber> fibers() const;
+  Race race() const { return shared_->race; }
 
   // Begins a run. `traced`: the process stops for its tracer. `reports`: to be shown to the user.
   void start(const Settings& s, const Plan& plan, bool traced = false, bool reports = false);
@@ -95,7 +99,7 @@ class Job {
   Outcome run(const Settings& s, const Plan& plan, bool reports = false);
 
   // For a debugger, which starts the program itself.
-  void prepare(const Plan& plan, bool reports);
+  void prepare(const Settings& s, const Plan& plan, bool reports);
   void set_environment(const Settings& s) const;
   void keep_open() const;  // beyond an exec of the launcher
 

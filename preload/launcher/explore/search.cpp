@@ -96,6 +96,8 @@ void explore_usage(FILE* to) {
       "      --check COMMAND      a shell command that gets the output and fails if that is wrong\n"
       "      --budget T           how long at most with all that comes after a failure\n"
       "      --hang T             without a scheduling point for so long, a run hangs (10s)\n"
+      "      --memory             accesses to memory are points too, if the program is built with -fsanitize=thread\n"
+      "      --races ignore       with --memory, a data race by itself is no failure\n"
       "  -j, --jobs J             runs at a time (as many as CPUs)\n"
       "      --all                go on after a failure, and collect those that differ\n"
       "      --exec               start the program anew for each schedule, never fork it at its first thread\n"
@@ -316,7 +318,7 @@ class Exploration {
     std::string base = s_.command[0].substr(s_.command[0].rfind('/') + 1), path;
     for (int i = 1; path.empty() || access(path.c_str(), F_OK) == 0; i++)
       path = s_.directory + "/" + base + "-" + std::to_string(i) + ".explored";
-    bool written = write_file(path, s_, best, plan, told.lines);
+    bool written = write_file(path, s_, best, plan, told);
     int why = errno;
     std::string text = "failed: " + words_of(best.verdict) + ", in schedule " + std::to_string(runs_);
     if (search_.bounded)
@@ -325,6 +327,7 @@ class Exploration {
     text += "\n";
     if (!told.place.empty()) text += "  after a call in " + told.place + "\n";
     if (!best.err.empty()) text += "  stderr ends with\n" + indented(tail(best.err, 12));
+    for (auto& line : told.race) text += "  " + line + "\n";
     if (best.verdict.kind == Kind::Output || best.verdict.kind == Kind::Check) text += "  stdout ends with\n" + indented(tail(best.out, 8));
     if (told.lines.empty()) {
       text += "  no switch is needed: the program fails if each thread runs until it waits\n";
@@ -409,7 +412,24 @@ class Exploration {
 }  // namespace
 
 int main_explore(int argc, char** argv) {
-  enum { kStrategy = 256, kDepth, kSeed, kStatus, kExpect, kSame, kCheck, kHang, kAll, kOut, kJson, kBudget, kExec, kJunit };
+  enum {
+    kStrategy = 256,
+    kDepth,
+    kSeed,
+    kStatus,
+    kExpect,
+    kSame,
+    kCheck,
+    kHang,
+    kAll,
+    kOut,
+    kJson,
+    kBudget,
+    kExec,
+    kJunit,
+    kMemory,
+    kRaces
+  };
   static const option options[] = {{"time", required_argument, nullptr, 't'},
                                    {"schedules", required_argument, nullptr, 'n'},
                                    {"strategy", required_argument, nullptr, kStrategy},
@@ -420,6 +440,8 @@ int main_explore(int argc, char** argv) {
                                    {"same-output", no_argument, nullptr, kSame},
                                    {"check", required_argument, nullptr, kCheck},
                                    {"hang", required_argument, nullptr, kHang},
+                                   {"memory", no_argument, nullptr, kMemory},
+                                   {"races", required_argument, nullptr, kRaces},
                                    {"jobs", required_argument, nullptr, 'j'},
                                    {"all", no_argument, nullptr, kAll},
                                    {"out", required_argument, nullptr, kOut},
@@ -432,7 +454,7 @@ int main_explore(int argc, char** argv) {
                                    {}};
   Settings s;
   Search x;
-  bool has_depth = false;
+  bool has_depth = false, races = true;
   long cpus = sysconf(_SC_NPROCESSORS_ONLN);
   if (cpus > 0) x.jobs = static_cast<unsigned>(cpus);
   auto time = [&](const char* name, double least, double& to) {
@@ -479,6 +501,11 @@ int main_explore(int argc, char** argv) {
       case kBudget: time("budget", 0.001, x.budget); break;
       case kExec: s.anew = true; break;
       case kJunit: x.junit = optarg; break;
+      case kMemory: s.memory |= kMemoryPoints; break;
+      case kRaces:
+        races = !strcmp(optarg, "fail");
+        if (!races && strcmp(optarg, "ignore") != 0) wrong("explore", std::string("--races: ") + optarg + " is neither fail nor ignore");
+        break;
       case kAll: s.all = true; break;
       case kOut: s.directory = optarg; break;
       case kJson: s.json = true; break;
@@ -489,6 +516,7 @@ int main_explore(int argc, char** argv) {
   if (x.time < 0) x.time = x.most == UINT64_MAX && x.budget > 1e8 ? 60 : 1e9;
   if (x.bounded && !has_depth) x.depth = 2;
   if (!x.bounded && x.depth == 0) wrong("explore", "--depth: 0 is for --strategy bounded");
+  if (s.memory && races) s.memory |= kMemoryRaces;
   s.command.assign(argv + optind, argv + argc);
   check_program("explore", s);
   if (access(s.directory.c_str(), W_OK) != 0) wrong("explore", "--out: " + s.directory + ": " + strerror(errno));
