@@ -33,11 +33,7 @@ FiberRecord* waiter_for(int sig) {  // under SignalsGuard
   return nullptr;
 }
 
-bool wanted(int sig) {
-  if (pick_target(nullptr, sig)) return true;
-  SignalsGuard guard;
-  return waiter_for(sig);
-}
+bool wanted(int sig) { return pick_target(nullptr, sig) || is_waited_for(sig); }
 
 // Does another kernel thread of ours let the signal in? The kernel has woken that thread for it, and its fiber runs the handler before it
 // returns from its system call. The listener would only tell it, and that may come after the call has returned.
@@ -56,6 +52,11 @@ bool comes_by_itself(int sig) {
 }
 
 }  // namespace
+
+bool is_waited_for(int sig) {
+  SignalsGuard guard;
+  return waiter_for(sig);
+}
 
 void hand_out(const siginfo_t& info) {
   int sig = info.si_signo;

@@ -215,6 +215,8 @@ void blocked_by_main(uint64_t mask);
 void await_unwanted(uint64_t signals);
 // Gives a signal that was taken out of the kernel to the fiber that it belongs to.
 void hand_out(const siginfo_t& info);
+// Returns true if a fiber is in sigwait or its kin for the signal.
+bool is_waited_for(int sig);
 void forget_listener();  // called in the child of a fork
 
 // A fiber in sigwait or its kin. It finds signals sent to the process in process_queue.

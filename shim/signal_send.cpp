@@ -6,6 +6,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "sched/explore/explore.h"
 #include "sched/poller.h"
 #include "sched/worker.h"
 #include "shim/export.h"
@@ -285,9 +286,13 @@ FIBERTHREAD_ALIAS(gsignal, raise);
 namespace {
 bool sent_to_ourselves(pid_t pid, int sig, int code, sigval value) {
   FiberRecord* me = sig > 0 && sig <= kSignals ? ours() : nullptr;
-  if (!me || pid != process || !handled(action_of(sig)) || bit(sig) & kNeverBlocked) return false;
+  if (!me || pid != process || bit(sig) & kNeverBlocked) return false;
+  // The listener would bring a signal that is waited for, at a time of its own. An explored process must not wait for that.
+  bool waited_for = exploring && is_waited_for(sig);
+  if (!waited_for && !handled(action_of(sig))) return false;
   FiberRecord* to = pick_target(me, sig);
-  if (!to) return false;
+  if (!to && !waited_for) return false;
+  if (to && !handled(action_of(sig)) && !(state_of(to).waited_for.load(std::memory_order_relaxed) & bit(sig))) return false;
   siginfo_t info;
   memset(&info, 0, sizeof info);
   info.si_signo = sig;
