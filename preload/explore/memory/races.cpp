@@ -72,7 +72,6 @@ struct Place {
 
 Thread threads[kMostThreads];
 uint32_t thread_count = 0;
-Thread unknown;  // stands for all threads that nobody was seen to make
 thread_local Thread* current = nullptr;
 uint32_t signals = 0;  // how many were sent
 Clock signals_clock;
@@ -231,16 +230,15 @@ void begin_thread(Thread* t) {
   for_cells(f.block_low, f.block_high, forgets);
 }
 
-// Returns the caller's thread, or null if it is not known.
+// Returns the caller's thread, or null if nobody was seen to make it. At the end of a fiber its thread-local variables are set back, and then
+// some more calls may come. So the next fiber there may find a value that is not its own.
 Thread* me() {
-  if (current) return current == &unknown ? nullptr : current;
+  uintptr_t handle = pthread_self();
+  Thread* t = current;
+  if (t && t->state == State::Live && t->handle == handle) return t;
   ExploredFiber f;
-  if (!fiberthread_explore_fiber || !fiberthread_explore_fiber(&f)) return nullptr;
-  Thread* t = with_handle(pthread_self());
-  if (!t || t->state != State::Born) {
-    current = &unknown;
-    return nullptr;
-  }
+  t = with_handle(handle);
+  if (!t || t->state != State::Born || !fiberthread_explore_fiber(&f)) return nullptr;
   current = t;
   begin_thread(t);
   return t;
