@@ -80,6 +80,11 @@ F next_of(F& slot, const char* name) {
   }
 #include "preload/explore/memory/edges.def"
 
+void fiberthread::memory_yields() {
+  static int (*next)();
+  next_of(next, "sched_yield")();
+}
+
 // ---- once: what the function has done is before the end of all calls ----
 
 namespace {
