@@ -80,6 +80,11 @@ F next_of(F& slot, const char* name) {
   }
 #include "preload/explore/memory/edges.def"
 
+void fiberthread::memory_yields() {
+  static int (*next)();
+  next_of(next, "sched_yield")();
+}
+
 // ---- once: what the function has done is before the end of all calls ----
 
 namespace {
@@ -131,25 +136,26 @@ EXPORT void edge_call_once(void* object, void (*function)()) {
 // ---- memory that is given back, and may be another thread's next ----
 
 namespace {
+void (*next_free)(void*);
+void* (*next_realloc)(void*, size_t);
+int (*next_munmap)(void*, size_t);
+
 void freed(void* p, uintptr_t pc) {
   if (p && memory_explored()) memory_freed(reinterpret_cast<uintptr_t>(p), malloc_usable_size(p), is_instrumented(pc) ? pc : 0);
 }
 }  // namespace
 
 EXPORT void free(void* p) noexcept {
-  static void (*next)(void*);
   freed(p, CALLER);
-  next_of(next, "free")(p);
+  next_of(next_free, "free")(p);
 }
 EXPORT void* realloc(void* p, size_t n) noexcept {
-  static void* (*next)(void*, size_t);
   freed(p, 0);
-  return next_of(next, "realloc")(p, n);
+  return next_of(next_realloc, "realloc")(p, n);
 }
 EXPORT int munmap(void* p, size_t n) noexcept {
-  static int (*next)(void*, size_t);
   memory_freed(reinterpret_cast<uintptr_t>(p), n, 0);
-  return next_of(next, "munmap")(p, n);
+  return next_of(next_munmap, "munmap")(p, n);
 }
 // The program's call has the place that counts. C++'s operators then call free() for it.
 #define DELETE(name) \
@@ -175,7 +181,11 @@ void* (*next_memcpy)(void*, const void*, size_t);
 void* (*next_memmove)(void*, const void*, size_t);
 void* (*next_memset)(void*, int, size_t);
 
+// dlerror() calls some of these, and looking them up only then would change the message that it is about to return.
 [[gnu::constructor]] void start() {
+  next_of(next_free, "free");
+  next_of(next_realloc, "realloc");
+  next_of(next_munmap, "munmap");
   next_of(next_memcpy, "memcpy");
   next_of(next_memmove, "memmove");
   next_of(next_memset, "memset");

@@ -13,6 +13,7 @@ namespace {
 constexpr uint32_t kMostThreads = 256;  // at a time. Of more, nothing is known
 constexpr uint32_t kFirstOfPlace = 32;  // a place of code is so often a point, whatever it accesses
 constexpr uint32_t kQuiet = 2000;       // so many accesses of a fiber without a point: the next is one, or a loop could wait for ever
+constexpr uint32_t kLongStreak = 1000;  // after so many points of one fiber in a row, others come first
 constexpr uint32_t kMostPlainPoints = 200'000;                       // after so many, plain accesses are points only as kQuiet says
 constexpr size_t kHeapSizes[] = {size_t{8} << 30, size_t{1} << 28};  // address space, which may be limited
 constexpr size_t kPages = 1 << 20, kPlaces = 1 << 16;
@@ -72,7 +73,6 @@ struct Place {
 
 Thread threads[kMostThreads];
 uint32_t thread_count = 0;
-Thread unknown;  // stands for all threads that nobody was seen to make
 thread_local Thread* current = nullptr;
 uint32_t signals = 0;  // how many were sent
 Clock signals_clock;
@@ -231,16 +231,15 @@ void begin_thread(Thread* t) {
   for_cells(f.block_low, f.block_high, forgets);
 }
 
-// Returns the caller's thread, or null if it is not known.
+// Returns the caller's thread, or null if nobody was seen to make it. At the end of a fiber its thread-local variables are set back, and then
+// some more calls may come. So the next fiber there may find a value that is not its own.
 Thread* me() {
-  if (current) return current == &unknown ? nullptr : current;
+  uintptr_t handle = pthread_self();
+  Thread* t = current;
+  if (t && t->state == State::Live && t->handle == handle) return t;
   ExploredFiber f;
-  if (!fiberthread_explore_fiber || !fiberthread_explore_fiber(&f)) return nullptr;
-  Thread* t = with_handle(pthread_self());
-  if (!t || t->state != State::Born) {
-    current = &unknown;
-    return nullptr;
-  }
+  t = with_handle(handle);
+  if (!t || t->state != State::Born || !fiberthread_explore_fiber(&f)) return nullptr;
   current = t;
   begin_thread(t);
   return t;
@@ -331,8 +330,19 @@ uint8_t mask_of(uintptr_t granule, uintptr_t from, uintptr_t to) {
 
 // Comes to a point. Not with the guard.
 void point(uint8_t kind, uintptr_t address, uintptr_t pc) {
+  static Thread* last = nullptr;
+  static uint32_t streak = 0;
   int error = errno;
-  fiberthread_explore_point(words_of(kind), address, pc, 0);
+  if (last != current) streak = 0;
+  last = current;
+  if (++streak < kLongStreak) {
+    fiberthread_explore_point(words_of(kind), address, pc, 0);
+  } else {
+    // It may wait in a loop for another thread, which would never run in a schedule without switches.
+    streak = 0;
+    fiberthread_explore_point(words_of(kind), address, pc, 1);
+    memory_yields();
+  }
   errno = error;
 }
 

@@ -57,6 +57,8 @@ void order_created(uintptr_t handle);
 void* order_join(uintptr_t handle);
 void order_joined(void* joined);
 
+void memory_yields();  // calls the next sched_yield()
+
 // A module that has instrumented code has been loaded. `pc` is in it.
 void module_instrumented(uintptr_t pc);
 bool is_instrumented(uintptr_t pc);
