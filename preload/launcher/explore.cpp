@@ -26,6 +26,7 @@
 #include "preload/launcher/symbols.h"
 #include "preload/launcher/target.h"
 #include "preload/options.h"
+#include "sched/arch/step.h"
 #include "sched/explore/shared.h"
 
 using namespace fiberthread;
@@ -34,12 +35,13 @@ namespace {
 
 constexpr int kNoneFound = 0, kFound = 1;
 constexpr uint64_t kMostPoints = 1'000'000;
-constexpr char kFirstLine[] = "fiberthread-explore 1";
+constexpr char kFirstLine[] = "fiberthread-explore 2";
 
 struct Plan {
   Strategy strategy = Strategy::Script;
   uint64_t seed = 0, expected = 0, number = 0;
   uint32_t depth = 3;
+  bool memory = false;  // threads are stopped before accesses to memory, too
   std::vector<Step> script;
 };
 
@@ -64,7 +66,7 @@ struct Settings {
   std::vector<std::string> command;
   std::string program;  // the file that runs
   std::string expect, check, trace, directory = ".";
-  bool same_output = false, has_expect = false, all = false, quiet = false, json = false;
+  bool same_output = false, has_expect = false, all = false, quiet = false, json = false, memory = false;
   int status = 0;
   double hang = 10;
   std::string first_output;  // for --same-output
@@ -184,7 +186,7 @@ class Job {
     plan_ = plan;
     memset(static_cast<void*>(shared_), 0, offsetof(Explored, script));
     shared_->order = {kExploreVersion, plan.strategy, plan.seed, plan.depth, static_cast<uint32_t>(plan.script.size()),
-                      plan.expected,   kMostPoints,   reports};
+                      plan.expected,   kMostPoints,   reports,   plan.memory};
     for (size_t i = 0; i < plan.script.size(); i++) shared_->script[i] = plan.script[i];
   }
 
@@ -324,6 +326,7 @@ class Job {
 Plan scripted(const std::vector<Step>& steps) {
   Plan p;
   p.script = steps;
+  for (auto& s : steps) p.memory |= s.accesses != 0;
   return p;
 }
 
@@ -399,11 +402,15 @@ std::vector<std::string> tell(Job& job, const Settings& s, Outcome& failure) {
         if (step.from == kNobody) {
           line = "where all that ran so far wait: " + fiber_name(failure, step.to, function(step.to));
         } else {
-          line = fiber_name(failure, step.from, function(step.from)) + " is stopped " + (step.after ? "after " : "before ") + step.call +
-                 "(";
+          line = fiber_name(failure, step.from, function(step.from)) + " is stopped ";
           std::string variable = known && step.object ? symbols.variable(step.object) : "";
-          line += (variable.empty() ? "" : "&" + variable) + ")";
-          if (known && step.pc) line += " in " + symbols.place({step.pc, false});
+          if (step.accesses) {
+            line += step.after ? "between reading and writing " : "before an access to ";
+            line += variable.empty() ? "memory" : variable;
+          } else {
+            line += (step.after ? "after " : "before ") + std::string(step.call) + "(" + (variable.empty() ? "" : "&" + variable) + ")";
+          }
+          if (known && step.pc) line += " in " + symbols.place({step.pc, step.accesses != 0});
           line += ": " + fiber_name(failure, step.to, function(step.to));
         }
         lines.push_back(line + (step.to == kClock ? " jumps to the next timer" : " goes on"));
@@ -435,7 +442,9 @@ bool write_file(const std::string& path, const Settings& s, const Outcome& o, co
   fprintf(f, "schedule %lu %016lx\n", static_cast<unsigned long>(o.choices), static_cast<unsigned long>(o.hash));
   for (size_t i = 0; i < o.steps.size(); i++) {
     if (i < lines.size()) fprintf(f, "# %s\n", lines[i].c_str());
-    fprintf(f, "step %lu %u\n", static_cast<unsigned long>(o.steps[i].choice), o.steps[i].index);
+    const Step& s = o.steps[i];
+    if (s.accesses) fprintf(f, "stop %lu %u %u\n", static_cast<unsigned long>(s.window), s.accesses, s.index);
+    else fprintf(f, "step %lu %u\n", static_cast<unsigned long>(s.choice), s.index);
   }
   return fclose(f) == 0;
 }
@@ -501,6 +510,11 @@ void read_recorded(const char* path, Settings& s, Recorded& r) {
       step.choice = a;
       step.index = static_cast<uint32_t>(b);
       r.steps.push_back(step);
+    } else if (word == "stop") {
+      Step step{};
+      ok = sscanf(rest.c_str(), "%lu %u %u", &a, &step.accesses, &step.index) == 3 && step.accesses && r.steps.size() < kMostSteps;
+      step.window = a;
+      r.steps.push_back(step);
     } else {
       ok = word == "found";
     }
@@ -560,6 +574,7 @@ void explore_usage(FILE* to) {
       "  -t, --time T             how long (60s; 10m, 1h)\n"
       "  -n, --schedules N        how many schedules at most\n"
       "      --strategy NAME      random, pct or pos (all in turn)\n"
+      "      --memory             stop threads before accesses to memory, too\n"
       "      --depth D            ordering constraints that pct looks for (3)\n"
       "      --seed S             where the numbers begin (1)\n"
       "      --status N           the exit status of a run that has not failed (0)\n"
@@ -633,6 +648,7 @@ class Exploration {
     p.strategy = only_ != Strategy::Script ? only_ : kInTurn[p.number % 3];
     p.seed = draw(seed_, p.number);
     p.expected = expected_;
+    p.memory = s_.memory;
     p.depth = p.strategy == Strategy::Pct && only_ == Strategy::Script ? 2 + static_cast<uint32_t>(p.number / 3 % 4) : depth_;
     return p;
   }
@@ -772,11 +788,12 @@ class Exploration {
 }  // namespace
 
 int main_explore(int argc, char** argv) {
-  enum { kStrategy = 256, kDepth, kSeed, kStatus, kExpect, kSame, kCheck, kHang, kAll, kOut, kJson };
+  enum { kStrategy = 256, kDepth, kSeed, kStatus, kExpect, kSame, kCheck, kHang, kAll, kOut, kJson, kMemory };
   static const option options[] = {{"time", required_argument, nullptr, 't'},
                                    {"schedules", required_argument, nullptr, 'n'},
                                    {"strategy", required_argument, nullptr, kStrategy},
                                    {"depth", required_argument, nullptr, kDepth},
+                                   {"memory", no_argument, nullptr, kMemory},
                                    {"seed", required_argument, nullptr, kSeed},
                                    {"status", required_argument, nullptr, kStatus},
                                    {"expect", required_argument, nullptr, kExpect},
@@ -832,6 +849,10 @@ int main_explore(int argc, char** argv) {
       case kCheck: s.check = optarg; break;
       case kHang:
         if (!seconds(optarg, s.hang) || s.hang <= 0) wrong("explore", std::string("--hang: ") + optarg + " is no time, such as 30s");
+        break;
+      case kMemory:
+        if (!kCanStep) wrong("explore", "--memory needs single steps, which this processor does not give to programs");
+        s.memory = true;
         break;
       case kAll: s.all = true; break;
       case kOut: s.directory = optarg; break;

@@ -16,7 +16,7 @@ enum class Strategy : uint32_t {
 
 enum class ExploredEnd : uint32_t { None, Deadlock, Livelock };
 
-constexpr uint32_t kExploreVersion = 1;
+constexpr uint32_t kExploreVersion = 2;
 constexpr uint32_t kMostSteps = 1 << 16;
 constexpr uint32_t kMostSeen = 1 << 12;
 
@@ -31,6 +31,10 @@ struct Step {
   uint64_t object;  // the first argument of that call
   char call[31];    // its name
   bool after;       // it was made already
+  // A stop between two points, before an access to memory. `pc` is then the instruction and `object` the address, which is 0 if it is not known.
+  // `after`: the instruction reads and then writes, and has read already. `accesses` is 0 in other steps.
+  uint64_t window;    // the number of the window, from 0
+  uint32_t accesses;  // the stop was before this one in the window, from 1
 };
 constexpr uint32_t kNobody = ~uint32_t{0}, kClock = kNobody - 1;
 
@@ -51,11 +55,13 @@ struct Explored {
     uint64_t expected;  // points that such a schedule has, for Pct
     uint64_t most;      // points after which it is a livelock
     uint32_t reports;   // a deadlock is reported, with stacks. Else the process only ends
+    uint32_t memory;    // threads are stopped before accesses to memory, too
   } order;
   // Written by the library.
   std::atomic<uint64_t> points;  // calls where another fiber could have gone on. The launcher reads it while the process runs
   uint64_t choices;              // those with more than one candidate
   uint64_t hash;                 // of all choices
+  uint64_t windows;              // places where a window could be opened
   uint64_t outside;              // events whose time is not ours: a fiber asleep in the kernel, a loop without a point
   ExploredEnd end;
   std::atomic<uint32_t> claimed;  // the process that was the first to make a thread. It is the one that is explored; 0: none

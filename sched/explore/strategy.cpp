@@ -5,6 +5,7 @@ namespace fiberthread {
 
 namespace {
 constexpr uint64_t kHigh = uint64_t{1} << 63;  // drawn priorities are above, those of changes below
+constexpr uint32_t kMostAccesses = 4000;       // in windows, in one schedule
 constexpr uint32_t kLongStreak = 2000;         // a fiber that is chosen so often in a row, with others waiting, waits for them itself
 }  // namespace
 
@@ -16,6 +17,12 @@ Strategies::Strategies(const Explored::Order& order, Candidate* table)
   timer_one_in_ = kTimerOneIn[random() % (sizeof kTimerOneIn / sizeof *kTimerOneIn)];
   change_count_ = order.depth > kMostChanges ? kMostChanges : order.depth ? order.depth - 1 : 0;
   for (uint32_t i = 0; i < change_count_; i++) changes_[i] = 1 + random() % (order.expected ? order.expected : 1);
+  if (!order.memory) return;
+  constexpr uint32_t kWindows[] = {2, 8, 32, 128};
+  constexpr uint32_t kLengths[] = {4, 16, 64, 256};
+  window_one_in_ = 1 + order.expected / kWindows[random() % 4];
+  window_length_ = kLengths[random() % 4];
+  accesses_left_ = kMostAccesses;
 }
 
 // SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
@@ -52,6 +59,23 @@ void Strategies::at_point(FiberRecord* f, const ExplorePoint& point) {
   if (strategy_ != Strategy::Pct) return;
   for (uint32_t i = 0; i < change_count_; i++)
     if (changes_[i] == points_) c.priority = lowest_--;
+}
+
+void Strategies::at_stop(FiberRecord* f, const ExplorePoint& access) {
+  Candidate& c = of(f);
+  c.call = access.call;
+  c.object = access.object;
+  c.pc = access.pc;
+  c.after = access.after;
+  c.drawn = false;
+  if (strategy_ == Strategy::Pct) c.priority = lowest_--;
+}
+
+uint32_t Strategies::window() {
+  if (!accesses_left_ || random() % window_one_in_) return 0;
+  auto n = 1 + static_cast<uint32_t>(random() % window_length_);
+  accesses_left_ -= n < accesses_left_ ? n : accesses_left_;
+  return n;
 }
 
 void Strategies::gives_way(FiberRecord* f) {
