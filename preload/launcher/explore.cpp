@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -372,6 +371,10 @@ std::vector<std::string> tell(Job& job, const Settings& s, Outcome& failure) {
   Symbols symbols(target, false);
   bool known = false, first = true;
   double until = now() + s.hang + 5;
+  sigset_t child;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  timespec tenth{0, 100'000'000};
   // Returns true if a traced process has stopped: `pid`, with `status`.
   auto wait_for_stop = [&] {
     for (;;) {
@@ -381,7 +384,7 @@ std::vector<std::string> tell(Job& job, const Settings& s, Outcome& failure) {
       if (pid < 0) return false;
       if (pid > 0) continue;
       if (now() > until) kill(-program, SIGKILL);
-      poll(nullptr, 0, 1);
+      sigtimedwait(&child, nullptr, &tenth);  // in a window each instruction is a stop
     }
   };
   for (; wait_for_stop(); first = false) {
@@ -914,6 +917,9 @@ int main_replay(int argc, char** argv) {
     command.insert(command.end(), {"-iex", "add-auto-load-safe-path " + library.substr(0, library.rfind('/'))});
     std::string before = getenv("LD_PRELOAD") ? getenv("LD_PRELOAD") : "";
     job.set_environment(s);
+    // Single steps of the program's own are none of gdb's.
+    if (job.plan().memory)
+      command.insert(command.end(), {"-iex", "set confirm off", "-ex", "handle SIGTRAP nostop noprint pass", "-ex", "set confirm on"});
     command.insert(command.end(), {"-ex", std::string("set environment LD_PRELOAD ") + getenv("LD_PRELOAD"), "--args", s.program});
     command.insert(command.end(), s.command.begin() + 1, s.command.end());
     setenv("LD_PRELOAD", before.c_str(), 1);

@@ -15,7 +15,7 @@ struct Access {
     None,           // nothing that another thread could see, as far as can be told: registers, the thread's own TLS, pushes and calls
     Once,           // it reads or writes, or does both as one
     ReadThenWrite,  // it reads, and then writes the same bytes. Another thread may write in between
-    Barred,         // it must not be stepped: it enters the kernel, or sees or changes the processor's flag for steps
+    Barred,         // it must not be stepped: it enters the kernel, but for memory, or sees or changes the processor's flag for steps
   } kind = None;
   uint8_t size = 0;       // ReadThenWrite: of what it writes, in bytes
   uintptr_t address = 0;  // 0: not known

@@ -30,7 +30,9 @@ uint32_t asked = 0;      // before which access of the last window its fiber is 
 constexpr uint64_t kMonotonic = 100'000'000'000'000, kRealtime = 1'800'000'000'000'000'000;
 constexpr uint64_t kStep = 1000;
 constexpr uint32_t kStuckTicks = 50;
-constexpr uint32_t kMostIdleSteps = 1000;   // in a window, in a row without an access
+// In a window, in a row without an access. The first call of a function takes the dynamic linker some hundreds.
+constexpr uint32_t kMostIdleSteps = 2000;
+constexpr uint32_t kMostMade = 10'000;      // in all windows: each takes some microseconds
 constexpr uint32_t kMostCandidates = 1024;  // for one choice. Those after them wait
 
 void mix(uint64_t n) { shared->hash = (shared->hash ^ n) * 0x9E3779B97F4A7C15u ^ shared->hash >> 29; }
@@ -53,14 +55,6 @@ uint32_t by_script(uint32_t n, uint32_t limit) {
   if (s.accesses || s.choice != shared->choices) return 0;
   uint32_t index = shared->script[next_step++].index;
   if (index < n || (index == n && limit > n)) return index;
-  shared->diverged = 1;
-  return 0;
-}
-
-// The window was opened for this step.
-uint32_t stop_by_script(uint32_t n) {
-  uint32_t index = shared->script[next_step++].index;
-  if (index && index < n) return index;
   shared->diverged = 1;
   return 0;
 }
@@ -123,7 +117,7 @@ uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data
   uint32_t limit = n + timer, index = 0;
   if (limit < 2) return 0;
   bool script = shared->order.strategy == Strategy::Script;
-  if (stop) index = script ? stop_by_script(n) : 1 + strategies->choose(candidates + 1, n - 1, false, false);
+  if (stop) index = script ? shared->script[next_step++].index : 1 + strategies->choose(candidates + 1, n - 1, false, false);
   else index = script ? by_script(n, limit) : strategies->choose(candidates, n, me != nullptr, timer);
   uint32_t to = index == n ? kClock : candidates[index]->number;
   if (index && shared->steps < kMostSteps) {
@@ -154,13 +148,25 @@ void explore_note(FiberRecord* me, const ExplorePoint& point) {
   note_point();
 }
 
-void explore_stop(FiberRecord* me, const ExplorePoint& access) {
+bool explore_stop(FiberRecord* me, const ExplorePoint& access, uint32_t others) {
+  // The window was opened for the next step of the script. If the program has gone another way, there may be no such fiber.
+  if (others >= kMostCandidates) others = kMostCandidates - 1;
+  if (shared->order.strategy == Strategy::Script) {
+    uint32_t index = shared->script[next_step].index;
+    if (index == 0 || index > others) {
+      next_step++;
+      shared->diverged = 1;
+      return false;
+    }
+  }
+  if (!others) return false;
   number_of(me);
   strategies->at_stop(me, access);
   note_point();
+  return true;
 }
 
-bool explore_window() {
+bool explore_window(bool stopped) {
   if (!shared->order.memory) return false;
   uint64_t number = shared->windows++;
   bool script = shared->order.strategy == Strategy::Script;
@@ -168,10 +174,10 @@ bool explore_window() {
     const Step* s = next_step < shared->order.script_size ? &shared->script[next_step] : nullptr;
     asked = s && s->window == number ? s->accesses : 0;
   } else {
-    asked = strategies->window();
+    asked = steps_made() < kMostMade ? strategies->window() : 0;
   }
   // Libraries may make other steps in a replay, since their code depends on addresses and the environment.
-  if (asked) step_open(asked, script ? 16 * kMostIdleSteps : kMostIdleSteps);
+  if (asked) step_open(asked, script ? 16 * kMostIdleSteps : kMostIdleSteps, stopped);
   return asked != 0;
 }
 

@@ -23,7 +23,9 @@ struct Window {
   uint32_t left;       // accesses until the stop, with the one that it comes before
   uint32_t most;       // steps in a row without an access
   uint32_t steps;      // since the last access
+  bool skips;          // the next access does not count
 } window;
+uint32_t made = 0;        // steps
 kernel_handler before;    // the program's action
 bool taken = false;       // the action is ours
 ExplorePoint stopped_at;  // for stopped(), with the size of what is read and written
@@ -61,11 +63,11 @@ void close(ucontext_t* uc) {
 void stopped() {
   int error = errno;
   uintptr_t sp = stopped_sp, pc = stopped_at.pc;  // other fibers are stopped before this one goes on
-  explored_stop(stopped_at, written);
+  bool switched = explored_stop(stopped_at, written);
   // As after a preemption: a thread that asked for this fiber's end meanwhile has sent no signal.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (embedder().end_requested_at(tls_current, pc)) embedder().end_now();
-  if (explored_window()) inject_stepping(sp);
+  if (switched && explored_window(true)) inject_stepping(sp);
   errno = error;
 }
 
@@ -84,6 +86,7 @@ void on_trap(int, siginfo_t* info, void* context) {
     close(uc);
     return;
   }
+  made++;
   uintptr_t pc = interrupted_pc(uc);
   if (pc - stubs_low < stubs_high - stubs_low || ++window.steps > window.most)
     return close(uc);  // a point comes now, or this leads nowhere
@@ -93,6 +96,10 @@ void on_trap(int, siginfo_t* info, void* context) {
   auto low = reinterpret_cast<uintptr_t>(me->memory.stack_low), high = reinterpret_cast<uintptr_t>(me->memory.stack_high);
   if (a.address - low < high - low) return;
   window.steps = 0;
+  if (window.skips) {
+    window.skips = false;
+    return;
+  }
   uint32_t n = a.kind == Access::ReadThenWrite ? 2 : 1;
   if (window.left > n) {
     window.left -= n;
@@ -110,14 +117,16 @@ void on_trap(int, siginfo_t* info, void* context) {
 
 void step_init() { dl_iterate_phdr(look_at_object, nullptr); }
 
-void step_open(uint32_t n, uint32_t most) {
+void step_open(uint32_t n, uint32_t most, bool stopped) {
   FiberRecord* me = tls_current;
   uint64_t trap = kTrapBit;
-  window = {me, n, most, 0};
+  window = {me, n, most, 0, stopped};
   if (!taken) install_kernel_handler(SIGTRAP, on_trap, &before);
   taken = true;
   if (me->run.worker->run.kernel_mask & kTrapBit) raw_syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, arg(&trap), 0, sizeof trap);
 }
+
+uint32_t steps_made() { return made; }
 
 bool step_is_open() { return window.fiber != nullptr; }
 

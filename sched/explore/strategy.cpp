@@ -5,7 +5,7 @@ namespace fiberthread {
 
 namespace {
 constexpr uint64_t kHigh = uint64_t{1} << 63;  // drawn priorities are above, those of changes below
-constexpr uint32_t kMostAccesses = 4000;       // in windows, in one schedule
+constexpr uint32_t kLengths = 9;               // windows have up to 2^0, 2^1, ... 2^8 accesses
 constexpr uint32_t kLongStreak = 2000;         // a fiber that is chosen so often in a row, with others waiting, waits for them itself
 }  // namespace
 
@@ -19,10 +19,8 @@ Strategies::Strategies(const Explored::Order& order, Candidate* table)
   for (uint32_t i = 0; i < change_count_; i++) changes_[i] = 1 + random() % (order.expected ? order.expected : 1);
   if (!order.memory) return;
   constexpr uint32_t kWindows[] = {2, 8, 32, 128};
-  constexpr uint32_t kLengths[] = {4, 16, 64, 256};
   window_one_in_ = 1 + order.expected / kWindows[random() % 4];
-  window_length_ = kLengths[random() % 4];
-  accesses_left_ = kMostAccesses;
+  window_lengths_ = 1 + static_cast<uint32_t>(random() % kLengths);
 }
 
 // SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
@@ -71,11 +69,11 @@ void Strategies::at_stop(FiberRecord* f, const ExplorePoint& access) {
   if (strategy_ == Strategy::Pct) c.priority = lowest_--;
 }
 
+// Most stops are soon after a point, where most of what races is, and some are far from it.
 uint32_t Strategies::window() {
-  if (!accesses_left_ || random() % window_one_in_) return 0;
-  auto n = 1 + static_cast<uint32_t>(random() % window_length_);
-  accesses_left_ -= n < accesses_left_ ? n : accesses_left_;
-  return n;
+  if (random() % window_one_in_) return 0;
+  uint32_t length = 1u << random() % window_lengths_;
+  return 1 + static_cast<uint32_t>(random() % length);
 }
 
 void Strategies::gives_way(FiberRecord* f) {

@@ -44,10 +44,9 @@ class Strategies {
   // Drawn once for a schedule. Random: the first goes on unless a draw of one in so many says otherwise. All: time jumps as often.
   uint32_t one_in_ = 1;
   uint32_t timer_one_in_ = 1;
-  uint64_t window_one_in_ = 1;  // of the places where a window could be opened
-  uint32_t window_length_ = 1;  // accesses
-  uint32_t accesses_left_ = 0;  // for all windows together, as each takes some microseconds
-  uint64_t lowest_;             // Pct: priorities given by changes and yields go down from here
+  uint64_t window_one_in_ = 1;   // of the places where a window could be opened
+  uint32_t window_lengths_ = 1;  // of windows: so many powers of 2
+  uint64_t lowest_;              // Pct: priorities given by changes and yields go down from here
   uint64_t points_ = 0, changes_[kMostChanges];
   uint32_t change_count_ = 0;
   FiberRecord* last_ = nullptr;

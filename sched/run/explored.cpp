@@ -87,30 +87,29 @@ void explored_point(const ExplorePoint& point, bool gives_way) {
   }
 }
 
-bool explored_window() {
+bool explored_window(bool stopped) {
   FiberRecord* me = tls_current;
-  return can_be_stopped(me) && me->run.worker->run.slot && !global_queue.empty() && explore_window();
+  return can_be_stopped(me) && me->run.worker->run.slot && !global_queue.empty() && explore_window(stopped);
 }
 
-void explored_stop(const ExplorePoint& access, uint8_t written) {
+bool explored_stop(const ExplorePoint& access, uint8_t written) {
   FiberRecord* me = tls_current;
-  if (!can_be_stopped(me)) return;
+  if (!can_be_stopped(me)) return false;
   Busy busy;
-  if (!me->run.worker->run.slot || global_queue.empty()) return;
-  explore_stop(me, access);
+  if (!me->run.worker->run.slot || !explore_stop(me, access, global_queue.size())) return false;
   uint32_t i = choose(me, true);
-  if (!i) return;
   // The instruction has read what is there now. It is made as a whole when the fiber goes on, so it must find that again.
   char* at = reinterpret_cast<char*>(access.object);
   char read[8];
   if (written) memcpy(read, at, written);
   suspend(me, post_yield, global_queue.take(i - 1));
   if (written) memcpy(at, read, written);
+  return true;
 }
 
 void* explored_start(void* argument) {
   void* (*start)(void*) = explore_begins(tls_current);
-  if (explored_window()) begin_stepping();
+  if (explored_window(false)) begin_stepping();
   return start(argument);
 }
 
@@ -124,5 +123,5 @@ using namespace fiberthread;
 extern "C" [[gnu::visibility("default")]] bool fiberthread_explore_point(const char* name, uintptr_t object, uintptr_t pc, int how) {
   if (!exploring) return false;
   if (how != 3) explored_point({name, object, pc, how == 2}, how == 1);
-  return how >= 2 && explored_window();
+  return how >= 2 && explored_window(false);
 }

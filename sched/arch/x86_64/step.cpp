@@ -2,6 +2,8 @@
 // The flag for steps, and the memory operand of an instruction (Intel's manual, volume 2, chapter 2 and appendix A).
 #include "sched/arch/step.h"
 
+#include <sys/syscall.h>
+
 #include "sched/arch/inject.h"
 
 namespace fiberthread {
@@ -136,9 +138,9 @@ class Instruction {
   Access two_bytes(uint8_t op) {
     uint8_t size = op & 1 ? word() : 1;
     switch (op) {
-      case 0x05:  // syscall, sysenter
-      case 0x34: return {Access::Barred};
-      case 0x0d:  // prefetches and operations without effect
+      case 0x05: return {concerns_memory(reg(0)) ? Access::None : Access::Barred};
+      case 0x34: return {Access::Barred};  // sysenter
+      case 0x0d:                           // prefetches and operations without effect
       case 0x18:
       case 0x19:
       case 0x1a:
@@ -174,6 +176,11 @@ class Instruction {
     bool none = (op >= 0x04 && op <= 0x0b) || (op >= 0x30 && op <= 0x37) || op == 0x77 || (op & 0xf0) == 0x80 ||
                 (op >= 0xa0 && op <= 0xa2) || (op >= 0xa8 && op <= 0xaa) || (op >= 0xc8 && op <= 0xcf);
     return none ? Access{} : operand(0);
+  }
+
+  // malloc() makes these system calls.
+  static bool concerns_memory(uintptr_t call) {
+    return call == SYS_brk || call == SYS_mmap || call == SYS_munmap || call == SYS_mprotect || call == SYS_madvise || call == SYS_mremap;
   }
 
   uint8_t word() const { return rex_ & 8 ? 8 : half_ ? 2 : 4; }

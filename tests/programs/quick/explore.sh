@@ -21,7 +21,7 @@ says 2 'no file of fiberthread explore' "$explore" replay "$here/explore.sh"
 says 2 'No such file' "$explore" replay none.explored
 head -n 5 account-1.explored >cut.explored
 says 2 'is cut off' "$explore" replay cut.explored
-sed 's/^fiberthread-explore 1/fiberthread-explore 2/' account-1.explored >later.explored
+sed 's/^fiberthread-explore 2/fiberthread-explore 3/' account-1.explored >later.explored
 says 2 'another version' "$explore" replay later.explored
 sed 's/^schedule .*/schedule 5 0000000000000005/' account-1.explored >other.explored
 says 2 'another way' "$explore" replay other.explored
