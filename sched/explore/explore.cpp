@@ -32,7 +32,7 @@ constexpr uint64_t kStep = 1000;
 constexpr uint32_t kStuckTicks = 50;
 // In a window, in a row without an access. The first call of a function takes the dynamic linker some hundreds.
 constexpr uint32_t kMostIdleSteps = 2000;
-constexpr uint32_t kMostMade = 10'000;      // in all windows: each takes some microseconds
+constexpr uint32_t kMostMade = 4000;        // in all windows: each takes some microseconds
 constexpr uint32_t kMostCandidates = 1024;  // for one choice. Those after them wait
 
 void mix(uint64_t n) { shared->hash = (shared->hash ^ n) * 0x9E3779B97F4A7C15u ^ shared->hash >> 29; }

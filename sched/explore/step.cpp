@@ -7,6 +7,7 @@
 
 #include "sched/arch/step.h"
 #include "sched/embedder.h"
+#include "sched/glibc/modules.h"
 #include "sched/preempt.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
@@ -15,6 +16,7 @@ namespace fiberthread {
 
 namespace {
 
+constexpr uint32_t kOwnStep = 20;  // what a step in the library counts
 constexpr uint64_t kTrapBit = uint64_t{1} << (SIGTRAP - 1);
 
 // One worker runs one fiber at a time, so there is one window.
@@ -31,18 +33,23 @@ bool taken = false;       // the action is ours
 ExplorePoint stopped_at;  // for stopped(), with the size of what is read and written
 uint8_t written = 0;
 uintptr_t stopped_sp = 0;
-uintptr_t stubs_low = 0, stubs_high = 0;  // libfiberthread-explore.so
+
+struct Code {
+  uintptr_t low = 0, high = 0;
+  bool has(uintptr_t pc) const { return pc - low < high - low; }
+} own, stubs;  // of libfiberthread.so and libfiberthread-explore.so
 
 int look_at_object(dl_phdr_info* info, size_t, void*) {
   const char* slash = strrchr(info->dlpi_name, '/');
-  if (strcmp(slash ? slash + 1 : info->dlpi_name, "libfiberthread-explore.so") != 0) return 0;
+  bool is_own = object_contains(*info, reinterpret_cast<const void*>(&look_at_object));
+  if (!is_own && strcmp(slash ? slash + 1 : info->dlpi_name, "libfiberthread-explore.so") != 0) return 0;
   for (int i = 0; i < info->dlpi_phnum; i++) {
     auto& ph = info->dlpi_phdr[i];
     if (ph.p_type != PT_LOAD || !(ph.p_flags & PF_X)) continue;
-    stubs_low = info->dlpi_addr + ph.p_vaddr;
-    stubs_high = stubs_low + ph.p_memsz;
+    uintptr_t low = info->dlpi_addr + ph.p_vaddr;
+    (is_own ? own : stubs) = {low, low + ph.p_memsz};
   }
-  return 1;
+  return 0;
 }
 
 // Closes the window in the handler.
@@ -88,8 +95,9 @@ void on_trap(int, siginfo_t* info, void* context) {
   }
   made++;
   uintptr_t pc = interrupted_pc(uc);
-  if (pc - stubs_low < stubs_high - stubs_low || ++window.steps > window.most)
-    return close(uc);  // a point comes now, or this leads nowhere
+  // The fiber comes back from this library after a few steps, or it waits or ends.
+  window.steps += own.has(pc) ? kOwnStep : 1;
+  if (stubs.has(pc) || window.steps > window.most) return close(uc);  // a point comes now, or this leads nowhere
   Access a = next_access(uc);
   if (a.kind == Access::Barred) return close(uc);
   if (a.kind == Access::None || tls_busy || !preempt_in_program(pc)) return;
