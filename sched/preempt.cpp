@@ -400,6 +400,8 @@ bool inject_call(void* ucontext, void (*fn)()) {
   return true;
 }
 
+bool preempt_in_program(uintptr_t pc) { return code_at(pc) == Code::Free; }
+
 void preempt_only_asleep(uintptr_t low, uintptr_t high) {
   asleep_low.store(low, std::memory_order_relaxed);
   asleep_high.store(high, std::memory_order_release);

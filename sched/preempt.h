@@ -78,6 +78,8 @@ void restore_kernel_handler(int sig, const kernel_handler& old);
 // interrupted frame. Returns false, and does nothing, if the fiber cannot be stopped there: in this library, in ld.so, under Busy, or on a
 // stack that is unknown or has no room.
 bool inject_call(void* ucontext, void (*fn)());
+// Returns true if `pc` is in code of the program, which is neither libc's nor the library's.
+bool preempt_in_program(uintptr_t pc);
 
 // Which fibers wait for a worker. Others: some that are no hogs, or the fiber in question must move to a worker of its own.
 enum class Waiting { Nobody, Hogs, Others };

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The stubs of the points. Each takes the name of a function of libc's, and goes on to the next function of that name with all its
    arguments as they were, so the caller's frame is that function's own. */
-#define POINT(name, gives_way) point name, gives_way, enter;
-#define POINT_TWICE(name) point name, 0, enter_twice;
+#define POINT(name, gives_way) point name, gives_way, 0, enter;
+#define POINT_TWICE(name) point name, 0, 2, enter_twice;
+#define POINT_BEFORE(name) point name, 0, 0, enter;
 
-.macro point name, gives_way, enter
+.macro point name, gives_way, after, enter
   .section .rodata.str1.1, "aMS", @progbits, 1
 1: .asciz "\name"
   .section .data.rel.local, "aw", @progbits
@@ -12,6 +13,7 @@
 2: .quad 0                      /* struct Slot in points.cpp: the next function */
   .quad 1b
   .quad \gives_way
+  .quad \after
   .text
   .globl \name
   .type \name, @function

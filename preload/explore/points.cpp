@@ -14,17 +14,16 @@
 #include "preload/explore/server.h"
 
 // Another library than libfiberthread.so may be preloaded with this one, and then nothing is explored.
-extern "C" __attribute__((weak)) void fiberthread_explore_point(const char* name, uintptr_t object, uintptr_t pc, int how);
+extern "C" __attribute__((weak)) bool fiberthread_explore_point(const char* name, uintptr_t object, uintptr_t pc, int how);
 
 namespace {
-
-constexpr int kAfter = 2;
 
 // As the stubs lay it out.
 struct Slot {
   void* next;
   const char* name;
   uint64_t gives_way;
+  uint64_t after;  // how fiberthread_explore_point() is called after the call; 0: not at all
 };
 
 // SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
@@ -63,11 +62,12 @@ extern "C" __attribute__((visibility("hidden"), used)) void* fiberthread_explore
   return next;
 }
 
-// After the call.
-extern "C" __attribute__((visibility("hidden"), used)) void fiberthread_explore_leave(Slot* s, uintptr_t object, uintptr_t pc) {
+// After the call. Returns true if the caller must begin to step.
+extern "C" __attribute__((visibility("hidden"), used)) bool fiberthread_explore_leave(Slot* s, uintptr_t object, uintptr_t pc) {
   int error = errno;
-  if (fiberthread_explore_point) fiberthread_explore_point(s->name, object, pc, kAfter);
+  bool steps = fiberthread_explore_point && fiberthread_explore_point(s->name, object, pc, static_cast<int>(s->after));
   errno = error;
+  return steps;
 }
 
 #define EXPORT extern "C" __attribute__((visibility("default")))

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The stubs of the points. Each takes the name of a function of libc's, and goes on to the next function of that name with all its
-   arguments as they were, so the caller's frame is that function's own. */
-#define POINT(name, gives_way) point name, gives_way, enter;
-#define POINT_TWICE(name) point name, 0, enter_twice;
+   arguments as they were. */
+#define POINT(name, gives_way) point name, gives_way, 3, enter_and_leave;
+#define POINT_TWICE(name) point name, 0, 2, enter_and_leave;
+#define POINT_BEFORE(name) point name, 0, 0, enter;
 
-.macro point name, gives_way, enter
+.macro point name, gives_way, after, enter
   .section .rodata.str1.1, "aMS", @progbits, 1
 1: .asciz "\name"
   .section .data.rel.local, "aw", @progbits
@@ -12,6 +13,7 @@
 2: .quad 0                      /* struct Slot in points.cpp: the next function */
   .quad 1b
   .quad \gives_way
+  .quad \after
   .text
   .globl \name
   .type \name, @function
@@ -76,10 +78,11 @@ enter:
   .cfi_endproc
   .size enter, . - enter
 
-/* As enter, but comes back from the function, whose result it keeps, and brings the caller to a second point. */
-  .type enter_twice, @function
+/* As enter, but comes back from the function, whose result it keeps, and calls fiberthread_explore_leave. If that returns true, the caller goes
+   on in single steps. */
+  .type enter_and_leave, @function
   .p2align 4
-enter_twice:
+enter_and_leave:
   .cfi_startproc
   pushq %rbx
   .cfi_def_cfa_offset 16
@@ -88,16 +91,20 @@ enter_twice:
   pushq %rsi
   pushq %rdx
   pushq %rcx
+  pushq %r8
+  pushq %r9
   subq $8, %rsp
-  .cfi_def_cfa_offset 56
+  .cfi_def_cfa_offset 72
   movq %r11, %rbx
   movq %rdi, %rsi
-  movq 48(%rsp), %rdx
+  movq 64(%rsp), %rdx
   movq %r11, %rdi
   subq $8, %rsp
-  .cfi_def_cfa_offset 64
+  .cfi_def_cfa_offset 80
   call fiberthread_explore_enter
   addq $16, %rsp
+  popq %r9
+  popq %r8
   popq %rcx
   popq %rdx
   popq %rsi
@@ -109,14 +116,22 @@ enter_twice:
   popq %rdi
   popq %rsi
   .cfi_def_cfa_offset 16
-  movl %eax, %ebx
+  movq %rax, %rbx
   movq 8(%rsp), %rdx
   call fiberthread_explore_leave
-  movl %ebx, %eax
+  testb %al, %al
+  movq %rbx, %rax
   popq %rbx
+  .cfi_def_cfa_offset 8
+  jne 1f
+  ret
+1: pushfq
+  .cfi_def_cfa_offset 16
+  orl $0x100, (%rsp)            /* TF: the step is that of the return */
+  popfq
   .cfi_def_cfa_offset 8
   ret
   .cfi_endproc
-  .size enter_twice, . - enter_twice
+  .size enter_and_leave, . - enter_and_leave
 
 #include "sched/arch/x86_64/asm_end.h"

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "sched/embedder.h"
+#include "sched/explore/step.h"
 #include "sched/explore/strategy.h"
 #include "sched/life/fork.h"
 #include "sched/scheduler.h"
@@ -29,11 +30,15 @@ Strategies* strategies = nullptr;
 char* memory = nullptr;  // of the strategies and their table
 uint64_t clock_ns = 0;
 uint32_t next_step = 0;  // of the script
+uint32_t asked = 0;      // before which access of the last window its fiber is stopped
 
 // A program in virtual time begins at these, whenever it is run.
 constexpr uint64_t kMonotonic = 100'000'000'000'000, kRealtime = 1'800'000'000'000'000'000;
 constexpr uint64_t kStep = 1000;
 constexpr uint32_t kStuckTicks = 50;
+// In a window, in a row without an access. The first call of a function takes the dynamic linker some hundreds.
+constexpr uint32_t kMostIdleSteps = 2000;
+constexpr uint32_t kMostMade = 4000;        // in all windows: each takes some microseconds
 constexpr uint32_t kMostCandidates = 1024;  // for one choice. Those after them wait
 
 void mix(uint64_t n) { shared->hash = (shared->hash ^ (n + 1)) * 0x9E3779B97F4A7C15u ^ shared->hash >> 29; }
@@ -51,7 +56,9 @@ uint32_t number_of(FiberRecord* f) {
 }
 
 uint32_t by_script(uint32_t usual, uint32_t limit) {
-  if (next_step == shared->order.script_size || shared->script[next_step].choice != shared->choices) return usual;
+  if (next_step == shared->order.script_size) return usual;
+  const Step& s = shared->script[next_step];
+  if (s.accesses || s.choice != shared->choices) return usual;
   uint32_t index = shared->script[next_step++].index;
   if (index < limit) return index;
   shared->diverged = 1;
@@ -60,6 +67,22 @@ uint32_t by_script(uint32_t usual, uint32_t limit) {
 
 constexpr size_t kTableSize = Strategies::kTable * sizeof(Candidate);
 void take_order() { strategies = new (memory + kTableSize) Strategies(shared->order, reinterpret_cast<Candidate*>(memory)); }
+
+// A fiber that has not run yet has nothing but its first frame on its stack.
+bool is_new(const FiberRecord* f) {
+  return reinterpret_cast<uintptr_t>(f->context.sp) + sizeof(SavedFrame) ==
+         (reinterpret_cast<uintptr_t>(f->memory.stack_high) & ~uintptr_t{15});
+}
+
+void note_point() {
+  clock_ns += kStep;
+  uint64_t points = shared->points.load(std::memory_order_relaxed) + 1;
+  shared->points.store(points, std::memory_order_relaxed);
+  if (points > shared->order.most) {
+    explore_ends(ExploredEnd::Livelock);
+    raw_syscall(SYS_exit_group, 1);
+  }
+}
 
 }  // namespace
 
@@ -77,6 +100,7 @@ void explore_begin(const char* path) {
   if (shared->order.version != kExploreVersion || !memory) return;
   clock_ns = kMonotonic;
   take_order();
+  if (shared->order.memory & kMemorySteps) step_init();
   exploring = true;
 }
 
@@ -89,19 +113,26 @@ void explore_claim() {
   fiberthread_explore_memory = shared->order.memory;
 }
 
-uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data, bool timer) {
+uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data, bool timer, bool stop) {
   static Candidate* candidates[kMostCandidates];  // one thread at a time chooses, and its stack may be small
   uint32_t n = 0;
   auto add = [&](FiberRecord* f) {
     number_of(f);
-    candidates[n++] = &strategies->of(f);
+    Candidate& c = strategies->of(f);
+    candidates[n++] = &c;
+    if (shared->order.memory & kMemorySteps && f != me && f->identity.start && f->identity.start != explored_start && is_new(f)) {
+      c.start = f->identity.start;
+      f->identity.start = explored_start;
+    }
   };
   if (me) add(me);
   while (FiberRecord* f = n < kMostCandidates ? next(data) : nullptr) add(f);
   uint32_t limit = n + timer, index;
   if (limit < 2) return 0;
+  bool script = shared->order.strategy == Strategy::Script;
   uint32_t usual = strategies->usual(candidates, n, me != nullptr);
-  index = shared->order.strategy == Strategy::Script ? by_script(usual, limit) : strategies->choose(candidates, n, me != nullptr, timer);
+  if (stop) index = script ? shared->script[next_step++].index : 1 + strategies->choose(candidates + 1, n - 1, false, false);
+  else index = script ? by_script(usual, limit) : strategies->choose(candidates, n, me != nullptr, timer);
   strategies->chosen(candidates, n, index);
   if (shared->order.log && shared->choices < kMostOffered)
     shared->offered[shared->choices] = static_cast<uint16_t>(n | (timer ? kOfferedTime : 0) | (me ? kOfferedStay : 0) |
@@ -109,7 +140,11 @@ uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data
   uint32_t to = index == n ? kClock : candidates[index]->number;
   if (index != usual && shared->steps < kMostSteps) {
     Step& s = shared->made[shared->steps++];
-    s = {shared->choices, index, n, kNobody, to, 0, 0, "", false};
+    s = {shared->choices, index, n, kNobody, to, 0, 0, "", false, 0, 0};
+    if (stop) {
+      s.window = shared->windows - 1;
+      s.accesses = asked;
+    }
     if (me) {
       s.from = candidates[0]->number;
       s.pc = candidates[0]->pc;
@@ -121,6 +156,7 @@ uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data
   shared->choices++;
   mix(index);
   mix(to);
+  if (stop) mix(shared->windows << 32 | asked);
   return index;
 }
 
@@ -128,14 +164,43 @@ void explore_note(FiberRecord* me, const ExplorePoint& point) {
   shared->last = number_of(me);
   if (shared->last < kMostSeen) shared->seen[shared->last].pc = point.pc;
   strategies->at_point(me, point);
-  clock_ns += kStep;
-  uint64_t points = shared->points.load(std::memory_order_relaxed) + 1;
-  shared->points.store(points, std::memory_order_relaxed);
-  if (points > shared->order.most) {
-    explore_ends(ExploredEnd::Livelock);
-    raw_syscall(SYS_exit_group, 1);
-  }
+  note_point();
 }
+
+bool explore_stop(FiberRecord* me, const ExplorePoint& access, uint32_t others) {
+  // The window was opened for the next step of the script. If the program has gone another way, there may be no such fiber.
+  if (others >= kMostCandidates) others = kMostCandidates - 1;
+  if (shared->order.strategy == Strategy::Script) {
+    uint32_t index = shared->script[next_step].index;
+    if (index == 0 || index > others) {
+      next_step++;
+      shared->diverged = 1;
+      return false;
+    }
+  }
+  if (!others) return false;
+  number_of(me);
+  strategies->at_stop(me, access);
+  note_point();
+  return true;
+}
+
+bool explore_window(bool stopped) {
+  if (!(shared->order.memory & kMemorySteps)) return false;
+  uint64_t number = shared->windows++;
+  bool script = shared->order.strategy == Strategy::Script;
+  if (script) {
+    const Step* s = next_step < shared->order.script_size ? &shared->script[next_step] : nullptr;
+    asked = s && s->window == number ? s->accesses : 0;
+  } else {
+    asked = steps_made() < kMostMade ? strategies->window() : 0;
+  }
+  // Libraries may make other steps in a replay, since their code depends on addresses and the environment.
+  if (asked) step_open(asked, script ? 16 * kMostIdleSteps : kMostIdleSteps, stopped);
+  return asked != 0;
+}
+
+void* (*explore_begins(FiberRecord* me))(void*) { return me->identity.start = strategies->of(me).start; }
 
 void explore_gives_way(FiberRecord* me) { strategies->gives_way(me); }
 
@@ -167,7 +232,7 @@ bool explore_stuck() {
   static uint64_t seen = 0;
   static uint32_t ticks = 0;
   uint64_t points = shared->points.load(std::memory_order_relaxed);
-  if (points != seen) ticks = 0;
+  if (points != seen || step_is_open()) ticks = 0;
   seen = points;
   if (++ticks < kStuckTicks) return false;
   explore_outside();

@@ -37,9 +37,17 @@ struct ExplorePoint {
 };
 // Chooses among `me`, unless that is null, and the fibers that `next(data)` gives until it returns null. Returns the number of the
 // candidate, or their count if time shall jump to the next timer, which must not be asked for without `timer`. Under Busy or in worker context.
-uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data, bool timer);
+// `stop`: `me` is stopped before an access to memory, so another is chosen if there is one.
+uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data, bool timer, bool stop = false);
 // Notes that `me`, the caller, is at a point. Ends the process if there were too many.
 void explore_note(FiberRecord* me, const ExplorePoint& point);
+// Notes that `me`, the caller, is stopped before an access to memory. Returns false if none of the `others` can go on in its place.
+bool explore_stop(FiberRecord* me, const ExplorePoint& access, uint32_t others);
+// Called where a window could be opened for the caller (step.h). Returns true if it has been opened. `stopped`: as
+// for step_open().
+bool explore_window(bool stopped);
+// Called by a fiber that begins, if its identity.start was replaced by explored_start(). Returns what it was.
+void* (*explore_begins(FiberRecord* me))(void*);
 void explore_gives_way(FiberRecord* me);  // the point is a sched_yield(): others come first
 // Notes an event at a time that is not ours.
 void explore_outside();
@@ -55,5 +63,15 @@ bool explore_stuck();
 // Reads a clock in virtual time. Returns false if the caller, or this clock, has real time.
 bool explore_clock(clockid_t clock, timespec* t);
 void explore_jump(uint64_t to_ns);  // monotonic time; does not go back
+
+// ---- in sched/run/explored.cpp ----
+
+// Opens a window for the caller, a fiber in code of the program that is about to go on, or does not. Returns true if the caller must begin to step.
+bool explored_window(bool stopped);
+// Lets another fiber go on while the caller is stopped before an access. If it has read there already, `written` is the size of what it is about
+// to write. Returns false if no other could go on: the schedule is then as if the caller had not been stopped.
+bool explored_stop(const ExplorePoint& access, uint8_t written);
+// Begins a fiber for which a window may be opened.
+void* explored_start(void* argument);
 
 }  // namespace fiberthread

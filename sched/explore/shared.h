@@ -16,8 +16,9 @@ enum class Strategy : uint32_t {
 
 enum class ExploredEnd : uint32_t { None, Deadlock, Livelock, Race };
 
-// Order::memory: accesses to memory are points too, and a data race ends the run as a failure.
-constexpr uint32_t kMemoryPoints = 1, kMemoryRaces = 2;
+// Order::memory. Accesses to memory that the program tells of are points too; a data race among them ends the run as a failure; fibers are
+// stopped before accesses by single steps.
+constexpr uint32_t kMemoryPoints = 1, kMemoryRaces = 2, kMemorySteps = 4;
 
 constexpr uint32_t kExploreVersion = 2;
 constexpr uint32_t kMostSteps = 1 << 16;
@@ -35,6 +36,10 @@ struct Step {
   uint64_t object;  // the first argument of that call
   char call[31];    // its name
   bool after;       // it was made already
+  // A stop between two points, before an access to memory. `pc` is then the instruction and `object` the address, which is 0 if it is not known.
+  // `after`: the instruction reads and then writes, and has read already. `accesses` is 0 in other steps.
+  uint64_t window;    // the number of the window, from 0
+  uint32_t accesses;  // the stop was before this one in the window, from 1
 };
 constexpr uint32_t kNobody = ~uint32_t{0}, kClock = kNobody - 1;
 
@@ -84,12 +89,13 @@ struct Explored {
     uint64_t most;      // points after which it is a livelock
     uint32_t reports;   // a deadlock is reported, with stacks. Else the process only ends
     uint32_t log;       // all choices are written to `offered`
-    uint32_t memory;    // kMemoryPoints and kMemoryRaces
+    uint32_t memory;    // kMemoryPoints and its kin
   } order;
   // Written by the library.
   std::atomic<uint64_t> points;  // calls where another fiber could have gone on. The launcher reads it while the process runs
   uint64_t choices;              // those with more than one candidate
   uint64_t hash;                 // of all choices
+  uint64_t windows;              // places where a window could be opened
   uint64_t outside;              // events whose time is not ours: a fiber asleep in the kernel, a loop without a point
   ExploredEnd end;
   std::atomic<uint32_t> claimed;  // the process that was the first to make a thread. It is the one that is explored; 0: none

@@ -5,6 +5,7 @@ namespace fiberthread {
 
 namespace {
 constexpr uint64_t kHigh = uint64_t{1} << 63;  // drawn priorities are above, those of changes below
+constexpr uint32_t kLengths = 9;               // windows have up to 2^0, 2^1, ... 2^8 accesses
 constexpr uint32_t kLongStreak = 2000;         // a fiber that is chosen so often in a row, with others waiting, may wait for them itself
 }  // namespace
 
@@ -18,6 +19,10 @@ Strategies::Strategies(const Explored::Order& order, Candidate* table)
   yield_one_in_ = kYieldOneIn[random() % (sizeof kYieldOneIn / sizeof *kYieldOneIn)];
   change_count_ = order.depth > kMostChanges ? kMostChanges : order.depth ? order.depth - 1 : 0;
   for (uint32_t i = 0; i < change_count_; i++) changes_[i] = 1 + random() % (order.expected ? order.expected : 1);
+  if (!(order.memory & kMemorySteps)) return;
+  constexpr uint32_t kWindows[] = {2, 8, 32, 128};
+  window_one_in_ = 1 + order.expected / kWindows[random() % 4];
+  window_lengths_ = 1 + static_cast<uint32_t>(random() % kLengths);
 }
 
 // SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
@@ -54,6 +59,23 @@ void Strategies::at_point(FiberRecord* f, const ExplorePoint& point) {
   if (strategy_ != Strategy::Pct) return;
   for (uint32_t i = 0; i < change_count_; i++)
     if (changes_[i] == points_) c.priority = lowest_--;
+}
+
+void Strategies::at_stop(FiberRecord* f, const ExplorePoint& access) {
+  Candidate& c = of(f);
+  c.call = access.call;
+  c.object = access.object;
+  c.pc = access.pc;
+  c.after = access.after;
+  c.drawn = false;
+  if (strategy_ == Strategy::Pct) c.priority = lowest_--;
+}
+
+// Most stops are soon after a point, where most of what races is, and some are far from it.
+uint32_t Strategies::window() {
+  if (random() % window_one_in_) return 0;
+  uint32_t length = 1u << random() % window_lengths_;
+  return 1 + static_cast<uint32_t>(random() % length);
 }
 
 void Strategies::gives_way(FiberRecord* f) {

@@ -15,8 +15,9 @@ struct Candidate {
   uint64_t priority;
   const char* call;  // what it is about to do; null: it has begun or ended a wait
   uint64_t object, pc;
-  bool after;  // it has done it
-  bool drawn;  // `priority` is of this operation
+  bool after;             // it has done it
+  bool drawn;             // `priority` is of this operation
+  void* (*start)(void*);  // what identity.start was, before explored_start()
 };
 
 class Strategies {
@@ -26,7 +27,10 @@ class Strategies {
 
   Candidate& of(FiberRecord* f);
   void at_point(FiberRecord* f, const ExplorePoint& point);
+  void at_stop(FiberRecord* f, const ExplorePoint& access);
   void gives_way(FiberRecord* f);
+  // Returns before which access the fiber is stopped that is about to go on, or 0.
+  uint32_t window();
   // Chooses among n > 0. With `first_goes_on`, the first is at a point and could go on. With `timer`, n may be chosen: time passes.
   uint32_t choose(Candidate* const* candidates, uint32_t n, bool first_goes_on, bool timer);
   // Returns the candidate whom a script need not name: the first, but another one if the first has gone on for long. It may be waiting for
@@ -46,7 +50,9 @@ class Strategies {
   uint32_t one_in_ = 1;
   uint32_t timer_one_in_ = 1;
   uint32_t yield_one_in_ = 1;
-  uint64_t lowest_;  // Pct: priorities given by changes and yields go down from here
+  uint64_t window_one_in_ = 1;   // of the places where a window could be opened
+  uint32_t window_lengths_ = 1;  // of windows: so many powers of 2
+  uint64_t lowest_;              // Pct: priorities given by changes and yields go down from here
   uint64_t points_ = 0, changes_[kMostChanges];
   uint32_t change_count_ = 0;
   FiberRecord* last_ = nullptr;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 // How the scheduler takes its order from sched/explore/. All runnable fibers stand in the global queue.
 #include <poll.h>
+#include <string.h>
 
+#include "sched/arch/step.h"
 #include "sched/explore/explore.h"
+#include "sched/explore/step.h"
 #include "sched/observe/deadlock.h"
 #include "sched/poller.h"
 #include "sched/run/parts.h"
@@ -14,7 +17,7 @@ namespace {
 constexpr uint64_t kSoon = 1'000'000'000;  // ns. A timer that is due later does not fire before all others have had their turns
 constexpr uint64_t kOutside = 10'000'000;  // ns. So long may events from outside come before time jumps to the next timer
 
-uint32_t choose(FiberRecord* me) {
+uint32_t choose(FiberRecord* me, bool stop = false) {
   FiberRecord* at = global_queue.first();
   auto next = [](void* p) {
     auto** at = static_cast<FiberRecord**>(p);
@@ -23,7 +26,7 @@ uint32_t choose(FiberRecord* me) {
     return f;
   };
   uint64_t due = next_timer();
-  return explore_choose(me, next, &at, due != kNever && due < now_ns() + kSoon);
+  return explore_choose(me, next, &at, !stop && due != kNever && due < now_ns() + kSoon, stop);
 }
 
 void fire_next_timer() {
@@ -31,6 +34,10 @@ void fire_next_timer() {
   if (due == kNever) return;
   explore_jump(due);
   run_timers(due);
+}
+
+bool can_be_stopped(FiberRecord* me) {
+  return sched_started() && me && !me->run.kernel && !tls_busy && !tls_vforked && !me->run.bound.load(std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -68,7 +75,8 @@ bool explored_idle() {
 
 void explored_point(const ExplorePoint& point, bool gives_way) {
   FiberRecord* me = tls_current;
-  if (!sched_started() || !me || me->run.kernel || tls_busy || tls_vforked || me->run.bound.load(std::memory_order_relaxed)) return;
+  if (!can_be_stopped(me)) return;
+  if (step_is_open()) step_close();
   Busy busy;
   if (!me->run.worker->run.slot) return;
   explore_note(me, point);
@@ -86,14 +94,43 @@ void explored_point(const ExplorePoint& point, bool gives_way) {
   }
 }
 
+bool explored_window(bool stopped) {
+  FiberRecord* me = tls_current;
+  return can_be_stopped(me) && me->run.worker->run.slot && !global_queue.empty() && explore_window(stopped);
+}
+
+bool explored_stop(const ExplorePoint& access, uint8_t written) {
+  FiberRecord* me = tls_current;
+  if (!can_be_stopped(me)) return false;
+  Busy busy;
+  if (!me->run.worker->run.slot || !explore_stop(me, access, global_queue.size())) return false;
+  uint32_t i = choose(me, true);
+  // The instruction has read what is there now. It is made as a whole when the fiber goes on, so it must find that again.
+  char* at = reinterpret_cast<char*>(access.object);
+  char read[8];
+  if (written) memcpy(read, at, written);
+  suspend(me, post_yield, global_queue.take(i - 1));
+  if (written) memcpy(at, read, written);
+  return true;
+}
+
+void* explored_start(void* argument) {
+  void* (*start)(void*) = explore_begins(tls_current);
+  if (explored_window(false)) begin_stepping();
+  return start(argument);
+}
+
 }  // namespace fiberthread
 
 using namespace fiberthread;
 
 // Called by the stubs of preload/explore/ before the call `name` is made, whose first argument is `object` and which returns to `pc`. `how` is
-// 1 if the call gives way to others, and 2 after the call.
-extern "C" [[gnu::visibility("default")]] void fiberthread_explore_point(const char* name, uintptr_t object, uintptr_t pc, int how) {
-  if (exploring) explored_point({name, object, pc, how == 2}, how == 1);
+// 1 if the call gives way to others, 2 at the point after the call, and 3 after a call where no point is. Returns true, after the call, if the
+// caller must begin to step in `pc`.
+extern "C" [[gnu::visibility("default")]] bool fiberthread_explore_point(const char* name, uintptr_t object, uintptr_t pc, int how) {
+  if (!exploring) return false;
+  if (how != 3) explored_point({name, object, pc, how == 2}, how == 1);
+  return how >= 2 && explored_window(false);
 }
 
 // For the library that sees accesses to memory.

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,7 +91,7 @@ Told tell(Job& job, const Settings& s, Outcome& failure) {
       if (pid < 0) return false;
       if (pid > 0) continue;
       if (now() > until) kill(-program, SIGKILL);
-      poll(nullptr, 0, 1);
+      wait_for_children();  // in a window each instruction is a stop
     }
   };
   for (; wait_for_stop(); first = false) {
@@ -138,12 +137,14 @@ Told tell(Job& job, const Settings& s, Outcome& failure) {
         if (step.from == kNobody) {
           line = "where all that ran so far wait: " + fiber_name(fibers, step.to, function(step.to));
         } else {
-          line = fiber_name(fibers, step.from, function(step.from)) + " is stopped " + (step.after ? "after " : "before ") + step.call;
+          line = fiber_name(fibers, step.from, function(step.from)) + " is stopped ";
           std::string variable = known && step.object ? symbols.variable(step.object) : "";
           if (!variable.empty()) variable = "&" + variable;
-          if (!strchr(step.call, ' ')) line += "(" + variable + ")";
-          else line += " " + (variable.empty() ? "memory on the heap or a stack" : variable);  // an access to memory
-          if (known && step.pc) line += " in " + symbols.place({step.pc, false});
+          if (step.accesses) line += step.after ? "between reading and writing" : "before an access to";
+          else line += (step.after ? "after " : "before ") + std::string(step.call);
+          if (!step.accesses && !strchr(step.call, ' ')) line += "(" + variable + ")";
+          else line += " " + (variable.empty() ? "memory on the heap or a stack" : variable);
+          if (known && step.pc) line += " in " + symbols.place({step.pc, step.accesses != 0});
           line += ": " + fiber_name(fibers, step.to, function(step.to));
         }
         told.lines.push_back(line + (step.to == kClock ? " jumps to the next timer" : " goes on"));
@@ -185,7 +186,9 @@ bool write_file(const std::string& path, const Settings& s, const Outcome& o, co
   fprintf(f, "schedule %lu %016lx\n", static_cast<unsigned long>(o.choices), static_cast<unsigned long>(o.hash));
   for (size_t i = 0; i < o.steps.size(); i++) {
     if (i < told.lines.size()) fprintf(f, "# %s\n", told.lines[i].c_str());
-    fprintf(f, "step %lu %u\n", static_cast<unsigned long>(o.steps[i].choice), o.steps[i].index);
+    const Step& step = o.steps[i];
+    if (step.accesses) fprintf(f, "stop %lu %u %u\n", static_cast<unsigned long>(step.window), step.accesses, step.index);
+    else fprintf(f, "step %lu %u\n", static_cast<unsigned long>(step.choice), step.index);
   }
   return fclose(f) == 0;
 }
@@ -245,6 +248,11 @@ void read_recorded(const char* path, Settings& s, Recorded& r) {
       Step step{};
       step.choice = a;
       step.index = static_cast<uint32_t>(b);
+      r.steps.push_back(step);
+    } else if (word == "stop") {
+      Step step{};
+      ok = sscanf(rest.c_str(), "%lu %u %u", &a, &step.accesses, &step.index) == 3 && step.accesses && r.steps.size() < kMostSteps;
+      step.window = a;
       r.steps.push_back(step);
     } else {
       ok = word == "found";

@@ -60,6 +60,9 @@ int main_replay(int argc, char** argv) {
     // In a build directory gdb's script stands beside the library.
     std::string library = find_library();
     command.insert(command.end(), {"-iex", "add-auto-load-safe-path " + library.substr(0, library.rfind('/'))});
+    // Single steps of the program's own are none of gdb's.
+    if (s.memory & kMemorySteps)
+      command.insert(command.end(), {"-iex", "set confirm off", "-ex", "handle SIGTRAP nostop noprint pass", "-ex", "set confirm on"});
     std::string before = getenv("LD_PRELOAD") ? getenv("LD_PRELOAD") : "";
     job.set_environment(s);
     command.insert(command.end(), {"-ex", std::string("set environment LD_PRELOAD ") + getenv("LD_PRELOAD"), "--args", s.program});

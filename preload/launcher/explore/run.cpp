@@ -196,7 +196,7 @@ void Job::exec(const Settings& s) const {
 void Job::set_environment(const Settings& s) const {
   std::string library = find_library(), preload = library;
   preload.insert(preload.rfind(".so"), "-explore");
-  if (s.memory || s.instrumented) preload += ":" + std::string(preload).insert(preload.rfind(".so"), "-memory");
+  if (s.instrumented) preload += ":" + std::string(preload).insert(preload.rfind(".so"), "-memory");
   preload += ":" + library;
   // A program that was built with -fsanitize=thread finds our library by the names of its run-time there.
   std::string path = library.substr(0, library.rfind('/')) + "/fiberthread-tsan";

@@ -15,6 +15,7 @@
 
 #include "preload/launcher/explore/failure.h"
 #include "preload/launcher/explore/run.h"
+#include "sched/arch/step.h"
 
 using namespace fiberthread;
 
@@ -96,8 +97,8 @@ void explore_usage(FILE* to) {
       "      --check COMMAND      a shell command that gets the output and fails if that is wrong\n"
       "      --budget T           how long at most with all that comes after a failure\n"
       "      --hang T             without a scheduling point for so long, a run hangs (10s)\n"
-      "      --memory             accesses to memory are points too, if the program is built with -fsanitize=thread\n"
-      "      --races ignore       with --memory, a data race by itself is no failure\n"
+      "      --memory             accesses to memory are points too\n"
+      "      --races ignore       with --memory, in a program built with -fsanitize=thread: a data race by itself is no failure\n"
       "  -j, --jobs J             runs at a time (as many as CPUs)\n"
       "      --all                go on after a failure, and collect those that differ\n"
       "      --exec               start the program anew for each schedule, never fork it at its first thread\n"
@@ -454,7 +455,7 @@ int main_explore(int argc, char** argv) {
                                    {}};
   Settings s;
   Search x;
-  bool has_depth = false, races = true;
+  bool has_depth = false, memory = false, races = true;
   long cpus = sysconf(_SC_NPROCESSORS_ONLN);
   if (cpus > 0) x.jobs = static_cast<unsigned>(cpus);
   auto time = [&](const char* name, double least, double& to) {
@@ -501,7 +502,7 @@ int main_explore(int argc, char** argv) {
       case kBudget: time("budget", 0.001, x.budget); break;
       case kExec: s.anew = true; break;
       case kJunit: x.junit = optarg; break;
-      case kMemory: s.memory |= kMemoryPoints; break;
+      case kMemory: memory = true; break;
       case kRaces:
         races = !strcmp(optarg, "fail");
         if (!races && strcmp(optarg, "ignore") != 0) wrong("explore", std::string("--races: ") + optarg + " is neither fail nor ignore");
@@ -516,9 +517,14 @@ int main_explore(int argc, char** argv) {
   if (x.time < 0) x.time = x.most == UINT64_MAX && x.budget > 1e8 ? 60 : 1e9;
   if (x.bounded && !has_depth) x.depth = 2;
   if (!x.bounded && x.depth == 0) wrong("explore", "--depth: 0 is for --strategy bounded");
-  if (s.memory && races) s.memory |= kMemoryRaces;
   s.command.assign(argv + optind, argv + argc);
   check_program("explore", s);
+  if (memory) s.memory = s.instrumented ? kMemoryPoints : kMemoryPoints | kMemorySteps;
+  if (memory && races && s.instrumented) s.memory |= kMemoryRaces;
+  if (s.memory & kMemorySteps && !kCanStep)
+    wrong("explore", "--memory: on this processor the program must be built with -fsanitize=thread");
+  if (s.memory & kMemorySteps && x.bounded)
+    wrong("explore", "--memory: with --strategy bounded the program must be built with -fsanitize=thread");
   if (access(s.directory.c_str(), W_OK) != 0) wrong("explore", "--out: " + s.directory + ": " + strerror(errno));
   return Exploration(s, x).run();
 }
