@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: MIT
 # fiberthread explore finds the bug of each program, and none in its mended twin. fiberthread replay then shows it again.
 found() { # SOURCE…
-  local source name file i
+  local source name compiler file i
   cd "$TMP" || exit 1
   for source; do
-    name=$(basename "$source" .c)
-    gcc -O1 -g -w -pthread -o "$name" "$source" && gcc -O1 -g -w -pthread -DMENDED -o "$name.mended" "$source" || fail "$name: gcc failed"
+    name=$(basename "${source%.*}")
+    compiler=gcc
+    [[ $source == *.cpp ]] && compiler=g++
+    $compiler -O1 -g -w -pthread -o "$name" "$source" && $compiler -O1 -g -w -pthread -DMENDED -o "$name.mended" "$source" ||
+      fail "$name: $compiler failed"
     timeout -k 5 200 "$BUILD/fiberthread" explore -q -n 3000 "./$name" >out 2>err
     [ $? = 1 ] || fail "$name: not found: $(cat out err)"
     file=$(sed -n 's/.*fiberthread replay //p' out)

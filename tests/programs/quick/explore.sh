@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc
-# fiberthread explore and replay: what they find, what they write, and their messages. explore_found_1 and _2 have the programs.
+# fiberthread explore and replay: what they find, what they write, and their messages. explore_found_1 to _4 have the programs.
 . "$(dirname "$0")/../lib.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 explore=$BUILD/fiberthread
