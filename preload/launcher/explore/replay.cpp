@@ -2,9 +2,12 @@
 // fiberthread replay: runs a program under the schedule of a failure that was found.
 #include <errno.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "preload/launcher/explore/failure.h"
@@ -12,7 +15,52 @@
 
 using namespace fiberthread;
 
+namespace {
+
 constexpr int kNoneFound = 0, kFound = 1;
+
+// Returns true if the signal ends the stopped process.
+bool ends_it(pid_t pid, int sig) {
+  std::string text;
+  if (!file_contents("/proc/" + std::to_string(pid) + "/status", text)) return false;
+  for (const char* field : {"\nSigIgn:", "\nSigCgt:"}) {
+    size_t at = text.find(field);
+    if (at == std::string::npos || strtoull(text.c_str() + at + strlen(field), nullptr, 16) >> (sig - 1) & 1) return false;
+  }
+  return true;
+}
+
+// Runs the schedule on this terminal until the signal comes by which the program fails. Returns the process, which is stopped there without
+// that signal: it raises it again when it goes on. For gdb, which takes each trap of a single step for one of its own. -1: the program has ended.
+pid_t run_until_it_fails(Job& job, const Settings& s, const Verdict& v) {
+  int wanted = v.kind == Kind::Signal ? v.detail : v.kind == Kind::Deadlock ? SIGABRT : 0;
+  pid_t program = fork();
+  if (program < 0) return -1;
+  if (program == 0) {
+    ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+    job.exec(s);
+  }
+  bool first = true;
+  int status;
+  for (pid_t pid; (pid = waitpid(-1, &status, __WALL)) > 0; first = false) {
+    if (!WIFSTOPPED(status)) {
+      if (pid == program) break;
+      continue;
+    }
+    if (first) ptrace(PTRACE_SETOPTIONS, pid, nullptr, PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL);
+    int sig = status >> 16 || first || WSTOPSIG(status) == SIGSTOP ? 0 : WSTOPSIG(status);
+    if (sig && sig == wanted && ends_it(pid, sig)) {
+      pid_t group = job.claimed();
+      ptrace(PTRACE_SETOPTIONS, pid, nullptr, nullptr);
+      ptrace(PTRACE_DETACH, pid, nullptr, reinterpret_cast<void*>(intptr_t{SIGSTOP}));
+      return group;
+    }
+    ptrace(PTRACE_CONT, pid, nullptr, reinterpret_cast<void*>(static_cast<intptr_t>(sig)));
+  }
+  return -1;
+}
+
+}  // namespace
 
 int main_replay(int argc, char** argv) {
   enum { kGdb = 256, kTrace };
@@ -56,17 +104,17 @@ int main_replay(int argc, char** argv) {
   if (gdb) {
     job.prepare(s, scripted(r.steps), true);
     job.keep_open();
+    pid_t failed = s.memory & kMemorySteps ? run_until_it_fails(job, s, r.verdict) : 0;
+    if (failed < 0) wrong("replay", "--gdb: the program has ended without a signal, and gdb cannot follow it through its single steps");
     std::vector<std::string> command = {"gdb", "-iex", "set disable-randomization on", "-iex", "set startup-with-shell off"};
     // In a build directory gdb's script stands beside the library.
     std::string library = find_library();
     command.insert(command.end(), {"-iex", "add-auto-load-safe-path " + library.substr(0, library.rfind('/'))});
-    // Single steps of the program's own are none of gdb's.
-    if (s.memory & kMemorySteps)
-      command.insert(command.end(), {"-iex", "set confirm off", "-ex", "handle SIGTRAP nostop noprint pass", "-ex", "set confirm on"});
     std::string before = getenv("LD_PRELOAD") ? getenv("LD_PRELOAD") : "";
     job.set_environment(s);
-    command.insert(command.end(), {"-ex", std::string("set environment LD_PRELOAD ") + getenv("LD_PRELOAD"), "--args", s.program});
-    command.insert(command.end(), s.command.begin() + 1, s.command.end());
+    if (failed) command.insert(command.end(), {"-p", std::to_string(failed), s.program});
+    else command.insert(command.end(), {"-ex", std::string("set environment LD_PRELOAD ") + getenv("LD_PRELOAD"), "--args", s.program});
+    if (!failed) command.insert(command.end(), s.command.begin() + 1, s.command.end());
     setenv("LD_PRELOAD", before.c_str(), 1);
     if (before.empty()) unsetenv("LD_PRELOAD");
     std::vector<char*> words;

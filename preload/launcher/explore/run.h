@@ -98,14 +98,14 @@ class Job {
   // All of them: runs it to its end.
   Outcome run(const Settings& s, const Plan& plan, bool reports = false);
 
-  // For a debugger, which starts the program itself.
+  // For a debugger, which starts the program itself, or is given a process that becomes it by exec().
   void prepare(const Settings& s, const Plan& plan, bool reports);
   void set_environment(const Settings& s) const;
+  [[noreturn]] void exec(const Settings& s) const;
   void keep_open() const;  // beyond an exec of the launcher
 
  private:
   void begin(const Settings& s, bool traced);
-  [[noreturn]] void exec(const Settings& s) const;
   bool serves() const { return root_ && shared_->server.serves.load(std::memory_order_acquire); }
   void stop_server();
   void kill_run();

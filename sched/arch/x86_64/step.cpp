@@ -121,8 +121,8 @@ class Instruction {
       case 0xf7: return operand(extension() < 2 ? (op & 1 ? full : 1) : 0, extension() == 2 || extension() == 3 ? size : 0);
       case 0xfe: return operand(0, size);
       case 0xff:
-        // A jump by an address beside the code: nearly all of them are stubs of the linker.
-        if (extension() == 4 && (*at_ & 0xc7) == 5) return {};
+        // A jump by an address beside the code, or its push: nearly all of them are in stubs of the linker.
+        if ((extension() == 4 || extension() == 6) && (*at_ & 0xc7) == 5) return {};
         return operand(0, extension() < 2 ? size : 0);
       case 0x9c:  // pushf, popf, int3, int, int1
       case 0x9d:
