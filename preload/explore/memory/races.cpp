@@ -14,7 +14,9 @@ constexpr uint32_t kMostThreads = 256;  // at a time. Of more, nothing is known
 constexpr uint32_t kFirstOfPlace = 32;  // a place of code is so often a point, whatever it accesses
 constexpr uint32_t kQuiet = 2000;       // so many accesses of a fiber without a point: the next is one, or a loop could wait for ever
 constexpr uint32_t kLongStreak = 1000;  // after so many points of one fiber in a row, others come first
-constexpr uint32_t kMostPlainPoints = 200'000;                       // after so many, plain accesses are points only as kQuiet says
+constexpr uint32_t kMostPlainPoints = 200'000;  // after so many points, plain accesses are points only as kQuiet says
+constexpr uint32_t kMostPoints = 500'000;       // and atomic ones as kQuietAtomics says, or a long run would be taken for a livelock
+constexpr uint32_t kQuietAtomics = 64;
 constexpr size_t kHeapSizes[] = {size_t{8} << 30, size_t{1} << 28};  // address space, which may be limited
 constexpr size_t kPages = 1 << 20, kPlaces = 1 << 16;
 constexpr size_t kPageSize = 4096, kGranule = 8;
@@ -76,7 +78,7 @@ uint32_t thread_count = 0;
 thread_local Thread* current = nullptr;
 uint32_t signals = 0;  // how many were sent
 Clock signals_clock;
-uint32_t plain_points = 0;
+uint32_t points_made = 0;
 bool lost = false;  // something was not noted: no race is certain any more
 char* heap = nullptr;
 size_t heap_size = 0, heap_used = 0;
@@ -268,14 +270,14 @@ Place* place_of(uintptr_t pc) {
 
 // Which accesses are points must be the same for each strategy: nothing but what the program has done so far decides.
 bool is_point(Thread* t, const Cell* c, uint8_t kind, uintptr_t pc) {
-  if (kind & kAtomic) return true;
-  Place* p = place_of(pc);
-  bool often = p && (p->racy || p->points < kFirstOfPlace);
-  if (!((c && c->racy) || often) || plain_points > kMostPlainPoints) {
-    if (++t->quiet < kQuiet) return false;
+  bool atomic = kind & kAtomic;
+  Place* p = atomic ? nullptr : place_of(pc);
+  bool wanted = atomic || (c && c->racy) || (p && (p->racy || p->points < kFirstOfPlace));
+  if (!wanted || points_made > (atomic ? kMostPoints : kMostPlainPoints)) {
+    if (++t->quiet < (atomic ? kQuietAtomics : kQuiet)) return false;
   }
   if (p) p->points++;
-  plain_points++;
+  points_made++;
   t->quiet = 0;
   return true;
 }
