@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -200,6 +201,7 @@ class Job {
     if (pid_ < 0) wrong("explore", std::string("no process to be had: ") + strerror(errno));
     if (pid_ == 0) {
       setpgid(0, 0);
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // its group is its own, so Ctrl-C does not reach it
       int null = open("/dev/null", O_RDONLY);
       if (null >= 0) dup2(null, 0);
       dup2(out_, 1);
