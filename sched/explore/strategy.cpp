@@ -7,6 +7,8 @@ namespace {
 constexpr uint64_t kHigh = uint64_t{1} << 63;  // drawn priorities are above, those of changes below
 constexpr uint32_t kLengths = 9;               // windows have up to 2^0, 2^1, ... 2^8 accesses
 constexpr uint32_t kLongStreak = 2000;         // a fiber that is chosen so often in a row, with others waiting, may wait for them itself
+// After so many jumps of time, these become half as likely. Else threads that wake up again and again leave no turn to those of lower priority.
+constexpr uint32_t kManyJumps = 64, kSeldom = 1 << 20;
 }  // namespace
 
 Strategies::Strategies(const Explored::Order& order, Candidate* table)
@@ -93,7 +95,10 @@ uint32_t Strategies::best(Candidate* const* candidates, uint32_t n) {
 }
 
 uint32_t Strategies::choose(Candidate* const* candidates, uint32_t n, bool first_goes_on, bool timer) {
-  if (timer && random() % timer_one_in_ == 0) return n;
+  if (timer && random() % timer_one_in_ == 0) {
+    if (++jumps_ % kManyJumps == 0 && timer_one_in_ < kSeldom) timer_one_in_ *= 2;
+    return n;
+  }
   if (n == 1) return 0;
   uint32_t chosen;
   if (strategy_ == Strategy::Random) {

@@ -57,6 +57,7 @@ class Strategies {
   uint32_t change_count_ = 0;
   FiberRecord* last_ = nullptr;
   uint32_t last_streak_ = 0;
+  uint32_t jumps_ = 0;  // of time, by choice
   uint32_t numbers_ = 0;
   Candidate* table_;  // by the record's address
 };
