@@ -32,7 +32,7 @@ for source in "$here"/../../explore/plain/*.c; do
   timeout -k 5 100 "$explore" explore -q --memory -n 12 "./$name.mended" >out 2>&1 || fail "$name.mended: $(cat out)"
   for o in 1 2; do
     compile "$name.O$o" "$source" -O$o
-    timeout -k 5 100 "$explore" explore -q --memory --seed 2 -n 100 "./$name.O$o" >"$name.O$o.out" 2>&1
+    timeout -k 5 100 "$explore" explore -q --memory --seed 5 -n 100 "./$name.O$o" >"$name.O$o.out" 2>&1
     [ $? = 1 ] && [ -s "$name.O$o-1.explored" ] || fail "$name.O$o: $(cat "$name.O$o.out")"
     replays 1 "$name.O$o-1.explored"
   done
