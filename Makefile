@@ -121,7 +121,7 @@ $(BUILD)/explore/memory/%.o: preload/explore/memory/%.cpp Makefile | $(BUILD)/.c
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(LIBFLAGS) -c $< -o $@
 $(MEMORY_SO): $(MEMORY_OBJECTS)
-	$(Q)$(CC) -shared -nostartfiles -static-libgcc -Wl,-z,now,-z,relro,-z,noexecstack,-soname,$(notdir $@) $^ -o $@
+	$(Q)$(CC) -shared -nostartfiles -static-libgcc $(if $(SANITIZE),,-Wl$(comma)--no-undefined) -Wl,-z,now,-z,relro,-z,noexecstack,-soname,$(notdir $@) $^ -o $@
 $(TSAN_LINKS): $(MEMORY_SO)
 	@mkdir -p $(@D)
 	$(Q)ln -sf ../$(notdir $<) $@

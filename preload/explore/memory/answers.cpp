@@ -16,14 +16,16 @@ uintptr_t at(const volatile void* p) { return reinterpret_cast<uintptr_t>(p); }
 
 using Wide = unsigned __int128;
 
-#ifdef __x86_64__
-__attribute__((target("cx16")))
-#endif
+// The compilers' own operations of this size are calls of libatomic.
 bool swap_wide(volatile Wide* a, Wide& expected, Wide wanted) {
 #ifdef __x86_64__
-  Wide had = __sync_val_compare_and_swap(a, expected, wanted);
-  bool same = had == expected;
-  expected = had;
+  bool same;
+  auto low = static_cast<uint64_t>(expected), high = static_cast<uint64_t>(expected >> 64);
+  asm volatile("lock cmpxchg16b %1"
+               : "=@ccz"(same), "+m"(*a), "+a"(low), "+d"(high)
+               : "b"(static_cast<uint64_t>(wanted)), "c"(static_cast<uint64_t>(wanted >> 64))
+               : "memory");
+  expected = static_cast<Wide>(high) << 64 | low;
   return same;
 #else
   uint64_t low, high;
