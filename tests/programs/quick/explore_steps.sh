@@ -29,16 +29,19 @@ compile() { # NAME SOURCE OPTION…
 for source in "$here"/../../explore/plain/*.c; do
   name=$(basename "$source" .c)
   compile "$name.mended" "$source" -O2 -DMENDED
+  # Two stops at the right places are rarely drawn.
+  most=100
+  [ "$name" != petersons_lock ] || most=2000
   timeout -k 5 100 "$explore" explore -q --memory -n 12 "./$name.mended" >out 2>&1 || fail "$name.mended: $(cat out)"
   for o in 1 2; do
     compile "$name.O$o" "$source" -O$o
-    timeout -k 5 100 "$explore" explore -q --memory --seed 5 -n 100 "./$name.O$o" >"$name.O$o.out" 2>&1
+    timeout -k 5 200 "$explore" explore -q --memory --seed 5 -n $most "./$name.O$o" >"$name.O$o.out" 2>&1
     [ $? = 1 ] && [ -s "$name.O$o-1.explored" ] || fail "$name.O$o: $(cat "$name.O$o.out")"
     replays 1 "$name.O$o-1.explored"
   done
 done
 replays 20 counter.O1-1.explored
-grep -q 'is stopped between reading and writing counter in counts at .*counter.c:11: ' counter.O1.out || fail "what it needs: $(cat counter.O1.out)"
+grep -q 'is stopped between reading and writing &counter in counts at .*counter.c:11: ' counter.O1.out || fail "what it needs: $(cat counter.O1.out)"
 grep -q 'is stopped before an access to .* in publishes at .*flag_before_data.c:1[23]: ' flag_before_data.O2.out || fail "what it needs: $(cat flag_before_data.O2.out)"
 # Without --memory there is nothing to find.
 timeout -k 5 60 "$explore" explore -q -n 30 ./flag_before_data.O1 >out 2>&1 || fail "without --memory: $(cat out)"
