@@ -138,7 +138,7 @@ uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data
     shared->offered[shared->choices] = static_cast<uint16_t>(n | (timer ? kOfferedTime : 0) | (me ? kOfferedStay : 0) |
                                                              (usual ? kOfferedSecond : 0));
   uint32_t to = index == n ? kClock : candidates[index]->number;
-  if (index != usual && shared->steps < kMostSteps) {
+  if ((stop || index != usual) && shared->steps < kMostSteps) {
     Step& s = shared->made[shared->steps++];
     s = {shared->choices, index, n, kNobody, to, 0, 0, "", false, 0, 0};
     if (stop) {

@@ -39,6 +39,11 @@ Candidate& Strategies::of(FiberRecord* f) {
   auto hash = reinterpret_cast<uintptr_t>(f) / 64 * 0x9E3779B97F4A7C15u >> 48;
   Candidate* c = &table_[hash % kTable];
   while (c->fiber && c->fiber != f) c = c == &table_[kTable - 1] ? table_ : c + 1;
+  if (!c->fiber && used_ == kTable / 2) {
+    others_.fiber = f;
+    return others_;
+  }
+  used_ += !c->fiber;
   if (!c->fiber || c->id != f->identity.serial) {
     *c = {};
     c->fiber = f;

@@ -15,7 +15,7 @@
 // Of libfiberthread.so, which may not be there.
 extern "C" {
 extern const uint32_t fiberthread_explore_memory __attribute__((weak));
-void fiberthread_explore_point(const char* name, uintptr_t object, uintptr_t pc, int how) __attribute__((weak));
+bool fiberthread_explore_point(const char* name, uintptr_t object, uintptr_t pc, int how) __attribute__((weak));
 bool fiberthread_explore_fiber(fiberthread::ExploredFiber* f) __attribute__((weak));
 void fiberthread_explore_race(const fiberthread::Race* race) __attribute__((weak));
 }

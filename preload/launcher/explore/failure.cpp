@@ -154,8 +154,10 @@ Told tell(Job& job, const Settings& s, Outcome& failure) {
     ptrace(PTRACE_CONT, pid, nullptr, reinterpret_cast<void*>(static_cast<intptr_t>(sig)));
   }
   Outcome o = job.finish(s, last);
-  failure.out = o.out;
-  failure.err = o.err;
+  if (o.verdict.same_kind(failure.verdict)) {
+    failure.out = o.out;
+    failure.err = o.err;
+  }
   return told;
 }
 

@@ -16,7 +16,7 @@ struct Told {
   std::vector<std::string> race;   // the two accesses, if the failure is a data race
   std::string place;               // where the last call before the failure was made, if that is known
 };
-// Runs the schedule once more, and looks into the process at its end. `failure` gets what the process has written.
+// Runs the schedule once more, and looks into the process at its end. `failure` gets what the process has written, if that fails again.
 Told tell(Job& job, const Settings& s, Outcome& failure);
 
 struct Recorded {
