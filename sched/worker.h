@@ -73,7 +73,8 @@ struct alignas(64) Worker {
     uint64_t turn_began = 0;
     bool depth_first = false;              // the last fiber to wait here was in a join: the fiber that was queued last comes first
     std::atomic<bool> oldest_due{false};   // set by sysmon: once, the oldest comes first all the same
-    std::atomic<uint32_t> without_hog{0};  // sysmon's looks since it last ran a hog; relaxed, as a lost count or reset does no harm
+    std::atomic<uint32_t> without_hog{0};  // sysmon's looks since a hog last left it; relaxed, as a lost count or reset does no harm
+    bool ran_hog = false;                  // a hog has run, and without_hog is yet to be reset
     bool timer_added = false;              // a fiber has added a timer since the worker last went on to another fiber
     bool searching = false;                // counted in `searching`, run/idle.cpp
     bool own_wait = false;                 // counted in `own_waits`, run/blocking.cpp

@@ -18,8 +18,9 @@ namespace {
 constexpr uint32_t kNextStreak = 32;  // fibers from `next` in a row before the queue gets its turn
 constexpr uint32_t kFairTick = 61;    // at every 61st look, at the latest, come timers, the poller, the inbox and the global queue
 // Looks of sysmon, about a millisecond each. Where others always wait, a few hogs get a tenth of the time, and many get more: if they come
-// faster than they end, their line would grow for ever, and with it what waits for them.
-constexpr uint32_t kMostWithoutHog = 24;
+// faster than they end, their line would grow for ever, and with it what waits for them. Between two hogs the others have a look's time at
+// least.
+constexpr uint32_t kMostWithoutHog = 22;
 constexpr uint32_t kFewHogs = 4;  // so many more halve that time, twice as many make it a third, and so on
 
 std::atomic<uint32_t> round_robin{0};
@@ -164,13 +165,19 @@ FiberRecord* pick_of_cord(Worker* w) {
 namespace {
 FiberRecord* pop_hog(Worker* w) {
   FiberRecord* f = hogs.pop();
-  if (f) w->look.without_hog.store(0, std::memory_order_relaxed);
+  if (f) w->look.ran_hog = true;
   return f;
 }
 
 bool hogs_are_next(Worker* w) {
   uint32_t without = w->look.without_hog.load(std::memory_order_relaxed);
-  return without && without * (1 + hogs.size() / kFewHogs) >= kMostWithoutHog;
+  if (!without) return false;
+  if (w->look.ran_hog) {  // the time that the hog has had does not count
+    w->look.ran_hog = false;
+    w->look.without_hog.store(0, std::memory_order_relaxed);
+    return false;
+  }
+  return without * (1 + hogs.size() / kFewHogs) >= kMostWithoutHog;
 }
 
 // Returns true if the worker's next fiber shall come from the global queue: as often as a fiber then waits as long there as in the local
