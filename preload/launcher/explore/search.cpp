@@ -313,7 +313,11 @@ class Exploration {
     if (found.complete) {
       Outcome o = alone.run(s_, scripted(found.steps));
       again = o.verdict == found.verdict && o.hash == found.hash;
-      if (again) best = shrink(job, s_, o, std::min(now() + 20, ends_));
+      if (again) {
+        best = shrink(job, s_, o, std::min(now() + 20, ends_));
+        Outcome last = alone.run(s_, scripted(best.steps));
+        if (!(last.verdict == best.verdict) || last.hash != best.hash) best = o;
+      }
     }
     Told told = tell(alone, s_, best);
     std::string base = s_.command[0].substr(s_.command[0].rfind('/') + 1), path;

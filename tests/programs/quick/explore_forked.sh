@@ -92,6 +92,14 @@ for f in account-*.explored; do
   [ $? = 1 ] && grep -q 'fails again' again || fail "$f: $(cat again)"
 done
 
+# The same schedules, whether forked or not: this program's timers are due at the same time.
+gcc -O1 -g -w -pthread -o barrier "$here/barrier_one_of_two.c" || fail "gcc failed"
+for how in "" --exec; do
+  "$explore" explore --json -j 1 -n 40 $how ./barrier >out 2>&1 || fail "barrier: $(cat out)"
+  echo "$(result distinct) $(result longest)"
+done >counts
+[ "$(sort -u counts | wc -l)" = 1 ] || fail "forked and not: $(cat counts)"
+
 # Bounded: without a preemption nothing fails, with one the bug is found, and the mended program has none. As many schedules each time.
 for jobs in 1 3; do
   for depth in 0 1; do
