@@ -59,9 +59,9 @@ class Strategies {
   uint32_t last_streak_ = 0;
   uint32_t jumps_ = 0;  // of time, by choice
   uint32_t numbers_ = 0;
-  Candidate* table_;  // by the record's address
-  uint32_t used_ = 0;    // of the table
-  Candidate others_{};   // stands for all fibers that find no place there
+  Candidate* table_;    // by the record's address
+  uint32_t used_ = 0;   // of the table
+  Candidate others_{};  // stands for all fibers that find no place there
 };
 
 }  // namespace fiberthread

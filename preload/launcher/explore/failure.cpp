@@ -139,7 +139,7 @@ Told tell(Job& job, const Settings& s, Outcome& failure) {
         } else {
           line = fiber_name(fibers, step.from, function(step.from)) + " is stopped ";
           std::string variable = known && step.object ? symbols.variable(step.object) : "";
-          if (!variable.empty()) variable = "&" + variable;
+          if (!variable.empty()) variable.insert(0, 1, '&');
           if (step.accesses) line += step.after ? "between reading and writing" : "before an access to";
           else line += (step.after ? "after " : "before ") + std::string(step.call);
           if (!step.accesses && !strchr(step.call, ' ')) line += "(" + variable + ")";

@@ -110,7 +110,8 @@ int main_replay(int argc, char** argv) {
     // In a build directory gdb's script stands beside the library.
     std::string library = find_library();
     command.insert(command.end(), {"-iex", "add-auto-load-safe-path " + library.substr(0, library.rfind('/'))});
-    std::string before = getenv("LD_PRELOAD") ? getenv("LD_PRELOAD") : "";
+    const char* outer = getenv("LD_PRELOAD");
+    std::string before = outer ? outer : "";
     job.set_environment(s);
     if (failed) command.insert(command.end(), {"-p", std::to_string(failed), s.program});
     else command.insert(command.end(), {"-ex", std::string("set environment LD_PRELOAD ") + getenv("LD_PRELOAD"), "--args", s.program});
