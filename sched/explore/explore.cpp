@@ -215,7 +215,7 @@ void explore_ends(ExploredEnd end) {
 
 bool explore_waits_for_ever(const FiberRecord* f) {
   const char* call = strategies->of(const_cast<FiberRecord*>(f)).call;
-  // Not a read-write lock's: whom it names as its writer may have left it, until the next one has run.
+  // Read-write locks are left out. Such a lock goes on naming its last writer until the next writer has run.
   for (const char* c : {"pthread_mutex_lock", "pthread_join", "pthread_cond_wait", "mtx_lock", "thrd_join", "cnd_wait"})
     if (call && !strcmp(call, c)) return true;
   return false;

@@ -55,13 +55,18 @@ Candidate& Strategies::of(FiberRecord* f) {
   return *c;
 }
 
-void Strategies::at_point(FiberRecord* f, const ExplorePoint& point) {
+Candidate& Strategies::arrive(FiberRecord* f, const ExplorePoint& point) {
   Candidate& c = of(f);
   c.call = point.call;
   c.object = point.object;
   c.pc = point.pc;
   c.after = point.after;
   c.drawn = false;
+  return c;
+}
+
+void Strategies::at_point(FiberRecord* f, const ExplorePoint& point) {
+  Candidate& c = arrive(f, point);
   points_++;
   if (strategy_ != Strategy::Pct) return;
   for (uint32_t i = 0; i < change_count_; i++)
@@ -69,12 +74,7 @@ void Strategies::at_point(FiberRecord* f, const ExplorePoint& point) {
 }
 
 void Strategies::at_stop(FiberRecord* f, const ExplorePoint& access) {
-  Candidate& c = of(f);
-  c.call = access.call;
-  c.object = access.object;
-  c.pc = access.pc;
-  c.after = access.after;
-  c.drawn = false;
+  Candidate& c = arrive(f, access);
   if (strategy_ == Strategy::Pct) c.priority = lowest_--;
 }
 

@@ -33,14 +33,15 @@ class Strategies {
   uint32_t window();
   // Chooses among n > 0. With `first_goes_on`, the first is at a point and could go on. With `timer`, n may be chosen: time passes.
   uint32_t choose(Candidate* const* candidates, uint32_t n, bool first_goes_on, bool timer);
-  // Returns the candidate whom a script need not name: the first, but another one if the first has gone on for long. It may be waiting for
-  // them in a loop.
+  // Returns the candidate that a script need not name. That is the first one. If the first one has gone on for long, it may wait in a loop for
+  // the others, so it is the second one then.
   uint32_t usual(Candidate* const* candidates, uint32_t n, bool first_goes_on) const;
   void chosen(Candidate* const* candidates, uint32_t n, uint32_t index);
 
  private:
   static constexpr uint32_t kMostChanges = 64;
   uint64_t random();
+  Candidate& arrive(FiberRecord* f, const ExplorePoint& point);
   uint32_t best(Candidate* const* candidates, uint32_t n);
 
   Strategy strategy_;

@@ -156,7 +156,7 @@ void Job::start(const Settings& s, const Plan& plan, bool traced, bool reports) 
 }
 
 void Job::begin(const Settings& s, bool traced) {
-  shared_->server.root = 0;
+  shared_->server.root = shared_->server.child = 0;
   shared_->server.serves.store(0, std::memory_order_relaxed);
   shared_->server.ended.store(0, std::memory_order_relaxed);
   runs_ = 1;
@@ -210,7 +210,10 @@ void Job::set_environment(const Settings& s) const {
   if (!s.trace.empty()) setenv("FIBERTHREAD_TRACE", s.trace.c_str(), 1);
 }
 
-void Job::kill_run() { kill(serves() ? -shared_->server.child : -root_, SIGKILL); }
+void Job::kill_run() {
+  pid_t group = serves() ? shared_->server.child : root_;
+  if (group > 1) kill(-group, SIGKILL);  // 0 before the first fork, and -1 would be all processes
+}
 
 void Job::stop_server() {
   if (!root_) return;

@@ -289,6 +289,7 @@ class Exploration {
     runs_++;
     forked_ += o.forked;
     distinct_.insert(o.hash);
+    fingerprint_ += o.hash;
     longest_ = std::max(longest_, o.points);
     if (search_.bounded) bounded_.add(plan, o);
   }
@@ -362,10 +363,12 @@ class Exploration {
       fprintf(stderr, "fiberthread explore: --junit: %s: %s\n", search_.junit.c_str(), strerror(errno));
     if (s_.json) {
       printf(
-          "{\"failed\":%s,\"schedules\":%lu,\"distinct\":%lu,\"seconds\":%.3f,\"longest\":%lu,\"forked\":%lu,\"all_done\":%s,\"failures\":"
+          "{\"failed\":%s,\"schedules\":%lu,\"distinct\":%lu,\"seconds\":%.3f,\"longest\":%lu,\"forked\":%lu,\"fingerprint\":\"%016lx\","
+          "\"all_done\":%s,\"failures\":"
           "[",
           failures_.empty() ? "false" : "true", static_cast<unsigned long>(runs_), static_cast<unsigned long>(distinct_.size()), time,
-          static_cast<unsigned long>(longest_), static_cast<unsigned long>(forked_), done_ ? "true" : "false");
+          static_cast<unsigned long>(longest_), static_cast<unsigned long>(forked_), static_cast<unsigned long>(fingerprint_),
+          done_ ? "true" : "false");
       const char* comma = "";
       for (auto& f : failures_) {
         printf("%s{\"kind\":\"%s\",\"detail\":%d,\"place\":\"%s\",\"file\":\"%s\"}", comma, kKinds[static_cast<int>(f.verdict.kind)],
@@ -409,6 +412,7 @@ class Exploration {
   std::vector<std::unique_ptr<Job>> jobs_;
   Bounded bounded_;
   uint64_t begun_runs_ = 0, expected_ = 0, runs_ = 0, forked_ = 0, longest_ = 0;
+  uint64_t fingerprint_ = 0;          // of all schedules, in whatever order they ended
   bool stop_ = false, done_ = false;  // done_: all schedules within the bound have been run
   std::set<uint64_t> distinct_;
   std::vector<Failure> failures_;

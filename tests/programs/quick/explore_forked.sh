@@ -95,8 +95,8 @@ done
 # The same schedules, whether forked or not: this program's timers are due at the same time.
 gcc -O1 -g -w -pthread -o barrier "$here/barrier_one_of_two.c" || fail "gcc failed"
 for how in "" --exec; do
-  "$explore" explore --json -j 1 -n 40 $how ./barrier >out 2>&1 || fail "barrier: $(cat out)"
-  echo "$(result distinct) $(result longest)"
+  "$explore" explore --json -j 1 -n 60 --all $how ./barrier >out 2>&1
+  result fingerprint
 done >counts
 [ "$(sort -u counts | wc -l)" = 1 ] || fail "forked and not: $(cat counts)"
 
