@@ -72,7 +72,7 @@ TSAN_NAMES := libtsan.so.0 libtsan.so.2 libclang_rt.tsan-$(ARCH).so libclang_rt.
 TSAN_LINKS := $(TSAN_NAMES:%=$(BUILD)/fiberthread-tsan/%)
 LAUNCHER := $(BUILD)/fiberthread
 # The launcher is a separate program, which shares the table of variables with the library.
-LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(wildcard preload/launcher/*.cpp preload/launcher/explore/*.cpp) preload/options.cpp)
+LAUNCHER_OBJECTS := $(patsubst preload/%.cpp,$(BUILD)/obj/launcher/%.o,$(wildcard preload/launcher/*.cpp preload/launcher/explore/*.cpp) preload/options.cpp preload/settings.cpp)
 
 UNIT_TESTS := $(patsubst tests/%.cpp,$(BUILD)/tests/%,$(wildcard tests/*_test.cpp))
 PRELOADED := $(patsubst tests/preloaded/%,$(BUILD)/tests/preloaded/%,$(basename $(wildcard tests/preloaded/*.c tests/preloaded/*.cpp)))

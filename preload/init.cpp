@@ -7,12 +7,13 @@
 #include <fcntl.h>
 #include <sys/auxv.h>
 
-#include "preload/options.h"
+#include "preload/settings.h"
 #include "preload/sanitizer.h"
 #include "sched/chaos.h"
 #include "sched/explore/explore.h"
 #include "sched/arch/context.h"
 #include "sched/own_descriptors.h"
+#include "sched/observe/metrics.h"
 #include "sched/observe/observe.h"
 #include "sched/scheduler.h"
 #include "shim/embed.h"
@@ -49,16 +50,10 @@ void set_option(size_t row, [[maybe_unused]] uint64_t n, [[maybe_unused]] const 
   }
 }
 
-void read_option(const char* name, size_t length, const char* value) {
-  const OptionRow* row = option_row(name, length);
-  uint64_t n = 0;
-  if (row && understand(row->form, value, n)) {
-    set_option(static_cast<size_t>(row - kOptions), n, value);
-    return;
-  }
+void refuse_variable(const char* name, size_t length, const char* value) {
   Line line;
   line << kPrefix;
-  if (row) {
+  if (const OptionRow* row = option_row(name, length)) {
     line << row->name << "=" << value;
     explain(line, row->form, value);
     line << "; ignored";
@@ -71,11 +66,22 @@ void read_option(const char* name, size_t length, const char* value) {
 void read_options(char** envp) {
   // The caller of a program with more rights than its own must not control it, for example by naming a file for a trace.
   if (getauxval(AT_SECURE)) return;
+  char file[4096];
+  long n = raw_syscall(SYS_readlinkat, AT_FDCWD, arg("/proc/self/exe"), arg(file), sizeof file - 1);
+  file[n > 0 ? n : 0] = 0;
+  ProgramNames program{file, reinterpret_cast<const char*>(getauxval(AT_EXECFN))};
+  Settings settings;
+  settings.read_files(envp, program);
   for (; envp && *envp; envp++) {
     if (strncmp(*envp, kPrefix, sizeof kPrefix - 1) != 0) continue;
     const char* name = *envp + sizeof kPrefix - 1;
-    if (const char* eq = strchr(name, '=')) read_option(name, static_cast<size_t>(eq - name), eq + 1);
+    const char* eq = strchr(name, '=');
+    if (eq && !settings.take(name, static_cast<size_t>(eq - name), eq + 1)) refuse_variable(name, static_cast<size_t>(eq - name), eq + 1);
   }
+  for (size_t i = 0; i < kOptionCount; i++)
+    if (settings.of[i].value) set_option(i, settings.of[i].number, settings.of[i].value);
+  options.nptl = settings.why_nptl(program);
+  if (*settings.broken) Line() << settings.broken << "; this program's threads stay libc's";
 }
 
 [[gnu::constructor(101)]] void start(int, char** argv, char** envp) {
@@ -96,6 +102,7 @@ void read_options(char** envp) {
 [[gnu::destructor]] void end() {
   if (report_fd >= 0 && sched_asked()) report_statistics(report_fd);
   trace_end();
+  metrics_end();
 }
 
 }  // namespace

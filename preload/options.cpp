@@ -114,7 +114,7 @@ bool understand(const Form& form, const char* value, uint64_t& n) {
         if (known) n |= uint64_t{1} << place;
         return !known;
       });
-    case Form::Text: return *value;
+    case Form::Text: return *value || form.high;
   }
   return false;
 }

@@ -19,6 +19,7 @@ constexpr Form size(uint64_t low, uint64_t high) { return {Form::Size, low, high
 constexpr Form choice(const char* values) { return {Form::Choice, 0, 0, values}; }
 constexpr Form words(const char* values) { return {Form::Words, 0, 0, values}; }  // one or several, with commas
 constexpr Form text(const char* what) { return {Form::Text, 0, 0, what}; }
+constexpr Form text_or_empty(const char* what) { return {Form::Text, 0, 1, what}; }
 
 struct OptionRow {
   const char* name;    // the variable's, after FIBERTHREAD_

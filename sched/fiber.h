@@ -152,7 +152,7 @@ struct alignas(64) FiberRecord {
 
   struct Wait {
     ParkReason reason{};
-    uint64_t since = 0;                         // recent_ns() when it last parked
+    uint64_t since = 0;                         // recent_ns() when it last parked; the lowest bit: the wait has a deadline
     std::atomic<CallWait*> called_by{nullptr};  // the caller, which goes on when this fiber first waits, yields or ends; see sched_call()
     std::atomic<uint32_t> kernel_word{0};       // futex of a kernel thread's park
     uint32_t pins = 0;                          // number of waits by which others may find its stack: nothing unwinds it out of them
@@ -228,6 +228,7 @@ struct alignas(64) FiberRecord {
   struct Traced {
     uint64_t left_at = 0;  // cycles() when it last left a worker
     uint32_t wait = 0;     // the trace's word for what it waits for, while the trace lacks the end of that wait
+    uint32_t queued = 0;   // when it was queued, as queued_clock() tells it, or 0; while delays are observed
   } traced;
 
   // For the layer that gives out handles of fibers: shim/fibers. `fresh` also keeps a kernel thread that was made for the record from

@@ -42,7 +42,8 @@ struct Options {
   uint64_t stack_size = FIBERTHREAD_DEFAULT_STACK_SIZE;  // 0: libc's default
   Report statistics = Report::None;
   const char* refused = nullptr;  // why threads must be libc's, if that was known before the start
-  bool preempt = true, verbose = false, force_nptl = false, fail_self_check = false;
+  const char* nptl = nullptr;     // why the user wants them to be libc's
+  bool preempt = true, verbose = false, fail_self_check = false;
 };
 extern Options options;
 

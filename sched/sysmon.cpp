@@ -25,8 +25,10 @@
 #include "sched/chaos.h"
 #include "sched/explore/explore.h"
 #include "sched/life/fork.h"
+#include "sched/observe/cycles.h"
 #include "sched/observe/deadlock.h"
 #include "sched/observe/dumper.h"
+#include "sched/observe/metrics.h"
 #include "sched/embedder.h"
 #include "sched/memory/block.h"
 #include "sched/own_descriptors.h"
@@ -252,15 +254,17 @@ bool clock_was_set() {
   return is_ahead_otherwise();
 }
 
-// Sleeps until a thread stores kAwake, the time `until` has come, the clock was set, or the poller has events.
+// Sleeps until a thread stores kAwake, the time `until` has come, the clock was set, or the poller or a client of the metrics has something.
 void sleep_in_poll(uint64_t until, bool on_poller) {
   bool has_timer = follows_clock.load(std::memory_order_relaxed) && !no_clock_timer.load(std::memory_order_relaxed);
-  pollfd p[] = {{has_timer ? clock_timer.load() : -1, POLLIN, 0}, {on_poller ? poll_descriptor() : -1, POLLIN, 0}};
+  short events = 0;
+  int metrics = metrics_descriptor(events);
+  pollfd p[] = {{has_timer ? clock_timer.load() : -1, POLLIN, 0}, {on_poller ? poll_descriptor() : -1, POLLIN, 0}, {metrics, events, 0}};
   uint64_t now = now_ns(), left = until > now ? until - now : 0;
   timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
   uint64_t mask = main_mask() & ~kWake;
   if (asleep.load(std::memory_order_acquire) == kAwake) return;
-  if (raw_syscall(SYS_ppoll, arg(p), 2, until == kNever ? 0 : arg(&t), arg(&mask), 8) > 0 && p[0].revents && clock_was_set())
+  if (raw_syscall(SYS_ppoll, arg(p), 3, until == kNever ? 0 : arg(&t), arg(&mask), 8) > 0 && p[0].revents && clock_was_set())
     sysmon_clock_was_set();
 }
 
@@ -389,11 +393,14 @@ void sysmon_main() {
       balance_queues();
     }
     uint64_t stacks = free_left_stacks(now);
+    uint64_t watch_due = cycles_look(now);
+    if (uint64_t due = metrics_look(now); due < watch_due) watch_due = due;
     bool dumps = dump_attend();
     quiet = look.busy || queued || dumps ? 0 : quiet + !look.suspects;
 
     bool on_poller = false;
-    uint32_t in_poll = follows_clock.load(std::memory_order_acquire) ? kInPoll : 0;
+    short events;
+    uint32_t in_poll = follows_clock.load(std::memory_order_acquire) || metrics_descriptor(events) >= 0 ? kInPoll : 0;
     uint64_t timer = next_due();
     // Only the second look tells whether the worker neglects the fiber. Where it does not, the next one is a tick away.
     hot = queued && any_free_slot() && !hot;
@@ -406,6 +413,7 @@ void sysmon_main() {
       bool for_ever = until == kNever && quiet > kLinger;
       if (until == kNever && !for_ever) until = now + (exploring ? kTick : kRest);
       if (until > stacks) until = stacks;
+      if (until > watch_due) until = watch_due;
       on_poller = poller_unwatched();
       if (on_poller) in_poll = kInPoll | kOnPoller;
       wake_at.store(until, std::memory_order_relaxed);

@@ -6,13 +6,14 @@
 #include <string.h>
 
 #include "sched/glibc/cond.h"
-#include "sched/observe/deadlock.h"
+#include "sched/observe/waits.h"
 #include "sched/scheduler.h"
 #include "shim/cancel.h"
 #include "shim/export.h"
 #include "shim/mutex.h"
 #include "shim/real.h"
 #include "shim/time.h"
+#include "shim/user_memory.h"
 #include "sync/parking_lot.h"
 
 namespace fiberthread {
@@ -84,14 +85,16 @@ int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const ti
   return e;
 }
 
-// For reports. A broadcast may have moved the waiter to the mutex.
+// For reports. A broadcast may have moved the waiter to the mutex. The waiter is on the stack of a fiber that may have gone on.
 void look(ParkReason& r) {
-  auto* w = static_cast<const Waiter*>(r.object);
-  r.object = w->address;
-  if (w->requeued) r.what = "mutex";
+  alignas(Waiter) unsigned char copy[sizeof(Waiter)];
+  if (fiberthread_user_copy(copy, r.object, sizeof copy) != 0) return;
+  auto& w = *reinterpret_cast<const Waiter*>(copy);
+  r.object = w.address;
+  if (w.requeued) r.what = "mutex";
 }
 WaitLook cond_look{"cond", look};
-[[gnu::constructor]] void register_look() { deadlock_look_by(cond_look); }
+[[gnu::constructor]] void register_look() { wait_look_by(cond_look); }
 
 }  // namespace
 }  // namespace fiberthread

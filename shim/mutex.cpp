@@ -12,7 +12,7 @@
 
 #include <new>
 
-#include "sched/observe/deadlock.h"
+#include "sched/observe/waits.h"
 #include "sched/scheduler.h"
 #include "shim/export.h"
 #include "shim/real.h"
@@ -235,7 +235,7 @@ void look(ParkReason& r) {
   if (!same) r.owner = nullptr;  // the owner has ended, and a later fiber has its record
 }
 WaitLook mutex_look{"mutex", look};
-[[gnu::constructor]] void set_look() { deadlock_look_by(mutex_look); }
+[[gnu::constructor]] void set_look() { wait_look_by(mutex_look); }
 
 }  // namespace
 

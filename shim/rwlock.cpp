@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "sched/observe/deadlock.h"
+#include "sched/observe/waits.h"
 #include "shim/export.h"
 #include "shim/real.h"
 #include "shim/shared_use.h"
@@ -160,7 +160,7 @@ void look(ParkReason& r) {
   if (of(&copy).word.load(std::memory_order_relaxed) & kWriter) r.owner = fiber_of_tid(writer(&copy));
 }
 WaitLook rwlock_look{"rwlock", look};
-[[gnu::constructor]] void register_look() { deadlock_look_by(rwlock_look); }
+[[gnu::constructor]] void register_look() { wait_look_by(rwlock_look); }
 
 }  // namespace
 }  // namespace fiberthread

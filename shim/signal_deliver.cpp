@@ -186,7 +186,8 @@ void report_overflow(const FiberRecord* f, const void* address) {
     out << ", stack " << static_cast<const void*>(f->memory.stack_low) << " to " << static_cast<const void*>(f->memory.stack_high) << " ("
         << static_cast<uint64_t>(f->memory.stack_high - f->memory.stack_low) / 1024 << " kB)\n";
   }
-  if (!dumper_start(f->identity.id, 0) || !dumper_wait()) report_fibers(f->identity.id, 0);
+  uint64_t id = f->identity.id;
+  if (!dumper_start(0, &id, 1) || !dumper_wait()) report_fibers(0, &id, 1);
 }
 
 // Makes the fiber go on in the program's handler when ours returns.

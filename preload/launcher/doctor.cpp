@@ -31,6 +31,8 @@
 #include "sched/arch/arch.h"
 #include FIBERTHREAD_CPU(registers.h)
 
+using namespace fiberthread;
+
 namespace {
 
 bool impossible = false;
@@ -300,9 +302,28 @@ bool is_text(const std::string& path) {
   return n && !memchr(part, 0, n);
 }
 
+// Tells which settings hold for the program, and where each comes from.
+void look_at_settings(const std::string& path, const std::string& interpreter) {
+  ProgramSettings found(path, interpreter);
+  const Settings& settings = found.settings;
+  bool any = false;
+  for (size_t i = 0; i < kOptionCount; i++) {
+    const Setting& s = settings.of[i];
+    if (!s.value) continue;
+    if (!any) puts("settings:");
+    any = true;
+    if (s.file) printf("  %s = %s, by %s:%u\n", kOptions[i].name, s.value, s.file, s.line);
+    else printf("  %s = %s, by %s%s\n", kOptions[i].name, s.value, kPrefix, kOptions[i].name);
+  }
+  if (*settings.broken) fatal("settings", settings.broken);
+  else if (const char* why = settings.why_nptl(found.names)) fatal("settings", why);
+  else if (any) good("settings let this program run on fibers, where the library is preloaded");
+}
+
 int nothing_to_run = 0;  // the exit status, if the program or its interpreter cannot be run
 
-void look_at_program(const std::string& name, int depth = 0) {
+// `script` is the path of the script whose interpreter this is.
+void look_at_program(const std::string& name, int depth = 0, std::string script = "") {
   std::string why_not, path = find_program(name, &why_not);
   if (path.empty()) {
     printf("%s: %s\n", depth ? "interpreter" : "program", name.c_str());
@@ -317,7 +338,7 @@ void look_at_program(const std::string& name, int depth = 0) {
     size_t from = first.find_first_not_of(" \t"), to = first.find_first_of(" \t", from);
     if (first.empty() && is_text(path) && depth == 0) {
       good("a script without #!, run by sh");
-      return look_at_program("/bin/sh", depth + 1);
+      return look_at_program("/bin/sh", depth + 1, path);
     }
     if (from == std::string::npos || depth > 3) return fatal("format", "it is neither an ELF file nor a script");
     std::string interpreter = first.substr(from, to == std::string::npos ? to : to - from);
@@ -337,10 +358,12 @@ void look_at_program(const std::string& name, int depth = 0) {
       interpreter = word;
       break;
     }
-    return look_at_program(interpreter, depth + 1);
+    return look_at_program(interpreter, depth + 1, env ? "" : script.empty() ? path : script);
   }
   if (std::string why = why_nothing_is_preloaded(path); !why.empty()) return fatal("preloading", why);
   good("linked dynamically, with " + program.interpreter);
+  if (script.empty()) look_at_settings(path, "");
+  else look_at_settings(script, path);
   if (is_privileged(path)) lacking("more rights than its caller", "for others than root, the loader preloads nothing into it");
 
   bool threads = false;

@@ -19,7 +19,7 @@ const char kUsage[] =
     "Shows all fibers of a process, or of a core, with their stacks.\n"
     "      --full       show the library's own frames too, and stacks of any depth\n"
     "      --no-stacks  one line for each fiber\n"
-    "      --fiber ID   only this fiber\n"
+    "      --fiber IDS  only these fibers: numbers divided by commas\n"
     "      --most N     no more than N fibers\n"
     "  -h, --help       this text\n";
 
@@ -38,7 +38,7 @@ struct Shown {
 
 struct DumpOptions {
   bool full = false, stacks = true, report = false;
-  uint64_t fiber = 0;
+  std::vector<uint64_t> fibers;  // empty: all
   size_t most = ~size_t{0};
 };
 
@@ -188,11 +188,11 @@ int dump(const char* name, const DumpOptions& o) {
   target.each_fiber([&](const FiberSeen& f) {
     count[static_cast<int>(f.state)]++;
     if (f.since > now && target.is_core()) now = f.since;
-    if (o.fiber && f.id != o.fiber) return;
+    if (!o.fibers.empty() && std::find(o.fibers.begin(), o.fibers.end(), f.id) == o.fibers.end()) return;
     all.push_back({});
     all.back().fiber = f;
   });
-  if (o.fiber && all.empty()) return fail("there is no fiber " + std::to_string(o.fiber));
+  if (!o.fibers.empty() && all.empty()) return fail("there is no fiber " + std::to_string(o.fibers[0]));
   std::sort(all.begin(), all.end(),
             [](const Shown& a, const Shown& b) { return a.fiber.main != b.fiber.main ? a.fiber.main : a.fiber.id < b.fiber.id; });
   size_t more = all.size() > o.most ? all.size() - o.most : 0;
@@ -239,7 +239,12 @@ int main_dump(int argc, char** argv) {
       case kFull: o.full = true; break;
       case kNoStacks: o.stacks = false; break;
       case kReport: o.report = true; break;  // the library passes this for its own reports
-      case kFiber: o.fiber = strtoul(optarg, &end, 10); break;
+      case kFiber:
+        for (char* at = optarg; at; at = end != optarg && *end == ',' ? end + 1 : nullptr) {
+          o.fibers.push_back(strtoul(at, &end, 10));
+          if (end == at) end = optarg;  // no number
+        }
+        break;
       case kMost: o.most = strtoul(optarg, &end, 10); break;
       case 'h': fputs(kUsage, stdout); return 0;
       default: fputs(kUsage, stderr); return 2;

@@ -50,6 +50,8 @@ const Command kCommands[] = {
     {"dump", main_dump, "[options] PID|CORE", "all fibers of a process, with their stacks"},
     {"explore", main_explore, "[options] [--] PROGRAM [ARGUMENT…]", "run it under ever new schedules until one fails"},
     {"replay", main_replay, "[options] FILE", "run a program under the schedule of a failure that explore has found"},
+    {"enable", main_enable, "[--write] SERVICE [NAME=VALUE…]", "the systemd drop-in by which a service runs on fibers"},
+    {"disable", main_disable, "[--write] SERVICE", "takes it back"},
     {"trace", main_trace, "FILE", "the trace of a process that was killed, or ended by _exit() or exec()"},
 };
 constexpr int kOwnBase = 256, kRowBase = 512;  // getopt_long() returns these plus an index of kOwn or kOptions
@@ -208,6 +210,18 @@ std::string find_program(const std::string& name, std::string* why_not) {
   return found;
 }
 
+ProgramSettings::ProgramSettings(const std::string& path, const std::string& interpreter) : called(path), file(path) {
+  char real[PATH_MAX];
+  if (realpath((interpreter.empty() ? path : interpreter).c_str(), real)) file = real;
+  names = {file.c_str(), called.c_str()};
+  settings.read_files(environ, names);
+  for (char** e = environ; *e; e++)
+    if (const char* eq = strchr(*e, '='); eq && !strncmp(*e, kPrefix, sizeof kPrefix - 1)) {
+      const char* name = *e + sizeof kPrefix - 1;
+      settings.take(name, static_cast<size_t>(eq - name), eq + 1);
+    }
+}
+
 std::string why_not_run(const std::string& name, int e) {
   std::string path = find_program(name), why;
   if (path.empty()) find_program(name, &why);
@@ -220,6 +234,8 @@ Result run(const std::vector<std::string>& command, const std::vector<std::strin
   std::vector<char*> argv, env;
   for (auto& a : command) argv.push_back(const_cast<char*>(a.c_str()));
   for (auto& e : environment) env.push_back(const_cast<char*>(e.c_str()));
+  static char everywhere[] = "FIBERTHREAD_ONLY=", nowhere[] = "FIBERTHREAD_NOT=";  // whatever the files of settings say
+  env.insert(env.end(), {everywhere, nowhere});
   for (char** e = environ; *e; e++)
     if (strncmp(*e, "LD_PRELOAD=", 11) && strncmp(*e, kPrefix, sizeof kPrefix - 1)) env.push_back(*e);
   argv.push_back(nullptr);
@@ -346,6 +362,13 @@ int main(int argc, char** argv) {
   if (const char* verbose = getenv("FIBERTHREAD_VERBOSE"); verbose && !strcmp(verbose, "1"))
     if (std::string path = find_program(argv[optind]), why = path.empty() ? "" : why_nothing_is_preloaded(path); !why.empty())
       fprintf(stderr, "fiberthread: %s: no fibers: %s\n", argv[optind], why.c_str());
+  // Who asks for fibers by name gets them, even if a file of settings has an "only" for programs that are merely preloaded.
+  setenv("FIBERTHREAD_ONLY", "", 0);
+  if (std::string path = find_program(argv[optind]); !path.empty()) {
+    ProgramSettings found(path);
+    if (const char* why = found.settings.why_nptl(found.names); why && !found.settings.get("NPTL").number && !*found.settings.broken)
+      fprintf(stderr, "fiberthread: %s: no fibers: %s\n", argv[optind], why);
+  }
   execvp(argv[optind], argv + optind);
   int e = errno;
   std::string hint;

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "preload/settings.h"
+
 constexpr int kWrongUsage = 2, kCannotRun = 126, kNotFound = 127;
 
 // The subcommands. argv[0] is "fiberthread NAME": getopt() begins its messages with it.
@@ -14,6 +16,8 @@ int main_dump(int argc, char** argv);
 int main_trace(int argc, char** argv);
 int main_explore(int argc, char** argv);
 int main_replay(int argc, char** argv);
+int main_enable(int argc, char** argv);
+int main_disable(int argc, char** argv);
 
 enum class ThreadSanitizer { None, Shared, Linked };  // Linked: statically
 // Returns how the program has ThreadSanitizer's run-time, if it was built for it.
@@ -28,6 +32,15 @@ std::string find_program(const std::string& name, std::string* why_not = nullptr
 // Returns a message for an exec of this program that failed with errno `e`.
 std::string why_not_run(const std::string& name, int e);
 
+// The settings that hold for a program that is executed by this path. A script is run by an interpreter.
+struct ProgramSettings {
+  explicit ProgramSettings(const std::string& path, const std::string& interpreter = "");
+  ProgramSettings(const ProgramSettings&) = delete;
+  std::string called, file;
+  fiberthread::ProgramNames names;
+  fiberthread::Settings settings;
+};
+
 struct Result {
   int status = -1;  // as waitpid() returns it
   int error = 0;    // errno of a failed exec
@@ -38,5 +51,5 @@ struct Result {
   int most_threads = 0;  // most kernel threads of the command's first process
 };
 // Runs the command to its end, with stdin from /dev/null. Its environment is `environment` ("NAME=value"), and then ours without LD_PRELOAD
-// and FIBERTHREAD_…. With `watch`, memory and kernel threads are observed once a millisecond.
+// and FIBERTHREAD_…. No list of programs keeps it from running on fibers. With `watch`, memory and kernel threads are observed once a millisecond.
 Result run(const std::vector<std::string>& command, const std::vector<std::string>& environment = {}, bool watch = false);

@@ -14,6 +14,7 @@
 #include "sched/life/fork.h"
 #include "sched/life/parts.h"
 #include "sched/observe/dumper.h"
+#include "sched/observe/metrics.h"
 #include "sched/observe/observe.h"
 #include "sched/preempt.h"
 #include "sched/memory/block.h"
@@ -93,7 +94,7 @@ bool sched_start() {
     sched_block_signals(&old);
     bool ok = false;
     barrier_init();
-    if (options.force_nptl) why = "asked for by FIBERTHREAD_NPTL";
+    if (options.nptl) why = options.nptl;
     else if (__tsan_init && !fiberthread_explore_answers) why = "ThreadSanitizer keeps threads' state where fibers cannot have their own";
     else if (tcb_go_is_loaded()) why = "Go's runtime makes system calls by itself";
     else if (running_on_valgrind()) why = "valgrind does not let a signal handler say where its thread goes on";
@@ -128,7 +129,10 @@ bool sched_start() {
         for (; *s && n < sizeof line; s++) line[n++] = *s;
       raw_syscall(SYS_write, 2, arg(line), static_cast<long>(n));
     }
-    if (ok) trace_start();
+    if (ok) {
+      trace_start();
+      metrics_start();
+    }
     phase.store(ok ? Phase::On : Phase::Impossible, std::memory_order_release);
     futex_wake(&phase, 1 << 30);
   }

@@ -310,19 +310,35 @@ FiberRecord* block_find(const void* handle) {
   return nullptr;
 }
 
+namespace {
+// Visits the records of an extent. Returns false if visit() did.
+template <class Visit>
+bool each_of_extent(uint32_t chunk, uint32_t extent, Visit visit) {
+  uint64_t all = all_of(chunk * kMaxExtents + extent);
+  if (__atomic_load_n(&chunks[chunk].extents[extent].unborn, __ATOMIC_RELAXED) == all) return true;
+  FiberRecord* f = &chunks[chunk].fibers[extent * kPerExtent];
+  for (; all; all >>= 1, f++)
+    if (f->memory.tcb && !visit(f)) return false;
+  return true;
+}
+}  // namespace
+
 void block_each(bool (*visit)(FiberRecord*, void*), void* data) {
   uint32_t n = chunk_count.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < n; i++) {
-    Chunk& k = chunks[i];
-    uint32_t opened = k.opened.load(std::memory_order_acquire);
-    for (uint32_t j = 0; j < opened; j++) {
-      uint64_t all = all_of(i * kMaxExtents + j);
-      if (__atomic_load_n(&k.extents[j].unborn, __ATOMIC_RELAXED) == all) continue;
-      FiberRecord* f = &k.fibers[j * kPerExtent];
-      for (; all; all >>= 1, f++)
-        if (f->memory.tcb && !visit(f, data)) return;
-    }
+    uint32_t opened = chunks[i].opened.load(std::memory_order_acquire);
+    for (uint32_t j = 0; j < opened; j++)
+      if (!each_of_extent(i, j, [&](FiberRecord* f) { return visit(f, data); })) return;
   }
+}
+
+bool block_each_at(BlockPlace& place, void (*visit)(FiberRecord*)) {
+  for (; place.chunk < chunk_count.load(std::memory_order_acquire); place = {place.chunk + 1, 0}) {
+    if (place.extent >= chunks[place.chunk].opened.load(std::memory_order_acquire)) continue;
+    each_of_extent(place.chunk, place.extent++, [&](FiberRecord* f) { return visit(f), true; });
+    return true;
+  }
+  return false;
 }
 
 }  // namespace fiberthread

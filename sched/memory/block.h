@@ -41,6 +41,12 @@ FiberRecord* block_find(const void* handle);
 
 // Calls visit(f, data) for every record that has a TCB, until visit() returns false.
 void block_each(bool (*visit)(FiberRecord*, void*), void* data);
+// A place among the records, which begins as {}.
+struct BlockPlace {
+  uint32_t chunk = 0, extent = 0;
+};
+// Calls visit(f) for the records at that place, which are at most 64, and moves on to the next. Returns false after the last.
+bool block_each_at(BlockPlace& place, void (*visit)(FiberRecord*));
 
 // Maps memory for a worker, whose lowest `guard` bytes nobody can access. Never calls malloc. Returns null without memory.
 char* map_stack(size_t size, size_t guard);

@@ -15,6 +15,7 @@
 #include <initializer_list>
 
 #include "sched/life/fork.h"
+#include "sched/observe/waits.h"
 #include "sched/worker.h"
 
 extern "C" int __clone(int (*)(void*), void*, int, void*, ...) noexcept;  // libc's clone, by the name that is not taken over
@@ -33,27 +34,32 @@ const char* library = nullptr;   // its path, as the loader keeps it
 std::atomic<bool> taken{false};  // a thread has started a dumper, or is about to
 std::atomic<int> child{0};
 std::atomic<bool> requested{false};
-bool by_request = false;  // the dumper is one that dump_attend() started; sysmon's own
+// Sysmon's own. `by_request`: the dumper is one that dump_attend() has started. `wanted` has the ids of what is to be dumped; none: all.
+bool by_request = false;
+uint64_t wanted[kMostDumped];
+uint32_t wanted_count = 0;
 
 // A dumper has two processes. The first shares our memory, and waits for the second. It gives no signal at its end, so the program's own
 // waits do not see it. If it became another program, the kernel would give SIGCHLD at its end again. So the second becomes the program
 // `fiberthread`.
 constinit struct Start {
   char path[kMostPath];
-  char pid[24], fiber[24], most[24];
+  char pid[24], fibers[24 * kMostDumped], most[24];
   const char* argv[12];
   volatile int dumper;
   std::atomic<uint32_t> go;  // futex: the starting thread lets the dumper look at this process now
 } start{};
 alignas(16) char stack[16 * 1024];
 
-void put_number(char* to, uint64_t n) {
+// Returns the end of the text.
+char* put_number(char* to, uint64_t n) {
   char digits[20];
   int i = 0;
   do digits[i++] = static_cast<char>('0' + n % 10);
   while (n /= 10);
   while (i) *to++ = digits[--i];
   *to = 0;
+  return to;
 }
 
 bool find_launcher() {
@@ -110,16 +116,20 @@ void dumper_find() {
   if (dladdr(reinterpret_cast<void*>(&dumper_find), &info) != 0) library = info.dli_fname;
 }
 
-bool dumper_start(uint64_t fiber, uint64_t most) {
+bool dumper_start(uint64_t most, const uint64_t* only, uint32_t count) {
   if (taken.exchange(true, std::memory_order_acq_rel)) return false;
   int pid = -1;
   if (find_launcher()) {
     put_number(start.pid, static_cast<uint64_t>(raw_syscall(SYS_getpid)));
-    put_number(start.fiber, fiber);
     put_number(start.most, most);
+    char* end = start.fibers;
+    for (uint32_t i = 0; i < count && i < kMostDumped; i++) {
+      if (i) *end++ = ',';
+      end = put_number(end, only[i]);
+    }
     int n = 0;
     for (const char* a : {"fiberthread", "dump", "--report"}) start.argv[n++] = a;
-    if (fiber) start.argv[n++] = "--fiber", start.argv[n++] = start.fiber;
+    if (count) start.argv[n++] = "--fiber", start.argv[n++] = start.fibers;
     if (most) start.argv[n++] = "--most", start.argv[n++] = start.most;
     start.argv[n++] = start.pid;
     start.argv[n] = nullptr;
@@ -173,7 +183,14 @@ FIBERTHREAD_IN_FORK_CHILD(Observers, dumper, [](FiberRecord*) {
   taken.store(false);
   requested.store(false);
   by_request = false;
+  wanted_count = 0;
 })
+
+void report_fibers(uint64_t most, const uint64_t* only, uint32_t n) {
+  NoSignals no_signals;
+  Output out;
+  put_fibers(out, most ? most : ~uint64_t{0}, only, n);
+}
 
 void dump_request() {
   requested.store(true, std::memory_order_release);
@@ -184,7 +201,13 @@ void dump_request() {
   // Without a scheduler there is no sysmon, so the caller makes the dump itself.
   requested.store(false, std::memory_order_relaxed);
   if (!library) dumper_find();
-  if (!dumper_start(0, 0) || !dumper_wait()) report_fibers(0, 0);
+  if (!dumper_start(0) || !dumper_wait()) report_fibers(0);
+}
+
+void dump_request_of(const uint64_t* ids, uint32_t n) {
+  if (by_request || wanted_count) return report_fibers(0, ids, n);  // one at a time
+  for (uint32_t i = 0; i < n; i++) wanted[i] = ids[i];
+  wanted_count = n;
 }
 
 bool dump_attend() {
@@ -192,14 +215,17 @@ bool dump_attend() {
     Dumper d = dumper_look();
     if (d == Dumper::Runs) return true;
     by_request = false;
-    if (d == Dumper::Failed) report_fibers(0, 0);
+    if (d == Dumper::Failed) report_fibers(0, wanted, wanted_count);
+    wanted_count = 0;
   }
   // If a dumper is running for a report, dumper_start() fails, and this request gets lines without stacks.
-  if (!requested.load(std::memory_order_relaxed)) return false;
-  requested.exchange(false, std::memory_order_acq_rel);
-  by_request = dumper_start(0, 0);
-  if (!by_request) report_fibers(0, 0);
-  return by_request;
+  if (wanted_count == 0 && (!requested.load(std::memory_order_relaxed) || !requested.exchange(false, std::memory_order_acq_rel)))
+    return false;
+  by_request = dumper_start(0, wanted, wanted_count);
+  if (by_request) return true;
+  report_fibers(0, wanted, wanted_count);
+  wanted_count = 0;
+  return false;
 }
 
 }  // namespace fiberthread

@@ -10,10 +10,11 @@ namespace fiberthread {
 // Notes where the library was loaded from, at the scheduler's start. The launcher is beside it, or in bin/.
 void dumper_find();
 
-// Starts a dumper, whose lines go to stderr. It reports the fiber with the id `fiber`, or all if that is 0, but no more than `most` fibers
-// (0: no limit). Returns false if it cannot be started, or one is running. Any thread, handlers included: no libc lock, no memory
+// Starts a dumper, whose lines go to stderr. It reports no more than `most` fibers (0: no limit): all, or the `n` with the ids of `only`, which
+// may be kMostDumped. Returns false if it cannot be started, or one is running. Any thread, handlers included: no libc lock, no memory
 // allocation.
-bool dumper_start(uint64_t fiber, uint64_t most);
+constexpr uint32_t kMostDumped = 20;
+bool dumper_start(uint64_t most, const uint64_t* only = nullptr, uint32_t n = 0);
 enum class Dumper { None, Runs, Said, Failed };
 // Returns the state of the dumper: Said if it has ended and reported all. After Said or Failed there is no dumper any more.
 Dumper dumper_look();
@@ -23,12 +24,14 @@ bool dumper_wait();
 // Asks for a dump, because FIBERTHREAD_DUMP_SIGNAL has come: sysmon starts one soon. Before the scheduler's start, the caller does it.
 // Called in any handler.
 void dump_request();
+// The same for the fibers with these ids. Called by sysmon.
+void dump_request_of(const uint64_t* ids, uint32_t n);
 // Starts a dump that was asked for, and looks after it. Called by sysmon. Returns true while one runs.
 bool dump_attend();
 // True while the program has no handler for that signal, so that the signal does nothing but ask for a dump.
 extern std::atomic<bool> dump_signal_is_ours;
 
 // Writes one line for each fiber, for reports without a dumper. The arguments are those of dumper_start().
-void report_fibers(uint64_t only, uint64_t most);
+void report_fibers(uint64_t most, const uint64_t* only = nullptr, uint32_t n = 0);
 
 }  // namespace fiberthread

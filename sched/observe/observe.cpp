@@ -179,61 +179,80 @@ void debug_queues() {
            << uint64_t{all[i]->local.size()} << ", next " << static_cast<const void*>(all[i]->next.load(std::memory_order_relaxed));
 }
 
-// ---- the report ----
+// A clock of 32 bits that is never 0. Its unit is at most 0.3 µs, and it begins anew after some seconds at least, a quarter of an hour at most.
+static unsigned queued_shift() { return cycles_per_us > 500 ? 7 : 0; }
+static uint32_t queued_clock() { return static_cast<uint32_t>(cycles() >> queued_shift()) | 1; }
 
-namespace {
+void observe_queued(FiberRecord* f) { f->traced.queued = queued_clock(); }
 
-struct ReasonCounts {
-  static constexpr uint32_t kMost = 2 * ObservedWorker::kReasons;
-  struct {
-    const char* what;
-    uint64_t count;
-  } reasons[kMost] = {};
-  uint32_t n = 0;
+void observe_runs(Worker* w, FiberRecord* f) {
+  ObservedWorker* of = observed_worker(w);
+  if (!of) return;
+  uint32_t at = f->traced.queued, delay = at ? queued_clock() - at : 0;
+  f->traced.queued = 0;  // a fiber that another one hands its worker is in no queue
+  uint64_t ns = (uint64_t{delay} << queued_shift()) * 1000 / cycles_per_us;
+  uint32_t i = ns < delay_below(0) ? 0 : 64 - 10 - static_cast<uint32_t>(__builtin_clzll(ns));
+  auto& count = of->delays[i < kDelays ? i : kDelays - 1];
+  __atomic_store_n(&count, count + 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&of->delays_ns, of->delays_ns + ns, __ATOMIC_RELAXED);
+}
 
-  // The same words may be at several addresses, so the text is compared.
-  void add(const char* what, uint64_t count) {
-    uint32_t i = 0;
-    while (i < n && strcmp(reasons[i].what, what)) i++;
-    if (i == kMost) return;
-    if (i == n) n++;
-    reasons[i].what = what;
-    reasons[i].count += count;
-  }
-};
+void collect_delays(uint64_t (&counts)[kDelays], uint64_t& sum) {
+  for (Worker* w = all_workers(); w; w = w->thread.all_next)
+    if (ObservedWorker* of = __atomic_load_n(&w->observed.by, __ATOMIC_ACQUIRE)) {
+      for (uint32_t i = 0; i < kDelays; i++) counts[i] += __atomic_load_n(&of->delays[i], __ATOMIC_RELAXED);
+      sum += __atomic_load_n(&of->delays_ns, __ATOMIC_RELAXED);
+    }
+}
 
-}  // namespace
+// The same words may be at several addresses, so the text is compared.
+static void add_reason(Counts& to, const char* what, uint64_t count) {
+  uint32_t i = 0;
+  while (i < to.reasons && strcmp(to.reason[i].what, what)) i++;
+  if (i == Counts::kMostReasons) return;
+  if (i == to.reasons) to.reasons++;
+  to.reason[i].what = what;
+  to.reason[i].count += count;
+}
 
-void report_statistics(int fd) {
-  uint64_t switches = 0, parks = 0, steals = 0, preemptions = 0, polls = statistics.polls.load(std::memory_order_relaxed);
-  ReasonCounts counts;
+void collect_counts(Counts& to) {
+  to.polls = statistics.polls.load(std::memory_order_relaxed);
+  to.handovers = statistics.handovers.load(std::memory_order_relaxed);
+  to.spawned = fibers_spawned();
+  to.fresh = statistics.fresh.load(std::memory_order_relaxed);
+  to.live = live_fibers();
   for (Worker* w = all_workers(); w; w = w->thread.all_next) {
-    switches += w->counts.switches;
-    parks += w->counts.parks;
-    steals += w->counts.steals;
-    polls += w->counts.polls;
-    preemptions += w->counts.preemptions.load(std::memory_order_relaxed);
+    to.switches += w->counts.switches;
+    to.parks += w->counts.parks;
+    to.steals += w->counts.steals;
+    to.polls += w->counts.polls;
+    to.preemptions += w->counts.preemptions.load(std::memory_order_relaxed);
     if (ObservedWorker* of = __atomic_load_n(&w->observed.by, __ATOMIC_ACQUIRE))
       for (auto& r : of->reasons)
-        if (const char* what = __atomic_load_n(&r.what, __ATOMIC_ACQUIRE)) counts.add(what, __atomic_load_n(&r.count, __ATOMIC_RELAXED));
+        if (const char* what = __atomic_load_n(&r.what, __ATOMIC_ACQUIRE))
+          add_reason(to, what, __atomic_load_n(&r.count, __ATOMIC_RELAXED));
   }
-  uint64_t spawned = fibers_spawned(), fresh = statistics.fresh.load(std::memory_order_relaxed), live = live_fibers();
+}
+
+void report_statistics(int fd) {
+  Counts c;
+  collect_counts(c);
   const struct {
     const char* name;
     uint64_t n;
   } rows[] = {
-      {"fibers", spawned},
+      {"fibers", c.spawned},
       {"workers", statistics.workers.load()},
-      {"switches", switches},
-      {"parks", parks},
-      {"steals", steals},
-      {"preemptions", preemptions},
+      {"switches", c.switches},
+      {"parks", c.parks},
+      {"steals", c.steals},
+      {"preemptions", c.preemptions},
       {"slots", slots_wanted()},
-      {"handovers", statistics.handovers.load()},
-      {"live", live},
-      {"peak", statistics.peak.load() > live ? statistics.peak.load() : live},
-      {"recycled", spawned > fresh ? spawned - fresh : 0},
-      {"polls", polls},
+      {"handovers", c.handovers},
+      {"live", c.live},
+      {"peak", statistics.peak.load() > c.live ? statistics.peak.load() : c.live},
+      {"recycled", c.spawned > c.fresh ? c.spawned - c.fresh : 0},
+      {"polls", c.polls},
   };
   char memory[2048];
   Text out(memory, sizeof memory);
@@ -241,12 +260,12 @@ void report_statistics(int fd) {
     out << "{\"fiberthread\":{\"pid\":" << static_cast<uint64_t>(raw_syscall(SYS_getpid));
     for (auto& row : rows) out << ",\"" << row.name << "\":" << row.n;
     out << ",\"parked_for\":{";
-    for (uint32_t i = 0; i < counts.n; i++) out << (i ? ",\"" : "\"") << counts.reasons[i].what << "\":" << counts.reasons[i].count;
+    for (uint32_t i = 0; i < c.reasons; i++) out << (i ? ",\"" : "\"") << c.reason[i].what << "\":" << c.reason[i].count;
     out << "}}}\n";
   } else {
     out << "fiberthread:";
     for (auto& row : rows) out << " " << row.name << "=" << row.n;
-    for (uint32_t i = 0; i < counts.n; i++) out << (i ? ", " : "; parked for ") << counts.reasons[i].what << " " << counts.reasons[i].count;
+    for (uint32_t i = 0; i < c.reasons; i++) out << (i ? ", " : "; parked for ") << c.reason[i].what << " " << c.reason[i].count;
     out << "\n";
   }
   out.write_to(fd);

@@ -25,6 +25,7 @@ enum Observe : uint32_t {
   kObserveSelect = 256,
   kObserveSysmon = 512,
   kObserveSignal = 1024,
+  kObserveDelay = 2048,  // the time from when a fiber is queued until it runs
 };
 // Bits are only added. As an exception, trace_start() clears kObserveTrace if it cannot write, before any worker runs.
 alignas(64) extern std::atomic<uint32_t> observing;
@@ -43,6 +44,15 @@ void observe_spawned(FiberRecord* f);
 [[gnu::cold]] void observe_handed_over(Worker* w);  // w's slot goes to another worker, because w sleeps in the kernel
 [[gnu::cold]] void observe_came_back(Worker* w);    // w runs again
 
+// Called when `f` is about to be queued, and when w is about to run it.
+void observe_queued(FiberRecord* f);
+void observe_runs(Worker* w, FiberRecord* f);
+
+// Delays are counted by their size: the one at i < kDelays - 1 counts those below delay_below(i) ns that the ones before it do not.
+constexpr uint32_t kDelays = 22;
+constexpr uint64_t delay_below(uint32_t i) { return uint64_t{1024} << i; }
+void collect_delays(uint64_t (&counts)[kDelays], uint64_t& sum_ns);
+
 // Writes "fiberthread: join: fiber 4194305 NAME what more object" on stderr. Called only if observed() says so, in any context.
 [[gnu::cold]] void debug_line(const char* word, const FiberRecord* f, const char* what, const char* more = "",
                               const void* object = nullptr);
@@ -50,6 +60,17 @@ void observe_spawned(FiberRecord* f);
 // Writes a line for each slot's queues, for FIBERTHREAD_DEBUG=inbox at a deadlock.
 void debug_queues();
 
+// What is counted in all, at about this time.
+struct Counts {
+  static constexpr uint32_t kMostReasons = 64;
+  uint64_t spawned, fresh, live, switches = 0, parks = 0, steals = 0, preemptions = 0, handovers, polls;
+  struct {
+    const char* what;
+    uint64_t count;
+  } reason[kMostReasons] = {};  // of parks, if they are observed
+  uint32_t reasons = 0;
+};
+void collect_counts(Counts& to);
 void report_statistics(int fd);
 
 // The trace (trace.cpp). `name` is the value of FIBERTHREAD_TRACE.

@@ -140,6 +140,7 @@ struct ObservedWorker {
     const char* what;
     uint64_t count;
   } reasons[kReasons] = {};
+  uint64_t delays[kDelays] = {}, delays_ns = 0;
 };
 
 extern uint64_t cycles_per_us;

@@ -6,7 +6,7 @@
 #include "sched/arch/step.h"
 #include "sched/explore/explore.h"
 #include "sched/explore/step.h"
-#include "sched/observe/deadlock.h"
+#include "sched/observe/waits.h"
 #include "sched/poller.h"
 #include "sched/run/parts.h"
 #include "sched/syscall.h"
@@ -44,9 +44,9 @@ bool can_be_stopped(FiberRecord* me) {
 
 FiberRecord* explored_pick() {
   Worker* w = this_worker();
-  if (w->run.post == post_park && closes_cycle(w->run.previous, explore_waits_for_ever)) {
+  if (w->run.post == post_park && in_cycle(w->run.previous, explore_waits_for_ever)) {
     explore_ends(ExploredEnd::Deadlock);
-    report_cycle(w->run.previous);
+    report_cycle(w->run.previous, nullptr, 0);
     raw_syscall(SYS_exit_group, 1);
   }
   if (poll_active()) poll_look();

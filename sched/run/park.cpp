@@ -78,7 +78,9 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   if (me->run.kernel) return park_in_kernel(me, deadline);
   me->turns.preempted.store(0, std::memory_order_relaxed);
   me->run.worker->look.depth_first = reason.what == kJoin;
-  me->wait.since = recent_ns.load(std::memory_order_relaxed);
+  // Relaxed: who reads it knows how old the fiber's state must be.
+  uint64_t now = recent_ns.load(std::memory_order_relaxed);
+  __atomic_store_n(&me->wait.since, (now & ~uint64_t{1}) | (deadline != kNever), __ATOMIC_RELAXED);
   if (deadline == kNever) {
     suspend(me, post_park);
     return true;
@@ -149,7 +151,7 @@ void unpark_in_order(FiberRecord* f) {
 void park_for(FiberRecord* me, FiberRecord* first) {
   me->turns.preempted.store(0, std::memory_order_relaxed);
   me->run.worker->look.depth_first = false;
-  me->wait.since = recent_ns.load(std::memory_order_relaxed);
+  __atomic_store_n(&me->wait.since, recent_ns.load(std::memory_order_relaxed) & ~uint64_t{1}, __ATOMIC_RELAXED);
   suspend(me, post_park, first);
 }
 

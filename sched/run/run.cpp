@@ -101,6 +101,7 @@ bool handed_to_bound(FiberRecord* f, Worker* here) {
 }
 
 void enqueue_woken(FiberRecord* f) {
+  if (observed(kObserveDelay)) observe_queued(f);
   if (handed_to_bound(f, nullptr)) return;
   if (__builtin_expect(exploring, 0)) return enqueue_global(f);
   Worker* w = this_worker();
@@ -140,6 +141,7 @@ void enqueue_woken(FiberRecord* f) {
 }
 
 void enqueue_round_robin(FiberRecord* f) {
+  if (observed(kObserveDelay)) observe_queued(f);
   if (handed_to_bound(f, nullptr)) return;
   if (__builtin_expect(exploring, 0)) return enqueue_global(f);
   Slot* s = slot_in_use(round_robin.fetch_add(1, std::memory_order_relaxed));
@@ -172,7 +174,7 @@ FiberRecord* pop_hog(Worker* w) {
 bool hogs_are_next(Worker* w) {
   uint32_t without = w->look.without_hog.load(std::memory_order_relaxed);
   if (!without) return false;
-  if (w->look.ran_hog) {  // the time that the hog has had does not count
+  if (w->look.ran_hog) {  // the time that a hog has had does not count, nor the slice after which a fiber is found to be one
     w->look.ran_hog = false;
     w->look.without_hog.store(0, std::memory_order_relaxed);
     return false;
@@ -259,6 +261,7 @@ void prepare_run(Worker* w, FiberRecord* f) {
   w->run.running.store(f, std::memory_order_relaxed);
   w->run.heartbeat.store(w->run.heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   w->counts.switches++;
+  if (observed(kObserveDelay)) observe_runs(w, f);
   FIBERTHREAD_PROBE2("switch", f, w);
   apply_mask(w, f->run.sigmask);
   entry_fence();  // pairs with interrupt_running(): it sees the state, or f sees its bits when it leaves Busy
@@ -376,6 +379,7 @@ void post_park(Worker* w, FiberRecord* f) {
 }
 
 void post_yield(Worker* w, FiberRecord* f) {
+  if (observed(kObserveDelay)) observe_queued(f);
   f->run.state.store(State::Queued, std::memory_order_release);
   if (handed_to_bound(f, nullptr)) return;
   if (chaos(2) && enqueue_anywhere(w->run.slot, f)) return;
@@ -388,12 +392,15 @@ void post_yield(Worker* w, FiberRecord* f) {
 void post_turn(Worker* w, FiberRecord* f) { post_yield(w, f); }
 
 void post_preempt(Worker* w, FiberRecord* f) {
+  if (observed(kObserveDelay)) observe_queued(f);
   f->run.state.store(State::Queued, std::memory_order_release);
   if (handed_to_bound(f, nullptr)) return;
   if (chaos(2) && enqueue_anywhere(w->run.slot, f)) return;
   if (f->turns.in_libc) global_queue.push_front(f);  // it may hold one of libc's locks
-  else if (is_hog(f) && !exploring) hogs.push(f);
-  else enqueue_local(w, f);  // its data are in this CPU's cache
+  else if (is_hog(f) && !exploring) {
+    w->look.ran_hog = true;
+    hogs.push(f);
+  } else enqueue_local(w, f);  // its data are in this CPU's cache
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed();
 }

@@ -53,7 +53,7 @@ std::string fiber_name(const std::vector<SeenFiber>& fibers, uint32_t number, co
 
 }  // namespace
 
-Outcome shrink(Job& job, const Settings& s, Outcome best, double until) {
+Outcome shrink(Job& job, const RunSettings& s, Outcome best, double until) {
   for (size_t part = (best.steps.size() + 1) / 2; part && now() < until;) {
     size_t size = best.steps.size();
     bool smaller = false;
@@ -73,7 +73,7 @@ Outcome shrink(Job& job, const Settings& s, Outcome best, double until) {
   return best;
 }
 
-Told tell(Job& job, const Settings& s, Outcome& failure) {
+Told tell(Job& job, const RunSettings& s, Outcome& failure) {
   Told told;
   job.start(s, scripted(failure.steps), true);
   int status = 0, last = 0;
@@ -169,7 +169,7 @@ uint64_t fingerprint(const std::string& path) {
   return h;
 }
 
-bool write_file(const std::string& path, const Settings& s, const Outcome& o, const Plan& plan, const Told& told) {
+bool write_file(const std::string& path, const RunSettings& s, const Outcome& o, const Plan& plan, const Told& told) {
   FILE* f = fopen(path.c_str(), "we");
   if (!f) return false;
   fprintf(f, "%s\n", kFirstLine);
@@ -195,7 +195,7 @@ bool write_file(const std::string& path, const Settings& s, const Outcome& o, co
   return fclose(f) == 0;
 }
 
-void read_recorded(const char* path, Settings& s, Recorded& r) {
+void read_recorded(const char* path, RunSettings& s, Recorded& r) {
   std::string text;
   if (!file_contents(path, text)) wrong("replay", std::string(path) + ": " + strerror(errno));
   size_t at = 0, line_number = 0;

@@ -9,7 +9,7 @@
 namespace fiberthread {
 
 // Leaves out what the failure does not need: delta debugging (Zeller, Hildebrandt, IEEE TSE 28(2), 2002) on the steps. Ends at `until`.
-Outcome shrink(Job& job, const Settings& s, Outcome best, double until);
+Outcome shrink(Job& job, const RunSettings& s, Outcome best, double until);
 
 struct Told {
   std::vector<std::string> lines;  // for each step, what was switched, and where
@@ -17,7 +17,7 @@ struct Told {
   std::string place;               // where the last call before the failure was made, if that is known
 };
 // Runs the schedule once more, and looks into the process at its end. `failure` gets what the process has written, if that fails again.
-Told tell(Job& job, const Settings& s, Outcome& failure);
+Told tell(Job& job, const RunSettings& s, Outcome& failure);
 
 struct Recorded {
   std::vector<Step> steps;
@@ -28,8 +28,8 @@ struct Recorded {
 
 // Tells one program's file from another: FNV-1a.
 uint64_t fingerprint(const std::string& path);
-bool write_file(const std::string& path, const Settings& s, const Outcome& o, const Plan& plan, const Told& told);
+bool write_file(const std::string& path, const RunSettings& s, const Outcome& o, const Plan& plan, const Told& told);
 // Ends with a message if that is no such file.
-void read_recorded(const char* path, Settings& s, Recorded& r);
+void read_recorded(const char* path, RunSettings& s, Recorded& r);
 
 }  // namespace fiberthread

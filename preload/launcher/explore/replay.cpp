@@ -32,7 +32,7 @@ bool ends_it(pid_t pid, int sig) {
 
 // Runs the schedule on this terminal until the signal comes by which the program fails. Returns the process, which is stopped there without
 // that signal: it raises it again when it goes on. For gdb, which takes each trap of a single step for one of its own. -1: the program has ended.
-pid_t run_until_it_fails(Job& job, const Settings& s, const Verdict& v) {
+pid_t run_until_it_fails(Job& job, const RunSettings& s, const Verdict& v) {
   int wanted = v.kind == Kind::Signal ? v.detail : v.kind == Kind::Deadlock ? SIGABRT : 0;
   pid_t program = fork();
   if (program < 0) return -1;
@@ -67,7 +67,7 @@ int main_replay(int argc, char** argv) {
   static const option options[] = {
       {"gdb", no_argument, nullptr, kGdb}, {"trace", required_argument, nullptr, kTrace}, {"help", no_argument, nullptr, 'h'}, {}};
   bool gdb = false;
-  Settings s;
+  RunSettings s;
   for (int c; (c = getopt_long(argc, argv, "+h", options, nullptr)) != -1;) {
     switch (c) {
       case kGdb: gdb = true; break;

@@ -99,7 +99,7 @@ Plan scripted(const std::vector<Step>& steps) {
   return p;
 }
 
-void check_program(const char* name, Settings& s) {
+void check_program(const char* name, RunSettings& s) {
   std::string why;
   if (s.program.empty()) s.program = find_program(s.command[0], &why);
   if (s.program.empty() || access(s.program.c_str(), X_OK) != 0) wrong(name, s.command[0] + ": " + (why.empty() ? strerror(ENOENT) : why));
@@ -128,7 +128,7 @@ Job::Job(bool anew) : launcher_(getpid()), anew_(anew) {
 
 void Job::keep_open() const { fcntl(shared_fd_, F_SETFD, 0); }
 
-void Job::prepare(const Settings& s, const Plan& plan, bool reports) {
+void Job::prepare(const RunSettings& s, const Plan& plan, bool reports) {
   plan_ = plan;
   memset(static_cast<void*>(&shared_->order), 0, offsetof(Explored, script) - offsetof(Explored, order));
   shared_->order = {kExploreVersion, plan.strategy, plan.seed, plan.depth, static_cast<uint32_t>(plan.script.size()),
@@ -136,7 +136,7 @@ void Job::prepare(const Settings& s, const Plan& plan, bool reports) {
   for (size_t i = 0; i < plan.script.size(); i++) shared_->script[i] = plan.script[i];
 }
 
-void Job::start(const Settings& s, const Plan& plan, bool traced, bool reports) {
+void Job::start(const RunSettings& s, const Plan& plan, bool traced, bool reports) {
   bool served = serves();
   prepare(s, plan, traced || reports);
   if (!served) shared_->server.out_before = shared_->server.err_before = 0;
@@ -155,7 +155,7 @@ void Job::start(const Settings& s, const Plan& plan, bool traced, bool reports) 
   }
 }
 
-void Job::begin(const Settings& s, bool traced) {
+void Job::begin(const RunSettings& s, bool traced) {
   shared_->server.root = shared_->server.child = 0;
   shared_->server.serves.store(0, std::memory_order_relaxed);
   shared_->server.ended.store(0, std::memory_order_relaxed);
@@ -180,7 +180,7 @@ void Job::begin(const Settings& s, bool traced) {
 }
 
 // Becomes the program.
-void Job::exec(const Settings& s) const {
+void Job::exec(const RunSettings& s) const {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -193,7 +193,7 @@ void Job::exec(const Settings& s) const {
   _exit(kCannotRun);
 }
 
-void Job::set_environment(const Settings& s) const {
+void Job::set_environment(const RunSettings& s) const {
   std::string library = find_library(), preload = library;
   preload.insert(preload.rfind(".so"), "-explore");
   if (s.instrumented) preload += ":" + std::string(preload).insert(preload.rfind(".so"), "-memory");
@@ -223,7 +223,7 @@ void Job::stop_server() {
   root_ = 0;
 }
 
-bool Job::has_ended(const Settings& s, int& status) {
+bool Job::has_ended(const RunSettings& s, int& status) {
   if (serves() && shared_->server.ended.load(std::memory_order_acquire) == runs_) {
     status = shared_->server.status;
     return true;
@@ -251,7 +251,7 @@ bool Job::has_ended(const Settings& s, int& status) {
 std::vector<Step> Job::steps() const { return {shared_->made, shared_->made + std::min(shared_->steps, kMostSteps)}; }
 std::vector<SeenFiber> Job::fibers() const { return {shared_->seen, shared_->seen + std::min(shared_->fibers, kMostSeen)}; }
 
-Outcome Job::finish(const Settings& s, int status) {
+Outcome Job::finish(const RunSettings& s, int status) {
   Outcome o;
   kill_run();  // children that it has left
   o.forked = serves();
@@ -288,7 +288,7 @@ Outcome Job::finish(const Settings& s, int status) {
   return o;
 }
 
-Outcome Job::run(const Settings& s, const Plan& plan, bool reports) {
+Outcome Job::run(const RunSettings& s, const Plan& plan, bool reports) {
   start(s, plan, false, reports);
   int status;
   while (!has_ended(s, status)) wait_for_children();

@@ -44,7 +44,7 @@ struct Outcome {
   Race race = {};  // if the verdict is one
 };
 
-struct Settings {
+struct RunSettings {
   std::vector<std::string> command;
   std::string program;  // the file that runs
   std::string expect, check, trace, directory = ".";
@@ -65,7 +65,7 @@ std::string contents(int fd);
 bool file_contents(const std::string& path, std::string& text);  // false, with errno, if it cannot be read
 Plan scripted(const std::vector<Step>& steps);
 // Finds the program's file, or ends with a message.
-void check_program(const char* name, Settings& s);
+void check_program(const char* name, RunSettings& s);
 
 // Runs the program, once at a time, with memory and files that are used again. Job waits for SIGCHLD, which must be blocked.
 //
@@ -91,21 +91,21 @@ class Job {
   Race race() const { return shared_->race; }
 
   // Begins a run. `traced`: the process stops for its tracer. `reports`: to be shown to the user.
-  void start(const Settings& s, const Plan& plan, bool traced = false, bool reports = false);
+  void start(const RunSettings& s, const Plan& plan, bool traced = false, bool reports = false);
   // Returns true if the run has ended, with its status as waitpid() gives it. Kills the process if it has made no progress for too long.
-  bool has_ended(const Settings& s, int& status);
-  Outcome finish(const Settings& s, int status);
+  bool has_ended(const RunSettings& s, int& status);
+  Outcome finish(const RunSettings& s, int status);
   // All of them: runs it to its end.
-  Outcome run(const Settings& s, const Plan& plan, bool reports = false);
+  Outcome run(const RunSettings& s, const Plan& plan, bool reports = false);
 
   // For a debugger, which starts the program itself, or is given a process that becomes it by exec().
-  void prepare(const Settings& s, const Plan& plan, bool reports);
-  void set_environment(const Settings& s) const;
-  [[noreturn]] void exec(const Settings& s) const;
+  void prepare(const RunSettings& s, const Plan& plan, bool reports);
+  void set_environment(const RunSettings& s) const;
+  [[noreturn]] void exec(const RunSettings& s) const;
   void keep_open() const;  // beyond an exec of the launcher
 
  private:
-  void begin(const Settings& s, bool traced);
+  void begin(const RunSettings& s, bool traced);
   bool serves() const { return root_ && shared_->server.serves.load(std::memory_order_acquire); }
   void stop_server();
   void kill_run();

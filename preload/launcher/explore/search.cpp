@@ -209,7 +209,7 @@ struct Search {
 
 class Exploration {
  public:
-  Exploration(Settings& s, const Search& search)
+  Exploration(RunSettings& s, const Search& search)
       : s_(s), search_(search), begun_(now()), ends_(begun_ + search.budget), until_(std::min(begun_ + search.time, ends_)),
         bounded_(search.depth) {
     Job::block_child_signal();
@@ -221,7 +221,7 @@ class Exploration {
 
   int run() {
     // The first schedule makes no unusual choice. It tells how long schedules are.
-    Settings plain = s_;
+    RunSettings plain = s_;
     plain.same_output = false;
     Plan first;
     first.log = search_.bounded;
@@ -406,7 +406,7 @@ class Exploration {
     return fclose(f) == 0;
   }
 
-  Settings& s_;
+  RunSettings& s_;
   Search search_;
   double begun_, ends_, until_, shown_ = 0;
   std::vector<std::unique_ptr<Job>> jobs_;
@@ -461,7 +461,7 @@ int main_explore(int argc, char** argv) {
                                    {"quiet", no_argument, nullptr, 'q'},
                                    {"help", no_argument, nullptr, 'h'},
                                    {}};
-  Settings s;
+  RunSettings s;
   Search x;
   bool has_depth = false, memory = false, races = true;
   long cpus = sysconf(_SC_NPROCESSORS_ONLN);

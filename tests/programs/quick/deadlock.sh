@@ -6,7 +6,7 @@
 . "$(dirname "$0")/../lib.sh"
 ulimit -c 0
 program="$TMP/deadlock" no_deadlock="$TMP/no_deadlock"
-for name in deadlock no_deadlock; do
+for name in deadlock no_deadlock partial_deadlock; do
   gcc -O2 -g -w -pthread -o "$TMP/$name" "$(dirname "$0")/../src/$name.c" || fail "gcc failed"
 done
 
@@ -49,7 +49,26 @@ silent() { # CASE WORKERS, 0: on NPTL
   return 0
 }
 
+# Of some threads while others go on.
+partial() { # CASE WORKERS
+  local log="$TMP/partial.$1.$2" line
+  env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS="$2" timeout -s KILL 60 "$TMP/partial_deadlock" "$1" >"$log.out" 2>"$log.err" ||
+    fail "$1 on $2 workers: status $?: $(cat "$log.err")"
+  if [ ! -s "$log.out" ]; then
+    [ ! -s "$log.err" ] || fail "$1 on $2 workers: a false alarm: $(cat "$log.err")"
+    return
+  fi
+  [ "$(grep -c ': deadlock: these fibers wait for each other' "$log.err")" = 1 ] || fail "$1 on $2 workers: not one report: $(cat "$log.err")"
+  while read -r line; do
+    grep -qF -- "$line" "$log.err" || fail "$1 on $2 workers: no \"$line\" in: $(cat "$log.err")"
+  done <"$log.out"
+  grep -q '^fiberthread: *#[0-9].* \(takes_two\|locks_twice\|writes\|needs_lock\|waits_for_cond\)' "$log.err" || fail "$1 on $2 workers: no stacks: $(cat "$log.err")"
+}
+
 jobs=()
+for name in $("$TMP/partial_deadlock"); do
+  for workers in 1 2 16; do partial "$name" $workers & jobs+=($!); done
+done
 for name in $("$program"); do
   for workers in 1 2 16; do reported "$name" $workers & jobs+=($!); done
 done
@@ -58,6 +77,10 @@ for name in $("$no_deadlock"); do
 done
 failed=0
 for job in "${jobs[@]}"; do wait "$job" || failed=1; done
+env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEADLOCK=abort timeout -s KILL 60 "$TMP/partial_deadlock" mutexes >/dev/null 2>"$TMP/err"
+[ $? = 134 ] && grep -q takes_two "$TMP/err" || fail "FIBERTHREAD_DEADLOCK=abort and some threads: $(cat "$TMP/err")"
+env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEADLOCK=off timeout -s KILL 60 "$TMP/partial_deadlock" mutexes >/dev/null 2>"$TMP/err"
+[ -s "$TMP/err" ] && fail "FIBERTHREAD_DEADLOCK=off: $(cat "$TMP/err")"
 [ $failed = 0 ] || exit 1
 
 # The report names both locks, and where each fiber waits.

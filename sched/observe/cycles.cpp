@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// A cycle of waits for mutexes, read-write locks and ends of threads, without a deadline, lasts for ever, whatever other fibers do. The watch
+// goes round all fibers once a second and looks for one. A fiber's wait counts if it began before the round before: then the fiber
+// was parked ever since. For sysmon stores the time of each look (recent_ns), and a park after that store has a later time. All members
+// of a cycle are found parked once more when all has been read. So every owner was read while owner and waiter were parked, and the
+// owner could not give the lock away.
+//
+// What a fiber waits for may end otherwise all the same: another thread may unlock a mutex that is not its own, or cancel a join. Such a
+// report says what is true at its time.
+#include "sched/observe/cycles.h"
+
+#include "sched/explore/explore.h"
+#include "sched/life/fork.h"
+#include "sched/observe/deadlock.h"
+#include "sched/observe/dumper.h"
+#include "sched/observe/metrics.h"
+#include "sched/observe/waits.h"
+#include "sched/worker.h"
+
+namespace fiberthread {
+namespace {
+
+#ifndef FIBERTHREAD_CYCLE_MS
+#define FIBERTHREAD_CYCLE_MS 1000
+#endif
+constexpr uint64_t kRound = uint64_t{FIBERTHREAD_CYCLE_MS} * 1'000'000;
+constexpr uint64_t kPause = 20'000'000;  // from one part of a round to the next
+constexpr uint32_t kPart = 16;           // extents of 64 fibers, which takes some 20 µs
+constexpr uint32_t kMostReports = 10;    // in a process
+
+struct Watch {
+  BlockPlace place;
+  bool under_way = false;
+  uint64_t due = 0;
+  uint64_t began = 0, began_before = 0;  // this round or the last one, and the one before
+  uint64_t beats = 0;                    // switches up to then
+  WatchFindings findings, last;          // of this round, and of the one before
+  uint32_t quiet = 0;                    // rounds in a row since whose beginning nothing ran
+  struct {
+    const FiberRecord* first;
+    uint32_t serial;
+  } reported[kMostReports];
+  uint32_t reports = 0;
+} watch;
+
+bool stuck(const FiberRecord* f) {
+  uint64_t since = __atomic_load_n(&f->wait.since, __ATOMIC_RELAXED);
+  return is_parked(f) && !f->run.kernel && f->wait.reason.what && since % 2 == 0 && since < watch.began_before;
+}
+
+uint64_t count_beats() {
+  uint64_t beats = 0;
+  for (Worker* w = all_workers(); w; w = w->thread.all_next) beats += w->run.heartbeat.load(std::memory_order_relaxed);
+  return beats;
+}
+
+void look_at(FiberRecord* f) {
+  State state = f->run.state.load(std::memory_order_relaxed);
+  if (state == State::Done) return;
+  watch.findings.stack_bytes += static_cast<uint64_t>(f->memory.stack_high - f->memory.stack_low);
+  uint64_t since = __atomic_load_n(&f->wait.since, __ATOMIC_RELAXED);
+  if (state == State::Parked && since && since < watch.findings.oldest_wait) watch.findings.oldest_wait = since;
+  if (options.deadlock == DeadlockPolicy::Off || watch.reports == kMostReports || !stuck(f) || !in_cycle(f, stuck) || !in_cycle(f, stuck))
+    return;
+  // Each cycle is reported once, by its member with the lowest id.
+  for (const FiberRecord* g = reason_of(f).owner; g && g != f; g = reason_of(g).owner)
+    if (g->identity.id < f->identity.id) return;
+  for (uint32_t i = 0; i < watch.reports; i++)
+    if (watch.reported[i].first == f && watch.reported[i].serial == f->identity.serial) return;
+  watch.reported[watch.reports++] = {f, f->identity.serial};
+  uint64_t ids[kMostDumped];
+  uint32_t n = report_cycle(f, ids, kMostDumped);
+  if (options.deadlock == DeadlockPolicy::Abort) {
+    if (!dumper_start(0, ids, n) || !dumper_wait()) report_fibers(0, ids, n);
+    deadlock_ends_process();
+  }
+  dump_request_of(ids, n);
+}
+
+FIBERTHREAD_IN_FORK_CHILD(Observers, cycles, [](FiberRecord*) { watch = {}; })
+
+}  // namespace
+
+uint64_t cycles_look(uint64_t now) {
+  if ((options.deadlock == DeadlockPolicy::Off && !metrics_wanted()) || exploring) return kNever;
+  if (now < watch.due) return watch.due;
+  if (deadlock_reported()) return kNever;  // with all cycles
+  if (!watch.under_way) {
+    uint64_t beats = count_beats();
+    // After two rounds in which nothing has run, the next one would find what they have found.
+    watch.quiet = beats == watch.beats ? watch.quiet + 1 : 0;
+    if (watch.quiet > 2) return kNever;
+    watch.beats = beats;
+    watch.began_before = watch.began;
+    watch.began = now;
+    watch.place = {};
+    watch.under_way = true;
+    watch.findings = {};
+    if (!main_fiber->memory.block) look_at(main_fiber);
+  }
+  uint32_t n = 0;
+  while ((watch.under_way = block_each_at(watch.place, look_at)) && ++n < kPart) {
+  }
+  if (!watch.under_way) watch.last = watch.findings;
+  watch.due = watch.under_way ? now + kPause : watch.began + kRound;
+  return watch.due;
+}
+
+WatchFindings watch_findings() { return watch.last; }
+
+uint64_t deadlocks() { return watch.reports + deadlock_reported(); }
+
+}  // namespace fiberthread
