@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <initializer_list>
+
 namespace fiberthread {
 namespace {
 

@@ -20,6 +20,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 #include "preload/explore/server.h"
 #include "sched/explore/shared.h"
 

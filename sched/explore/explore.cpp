@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <initializer_list>
+
 #include "sched/embedder.h"
 #include "sched/explore/step.h"
 #include "sched/explore/strategy.h"

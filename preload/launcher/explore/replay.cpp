@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 #include "preload/launcher/explore/failure.h"
 #include "preload/launcher/explore/run.h"
 

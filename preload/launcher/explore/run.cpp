@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <initializer_list>
 
 namespace fiberthread {
 

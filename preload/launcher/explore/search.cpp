@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <set>
 
