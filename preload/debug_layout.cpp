@@ -6,6 +6,7 @@
 #include "sched/arch/context.h"
 #include FIBERTHREAD_CPU(registers.h)
 #include "sched/memory/extents.h"
+#include "sched/observe/stall.h"
 #include "sched/worker.h"
 #include "sync/parking_lot.h"
 
@@ -102,6 +103,15 @@ constexpr DebugEntry fiberthread_debug_layout[] = {
     OFFSET("worker.parks", Worker, counts.parks),
     OFFSET("worker.steals", Worker, counts.steals),
     OFFSET("worker.preemptions", Worker, counts.preemptions),
+
+    // The stall watch's sample of one fiber: 8 bytes each, but for the stack.
+    ADDRESS("sample", stall_sample),
+    OFFSET("sample.fiber", StallSample, fiber),
+    OFFSET("sample.registers", StallSample, registers),  // 33, by DWARF's numbers
+    OFFSET("sample.known", StallSample, known),          // a bit for each of them
+    OFFSET("sample.pc", StallSample, pc),
+    OFFSET("sample.stack_size", StallSample, size),
+    OFFSET("sample.stack", StallSample, stack),  // its bytes from the stack pointer on
 
     // What record.object points to, by record.what. "mutex": a word that holds the owner's record (and bit 0). It is part of a
     // pthread_mutex_t if the tid beside it is the owner's. "cond": a Waiter, which has the address that the fiber waits on now, and whether

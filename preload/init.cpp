@@ -15,6 +15,7 @@
 #include "sched/own_descriptors.h"
 #include "sched/observe/metrics.h"
 #include "sched/observe/observe.h"
+#include "sched/observe/stall.h"
 #include "sched/scheduler.h"
 #include "shim/embed.h"
 #include "shim/fork.h"

@@ -19,6 +19,7 @@
 #include "sched/fiber.h"
 #include "sched/glibc/modules.h"
 #include "sched/life/fork.h"
+#include "sched/observe/stall.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
 
@@ -259,6 +260,7 @@ void on_signal(int, siginfo_t* info, void* context) {
     tick(static_cast<ucontext_t*>(context), Found::Asleep);
     return;
   }
+  if (stall_on_signal(info, static_cast<ucontext_t*>(context))) return;
   // The kernel reports a perf event in this way. No other descriptor is set to send this signal.
   if (info->si_code == POLL_IN || info->si_code == POLL_HUP) {
     account_tick();

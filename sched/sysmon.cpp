@@ -36,6 +36,7 @@
 #include "sched/preempt.h"
 #include "sched/observe/probe.h"
 #include "sched/observe/observe.h"
+#include "sched/observe/stall.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -165,6 +166,7 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
   w->notes.heartbeat = beat;
   w->look.without_hog.fetch_add(1, std::memory_order_relaxed);
   if (look.queued) w->look.oldest_due.store(true, std::memory_order_relaxed);
+  if (stalls_watched()) stall_look_at(w, now);
   growth.count(w, progress);
   if (own_wait_is_to_end(w)) {
     signal_worker(w, kPreemptSignal, nullptr);
@@ -395,6 +397,7 @@ void sysmon_main() {
     uint64_t stacks = free_left_stacks(now);
     uint64_t watch_due = cycles_look(now);
     if (uint64_t due = metrics_look(now); due < watch_due) watch_due = due;
+    if (stalls_watched()) stall_attend(now);
     bool dumps = dump_attend();
     quiet = look.busy || queued || dumps ? 0 : quiet + !look.suspects;
 

@@ -37,7 +37,7 @@ struct Shown {
 };
 
 struct DumpOptions {
-  bool full = false, stacks = true, report = false;
+  bool full = false, stacks = true, report = false, sample = false;
   std::vector<uint64_t> fibers;  // empty: all
   size_t most = ~size_t{0};
 };
@@ -162,6 +162,22 @@ void put_shown(Output& out, Target& target, Symbols& symbols, Shown& s, const Du
   s.frames = {};
 }
 
+// The stall watch's sample: a fiber as it was when it kept others waiting.
+int put_sample(Output& out, Target& target, Symbols& symbols, const DumpOptions& o) {
+  Shown s;
+  uint64_t fiber;
+  s.registers = target.sample(fiber, s.copied);
+  target.each_fiber([&](const FiberSeen& f) {
+    if (f.id == fiber) s.fiber = f;
+  });
+  out.begin();
+  put_name(out, {fiber, s.fiber.name, s.fiber.main});
+  out << " was here:\n";
+  unwind(symbols, s);
+  put_stack(out, target, symbols, s, o);
+  return 0;
+}
+
 int dump(const char* name, const DumpOptions& o) {
   auto fail = [&](const Trouble& t) {
     fprintf(stderr, "fiberthread: %s\n", t.c_str());
@@ -180,6 +196,9 @@ int dump(const char* name, const DumpOptions& o) {
       stacks = false;
     }
   }
+  if (o.sample && !stacks) return 1;  // there is nothing else to be said
+  Output out(o.report ? 2 : 1, o.report ? "fiberthread: " : "", o.report ? 500 : -1);
+  if (o.sample) return put_sample(out, target, symbols, o);
   std::vector<KernelThread> threads;
   Trouble not_stopped = target.stop(threads);
   uint64_t now = target.now();
@@ -201,7 +220,6 @@ int dump(const char* name, const DumpOptions& o) {
   take_registers(target, symbols, threads, workers, all, stacks, o.full);
   target.resume();
 
-  Output out(o.report ? 2 : 1, o.report ? "fiberthread: " : "", o.report ? 500 : -1);
   if (!o.report) {
     size_t sum = 0, alive = 0;
     for (size_t n : count) sum += n;
@@ -224,21 +242,19 @@ int dump(const char* name, const DumpOptions& o) {
 using namespace fiberthread;
 
 int main_dump(int argc, char** argv) {
-  enum { kFull = 256, kNoStacks, kFiber, kMost, kReport };
-  const option options[] = {{"full", no_argument, nullptr, kFull},
-                            {"no-stacks", no_argument, nullptr, kNoStacks},
-                            {"fiber", required_argument, nullptr, kFiber},
-                            {"most", required_argument, nullptr, kMost},
-                            {"report", no_argument, nullptr, kReport},
-                            {"help", no_argument, nullptr, 'h'},
-                            {}};
+  enum { kFull = 256, kNoStacks, kFiber, kMost, kReport, kSample };
+  const option options[] = {{"full", no_argument, nullptr, kFull},         {"no-stacks", no_argument, nullptr, kNoStacks},
+                            {"fiber", required_argument, nullptr, kFiber}, {"most", required_argument, nullptr, kMost},
+                            {"report", no_argument, nullptr, kReport},     {"sample", no_argument, nullptr, kSample},
+                            {"help", no_argument, nullptr, 'h'},           {}};
   DumpOptions o;
   for (int c; (c = getopt_long(argc, argv, "h", options, nullptr)) != -1;) {
     char* end = nullptr;
     switch (c) {
       case kFull: o.full = true; break;
       case kNoStacks: o.stacks = false; break;
-      case kReport: o.report = true; break;  // the library passes this for its own reports
+      case kReport: o.report = true; break;  // the library passes these for its own reports
+      case kSample: o.sample = true; break;
       case kFiber:
         for (char* at = optarg; at; at = end != optarg && *end == ',' ? end + 1 : nullptr) {
           o.fibers.push_back(strtoul(at, &end, 10));

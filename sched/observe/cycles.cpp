@@ -14,6 +14,7 @@
 #include "sched/observe/deadlock.h"
 #include "sched/observe/dumper.h"
 #include "sched/observe/metrics.h"
+#include "sched/observe/stall.h"
 #include "sched/observe/waits.h"
 #include "sched/worker.h"
 
@@ -24,6 +25,7 @@ namespace {
 #define FIBERTHREAD_CYCLE_MS 1000
 #endif
 constexpr uint64_t kRound = uint64_t{FIBERTHREAD_CYCLE_MS} * 1'000'000;
+constexpr uint32_t kQuiet = 4;           // a cycle is found in the second one, a lock that is held for long in the fourth
 constexpr uint64_t kPause = 20'000'000;  // from one part of a round to the next
 constexpr uint32_t kPart = 16;           // extents of 64 fibers, which takes some 20 µs
 constexpr uint32_t kMostReports = 10;    // in a process
@@ -31,7 +33,7 @@ constexpr uint32_t kMostReports = 10;    // in a process
 struct Watch {
   BlockPlace place;
   bool under_way = false;
-  uint64_t due = 0;
+  uint64_t due = 0, now = 0;
   uint64_t began = 0, began_before = 0;  // this round or the last one, and the one before
   uint64_t beats = 0;                    // switches up to then
   WatchFindings findings, last;          // of this round, and of the one before
@@ -48,6 +50,8 @@ bool stuck(const FiberRecord* f) {
   return is_parked(f) && !f->run.kernel && f->wait.reason.what && since % 2 == 0 && since < watch.began_before;
 }
 
+uint64_t round() { return stalls_watched() && stall_limit() / 2 < kRound ? stall_limit() / 2 : kRound; }
+
 uint64_t count_beats() {
   uint64_t beats = 0;
   for (Worker* w = all_workers(); w; w = w->thread.all_next) beats += w->run.heartbeat.load(std::memory_order_relaxed);
@@ -60,6 +64,7 @@ void look_at(FiberRecord* f) {
   watch.findings.stack_bytes += static_cast<uint64_t>(f->memory.stack_high - f->memory.stack_low);
   uint64_t since = __atomic_load_n(&f->wait.since, __ATOMIC_RELAXED);
   if (state == State::Parked && since && since < watch.findings.oldest_wait) watch.findings.oldest_wait = since;
+  if (stalls_watched()) stall_visit(f, watch.now);
   if (options.deadlock == DeadlockPolicy::Off || watch.reports == kMostReports || !stuck(f) || !in_cycle(f, stuck) || !in_cycle(f, stuck))
     return;
   // Each cycle is reported once, by its member with the lowest id.
@@ -82,14 +87,15 @@ FIBERTHREAD_IN_FORK_CHILD(Observers, cycles, [](FiberRecord*) { watch = {}; })
 }  // namespace
 
 uint64_t cycles_look(uint64_t now) {
-  if ((options.deadlock == DeadlockPolicy::Off && !metrics_wanted()) || exploring) return kNever;
+  if ((options.deadlock == DeadlockPolicy::Off && !metrics_wanted() && !stalls_watched()) || exploring) return kNever;
   if (now < watch.due) return watch.due;
+  watch.now = now;
   if (deadlock_reported()) return kNever;  // with all cycles
   if (!watch.under_way) {
     uint64_t beats = count_beats();
-    // After two rounds in which nothing has run, the next one would find what they have found.
+    // After some rounds in which nothing has run, the next one would find what they have found.
     watch.quiet = beats == watch.beats ? watch.quiet + 1 : 0;
-    if (watch.quiet > 2) return kNever;
+    if (watch.quiet > kQuiet) return kNever;
     watch.beats = beats;
     watch.began_before = watch.began;
     watch.began = now;
@@ -102,7 +108,7 @@ uint64_t cycles_look(uint64_t now) {
   while ((watch.under_way = block_each_at(watch.place, look_at)) && ++n < kPart) {
   }
   if (!watch.under_way) watch.last = watch.findings;
-  watch.due = watch.under_way ? now + kPause : watch.began + kRound;
+  watch.due = watch.under_way ? now + kPause : watch.began + round();
   return watch.due;
 }
 

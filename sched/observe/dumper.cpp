@@ -15,6 +15,7 @@
 #include <initializer_list>
 
 #include "sched/life/fork.h"
+#include "sched/observe/stall.h"
 #include "sched/observe/waits.h"
 #include "sched/worker.h"
 
@@ -35,7 +36,7 @@ std::atomic<bool> taken{false};  // a thread has started a dumper, or is about t
 std::atomic<int> child{0};
 std::atomic<bool> requested{false};
 // Sysmon's own. `by_request`: the dumper is one that dump_attend() has started. `wanted` has the ids of what is to be dumped; none: all.
-bool by_request = false;
+bool by_request = false, wanted_sample = false;
 uint64_t wanted[kMostDumped];
 uint32_t wanted_count = 0;
 
@@ -116,7 +117,7 @@ void dumper_find() {
   if (dladdr(reinterpret_cast<void*>(&dumper_find), &info) != 0) library = info.dli_fname;
 }
 
-bool dumper_start(uint64_t most, const uint64_t* only, uint32_t count) {
+bool dumper_start(uint64_t most, const uint64_t* only, uint32_t count, bool sample) {
   if (taken.exchange(true, std::memory_order_acq_rel)) return false;
   int pid = -1;
   if (find_launcher()) {
@@ -130,6 +131,7 @@ bool dumper_start(uint64_t most, const uint64_t* only, uint32_t count) {
     int n = 0;
     for (const char* a : {"fiberthread", "dump", "--report"}) start.argv[n++] = a;
     if (count) start.argv[n++] = "--fiber", start.argv[n++] = start.fibers;
+    if (sample) start.argv[n++] = "--sample";
     if (most) start.argv[n++] = "--most", start.argv[n++] = start.most;
     start.argv[n++] = start.pid;
     start.argv[n] = nullptr;
@@ -182,7 +184,7 @@ FIBERTHREAD_IN_FORK_CHILD(Observers, dumper, [](FiberRecord*) {
   child.store(0);
   taken.store(false);
   requested.store(false);
-  by_request = false;
+  by_request = wanted_sample = false;
   wanted_count = 0;
 })
 
@@ -204,28 +206,38 @@ void dump_request() {
   if (!dumper_start(0) || !dumper_wait()) report_fibers(0);
 }
 
-void dump_request_of(const uint64_t* ids, uint32_t n) {
-  if (by_request || wanted_count) return report_fibers(0, ids, n);  // one at a time
+void dump_request_of(const uint64_t* ids, uint32_t n, bool sample) {
+  if (by_request || wanted_count) {  // one at a time
+    report_fibers(0, ids, n);
+    if (sample) stall_free_sample();
+    return;
+  }
+  wanted_sample = sample;
   for (uint32_t i = 0; i < n; i++) wanted[i] = ids[i];
   wanted_count = n;
 }
+
+namespace {
+void wanted_is_dumped(bool said) {
+  if (!said) report_fibers(0, wanted, wanted_count);
+  if (wanted_sample) stall_free_sample();
+  wanted_sample = by_request = false;
+  wanted_count = 0;
+}
+}  // namespace
 
 bool dump_attend() {
   if (by_request) {
     Dumper d = dumper_look();
     if (d == Dumper::Runs) return true;
-    by_request = false;
-    if (d == Dumper::Failed) report_fibers(0, wanted, wanted_count);
-    wanted_count = 0;
+    wanted_is_dumped(d != Dumper::Failed);
   }
   // If a dumper is running for a report, dumper_start() fails, and this request gets lines without stacks.
   if (wanted_count == 0 && (!requested.load(std::memory_order_relaxed) || !requested.exchange(false, std::memory_order_acq_rel)))
     return false;
-  by_request = dumper_start(0, wanted, wanted_count);
-  if (by_request) return true;
-  report_fibers(0, wanted, wanted_count);
-  wanted_count = 0;
-  return false;
+  by_request = dumper_start(0, wanted, wanted_count, wanted_sample);
+  if (!by_request) wanted_is_dumped(false);
+  return by_request;
 }
 
 }  // namespace fiberthread

@@ -14,7 +14,8 @@ void dumper_find();
 // may be kMostDumped. Returns false if it cannot be started, or one is running. Any thread, handlers included: no libc lock, no memory
 // allocation.
 constexpr uint32_t kMostDumped = 20;
-bool dumper_start(uint64_t most, const uint64_t* only = nullptr, uint32_t n = 0);
+// `sample`: it is about the stall watch's sample (stall.h), of that one fiber.
+bool dumper_start(uint64_t most, const uint64_t* only = nullptr, uint32_t n = 0, bool sample = false);
 enum class Dumper { None, Runs, Said, Failed };
 // Returns the state of the dumper: Said if it has ended and reported all. After Said or Failed there is no dumper any more.
 Dumper dumper_look();
@@ -25,7 +26,7 @@ bool dumper_wait();
 // Called in any handler.
 void dump_request();
 // The same for the fibers with these ids. Called by sysmon.
-void dump_request_of(const uint64_t* ids, uint32_t n);
+void dump_request_of(const uint64_t* ids, uint32_t n, bool sample = false);
 // Starts a dump that was asked for, and looks after it. Called by sysmon. Returns true while one runs.
 bool dump_attend();
 // True while the program has no handler for that signal, so that the signal does nothing but ask for a dump.

@@ -17,6 +17,7 @@
 #include "sched/life/fork.h"
 #include "sched/observe/cycles.h"
 #include "sched/observe/observe.h"
+#include "sched/observe/stall.h"
 #include "sched/observe/text.h"
 #include "sched/observe/trace_text.h"
 #include "sched/own_descriptors.h"
@@ -118,6 +119,9 @@ void put_all(Text& out, uint64_t now) {
   put(out, "handovers_total", "counter", "Slots that went to another worker because theirs slept in the kernel.", c.handovers);
   put(out, "polls_total", "counter", "Times that epoll was asked for events.", c.polls);
   put(out, "deadlocks_total", "counter", "Cycles of threads that wait for each other for ever, and deadlocks of all threads.", deadlocks());
+  head(out, "stalls_total", "counter", "Times that threads were kept waiting for longer than FIBERTHREAD_STALL_MS, by how.");
+  for (int i = 0; i < static_cast<int>(Stall::Count); i++)
+    out << "fiberthread_stalls_total{kind=\"" << stall_name(static_cast<Stall>(i)) << "\"} " << stalls(static_cast<Stall>(i)) << "\n";
   put(out, "run_queue_length", "gauge", "Runnable threads that wait for a worker.", queued);
   put(out, "slots", "gauge", "How many workers may run threads at a time.", slots_wanted());
   put(out, "workers", "gauge", "Kernel threads that run the program's threads.", workers);

@@ -183,14 +183,22 @@ void debug_queues() {
 static unsigned queued_shift() { return cycles_per_us > 500 ? 7 : 0; }
 static uint32_t queued_clock() { return static_cast<uint32_t>(cycles() >> queued_shift()) | 1; }
 
-void observe_queued(FiberRecord* f) { f->traced.queued = queued_clock(); }
+static uint64_t queued_ns(uint32_t clock) { return (uint64_t{clock} << queued_shift()) * 1000 / cycles_per_us; }
+
+void observe_queued(FiberRecord* f) { __atomic_store_n(&f->traced.queued, queued_clock(), __ATOMIC_RELAXED); }
+
+uint64_t queued_for(const FiberRecord* f) {
+  uint32_t at = __atomic_load_n(&f->traced.queued, __ATOMIC_RELAXED);
+  uint32_t now = queued_clock();
+  return at && static_cast<int32_t>(now - at) > 0 ? queued_ns(now - at) : 0;
+}
 
 void observe_runs(Worker* w, FiberRecord* f) {
   ObservedWorker* of = observed_worker(w);
   if (!of) return;
   uint32_t at = f->traced.queued, delay = at ? queued_clock() - at : 0;
-  f->traced.queued = 0;  // a fiber that another one hands its worker is in no queue
-  uint64_t ns = (uint64_t{delay} << queued_shift()) * 1000 / cycles_per_us;
+  __atomic_store_n(&f->traced.queued, 0, __ATOMIC_RELAXED);  // a fiber that another one hands its worker is in no queue
+  uint64_t ns = queued_ns(delay);
   uint32_t i = ns < delay_below(0) ? 0 : 64 - 10 - static_cast<uint32_t>(__builtin_clzll(ns));
   auto& count = of->delays[i < kDelays ? i : kDelays - 1];
   __atomic_store_n(&count, count + 1, __ATOMIC_RELAXED);

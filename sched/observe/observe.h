@@ -47,6 +47,7 @@ void observe_spawned(FiberRecord* f);
 // Called when `f` is about to be queued, and when w is about to run it.
 void observe_queued(FiberRecord* f);
 void observe_runs(Worker* w, FiberRecord* f);
+uint64_t queued_for(const FiberRecord* f);  // ns since it was queued, roughly; 0: it is in no queue
 
 // Delays are counted by their size: the one at i < kDelays - 1 counts those below delay_below(i) ns that the ones before it do not.
 constexpr uint32_t kDelays = 22;
