@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // fiberthread: runs a program with libfiberthread.so preloaded, or one of the subcommands. The options come from the table of variables
 // (options.def), and each sets its variable.
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -32,7 +33,7 @@ struct Own {
   const char* help;
 };
 constexpr Own kOwn[] = {
-    {"malloc", 0, "jemalloc|libc", "the allocator of the program"},
+    {"malloc", 0, "jemalloc|mimalloc|tcmalloc|libc", "the allocator of the program"},
     {"help", 'h', nullptr, "this text"},
     {"version", 0, nullptr, "the version"},
     {"table", 0, nullptr, "all options and variables, for scripts: fields divided by tabs"},
@@ -152,10 +153,34 @@ void set_variable(const OptionRow& row, const char* value) {
   setenv((std::string(kPrefix) + row.name).c_str(), text.c_str(), 1);
 }
 
-std::string jemalloc() {
-  for (const char* dir : {"/usr/local/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"})
-    if (std::string path = std::string(dir) + "/libjemalloc.so.2"; access(path.c_str(), R_OK) == 0) return path;
-  return "";
+// Allocators as distributions install them. A number follows the file's name: that of its interface.
+constexpr struct Allocator {
+  const char* name;
+  const char* file;
+  const char* package;  // of Debian
+} kAllocators[] = {{"jemalloc", "libjemalloc.so.", "libjemalloc2"},
+                   {"mimalloc", "libmimalloc.so.", "libmimalloc2.0 or libmimalloc3"},
+                   {"tcmalloc", "libtcmalloc_minimal.so.", "libtcmalloc-minimal4"}};
+
+// Returns the path of the allocator's library, of the highest number that is installed, or "" for libc's. Ends with a message if there is none.
+std::string find_allocator(const std::string& name) {
+  if (name == "libc") return "";
+  for (auto& a : kAllocators) {
+    if (name != a.name) continue;
+    for (const char* folder : {"/usr/local/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"}) {
+      std::string best;
+      DIR* d = opendir(folder);
+      while (dirent* e = d ? readdir(d) : nullptr)
+        if (size_t n = strlen(a.file); !strncmp(e->d_name, a.file, n) && e->d_name[n] &&
+                                       !e->d_name[n + strspn(e->d_name + n, "0123456789")] &&
+                                       (best.empty() || strverscmp(e->d_name, best.c_str()) > 0))
+          best = e->d_name;
+      if (d) closedir(d);
+      if (std::string path = std::string(folder) + "/" + best; !best.empty() && access(path.c_str(), R_OK) == 0) return path;
+    }
+    wrong("--malloc=" + name + ": there is no " + a.file + "* (Debian's package is " + a.package + ")");
+  }
+  wrong("--malloc: " + name + " is none of jemalloc, mimalloc, tcmalloc, libc");
 }
 
 // Runs for `doctor`: does a thread of this process run as a fiber? Fibers' ids are above those of the kernel. Returns 0 if it does.
@@ -336,15 +361,7 @@ int main(int argc, char** argv) {
       continue;
     }
     switch (c - kOwnBase) {
-      case 0:
-        if (!strcmp(optarg, "jemalloc")) {
-          if ((allocator = jemalloc()).empty()) wrong("--malloc=jemalloc: there is no libjemalloc.so.2 (Debian's package is libjemalloc2)");
-        } else if (!strcmp(optarg, "libc")) {
-          allocator.clear();
-        } else {
-          wrong(std::string("--malloc: ") + optarg + " is neither jemalloc nor libc");
-        }
-        break;
+      case 0: allocator = find_allocator(optarg); break;
       case 1: usage(stdout); return 0;
       case 2: printf("fiberthread %s\n", VERSION); return 0;
       case 3: table(); return 0;

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: MIT
 # With other allocators, preloaded before and after the library, threads that end, are cancelled, fork and exec behave as with the same
 # allocator on NPTL.
-# packages: libjemalloc2 libtcmalloc-minimal4|libtcmalloc-minimal4t64
+# packages: libjemalloc2 libmimalloc2.0|libmimalloc3|libmimalloc2 libtcmalloc-minimal4|libtcmalloc-minimal4t64
 . "$(dirname "$0")/../lib.sh"
 found=0
 cd "$TMP" || exit 1
-for name in libjemalloc.so.2 libtcmalloc_minimal.so.4; do
+for name in libjemalloc.so.2 libmimalloc.so libtcmalloc_minimal.so.4; do
   allocator=$(/sbin/ldconfig -p | sed -n "s/.*$name.* => //p" | head -n 1)
   [ -e "$allocator" ] || continue
   found=1
@@ -26,4 +26,4 @@ for name in libjemalloc.so.2 libtcmalloc_minimal.so.4; do
     done
   done
 done
-[ $found = 1 ] || skip "neither jemalloc nor tcmalloc is installed"
+[ $found = 1 ] || skip "none of jemalloc, mimalloc and tcmalloc is installed"

@@ -24,7 +24,7 @@ gives 2 'a number from 1 to 256' --workers none true
 gives 2 'needs a value' --workers
 gives 2 'takes no value' --verbose=1 true
 gives 2 'nearest: round-robin' --spawn roundrobin true
-gives 2 'neither jemalloc nor libc' --malloc=tc true
+gives 2 'tc is none of jemalloc, mimalloc, tcmalloc, libc' --malloc=tc true
 gives 2 'there is no option -x' -x true
 gives 2 'short for more than one: --stack-size, --stats' --sta true
 gives 0 FIBERTHREAD_WORKERS=2 --work 2 env
@@ -46,7 +46,10 @@ gives 0 'FIBERTHREAD_PREEMPT=0' --no-preempt env
 gives 0 'FIBERTHREAD_CHAOS=7' --chaos 7 env
 gives 0 "FIBERTHREAD_TRACE=$PWD/t.json" --trace t.json env
 gives 0 '--help' echo --help # this option is the program's
-"$ft" --malloc=jemalloc true 2>/dev/null && gives 0 'libfiberthread.so:/' --malloc=jemalloc env
+for allocator in jemalloc mimalloc tcmalloc; do
+  "$ft" --malloc=$allocator true 2>/dev/null || continue
+  "$ft" --malloc=$allocator env | grep -q "^LD_PRELOAD=.*libfiberthread\.so:/.*/lib$allocator.*\.so\." || fail "--malloc=$allocator: $("$ft" --malloc=$allocator env)"
+done
 
 # Each option is in the help and in fiberthread(1), and each variable in fiberthread(7).
 "$ft" --table >"$TMP/table"
