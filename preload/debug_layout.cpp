@@ -104,6 +104,16 @@ constexpr DebugEntry fiberthread_debug_layout[] = {
     OFFSET("worker.steals", Worker, counts.steals),
     OFFSET("worker.preemptions", Worker, counts.preemptions),
 
+    // The flight recorder. A ring is an array of worker.flight_mask + 1 (4 bytes) records of two words; worker.flight_next (4 bytes) records
+    // were ever written, modulo 2^32. A record says that the worker began to run the fiber whose record stands in the first word above 16
+    // bits, or went idle if that is 0; and in the second word above 32 bits why the fiber before went: 0 no fiber, 1 yield, 2 preempted,
+    // 3 ended, else the low half of the address of what it waits for. The other bits are the time in cycles, 16 high ones and 32 low ones, or 0.
+    // flight.clocks has three words: cycles and CLOCK_MONOTONIC in ns at the same time, and cycles in a microsecond.
+    ADDRESS("flight.clocks", flight_zero),
+    OFFSET("worker.flight_ring", Worker, flight.ring),
+    OFFSET("worker.flight_mask", Worker, flight.mask),
+    OFFSET("worker.flight_next", Worker, flight.next),
+
     // The stall watch's sample of one fiber: 8 bytes each, but for the stack.
     ADDRESS("sample", stall_sample),
     OFFSET("sample.fiber", StallSample, fiber),

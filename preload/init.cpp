@@ -13,6 +13,8 @@
 #include "sched/explore/explore.h"
 #include "sched/arch/context.h"
 #include "sched/own_descriptors.h"
+#include "sched/observe/dumper.h"
+#include "sched/observe/flight.h"
 #include "sched/observe/metrics.h"
 #include "sched/observe/observe.h"
 #include "sched/observe/stall.h"
@@ -93,6 +95,7 @@ void read_options(char** envp) {
   read_options(envp);
   fork_init();
   if (options.dump_signal) signal_dump_init();
+  if (record_wanted()) signal_record_init();
   if (options.statistics != Report::None) {
     observing.fetch_or(kObserveStats, std::memory_order_relaxed);
     // The program may close stderr before it ends. So keep a copy of it among our own descriptors.

@@ -44,7 +44,7 @@ bool read_number(const char* s, const char* end, uint64_t& n) {
 
 void put_size(Text& out, uint64_t n) {
   const char* unit = "\0kmgt";
-  for (; n % 1024 == 0 && unit[1]; n /= 1024) unit++;
+  for (; n && n % 1024 == 0 && unit[1]; n /= 1024) unit++;
   out << n;
   if (*unit) out.put(*unit);
 }

@@ -38,6 +38,15 @@ enum Revoked : uint32_t { kKept = 0, kAsked = 1, kTaken = 2 };  // kAsked: sysmo
 
 constexpr uint32_t kSpinUs = 20;  // a worker searches for so long before it sleeps, while that pays
 
+// The fiber's record above 16 bits of the time, and why the fiber before went above the other 32 bits; the time is 0 or cycles().
+struct FlightRecord {
+  uint64_t fiber, why;
+};
+struct FlightClocks {
+  uint64_t cycles, ns, cycles_per_us;
+};
+extern FlightClocks flight_zero;  // both clocks at the same time
+
 // A kernel thread that runs fibers. The record is never freed, because others may read it at any time. It outlives its kernel thread, and
 // then serves another. It has parts: reset() of a part forgets what the next kernel thread must not inherit. Parts without one
 // keep their values, or are empty when a kernel thread ends.
@@ -63,6 +72,12 @@ struct alignas(64) Worker {
       cord = nullptr;
     }
   } run;
+
+  // See observe/flight.h. Stays when the worker is used again.
+  struct Flight {
+    struct FlightRecord* ring = nullptr;
+    uint32_t mask = 0, next = 0;
+  } flight;
 
   // For the choice of the next fiber.
   struct Look {

@@ -196,6 +196,11 @@ void signal_dump_init() {
   dump_signal_is_ours.store(true, std::memory_order_relaxed);
 }
 
+void signal_record_init() {
+  constexpr uint64_t kCrashes = bit(SIGABRT) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGSEGV);
+  catch_by_default(kCrashes);
+}
+
 bool in_vfork_child() { return static_cast<int>(raw_syscall(SYS_getpid)) != process; }
 
 void signal_init() {

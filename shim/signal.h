@@ -37,6 +37,8 @@ bool signal_may_dump(int sig);
 // Called at the start of the library. From now on options.dump_signal shows all fibers, unless the program ignores that signal. If the
 // program has a handler for it, that runs too.
 void signal_dump_init();
+// From the scheduler's start on, the signals of crashes come to the library first, for FIBERTHREAD_RECORD.
+void signal_record_init();
 // Called before a new fiber is spawned, once it has its mask.
 void signal_thread_begins(FiberRecord* f);
 // Called when the calling thread ends. What is pending for the process goes to another thread.

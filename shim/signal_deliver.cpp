@@ -43,6 +43,7 @@ void default_action(int sig) {
     dump_request();
     return;
   }
+  if (record_wanted() && (kFaults | bit(SIGABRT)) & bit(sig)) record_end(tls_current);
   struct sigaction k;
   memset(&k, 0, sizeof k);
   k.sa_handler = SIG_DFL;
@@ -174,11 +175,11 @@ void die(int sig) {
   default_action(sig);
 }
 
-// Says so before the default action if the fault is in the guard of the running fiber's stack.
-void report_overflow(const FiberRecord* f, const void* address) {
-  if (!f || !f->memory.block || f->memory.user_stack) return;
+// Says so before the default action if the fault is in the guard of the running fiber's stack. Returns false if it is not.
+bool report_overflow(const FiberRecord* f, const void* address) {
+  if (!f || !f->memory.block || f->memory.user_stack) return false;
   auto at = static_cast<const char*>(address);
-  if (at < f->memory.guard || at >= f->memory.guard + f->memory.guard_size) return;
+  if (at < f->memory.guard || at >= f->memory.guard + f->memory.guard_size) return false;
   {
     Output out;
     put_name(out.begin() << "stack overflow in ", {f->identity.id, f->identity.name, f->identity.is_main});
@@ -188,6 +189,7 @@ void report_overflow(const FiberRecord* f, const void* address) {
   }
   uint64_t id = f->identity.id;
   if (!dumper_start(0, &id, 1) || !dumper_wait()) report_fibers(0, &id, 1);
+  return true;
 }
 
 // Makes the fiber go on in the program's handler when ours returns.
@@ -236,7 +238,8 @@ Then fault(Interrupted& in, int sig, siginfo_t* info) {
     enter(in, sig, *info);
     return Then::Return;
   }
-  if (sig == SIGSEGV) report_overflow(me, info->si_addr);
+  bool reported = sig == SIGSEGV && report_overflow(me, info->si_addr);
+  if (record_wanted() && !reported && sig != SIGSYS) record_end(me);
   if (sig == SIGSYS) make_call_again(in.uc);
   struct sigaction k;
   memset(&k, 0, sizeof k);

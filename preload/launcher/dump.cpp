@@ -38,6 +38,7 @@ struct Shown {
 
 struct DumpOptions {
   bool full = false, stacks = true, report = false, sample = false;
+  std::string record;            // a file for the flight recorder's trace, or empty
   std::vector<uint64_t> fibers;  // empty: all
   size_t most = ~size_t{0};
 };
@@ -178,6 +179,13 @@ int put_sample(Output& out, Target& target, Symbols& symbols, const DumpOptions&
   return 0;
 }
 
+// Writes the trace, and a line that says so. %p in the name is the process's id.
+void put_record(Output& out, const Target& target, std::string path) {
+  for (size_t at; (at = path.find("%p")) != std::string::npos;) path.replace(at, 2, std::to_string(target.pid()));
+  std::string summary, why = write_record(target, path, summary);
+  out.begin() << (why.empty() ? summary : "no trace: " + why).c_str() << "\n";
+}
+
 int dump(const char* name, const DumpOptions& o) {
   auto fail = [&](const Trouble& t) {
     fprintf(stderr, "fiberthread: %s\n", t.c_str());
@@ -198,7 +206,11 @@ int dump(const char* name, const DumpOptions& o) {
   }
   if (o.sample && !stacks) return 1;  // there is nothing else to be said
   Output out(o.report ? 2 : 1, o.report ? "fiberthread: " : "", o.report ? 500 : -1);
-  if (o.sample) return put_sample(out, target, symbols, o);
+  if (o.sample) {
+    int status = put_sample(out, target, symbols, o);
+    if (!o.record.empty()) put_record(out, target, o.record);
+    return status;
+  }
   std::vector<KernelThread> threads;
   Trouble not_stopped = target.stop(threads);
   uint64_t now = target.now();
@@ -218,6 +230,7 @@ int dump(const char* name, const DumpOptions& o) {
   if (more) all.resize(o.most);
   std::vector<WorkerSeen> workers = target.workers();
   take_registers(target, symbols, threads, workers, all, stacks, o.full);
+  if (!o.record.empty()) put_record(out, target, o.record);
   target.resume();
 
   if (!o.report) {
@@ -242,11 +255,16 @@ int dump(const char* name, const DumpOptions& o) {
 using namespace fiberthread;
 
 int main_dump(int argc, char** argv) {
-  enum { kFull = 256, kNoStacks, kFiber, kMost, kReport, kSample };
-  const option options[] = {{"full", no_argument, nullptr, kFull},         {"no-stacks", no_argument, nullptr, kNoStacks},
-                            {"fiber", required_argument, nullptr, kFiber}, {"most", required_argument, nullptr, kMost},
-                            {"report", no_argument, nullptr, kReport},     {"sample", no_argument, nullptr, kSample},
-                            {"help", no_argument, nullptr, 'h'},           {}};
+  enum { kFull = 256, kNoStacks, kFiber, kMost, kReport, kSample, kRecord };
+  const option options[] = {{"full", no_argument, nullptr, kFull},
+                            {"no-stacks", no_argument, nullptr, kNoStacks},
+                            {"fiber", required_argument, nullptr, kFiber},
+                            {"most", required_argument, nullptr, kMost},
+                            {"report", no_argument, nullptr, kReport},
+                            {"sample", no_argument, nullptr, kSample},
+                            {"record", required_argument, nullptr, kRecord},
+                            {"help", no_argument, nullptr, 'h'},
+                            {}};
   DumpOptions o;
   for (int c; (c = getopt_long(argc, argv, "h", options, nullptr)) != -1;) {
     char* end = nullptr;
@@ -255,6 +273,7 @@ int main_dump(int argc, char** argv) {
       case kNoStacks: o.stacks = false; break;
       case kReport: o.report = true; break;  // the library passes these for its own reports
       case kSample: o.sample = true; break;
+      case kRecord: o.record = optarg; break;
       case kFiber:
         for (char* at = optarg; at; at = end != optarg && *end == ',' ? end + 1 : nullptr) {
           o.fibers.push_back(strtoul(at, &end, 10));

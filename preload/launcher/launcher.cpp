@@ -49,6 +49,7 @@ const Command kCommands[] = {
     {"compare", main_compare, "[-r RUNS] [--] PROGRAM [ARGUMENT…]", "run it on libc's threads and on fibers, and compare"},
     {"top", main_top, "[options] PID", "a live view of a process"},
     {"dump", main_dump, "[options] PID|CORE", "all fibers of a process, with their stacks"},
+    {"record", main_record, "[-o FILE] PID|CORE", "what the workers of a process did last, as a trace"},
     {"explore", main_explore, "[options] [--] PROGRAM [ARGUMENT…]", "run it under ever new schedules until one fails"},
     {"replay", main_replay, "[options] FILE", "run a program under the schedule of a failure that explore has found"},
     {"enable", main_enable, "[--write] SERVICE [NAME=VALUE…]", "the systemd drop-in by which a service runs on fibers"},
@@ -146,7 +147,7 @@ void set_variable(const OptionRow& row, const char* value) {
     wrong(std::string("--") + row.option + ": " + (text.empty() ? "\"\"" : text) + std::string(why.data(), why.size()));
   }
   // The file is made with the first thread, and the program may change its directory before that.
-  if (!strcmp(row.name, "TRACE") && text[0] != '/') {
+  if ((!strcmp(row.name, "TRACE") || !strcmp(row.name, "RECORD")) && text[0] != '/') {
     char here[PATH_MAX];
     if (getcwd(here, sizeof here)) text = std::string(here) + "/" + text;
   }

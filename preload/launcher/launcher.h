@@ -16,6 +16,7 @@ int main_dump(int argc, char** argv);
 int main_trace(int argc, char** argv);
 int main_explore(int argc, char** argv);
 int main_replay(int argc, char** argv);
+int main_record(int argc, char** argv);
 int main_enable(int argc, char** argv);
 int main_disable(int argc, char** argv);
 

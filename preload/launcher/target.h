@@ -81,6 +81,8 @@ class Target {
     return value;
   }
   std::string text(uint64_t address) const;
+  // The text at an address in the library, of which only the low half is known.
+  std::string library_text(uint32_t low_half) const { return text(library_low_ + (low_half - static_cast<uint32_t>(library_low_))); }
   const std::vector<Mapping>& mappings() const { return mappings_; }
 
   // Returns a number of the library's layout. An unknown name ends the program, with a message about versions.
@@ -140,5 +142,8 @@ class Target {
   mutable std::map<uint64_t, uint64_t> ids_;  // the records of fibers by id, filled when first needed
   uint64_t library_low_ = 0, library_high_ = 0;
 };
+
+// Writes the flight recorder's rings as a trace (record.cpp). Returns what failed, or "" and a line about what was written.
+Trouble write_record(const Target& target, const std::string& path, std::string& summary);
 
 }  // namespace fiberthread

@@ -14,6 +14,7 @@
 #include "sched/life/fork.h"
 #include "sched/life/parts.h"
 #include "sched/observe/dumper.h"
+#include "sched/observe/flight.h"
 #include "sched/observe/metrics.h"
 #include "sched/observe/observe.h"
 #include "sched/preempt.h"
@@ -109,6 +110,7 @@ bool sched_start() {
     }
     if (ok) {
       measure_cycles(from_cycles, from_ns);
+      flight_clocks();
       dumper_find();
       tcb_look_at_modules();
       stack_look_at_objects();

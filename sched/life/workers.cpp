@@ -19,6 +19,7 @@
 #include "sched/life/fork.h"
 #include "sched/life/join.h"
 #include "sched/life/parts.h"
+#include "sched/observe/flight.h"
 #include "sched/observe/observe.h"
 #include "sched/preempt.h"
 #include "sched/memory/block.h"
@@ -284,6 +285,8 @@ bool become_worker(FiberRecord* me) {
   w->run.running.store(me, std::memory_order_relaxed);
   if (!w->thread.published) publish_worker(w);
   if (observed(kObserveTrace)) observe_begins(w);
+  flight_start(w);
+  flight_note(w, me, kFlightNothing);
   join_pool();
   take_free_slot(w);
   w->run.in_sched.store(0, std::memory_order_release);
@@ -325,6 +328,7 @@ Worker* start_worker(Slot* s, FiberRecord* bound, bool moves) {
   }
   w->run.kernel_mask = kIdleMask;
   w->place.since = 0;
+  flight_start(w);
   if (moves) will_move(w);
   int tid = clone_thread(worker_main, w);
   set_refused(tid < 0);

@@ -31,6 +31,7 @@ constexpr uint64_t kPatience = 30'000'000'000;
 constexpr size_t kMostPath = 1024;
 constexpr rlim_t kMostClosed = 1 << 20;
 
+const char* record_file = nullptr;
 const char* library = nullptr;   // its path, as the loader keeps it
 std::atomic<bool> taken{false};  // a thread has started a dumper, or is about to
 std::atomic<int> child{0};
@@ -46,7 +47,7 @@ uint32_t wanted_count = 0;
 constinit struct Start {
   char path[kMostPath];
   char pid[24], fibers[24 * kMostDumped], most[24];
-  const char* argv[12];
+  const char* argv[16];
   volatile int dumper;
   std::atomic<uint32_t> go;  // futex: the starting thread lets the dumper look at this process now
 } start{};
@@ -133,6 +134,7 @@ bool dumper_start(uint64_t most, const uint64_t* only, uint32_t count, bool samp
     if (count) start.argv[n++] = "--fiber", start.argv[n++] = start.fibers;
     if (sample) start.argv[n++] = "--sample";
     if (most) start.argv[n++] = "--most", start.argv[n++] = start.most;
+    if (record_file) start.argv[n++] = "--record", start.argv[n++] = record_file;
     start.argv[n++] = start.pid;
     start.argv[n] = nullptr;
     start.dumper = 0;
@@ -187,6 +189,16 @@ FIBERTHREAD_IN_FORK_CHILD(Observers, dumper, [](FiberRecord*) {
   by_request = wanted_sample = false;
   wanted_count = 0;
 })
+
+void record_to(const char* file) { record_file = file; }
+
+bool record_wanted() { return record_file != nullptr; }
+
+void record_end(const FiberRecord* f) {
+  uint64_t id = f ? f->identity.id : 0;
+  if (!library) return;  // no thread was ever made
+  if (dumper_start(f ? 0 : 1, &id, f ? 1 : 0)) dumper_wait();
+}
 
 void report_fibers(uint64_t most, const uint64_t* only, uint32_t n) {
   NoSignals no_signals;

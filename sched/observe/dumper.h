@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "sched/fiber.h"
+
 namespace fiberthread {
 
 // Notes where the library was loaded from, at the scheduler's start. The launcher is beside it, or in bin/.
@@ -31,6 +33,12 @@ void dump_request_of(const uint64_t* ids, uint32_t n, bool sample = false);
 bool dump_attend();
 // True while the program has no handler for that signal, so that the signal does nothing but ask for a dump.
 extern std::atomic<bool> dump_signal_is_ours;
+
+// FIBERTHREAD_RECORD: each dumper also writes the flight recorder's trace to this file, whose name lasts. Called before the scheduler starts.
+void record_to(const char* file);
+bool record_wanted();
+// Does so because the process is about to end by a signal that the fiber has met, and reports that fiber. Called in any handler.
+void record_end(const FiberRecord* f);
 
 // Writes one line for each fiber, for reports without a dumper. The arguments are those of dumper_start().
 void report_fibers(uint64_t most, const uint64_t* only = nullptr, uint32_t n = 0);

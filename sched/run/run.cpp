@@ -2,6 +2,7 @@
 // Which worker runs which fiber: the queue that a runnable fiber goes to, and the switch from one fiber to the next.
 #include "sched/accounting.h"
 #include "sched/cord.h"
+#include "sched/observe/flight.h"
 #include "sched/observe/probe.h"
 #include "sched/poller.h"
 #include "sched/preempt.h"
@@ -286,6 +287,13 @@ Leave why_leaves(void (*post)(Worker*, FiberRecord*)) {
                                                    : Leave::Done;
 }
 
+uint32_t why_in_flight(const FiberRecord* me, void (*post)(Worker*, FiberRecord*)) {
+  return post == post_park                         ? static_cast<uint32_t>(reinterpret_cast<uintptr_t>(me->wait.reason.what))
+         : post == post_yield || post == post_turn ? kFlightYield
+         : post == post_preempt                    ? kFlightPreempt
+                                                   : kFlightDone;
+}
+
 // Ends the call that `me` runs in, if any. Returns the caller, made Queued, if it can run next. Otherwise unparks it and returns null.
 FiberRecord* take_caller(FiberRecord* me) {
   CallWait* wait = me->wait.called_by.exchange(nullptr, std::memory_order_acq_rel);
@@ -341,6 +349,7 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
   FiberRecord* next = first ? first : pick(w, gives_way(post));
   if (!next && w->run.slot && look_at_poller(w)) next = pick(w);
   while (next && handed_to_bound(next, w)) next = pick(w);
+  flight_note(w, next, why_in_flight(me, post));
   if (next) {
     if (w->look.timer_added) sysmon_wake_for_timers();
     w->look.timer_added = false;
@@ -434,6 +443,7 @@ void preempt_switch_out(FiberRecord* me) {
     if (!f || handed_to_bound(f, w)) continue;
     if (observed(kObserveCpu)) account(w, nullptr);
     if (observed(kObserveTrace)) observe_begins(w);
+    flight_note(w, f, kFlightNothing);
     prepare_run(w, f);
     switch_context(&w->context, &f->context);
   }
