@@ -41,9 +41,10 @@ struct Watch {
   struct {
     const FiberRecord* first;
     uint32_t serial;
-  } reported[kMostReports];
+  } reported[kMostReports] = {};
   uint32_t reports = 0;
-} watch;
+};
+constinit Watch watch;
 
 bool stuck(const FiberRecord* f) {
   uint64_t since = __atomic_load_n(&f->wait.since, __ATOMIC_RELAXED);

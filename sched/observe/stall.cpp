@@ -17,7 +17,7 @@
 
 namespace fiberthread {
 
-StallSample stall_sample;
+constinit StallSample stall_sample;
 
 namespace {
 
@@ -43,7 +43,8 @@ struct Watch {
     uint64_t since = 0, first_seen = 0;
   } seen[16];
   uint32_t next_seen = 0;
-} watch;
+};
+constinit Watch watch;
 
 bool count(Stall kind) { return counts[static_cast<int>(kind)].fetch_add(1, std::memory_order_relaxed), true; }
 

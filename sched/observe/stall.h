@@ -36,7 +36,7 @@ struct StallSample {
   uint64_t known = 0;                  // a bit for each of them that has a value
   uint64_t pc = 0;
   uint64_t size = 0;  // bytes of its stack, from the stack pointer on
-  char stack[64 * 1024];
+  char stack[64 * 1024] = {};
 };
 extern StallSample stall_sample;
 void stall_free_sample();
