@@ -16,6 +16,8 @@ MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 
 PREFIX ?= /usr/local
+# Where the library goes. Distributions have /usr/lib64, or /usr/lib/x86_64-linux-gnu.
+LIBDIR ?= $(PREFIX)/lib
 VERSION := 0.1
 # The version of the library's file. The first number is the soname's, and grows as CONTRIBUTING.md says. The second grows with each release that
 # adds names, and the third with all other releases.
@@ -46,9 +48,13 @@ OPTIMIZE := $(if $(DEBUG),-O1 -DFIBERTHREAD_DEBUG_CHECKS,-O2) $(DEFINES)
 WARN := -Wall -Wextra $(if $(WERROR),-Werror)
 # Landing pads for indirect calls and jumps; return addresses signed where the processor can. No shadow stacks: sched/arch/asm_end.h.
 PROTECT := $(if $(filter aarch64,$(ARCH)),-mbranch-protection=standard,-fcf-protection=branch)
+# CPPFLAGS, CFLAGS, CXXFLAGS and LDFLAGS are the caller's, as dpkg and rpm set them. The flags that the library cannot do without stand behind
+# them. REFUSED takes back two. With _FORTIFY_SOURCE libc's headers give longjmp() and its kin the name __longjmp_chk, which the library defines
+# as well. Link-time optimization loses names that only assembly uses. A stack protector is fine: all fibers have the same guard.
+REFUSED := -U_FORTIFY_SOURCE -fno-lto
 # sync/include/fiberthread has the public headers. The library's sources include them as programs do: "fiberthread/fiber.h".
 INCLUDE := -I. -Isync/include
-LIBFLAGS := -std=c++20 $(OPTIMIZE) $(PROTECT) -g $(WARN) $(INCLUDE) -MMD -MP -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics \
+LIBFLAGS := -std=c++20 $(OPTIMIZE) $(CPPFLAGS) $(CXXFLAGS) $(REFUSED) $(PROTECT) -g $(WARN) $(INCLUDE) -MMD -MP -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics \
 	-fvisibility=hidden -ftls-model=initial-exec -fasynchronous-unwind-tables $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 TESTFLAGS := -std=c++20 $(OPTIMIZE) -g $(WARN) $(INCLUDE) -MMD -MP $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
@@ -99,12 +105,12 @@ $(BUILD)/obj/shim/dlsym.cpp.o: LIBFLAGS += -fno-sanitize=all
 
 $(BUILD)/obj/%.S.o: %.S Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(PROTECT) -g -I. -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(PROTECT) -g -I. -MMD -MP -c $< -o $@
 
 # The C driver links the library, so that nothing of libstdc++ gets in. It has two segments and not four, which saves 20 µs of each program's start.
 # The compiler's start files are left out: the library uses nothing of them, and those of some releases have no landing pads.
 $(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map $(BUILD)/sources
-	$(Q)$(CC) -shared -nostartfiles -static-libgcc $(if $(SANITIZE),-fsanitize=$(SANITIZE),-Wl$(comma)--no-undefined) \
+	$(Q)$(CC) -shared $(LDFLAGS) -nostartfiles -static-libgcc $(if $(SANITIZE),-fsanitize=$(SANITIZE),-Wl$(comma)--no-undefined) \
 		-Wl,-z,now,-z,relro,-z,noseparate-code,-z,initfirst,-z,noexecstack,-Bsymbolic-functions \
 		-Wl,-soname,$(SONAME),--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
 $(SO_LINK): $(SO)
@@ -114,14 +120,14 @@ $(BUILD)/explore/%.o: preload/explore/%.cpp Makefile | $(BUILD)/.compiler
 	$(Q)$(CXX) $(LIBFLAGS) -c $< -o $@
 $(BUILD)/explore/$(ARCH).o: preload/explore/$(ARCH).S preload/explore/points.def Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(PROTECT) -g -I. -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(PROTECT) -g -I. -MMD -MP -c $< -o $@
 $(EXPLORE_SO): $(EXPLORE_OBJECTS)
-	$(Q)$(CC) -shared -nostartfiles -static-libgcc -Wl,-z,now,-z,relro,-z,noexecstack,-soname,$(notdir $@) $^ -o $@
+	$(Q)$(CC) -shared $(LDFLAGS) -nostartfiles -static-libgcc -Wl,-z,now,-z,relro,-z,noexecstack,-soname,$(notdir $@) $^ -o $@
 $(BUILD)/explore/memory/%.o: preload/explore/memory/%.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(LIBFLAGS) -c $< -o $@
 $(MEMORY_SO): $(MEMORY_OBJECTS)
-	$(Q)$(CC) -shared -nostartfiles -static-libgcc $(if $(SANITIZE),,-Wl$(comma)--no-undefined) -Wl,-z,now,-z,relro,-z,noexecstack,-soname,$(notdir $@) $^ -o $@
+	$(Q)$(CC) -shared $(LDFLAGS) -nostartfiles -static-libgcc $(if $(SANITIZE),,-Wl$(comma)--no-undefined) -Wl,-z,now,-z,relro,-z,noexecstack,-soname,$(notdir $@) $^ -o $@
 $(TSAN_LINKS): $(MEMORY_SO)
 	@mkdir -p $(@D)
 	$(Q)ln -sf ../$(notdir $<) $@
@@ -131,13 +137,14 @@ $(SO)-gdb.py: preload/debugger/fiberthread-gdb.py
 	$(Q)cp $< $@
 $(BUILD)/obj/launcher/%.o: preload/%.cpp Makefile | $(BUILD)/.compiler
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++20 $(OPTIMIZE) -g $(WARN) -I. -MMD -MP -DVERSION='"$(VERSION)"' -c $< -o $@
+	$(Q)$(CXX) -std=c++20 $(OPTIMIZE) $(CPPFLAGS) $(CXXFLAGS) -g $(WARN) -I. -MMD -MP \
+		-DVERSION='"$(VERSION)"' -DSONAME='"$(SONAME)"' -DMULTIARCH='"$(ARCH)-linux-gnu"' -c $< -o $@
 $(LAUNCHER): $(LAUNCHER_OBJECTS) $(BUILD)/sources
-	$(Q)$(CXX) $(LAUNCHER_OBJECTS) -o $@ -pthread $(if $(CROSS),-static-libstdc++ -static-libgcc)
+	$(Q)$(CXX) $(CXXFLAGS) $(LDFLAGS) $(LAUNCHER_OBJECTS) -o $@ -pthread $(if $(CROSS),-static-libstdc++ -static-libgcc)
 
 $(BUILD)/fiberthread.pc: preload/packaging/fiberthread.pc.in Makefile
 	@mkdir -p $(@D)
-	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $< >$@
+	$(Q)$(INSTALLED) $< >$@
 
 # Headers for programs. No compiler is ever told to look inside include/fiberthread, because <semaphore.h> must stay the system's.
 PUBLIC_HEADERS := $(wildcard sync/include/fiberthread/*.h)
@@ -307,29 +314,36 @@ bench-servers:
 # ---- installing ----
 
 CMAKE_FILES := fiberthreadConfig.cmake fiberthreadConfigVersion.cmake
-INSTALLED = sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@SONAME@|$(SONAME)|; s|@SO_FILE@|$(SO_FILE)|'
 SO_FILE := libfiberthread.so.$(SO_VERSION)
+# pkg-config and CMake have the library's directory below the prefix, so that the whole can be moved. TO_PREFIX leads back from CMake's files.
+LIB_BELOW := $(patsubst $(PREFIX)/%,%,$(LIBDIR))
+BELOW_PREFIX := $(if $(filter $(LIBDIR),$(LIB_BELOW)),,yes)
+TO_PREFIX := $(subst $(eval) ,/,$(patsubst %,..,$(subst /, ,$(LIB_BELOW)/cmake/fiberthread)))
+INSTALLED = sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(if $(BELOW_PREFIX),$${prefix}/$(LIB_BELOW),$(LIBDIR))|; s|@VERSION@|$(VERSION)|; \
+	s|@CMAKE_PREFIX@|$(if $(BELOW_PREFIX),$${_fiberthread_here}/$(TO_PREFIX),$(PREFIX))|; \
+	s|@CMAKE_LIBDIR@|$(if $(BELOW_PREFIX),$${_fiberthread_prefix}/$(LIB_BELOW),$(LIBDIR))|; s|@SONAME@|$(SONAME)|; s|@SO_FILE@|$(SO_FILE)|'
+# Libraries that only `fiberthread explore` loads. No linker and no loader looks there.
+EXPLORE_DIR := $(LIBDIR)/fiberthread-explore
 
-# The loader finds libraries in $(PREFIX)/lib only by its cache, so ldconfig must run.
+# The loader finds libraries in $(LIBDIR) only by its cache, so ldconfig must run.
 .PHONY: install clean
 install: all
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/lib/cmake/fiberthread $(DESTDIR)$(PREFIX)/bin \
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(LIBDIR)/cmake/fiberthread $(DESTDIR)$(EXPLORE_DIR)/fiberthread-tsan $(DESTDIR)$(PREFIX)/bin \
 		$(DESTDIR)$(PREFIX)/include/fiberthread $(foreach n,1 3 7,$(DESTDIR)$(PREFIX)/share/man/man$n)
-	install -m 755 $(SO) $(DESTDIR)$(PREFIX)/lib/$(SO_FILE)
-	ln -sf $(SO_FILE) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
-	ln -sf $(SO_FILE) $(DESTDIR)$(PREFIX)/lib/libfiberthread.so
-	install -m 755 $(EXPLORE_SO) $(MEMORY_SO) $(DESTDIR)$(PREFIX)/lib/
-	install -d $(DESTDIR)$(PREFIX)/lib/fiberthread-tsan
-	for n in $(TSAN_NAMES); do ln -sf ../$(notdir $(MEMORY_SO)) $(DESTDIR)$(PREFIX)/lib/fiberthread-tsan/$$n || exit; done
+	install -m 755 $(SO) $(DESTDIR)$(LIBDIR)/$(SO_FILE)
+	ln -sf $(SO_FILE) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sf $(SO_FILE) $(DESTDIR)$(LIBDIR)/libfiberthread.so
+	install -m 755 $(EXPLORE_SO) $(MEMORY_SO) $(DESTDIR)$(EXPLORE_DIR)/
+	for n in $(TSAN_NAMES); do ln -sf ../$(notdir $(MEMORY_SO)) $(DESTDIR)$(EXPLORE_DIR)/fiberthread-tsan/$$n || exit; done
 	install -m 755 $(LAUNCHER) $(DESTDIR)$(PREFIX)/bin/
-	install -d $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(PREFIX)/lib
-	install -m 644 preload/debugger/fiberthread-gdb.py $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(PREFIX)/lib/$(SO_FILE)-gdb.py
+	install -d $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(LIBDIR)
+	install -m 644 preload/debugger/fiberthread-gdb.py $(DESTDIR)$(PREFIX)/share/gdb/auto-load$(LIBDIR)/$(SO_FILE)-gdb.py
 	install -D -m 644 preload/packaging/completion.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fiberthread
 	install -D -m 644 preload/packaging/completion.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_fiberthread
 	install -D -m 644 preload/packaging/completion.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/fiberthread.fish
 	install -m 644 $(PUBLIC_HEADERS) $(DESTDIR)$(PREFIX)/include/fiberthread/
-	$(INSTALLED) preload/packaging/fiberthread.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/fiberthread.pc
-	for f in $(CMAKE_FILES); do $(INSTALLED) preload/packaging/$$f.in >$(DESTDIR)$(PREFIX)/lib/cmake/fiberthread/$$f || exit; done
+	$(INSTALLED) preload/packaging/fiberthread.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/fiberthread.pc
+	for f in $(CMAKE_FILES); do $(INSTALLED) preload/packaging/$$f.in >$(DESTDIR)$(LIBDIR)/cmake/fiberthread/$$f || exit; done
 	for n in 1 3 7; do install -m 644 man/*.$$n $(DESTDIR)$(PREFIX)/share/man/man$$n/ || exit; done
 	man/links $(DESTDIR)$(PREFIX)/share/man/man3
 	$(if $(DESTDIR),,@ldconfig 2>/dev/null || true)

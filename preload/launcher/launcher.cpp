@@ -197,16 +197,25 @@ int self_check() {
 
 }  // namespace
 
-// The library stands beside the launcher in a build tree. Installed, it is in ../lib as seen from the launcher.
+// In a build tree the library stands beside the launcher. Installed, it is in a lib directory beside the launcher's, where the soname comes first.
+// Distributions have the name for linking in another package, which may be missing, or be removed.
 std::string find_library() {
   char self[PATH_MAX];
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-  if (n <= 0) return "libfiberthread.so";
+  if (n <= 0) return SONAME;
   std::string dir(self, static_cast<size_t>(n));
-  dir.erase(dir.rfind('/'));
-  for (const char* place : {"/libfiberthread.so", "/../lib/libfiberthread.so"})
-    if (access((dir + place).c_str(), R_OK) == 0) return dir + place;
-  return "libfiberthread.so";
+  dir.erase(dir.rfind('/') + 1);
+  if (std::string path = dir + "libfiberthread.so"; access(path.c_str(), R_OK) == 0) return path;
+  dir.erase(dir.size() > 1 ? dir.rfind('/', dir.size() - 2) + 1 : 1);
+  for (const char* place : {"lib/" SONAME, "lib/" MULTIARCH "/" SONAME, "lib64/" SONAME})
+    if (std::string path = dir + place; access(path.c_str(), R_OK) == 0) return path;
+  return SONAME;
+}
+
+std::string find_explore(const char* name) {
+  std::string library = find_library(), dir = library.substr(0, library.rfind('/') + 1);
+  std::string beside = dir + name, installed = dir + "fiberthread-explore/" + name;
+  return dir.empty() || access(beside.c_str(), R_OK) == 0 ? beside : installed;
 }
 
 std::string find_program(const std::string& name, std::string* why_not) {

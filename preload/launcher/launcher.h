@@ -26,8 +26,10 @@ ThreadSanitizer sanitizer_of(const std::string& program);
 // Returns why the loader does not load the library into this program. Empty if it does, or if the file is not an ELF file: that is a
 // script.
 std::string why_nothing_is_preloaded(const std::string& path);
-// Returns the path of libfiberthread.so. If that is not found, returns its name, so that the loader looks for it.
+// Returns the path of the library. If that is not found, returns its soname, so that the loader looks for it.
 std::string find_library();
+// Returns the path of a library, or a directory of them, that only `explore` and `replay` use.
+std::string find_explore(const char* name);
 // Returns the file that execvp() would run, or "" if there is none. Then `why_not` gets the reason, unless no such file exists.
 std::string find_program(const std::string& name, std::string* why_not = nullptr);
 // Returns a message for an exec of this program that failed with errno `e`.

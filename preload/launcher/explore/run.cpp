@@ -195,12 +195,11 @@ void Job::exec(const RunSettings& s) const {
 }
 
 void Job::set_environment(const RunSettings& s) const {
-  std::string library = find_library(), preload = library;
-  preload.insert(preload.rfind(".so"), "-explore");
-  if (s.instrumented) preload += ":" + std::string(preload).insert(preload.rfind(".so"), "-memory");
-  preload += ":" + library;
+  std::string preload = find_explore("libfiberthread-explore.so");
+  if (s.instrumented) preload += ":" + find_explore("libfiberthread-explore-memory.so");
+  preload += ":" + find_library();
   // A program that was built with -fsanitize=thread finds our library by the names of its run-time there.
-  std::string path = library.substr(0, library.rfind('/')) + "/fiberthread-tsan";
+  std::string path = find_explore("fiberthread-tsan");
   if (const char* others = getenv("LD_LIBRARY_PATH"); others && *others) path += std::string(":") + others;
   setenv("LD_LIBRARY_PATH", path.c_str(), 1);
   if (const char* others = getenv("LD_PRELOAD"); others && *others) preload += std::string(":") + others;
