@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # make, make deps, make demo, make test, make lint, make format, make apps, make soak, make bench, make bench-servers, make install, make clean.
+# make deb, make rpm, make dist: packages and a tarball, in build/packages. make test-packages SYSTEMS='bookworm trixie': tests them.
 # make compilers COMPILERS='gcc-14 clang-19': builds everything by each of these compilers (default: gcc and clang), without a warning.
 # make test-systems SYSTEMS='bookworm trixie sid', make test-glibc VERSIONS='2.34 2.43': the tests on other systems, and with other releases of glibc.
 # WERROR=1: warnings are errors. CXX=clang++ CC=clang BUILD=build/clang: another compiler.
@@ -349,5 +350,19 @@ install: all
 	$(if $(DESTDIR),,@ldconfig 2>/dev/null || true)
 clean:
 	rm -rf build
+
+# ---- packages: preload/packaging/README.md ----
+
+.PHONY: deb rpm dist test-packages
+deb:
+	@tests/deps build deb $(CROSS:%=deb_cross)
+	@preload/packaging/deb $(VERSION) $(CROSS)
+rpm:
+	@preload/packaging/rpm $(VERSION)
+dist:
+	@preload/packaging/dist $(VERSION)
+test-packages:
+	@tests/deps systems
+	@tests/packages $(or $(SYSTEMS),bookworm trixie)
 
 -include $(LOW_OBJECTS:.o=.d) $(EXPLORE_OBJECTS:.o=.d) $(MEMORY_OBJECTS:.o=.d) $(HIGH_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(UNIT_TESTS:=.d) $(ALONE_TESTS:=.d)

@@ -11,6 +11,10 @@ differ() { LC_ALL=C diff "$list" "$2" >"$TMP/diff" || { cat "$TMP/diff"; echo "$
 nm -D --defined-only "$LIBRARY" | awk '{print $3}' | LC_ALL=C sort >"$TMP/built"
 differ "what the library exports (>) is not what tests/exports.txt lists (<)" "$TMP/built"
 
+# Debian's list of them has the version that each came with.
+sed -n 's/^ \(.*\)@Base .*/\1/p' "$(dirname "$0")/../../../debian/libfiberthread0.symbols" | LC_ALL=C sort >"$TMP/debian"
+differ "debian/libfiberthread0.symbols (>) is not tests/exports.txt (<)" "$TMP/debian"
+
 # If a source exports a name that is missing in preload/exports.map, the linker hides it without a message, and libc's function would be
 # used.
 top="$(dirname "$0")/../../.."

@@ -170,6 +170,29 @@ said=$(timeout 20 cmake/build/program) || fail "the C++ program: $?"
 readelf -dW cmake/build/program | grep -q "(NEEDED).*\[$soname\]" || fail "the C++ program does not need $soname"
 [ "$said" = "C++ runs, 42" ] || fail "the C++ program says: $said"
 
+# ---- where distributions have it: the library's directory below lib, without the name for linking, which is in another package there ----
+lib=/usr/lib/$(uname -m)-linux-gnu
+multi=$TMP/multi
+make -C "$top" --no-print-directory -j1 install DESTDIR="$multi" PREFIX=/usr LIBDIR=$lib >"$TMP/install" 2>&1 || { cat "$TMP/install"; fail "make install LIBDIR=$lib failed"; }
+found=$(find "$multi" -type f | sed "s|^$multi/usr/||; s|^${lib#/usr/}/|lib/|; s|auto-load$lib/|auto-load$prefix/lib/|" | LC_ALL=C sort)
+[ "$found" = "$(cat "$TMP/list")" ] || fail "LIBDIR=$lib: other files: $(diff <(echo "$found") "$TMP/list")"
+grep -rlE '@[A-Z_]+@' "$multi/usr/lib" "$at/lib" --include='*.pc' --include='*.cmake' && fail "a word is not filled in"
+flags=$(PKG_CONFIG_SYSROOT_DIR=$multi PKG_CONFIG_PATH=$multi$lib/pkgconfig pkg-config --cflags --libs fiberthread) || fail "pkg-config does not find it in $lib"
+gcc program.c -o program_multi $flags -I"$multi/usr/include" -L"$multi$lib" || fail "the C program does not build with $lib"
+rm -rf cmake/build
+cmake -S cmake -B cmake/build -DCMAKE_PREFIX_PATH="$multi/usr" -DCMAKE_LIBRARY_ARCHITECTURE="${lib##*/}" >cmake.log 2>&1 && cmake --build cmake/build >>cmake.log 2>&1 ||
+  { cat cmake.log; fail "CMake fails with $lib"; }
+grep -qE "^fiberthread_DIR:PATH=$multi" cmake/build/CMakeCache.txt || fail "CMake takes another library: $(grep ^fiberthread_DIR cmake/build/CMakeCache.txt)"
+[ "$(timeout 20 cmake/build/program)" = "C++ runs, 42" ] || fail "the C++ program does not run with $lib"
+rm "$multi$lib/libfiberthread.so"
+[ "$(LD_LIBRARY_PATH=/nowhere timeout 20 "$multi/usr/bin/fiberthread" ./program_multi)" = "C runs, 2 fibers" ] || fail "the launcher does not find the library in $lib"
+gcc -g -pthread -o account "$top/tests/explore/account.c" || fail "gcc failed"
+timeout 100 "$multi/usr/bin/fiberthread" explore -n 300 ./account >explored 2>&1
+[ $? = 1 ] || fail "explore finds no failure where it is installed: $(cat explored)"
+[ -e "$multi$lib/fiberthread-explore/fiberthread-tsan/libtsan.so.2" ] || fail "the names of ThreadSanitizer's run-time lead nowhere"
+version=$(timeout 20 "$at/bin/fiberthread" --version)
+grep -q "^fiberthread (${version#fiberthread }[)~+-]" "$top/debian/changelog" || fail "debian/changelog begins with another version than $version"
+
 # ---- the rest ----
 [ "$(timeout 20 "$at/bin/fiberthread" echo launched)" = launched ] || fail "the launcher does not run"
 [ "$(timeout 20 "$at/bin/fiberthread" ./program)" = "C runs, 2 fibers" ] || fail "the launcher does not find the library"
