@@ -39,7 +39,11 @@ static void* body(void* p) {
     char** at = &kept[r % kKept];
     size_t size = (r >> 8) % 16 ? 16 + (r >> 12) % 240 : 256 + (r >> 12) % 4096;  // mostly small
     free(*at);
-    if (!(*at = malloc(size))) abort();
+    if (!(*at = malloc(size))) {
+      printf("cannot (no memory)\n");
+      fflush(stdout);
+      _exit(3);
+    }
     memset(*at, 1, size < 64 ? size : 64);
     if (i % kTurn == 0) sched_yield();
   }
