@@ -131,7 +131,8 @@ void Settings::parse(char* text, size_t size, const char* path, const ProgramNam
 void Settings::read_file(const char* path, const ProgramNames& program) {
   if (*broken) return;
   long fd = raw_syscall(SYS_openat, AT_FDCWD, arg(path), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  if (fd == -ENOENT || fd == -ENOTDIR) return;
+  // A home that this user may not search is another user's, as that of a daemon that root has started.
+  if (fd == -ENOENT || fd == -ENOTDIR || (fd == -EACCES && path == user_file)) return;
   struct stat s;
   long memory = 0;
   size_t size = 0;

@@ -103,6 +103,10 @@ if [ "$(id -u)" = 0 ] && unshare --mount true 2>/dev/null && id -u nobody >/dev/
   printf 'workers = 2\n' >"$conf"
   in_etc 'LD_PRELOAD=$LIBRARY XDG_CONFIG_HOME=$TMP/config "$TMP/bin/many" 10' >/dev/null 2>"$TMP/err"
   grep -q '"slots":2,' "$TMP/err" || fail "the user's file comes after the system's: $(cat "$TMP/err")"
+  # A daemon's HOME may be one that it cannot search.
+  mkdir -m 700 "$TMP/closed" && printf 'workers = none\n' >"$TMP/closed/fiberthread.conf"
+  setpriv --reuid=nobody --clear-groups env LD_PRELOAD="$LIBRARY" XDG_CONFIG_HOME="$TMP/closed" FIBERTHREAD_STATS=1 "$TMP/bin/many" 10 >/dev/null 2>"$TMP/err"
+  grep -q 'fibers=[1-9]' "$TMP/err" && ! grep -q conf "$TMP/err" || fail "a closed home: $(cat "$TMP/err")"
   printf 'workers = none\n' >"$TMP/etc/fiberthread.conf"
   in_etc 'setpriv --reuid=nobody --clear-groups env LD_PRELOAD=$LIBRARY "$TMP/bin/setuid" 10' >/dev/null 2>"$TMP/err" ||
     fail "a setuid program beside a broken file: $(cat "$TMP/err")"
