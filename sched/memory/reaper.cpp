@@ -21,8 +21,8 @@ constexpr uint64_t kTick = 100'000'000, kPatience = 5'000'000'000;
 constexpr unsigned kRounds = 256;  // of kBatch, for one call of reaper_make_room()
 constexpr unsigned kBatch = 16;    // groups of blocks that are taken at once
 // The pieces that malloc got back from adopted TCBs lie between others, and free() returns pages from the end of the heap only. So libc is
-// asked to give memory back, which keeps other threads from an arena meanwhile: after many TCBs at once, and before a rest after some. From
-// then on it may not take more than a hundredth of the time.
+// asked to give memory back, which keeps other threads from an arena meanwhile: after many TCBs at once, and before a rest if more were adopted
+// than fibers live, as after a crowd. It may not take more than a hundredth of the time.
 constexpr unsigned kManyAdopted = 16384, kSomeAdopted = 32;
 constexpr uint64_t kTrimPause = 1'000'000'000;
 
@@ -103,7 +103,7 @@ void* reap(void*) {
       futex_wait(&work, seen, next_tick);
       continue;
     }
-    if (adopted >= kSomeAdopted) {
+    if (adopted >= kSomeAdopted && live_fibers() <= adopted) {
       if (now_ns() >= trim_due) trim();
       else futex_wait(&work, seen, trim_due < next_tick ? trim_due : next_tick);
       continue;
