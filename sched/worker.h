@@ -73,7 +73,7 @@ struct alignas(64) Worker {
     }
   } run;
 
-  // See observe/flight.h. Stays when the worker is used again.
+  // See observe/flight.h. The ring is part of Thread::mapping.
   struct Flight {
     struct FlightRecord* ring = nullptr;
     uint32_t mask = 0, next = 0;

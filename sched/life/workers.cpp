@@ -133,17 +133,20 @@ void add_bare(Worker* w) {
   bare_workers = w;
 }
 
+// The flight recorder's ring, a guard, the signal stack, a guard, the stack, the TCB.
 bool map_stacks(Worker* w) {
-  size_t size = kPage + kSignalStack + kPage + kWorkerStack + ((tcb_reserve() + kPage - 1) & ~(kPage - 1));
-  char* mem = map_stack(size, kPage);
+  size_t ring = flight_room(), size = ring + kPage + kSignalStack + kPage + kWorkerStack + ((tcb_reserve() + kPage - 1) & ~(kPage - 1));
+  char* mem = map_stack(size, ring ? 0 : kPage);
   if (!mem) return false;
-  raw_syscall(SYS_mprotect, arg(mem + kPage + kSignalStack), kPage, 0);
+  if (ring) raw_syscall(SYS_mprotect, arg(mem + ring), kPage, 0);
+  raw_syscall(SYS_mprotect, arg(mem + ring + kPage + kSignalStack), kPage, 0);
   char* top = mem + size;
   w->thread.mapping = mem;
   w->thread.mapping_size = size;
-  w->thread.stack = mem + 2 * kPage + kSignalStack;
+  w->thread.signal_stack = mem + ring + kPage;
+  w->thread.stack = w->thread.signal_stack + kSignalStack + kPage;
   w->thread.stack_size = static_cast<size_t>(tcb_low(top) - w->thread.stack);
-  w->thread.signal_stack = mem + kPage;
+  w->flight.ring = ring ? reinterpret_cast<FlightRecord*>(mem) : nullptr;
   w->context.tp = tcb_make_worker(top, w->thread.stack, w->thread.stack + w->thread.stack_size, w);
   w->look.random = static_cast<uint32_t>(cycles());
   w->run.in_sched.store(1, std::memory_order_relaxed);
@@ -376,6 +379,7 @@ uint64_t free_left_stacks(uint64_t now) {
   }
   for (Worker* w = some; w; w = next) {
     next = w->thread.left_next;
+    w->flight.ring = nullptr;
     raw_syscall(SYS_munmap, arg(w->thread.mapping), static_cast<long>(w->thread.mapping_size));
     w->thread.mapping = w->thread.stack = w->thread.signal_stack = nullptr;
     w->context.tp = nullptr;

@@ -20,10 +20,10 @@ namespace {
 constexpr uint64_t kTick = 100'000'000, kPatience = 5'000'000'000;
 constexpr unsigned kRounds = 256;  // of kBatch, for one call of reaper_make_room()
 constexpr unsigned kBatch = 16;    // groups of blocks that are taken at once
-// The pieces that malloc got back from adopted TCBs lie between others, and free() returns pages from the end of the heap only. So libc is
-// asked to give memory back, which keeps other threads from an arena meanwhile: after many TCBs at once, and before a rest if more were adopted
-// than fibers live, as after a crowd. It may not take more than a hundredth of the time.
-constexpr unsigned kManyAdopted = 16384, kSomeAdopted = 32;
+// The pieces that malloc got back from TCBs lie between others, and free() returns pages from the end of the heap only. So libc is asked to give
+// memory back, which keeps other threads from an arena meanwhile: after many TCBs at once, and before a rest if more were released than
+// fibers live, as after a crowd. It may not take more than a hundredth of the time.
+constexpr unsigned kMany = 16384, kSome = 32;
 constexpr uint64_t kTrimPause = 1'000'000'000;
 
 std::atomic<uint32_t> work{0};   // futex: counts the pokes that wake the reaper
@@ -42,7 +42,7 @@ void* adopt(void* p) {
 }
 
 // Takes the TCB away. Returns false, and the block is usable as it was, if libc makes no kernel thread.
-bool release(FiberRecord* f, Create create, Join join, unsigned& adopted) {
+bool release(FiberRecord* f, Create create, Join join) {
   if (!tcb_is_pristine(*f)) {
     tcb_prepare_adoption(*f);
     pthread_attr_t attr;
@@ -53,7 +53,6 @@ bool release(FiberRecord* f, Create create, Join join, unsigned& adopted) {
     pthread_attr_destroy(&attr);
     if (!made) return false;
     join(thread, nullptr);
-    adopted++;
   }
   tcb_release(*f);
   return true;
@@ -64,14 +63,14 @@ void* reap(void*) {
   auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
   auto join = reinterpret_cast<Join>(dlsym(RTLD_NEXT, "pthread_join"));
   FreeGroup idle[kBatch];
-  unsigned adopted = 0;
+  unsigned released = 0;
   uint64_t next_tick = now_ns() + kTick, trim_due = 0;
   auto trim = [&] {
     uint64_t begin = now_ns();
     malloc_trim(0);
     uint64_t end = now_ns(), pause = (end - begin) * 100;
     trim_due = end + (pause > kTrimPause ? pause : kTrimPause);
-    adopted = 0;
+    released = 0;
   };
   for (;;) {
     uint32_t seen = work.load(std::memory_order_acquire);
@@ -86,9 +85,12 @@ void* reap(void*) {
       for (unsigned i = 0; i < n; i++)
         for (uint64_t bits = idle[i].blocks; bits; bits &= bits - 1) {
           unsigned b = static_cast<unsigned>(__builtin_ctzll(bits));
-          if (release(block_of(idle[i], b), create, join, adopted)) continue;
-          block_keep(idle[i], b);
-          kept = true;
+          if (release(block_of(idle[i], b), create, join)) {
+            released++;
+          } else {
+            block_keep(idle[i], b);
+            kept = true;
+          }
         }
       block_empty(idle, n);
       if (kept) break;
@@ -98,12 +100,12 @@ void* reap(void*) {
       done.store(calls, std::memory_order_release);
       futex_wake(&done, INT_MAX);
     }
-    if (adopted >= kManyAdopted) trim();
+    if (released >= kMany) trim();
     if (block_any_idle()) {
       futex_wait(&work, seen, next_tick);
       continue;
     }
-    if (adopted >= kSomeAdopted && live_fibers() <= adopted) {
+    if (released >= kSome && live_fibers() <= released) {
       if (now_ns() >= trim_due) trim();
       else futex_wait(&work, seen, trim_due < next_tick ? trim_due : next_tick);
       continue;

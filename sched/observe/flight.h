@@ -14,9 +14,9 @@ constexpr uint32_t kFlightClock = 8;  // switches from one look at the clock to 
 
 // Called before the scheduler starts: the size of a worker's ring. 0: no recorder.
 void flight_bytes(uint64_t bytes);
-// Gives the worker its ring, unless there is no memory.
-void flight_start(Worker* w);
-void flight_clocks();  // notes both clocks at the same time, for readers; at the scheduler's start
+size_t flight_room();          // bytes of a ring, which is in the worker's mapping, beside its stacks
+void flight_start(Worker* w);  // before the worker's first switch: how much of the ring it uses
+void flight_clocks();          // notes both clocks at the same time, for readers; at the scheduler's start
 
 // Why the fiber before went: one of these, or the low half of the address of ParkReason::what.
 enum FlightWhy : uint32_t { kFlightNothing, kFlightYield, kFlightPreempt, kFlightDone };
