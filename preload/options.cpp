@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "preload/options.h"
+#include "preload/settings.h"
 
 #include <cstring>
 
@@ -11,6 +11,7 @@ const OptionRow kOptions[] = {
 #undef OPTION
 };
 const size_t kOptionCount = sizeof kOptions / sizeof *kOptions;
+static_assert(sizeof kOptions / sizeof *kOptions <= kMostOptions);
 
 namespace {
 

@@ -21,6 +21,7 @@
 namespace fiberthread {
 namespace {
 
+// DEFINES=-DFIBERTHREAD_CYCLE_MS=5 makes a library that would cry wolf more often.
 #ifndef FIBERTHREAD_CYCLE_MS
 #define FIBERTHREAD_CYCLE_MS 1000
 #endif
@@ -66,10 +67,11 @@ void look_at(FiberRecord* f) {
   uint64_t since = __atomic_load_n(&f->wait.since, __ATOMIC_RELAXED);
   if (state == State::Parked && since && since < watch.findings.oldest_wait) watch.findings.oldest_wait = since;
   if (stalls_watched()) stall_visit(f, watch.now);
-  if (options.deadlock == DeadlockPolicy::Off || watch.reports == kMostReports || !stuck(f) || !in_cycle(f, stuck) || !in_cycle(f, stuck))
-    return;
-  // Each cycle is reported once, by its member with the lowest id.
-  for (const FiberRecord* g = reason_of(f).owner; g && g != f; g = reason_of(g).owner)
+  if (options.deadlock == DeadlockPolicy::Off || watch.reports == kMostReports || !stuck(f) || !in_cycle(f, stuck)) return;
+  uint32_t members = in_cycle(f, stuck);
+  if (!members) return;
+  // Each cycle is reported once, by its member with the lowest id. The count ends the loop even if the waits change.
+  for (const FiberRecord* g = reason_of(f).owner; g && --members; g = reason_of(g).owner)
     if (g->identity.id < f->identity.id) return;
   for (uint32_t i = 0; i < watch.reports; i++)
     if (watch.reported[i].first == f && watch.reported[i].serial == f->identity.serial) return;

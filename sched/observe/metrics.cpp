@@ -27,6 +27,7 @@ namespace fiberthread {
 namespace {
 
 constexpr uint64_t kPatience = 2'000'000'000;  // ns that a client may take for its request and for the answer
+constexpr uint64_t kRest = 100'000'000;
 constexpr size_t kMostPath = 1024;
 
 const char* where = nullptr;
@@ -40,6 +41,7 @@ std::atomic<int> listening{-1}, connection{-1};
 char request[2048], answer[32 * 1024];
 size_t request_size = 0, answer_size = 0, answered = 0;
 uint64_t give_up_at = 0, write_at = 0;
+uint64_t rest_until = 0;  // after an accept() that the kernel has refused, for lack of descriptors for example; 0: none
 
 SpinLock writing_lock;  // of the file: sysmon writes it, and the thread that ends the process
 bool ended = false;
@@ -243,7 +245,9 @@ void make_answer(uint64_t now) {
 
 void serve(uint64_t now) {
   if (connection < 0) {
+    if (now < rest_until) return;
     long fd = raw_syscall(SYS_accept4, listening, 0, 0, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    rest_until = fd >= 0 || fd == -EAGAIN || fd == -EINTR ? 0 : now + kRest;
     if (fd < 0) return;
     own_fd_take(fd, connection);
     give_up_at = now + kPatience;
@@ -338,11 +342,11 @@ uint64_t metrics_look(uint64_t now) {
     return write_at;
   }
   serve(now);
-  return connection >= 0 ? give_up_at + 1 : kNever;
+  return connection >= 0 ? give_up_at + 1 : rest_until ? rest_until : kNever;
 }
 
 int metrics_descriptor(short& events) {
-  if (listening < 0) return -1;
+  if (listening < 0 || rest_until) return -1;
   events = connection >= 0 && answer_size ? POLLOUT : POLLIN;
   return connection >= 0 ? connection : listening;
 }

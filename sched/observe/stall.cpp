@@ -2,6 +2,7 @@
 #include "sched/observe/stall.h"
 
 #include <string.h>
+#include <sys/uio.h>
 
 #include "sched/accounting.h"
 #include "sched/arch/arch.h"
@@ -46,24 +47,31 @@ struct Watch {
 };
 constinit Watch watch;
 
-bool count(Stall kind) { return counts[static_cast<int>(kind)].fetch_add(1, std::memory_order_relaxed), true; }
+void count(Stall kind) { counts[static_cast<int>(kind)].fetch_add(1, std::memory_order_relaxed); }
 
-// Of a fiber that is off its stack. It may be woken meanwhile: then there is no sample.
+// Returns how many bytes of our own memory could be copied. The kernel copies, because the pages may vanish meanwhile.
+uint64_t copy_own(void* to, const void* from, uint64_t size) {
+  iovec here{to, size}, there{const_cast<void*>(from), size};
+  long n = raw_syscall(SYS_process_vm_readv, raw_syscall(SYS_getpid), arg(&here), 1, arg(&there), 1, 0);
+  return n > 0 ? static_cast<uint64_t>(n) : 0;
+}
+
+// Of a fiber that is off its stack. It may be woken and end meanwhile: then there is no sample.
 bool copy_waiting(const FiberRecord* f) {
   State before = f->run.state.load(std::memory_order_acquire);
   uint32_t beat = f->identity.serial;
   if (before != State::Parked && before != State::Queued) return false;
-  auto* frame = static_cast<const SavedFrame*>(f->context.sp);
-  auto* from = reinterpret_cast<const char*>(frame);
-  if (from < f->memory.stack_low || from >= f->memory.stack_high) return false;
+  auto* from = static_cast<const char*>(f->context.sp);
+  SavedFrame frame;
+  if (from < f->memory.stack_low || from >= f->memory.stack_high || copy_own(&frame, from, sizeof frame) != sizeof frame) return false;
   StallSample& s = stall_sample;
 #define TAKE(name, number) \
-  s.registers[number] = frame->name; \
+  s.registers[number] = frame.name; \
   s.known |= uint64_t{1} << (number);
   s.known = 0;
   FIBERTHREAD_SAVED_REGISTERS(TAKE)
 #undef TAKE
-  s.pc = frame->FIBERTHREAD_SAVED_PC;
+  s.pc = frame.FIBERTHREAD_SAVED_PC;
   const char* stack = from + sizeof(SavedFrame);
   s.registers[kStackPointerNumber] = reinterpret_cast<uintptr_t>(stack);
   s.known |= uint64_t{1} << kStackPointerNumber;
@@ -72,10 +80,9 @@ bool copy_waiting(const FiberRecord* f) {
     s.known |= uint64_t{1} << kPcNumber;
   }
   auto left = static_cast<uint64_t>(f->memory.stack_high - stack);
-  s.size = left < sizeof s.stack ? left : sizeof s.stack;
-  memcpy(s.stack, stack, s.size);
+  s.size = copy_own(s.stack, stack, left < sizeof s.stack ? left : sizeof s.stack);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  return f->run.state.load(std::memory_order_relaxed) == before && f->identity.serial == beat && f->context.sp == frame;
+  return f->run.state.load(std::memory_order_relaxed) == before && f->identity.serial == beat && f->context.sp == from;
 }
 
 void put(Output& out, const FiberRecord* f) { put_name(out, {f->identity.id, f->identity.name, f->identity.is_main}); }

@@ -10,7 +10,7 @@ namespace fiberthread {
 namespace {
 
 constexpr uint32_t kMostInCycle = 20;  // members that a report names
-constexpr uint32_t kLongest = 200;     // steps of in_cycle()
+constexpr uint32_t kLongest = 200;     // members that in_cycle() counts
 
 // Reasons to wait that only a fiber of this process can end. A wait for another reason may end in other ways.
 constexpr const char* kByFibers[] = {"mutex",
@@ -120,14 +120,15 @@ bool waits_for_fibers(const FiberRecord* f) {
   return only_by_fibers(f->wait.reason.what) || only_by_fibers(reason_of(f).what);
 }
 
-bool in_cycle(const FiberRecord* f, bool (*stuck)(const FiberRecord*)) {
+uint32_t in_cycle(const FiberRecord* f, bool (*stuck)(const FiberRecord*)) {
   const FiberRecord* g = f;
-  for (uint32_t steps = 0; steps < kLongest && stuck(g); steps++) {
-    if (!(g = reason_of(g).owner)) return false;
-    if (g == f) return true;
-    if (!is_parked(g)) return false;
+  for (uint32_t members = 0; members < kLongest && stuck(g);) {
+    members++;
+    if (!(g = reason_of(g).owner)) return 0;
+    if (g == f) return members;
+    if (!is_parked(g)) return 0;
   }
-  return false;
+  return 0;
 }
 
 uint32_t cycle_of(const FiberRecord* f, uint32_t& steps) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Who waits for whom: for the verdict of a deadlock, for the watch for cycles, and for reports. No libc lock, no memory allocation. Fibers may
+// Which fiber waits for which: for the verdict of a deadlock, for the watch for cycles, and for reports. No libc lock, no memory allocation. Fibers may
 // run meanwhile, so what is read of one holds only if the reader finds later that it was parked all the time.
 #pragma once
 #include "sched/memory/block.h"
@@ -42,9 +42,9 @@ bool each_fiber(Visit visit) {
   return state.all;
 }
 
-// Returns true if `f` is in a cycle of fibers that wait for each other, for each of which `stuck` returns true. Of a longer chain than
-// kMostLinks only that much is looked at.
-bool in_cycle(const FiberRecord* f, bool (*stuck)(const FiberRecord*));
+// Returns how many fibers are in the cycle of `f`, which wait for each other and for each of which `stuck` returns true; 0 if there is no such
+// cycle. No more than some hundred are looked at.
+uint32_t in_cycle(const FiberRecord* f, bool (*stuck)(const FiberRecord*));
 // Writes the cycle that `f` is in. Stores the ids of its first members, at most `most`, and returns how many these are.
 uint32_t report_cycle(const FiberRecord* f, uint64_t* ids, uint32_t most);
 
