@@ -147,6 +147,38 @@ works FIBERTHREAD_METRICS=localhost:$port
 fetch $port $'GET /metrics HTTP/1.1\r\n\r\n' >got 2>status && check got
 ends
 
+# While the process has no descriptor left for a client, sysmon rests between its tries, and answers once there is one. (A try without a
+# rest takes all of a CPU. A loaded machine makes the figure smaller, not larger.)
+cat >full.py <<'END'
+import os, resource, subprocess, threading, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+thread = threading.Thread(target=time.sleep, args=(3,))
+thread.start()
+while not os.path.exists("full.sock"): time.sleep(0.01)
+client = subprocess.Popen(["python3", "client.py"], env={k: v for k, v in os.environ.items() if k != "LD_PRELOAD"})
+taken = []
+try:
+    while True: taken.append(os.open("/dev/null", os.O_RDONLY))
+except OSError: pass
+time.sleep(1)  # the client comes meanwhile
+before = time.process_time()
+time.sleep(1)
+assert time.process_time() - before < 0.5, time.process_time() - before
+for fd in taken: os.close(fd)
+assert client.wait() == 0
+thread.join()
+END
+cat >client.py <<'END'
+import socket, time
+time.sleep(0.3)
+s = socket.socket(socket.AF_UNIX)
+s.settimeout(50)
+s.connect("full.sock")
+s.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+assert s.recv(20).startswith(b"HTTP/1.1 200")
+END
+env LD_PRELOAD="$LIBRARY" FIBERTHREAD_METRICS=unix:full.sock timeout -s KILL 100 python3 full.py >got 2>&1 || fail "without descriptors: $(cat got)"
+
 # What cannot be had is said once, and the program goes on.
 bad() { # value, message
   env LD_PRELOAD="$LIBRARY" FIBERTHREAD_METRICS="$1" FIBERTHREAD_METRICS_SECONDS=1 python3 -c 'import threading, time
