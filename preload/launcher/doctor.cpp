@@ -323,7 +323,7 @@ void look_at_settings(const std::string& path, const std::string& interpreter) {
 int nothing_to_run = 0;  // the exit status, if the program or its interpreter cannot be run
 
 // `script` is the path of the script whose interpreter this is.
-void look_at_program(const std::string& name, int depth = 0, std::string script = "") {
+void look_at_program(const std::string& name, int depth = 0, const std::string& script = "") {
   std::string why_not, path = find_program(name, &why_not);
   if (path.empty()) {
     printf("%s: %s\n", depth ? "interpreter" : "program", name.c_str());
