@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "preload/launcher/launcher.h"
-#include "preload/launcher/symbols.h"
+#include "preload/launcher/stacks.h"
 
 namespace fiberthread {
 namespace {
@@ -52,28 +52,14 @@ void copy_stack(const Target& target, Shown& s, size_t size) {
   s.copied.shrink_to_fit();
 }
 
-void unwind(Symbols& symbols, Shown& s) {
-  s.frames = symbols.unwind(s.registers, s.copied, s.registers.value[kStackPointer], kFrames);
+void unwind(Stacks& stacks, Shown& s) {
+  s.frames = stacks.unwind(s.registers, s.copied, kFrames);
   s.copied = {};
 }
 
-// Removes the library's frames, which tell how the fiber waits: a reader wants to know what it waits for. Of the library's frames on top,
-// only the function that the program called stays. Below the start routine, none stays. An interrupted frame of the program has called none
-// of them.
-void trim(const Target& target, Symbols& symbols, std::vector<StackFrame>& frames) {
-  size_t top = 0;
-  while (top < frames.size() && target.in_library(frames[top].pc)) top++;
-  // Below a signal handler there is libc's return from it, and then the interrupted frame.
-  if (top > 0 && top + 1 < frames.size() && frames[top + 1].exact) top++;
-  bool called = top < frames.size() && top > 0 && !frames[top].exact;
-  if (called && symbols.place(frames[top - 1]).find("(anonymous namespace)") == std::string::npos) top--;
-  frames.erase(frames.begin(), frames.begin() + static_cast<long>(top));
-  while (frames.size() > 1 && frames.size() < kFrames && target.in_library(frames.back().pc)) frames.pop_back();
-}
-
-void put_stack(Output& out, const Target& target, Symbols& symbols, Shown& s, const DumpOptions& o) {
+void put_stack(Output& out, Stacks& stacks, Shown& s, const DumpOptions& o) {
   bool more = s.frames.size() == kFrames;
-  if (!o.full) trim(target, symbols, s.frames);
+  if (!o.full) stacks.trim(s.frames, !more);
   size_t n = s.frames.size();
   bool cut = !o.full && n > kFirst + kLast;
   for (size_t i = 0; i < n; i++) {
@@ -81,8 +67,8 @@ void put_stack(Output& out, const Target& target, Symbols& symbols, Shown& s, co
       out.begin() << "    … " << n - kFirst - kLast << " more frames\n";
       i = n - kLast;
     }
-    out.begin() << "    #" << i << " " << reinterpret_cast<const void*>(s.frames[i].pc) << " " << symbols.place(s.frames[i]).c_str()
-                << "\n";
+    for (auto& place : stacks.places(s.frames[i]))
+      out.begin() << "    #" << i << " " << reinterpret_cast<const void*>(s.frames[i].pc) << " " << place.c_str() << "\n";
   }
   if (more) out.begin() << "    … and so on\n";
 }
@@ -92,15 +78,14 @@ bool belongs(uint64_t address, const FiberSeen& f) { return address > f.stack_lo
 // Fills in each fiber's registers and, where they are wanted, its stack. A kernel thread that has the thread pointer of a fiber runs it,
 // whatever the fiber's state says. The exception is a thread on the stack of another fiber: it was stopped in a switch, between the two
 // changes.
-void take_registers(Target& target, Symbols& symbols, const std::vector<KernelThread>& threads, const std::vector<WorkerSeen>& workers,
-                    std::vector<Shown>& all, bool stacks, bool full) {
-  std::vector<const FiberSeen*> stacks_by_address;
-  for (auto& s : all) stacks_by_address.push_back(&s.fiber);
-  std::sort(stacks_by_address.begin(), stacks_by_address.end(), [](auto* a, auto* b) { return a->stack_low < b->stack_low; });
+void take_registers(Target& target, Stacks* stacks, const std::vector<KernelThread>& threads, const std::vector<WorkerSeen>& workers,
+                    std::vector<Shown>& all, bool full) {
+  std::vector<const FiberSeen*> by_address;
+  for (auto& s : all) by_address.push_back(&s.fiber);
+  std::sort(by_address.begin(), by_address.end(), [](auto* a, auto* b) { return a->stack_low < b->stack_low; });
   auto owner_of = [&](uint64_t sp) -> const FiberSeen* {
-    auto s = std::upper_bound(stacks_by_address.begin(), stacks_by_address.end(), sp,
-                              [](uint64_t a, const FiberSeen* f) { return a <= f->stack_low; });
-    return s != stacks_by_address.begin() && belongs(sp, **--s) ? *s : nullptr;
+    auto s = std::upper_bound(by_address.begin(), by_address.end(), sp, [](uint64_t a, const FiberSeen* f) { return a <= f->stack_low; });
+    return s != by_address.begin() && belongs(sp, **--s) ? *s : nullptr;
   };
   std::map<uint64_t, const KernelThread*> by_pointer;
   for (auto& t : threads) by_pointer[t.thread_pointer] = &t;
@@ -121,7 +106,7 @@ void take_registers(Target& target, Symbols& symbols, const std::vector<KernelTh
     if (on) {
       s.registers = on->registers;
       s.tid = on->tid;
-      if (stacks) unwind(symbols, s);
+      if (stacks) unwind(*stacks, s);
     } else if (f.sp && (f.state != State::Running || !threads.empty())) {
       s.registers = target.saved_registers(f);
       s.frozen = true;
@@ -133,7 +118,7 @@ void take_registers(Target& target, Symbols& symbols, const std::vector<KernelTh
   }
 }
 
-void put_shown(Output& out, Target& target, Symbols& symbols, Shown& s, const DumpOptions& o, bool stacks, uint64_t now) {
+void put_shown(Output& out, Target& target, Stacks* stacks, Shown& s, const DumpOptions& o, uint64_t now) {
   FiberSeen& f = s.fiber;
   FiberView v;
   v.who = {f.id, f.name, f.main};
@@ -153,18 +138,18 @@ void put_shown(Output& out, Target& target, Symbols& symbols, Shown& s, const Du
   }
   put_fiber(out, v);
   if (!stacks) return;
-  if (v.wait.object && !v.wait.for_its_end && !(object = symbols.variable(reinterpret_cast<uint64_t>(v.wait.object))).empty())
+  if (v.wait.object && !v.wait.for_its_end && !(object = stacks->variable(reinterpret_cast<uint64_t>(v.wait.object))).empty())
     out.begin() << "    " << v.wait.object << " is " << object.c_str() << "\n";
   if (s.frozen) {
     if (target.is_core()) copy_stack(target, s, o.full ? kCopies : kCopy);
-    unwind(symbols, s);
+    unwind(*stacks, s);
   }
-  put_stack(out, target, symbols, s, o);
+  put_stack(out, *stacks, s, o);
   s.frames = {};
 }
 
 // The stall watch's sample: a fiber as it was when it kept others waiting.
-int put_sample(Output& out, Target& target, Symbols& symbols, const DumpOptions& o) {
+int put_sample(Output& out, Target& target, Stacks& stacks, const DumpOptions& o) {
   Shown s;
   uint64_t fiber;
   s.registers = target.sample(fiber, s.copied);
@@ -174,8 +159,8 @@ int put_sample(Output& out, Target& target, Symbols& symbols, const DumpOptions&
   out.begin();
   put_name(out, {fiber, s.fiber.name, s.fiber.main});
   out << " was here:\n";
-  unwind(symbols, s);
-  put_stack(out, target, symbols, s, o);
+  unwind(stacks, s);
+  put_stack(out, stacks, s, o);
   return 0;
 }
 
@@ -194,20 +179,17 @@ int dump(const char* name, const DumpOptions& o) {
   Target target;
   Trouble t = target.open(name);
   if (!t.empty()) return o.report ? 1 : fail(t);
-  Symbols symbols(target, o.full);
-  bool stacks = o.stacks;
+  Stacks found(target, o.full), *stacks = o.stacks ? &found : nullptr;
   std::string remark;
   if (stacks) {
-    t = symbols.open();
-    if (!t.empty()) {
-      remark = "no stacks: " + t;
-      stacks = false;
-    }
+    t = stacks->open();
+    remark = t.empty() ? stacks->lacking() : "no stacks: " + t;
+    if (!t.empty()) stacks = nullptr;
   }
   if (o.sample && !stacks) return 1;  // there is nothing else to be said
   Output out(o.report ? 2 : 1, o.report ? "fiberthread: " : "", o.report ? 500 : -1);
   if (o.sample) {
-    int status = put_sample(out, target, symbols, o);
+    int status = put_sample(out, target, *stacks, o);
     if (!o.record.empty()) put_record(out, target, o.record);
     return status;
   }
@@ -229,7 +211,7 @@ int dump(const char* name, const DumpOptions& o) {
   size_t more = all.size() > o.most ? all.size() - o.most : 0;
   if (more) all.resize(o.most);
   std::vector<WorkerSeen> workers = target.workers();
-  take_registers(target, symbols, threads, workers, all, stacks, o.full);
+  take_registers(target, stacks, threads, workers, all, o.full);
   if (!o.record.empty()) put_record(out, target, o.record);
   target.resume();
 
@@ -244,7 +226,7 @@ int dump(const char* name, const DumpOptions& o) {
   }
   if (!not_stopped.empty()) out.begin() << "no stacks of running fibers: " << not_stopped.c_str() << "\n";
   if (!remark.empty()) out.begin() << remark.c_str() << "\n";
-  for (auto& s : all) put_shown(out, target, symbols, s, o, stacks, now);
+  for (auto& s : all) put_shown(out, target, stacks, s, o, now);
   if (more) out.begin() << "… and " << more << " more\n";
   return 0;
 }

@@ -1,46 +1,40 @@
 // SPDX-License-Identifier: MIT
-// Stacks and names of code, by libdw of elfutils, if that is installed. It is loaded when it is first needed.
+// Names of code and data by libdw of elfutils, and stacks too, if that is installed. It is loaded when it is first needed.
 #pragma once
-#include <map>
 #include <string>
 #include <vector>
 
 #include "preload/launcher/target.h"
+#include "preload/launcher/unwinder.h"
 
 namespace fiberthread {
 
-struct StackFrame {
-  uint64_t pc;
-  bool exact;  // pc is the interrupted instruction itself; else it is a return address
-};
-
 class Symbols {
  public:
-  Symbols(const Target& target, bool full) : target_(target), full_(full) {}
+  explicit Symbols(const Target& target) : target_(target) {}
+  Symbols(const Symbols&) = delete;
   ~Symbols();
   Trouble open();
-  // Returns at most `most` frames. `copied` has the bytes of the stack from address `copied_at` on, as they were together with the
-  // registers.
-  std::vector<StackFrame> unwind(const Registers& registers, const std::vector<char>& copied, uint64_t copied_at, unsigned most);
-  // Returns "function at file:line", "function in object" if the line is not known, and "??" for an unknown function.
-  const std::string& place(const StackFrame& frame);
-  // Returns the name of the variable at this address, with "+offset" inside one, or "" if there is none.
+  // Returns at most `most` frames.
+  std::vector<StackFrame> unwind(const Thread& thread, unsigned most);
+  // Appends the functions at this address, as Stacks::places() returns them. Without `lines`, it is only the outermost one, and its object.
+  void places(uint64_t pc, bool lines, std::vector<std::string>& to);
+  // As Stacks::variable().
   std::string variable(uint64_t address);
 
  private:
   struct Library;
   static const Library* library();
+  struct Die;
+  std::string name_of(Die& function);
+  bool find_functions(Die& in, uint64_t pc, std::vector<Die>& found);
   const Target& target_;
-  bool full_;  // place() gives lines of the library too
   const Library* l_ = nullptr;
   void* dwfl_ = nullptr;
   void* elf_ = nullptr;
-  std::map<std::pair<uint64_t, bool>, std::string> places_;
   friend struct Callbacks;
   // Arguments and result of the running unwind().
-  const Registers* registers_ = nullptr;
-  const std::vector<char>* copied_ = nullptr;
-  uint64_t copied_at_ = 0;
+  const Thread* thread_ = nullptr;
   unsigned most_ = 0;
   std::vector<StackFrame> frames_;
 };

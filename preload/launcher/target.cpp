@@ -95,10 +95,10 @@ Trouble Target::open_process() {
     unsigned long low, high, offset, inode;
     int at = 0;
     any = true;
-    if (sscanf(line, "%lx-%lx %*s %lx %*s %lu %n", &low, &high, &offset, &inode, &at) < 4 || !inode || line[at] != '/') continue;
+    if (sscanf(line, "%lx-%lx %*s %lx %*s %lu %n", &low, &high, &offset, &inode, &at) < 4) continue;
     std::string name(line + at);
     while (!name.empty() && name.back() == '\n') name.pop_back();
-    mappings_.push_back({low, high, offset, name});
+    if ((inode && name[0] == '/') || name == kKernelCode) mappings_.push_back({low, high, offset, name});
   }
   int e = errno;
   free(line);
@@ -124,6 +124,7 @@ Trouble Target::open_core(const char* path) {
     if (pread(core_, &first, sizeof first, static_cast<off_t>(header.e_shoff)) == sizeof first) count = first.sh_info;
   }
   std::vector<Elf64_Phdr> headers(count);
+  uint64_t kernel_code = 0;
   auto bytes = static_cast<ssize_t>(count * sizeof(Elf64_Phdr));
   if (pread(core_, headers.data(), static_cast<size_t>(bytes), static_cast<off_t>(header.e_phoff)) != bytes)
     return std::string(path) + " is cut off";
@@ -153,6 +154,9 @@ Trouble Target::open_core(const char* path) {
         elf_prpsinfo info;
         memcpy(&info, d, sizeof info);
         pid_ = info.pr_pid;
+      } else if (note.n_type == NT_AUXV) {
+        for (uint64_t i = 0; i + sizeof(Elf64_auxv_t) <= note.n_descsz; i += sizeof(Elf64_auxv_t))
+          if (field(d, i) == AT_SYSINFO_EHDR) kernel_code = field(d, i + 8);
       } else if (note.n_type == NT_FILE && note.n_descsz >= 16) {
         uint64_t files = field(d, 0), page = field(d, 8);
         if (files > note.n_descsz / 24) continue;
@@ -167,7 +171,15 @@ Trouble Target::open_core(const char* path) {
     }
   }
   std::sort(segments_.begin(), segments_.end(), [](auto& a, auto& b) { return a.address < b.address; });
+  for (auto& s : segments_)
+    if (s.address == kernel_code) mappings_.push_back({s.address, s.address + s.size, 0, kKernelCode});
+  std::sort(mappings_.begin(), mappings_.end(), [](auto& a, auto& b) { return a.low < b.low; });
   return {};
+}
+
+const Mapping* Target::mapping_at(uint64_t address) const {
+  auto m = std::upper_bound(mappings_.begin(), mappings_.end(), address, [](uint64_t a, const Mapping& m) { return a < m.low; });
+  return m != mappings_.begin() && address < (--m)->high ? &*m : nullptr;
 }
 
 size_t Target::read_some(uint64_t address, void* to, size_t size) const {
@@ -187,13 +199,11 @@ size_t Target::read_some(uint64_t address, void* to, size_t size) const {
         n = pread(core_, out + done, std::min<uint64_t>(left, s->address + s->size - at), static_cast<off_t>(s->offset + at - s->address));
       } else {
         // Cores leave out memory that is the same as in its file.
-        for (auto& m : mappings_) {
-          if (at < m.low || at >= m.high) continue;
-          auto f = files_.find(m.path);
-          if (f == files_.end()) f = files_.emplace(m.path, ::open(m.path.c_str(), O_RDONLY | O_CLOEXEC)).first;
+        if (const Mapping* m = mapping_at(at)) {
+          auto f = files_.find(m->path);
+          if (f == files_.end()) f = files_.emplace(m->path, ::open(m->path.c_str(), O_RDONLY | O_CLOEXEC)).first;
           if (f->second >= 0)
-            n = pread(f->second, out + done, std::min<uint64_t>(left, m.high - at), static_cast<off_t>(m.offset + at - m.low));
-          break;
+            n = pread(f->second, out + done, std::min<uint64_t>(left, m->high - at), static_cast<off_t>(m->offset + at - m->low));
         }
       }
     }

@@ -16,11 +16,13 @@ namespace fiberthread {
 // A message for the user that says what failed; empty after a success.
 using Trouble = std::string;
 
-// A mapped part of a file.
+// A mapped part of a file, or the kernel's code (kKernelCode).
 struct Mapping {
   uint64_t low, high, offset;
   std::string path;
 };
+
+constexpr const char* kKernelCode = "[vdso]";
 
 struct Segment {  // of a core
   uint64_t address, size, offset;
@@ -83,7 +85,8 @@ class Target {
   std::string text(uint64_t address) const;
   // The text at an address in the library, of which only the low half is known.
   std::string library_text(uint32_t low_half) const { return text(library_low_ + (low_half - static_cast<uint32_t>(library_low_))); }
-  const std::vector<Mapping>& mappings() const { return mappings_; }
+  const std::vector<Mapping>& mappings() const { return mappings_; }  // by address
+  const Mapping* mapping_at(uint64_t address) const;
 
   // Returns a number of the library's layout. An unknown name ends the program, with a message about versions.
   uint64_t layout(const char* name) const;

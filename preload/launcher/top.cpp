@@ -18,6 +18,7 @@
 #include <map>
 
 #include "preload/launcher/launcher.h"
+#include "preload/launcher/stacks.h"
 #include "preload/launcher/target.h"
 
 namespace fiberthread {
@@ -101,8 +102,19 @@ std::string name_of(uint64_t id, bool main, const char* name) {
   return std::to_string(id) + (main ? " (main)" : "") + (*name ? " '" + std::string(name) + "'" : "");
 }
 
-// Returns one view as lines.
-std::vector<std::string> lines_of(const Target& target, const Sample& s, const Sample& before, const std::string& command) {
+// Returns the function in which the program waits, or "". The fiber may go on meanwhile: then what was read of its stack is not used.
+std::string waits_in(const Target& target, Stacks& stacks, const FiberSeen& f) {
+  constexpr unsigned kFrames = 32;
+  std::vector<StackFrame> frames = stacks.unwind(target.saved_registers(f), {}, kFrames);
+  FiberSeen now = target.fiber(f.record);
+  if (now.id != f.id || now.state != State::Parked || now.since != f.since || now.sp != f.sp) return {};
+  for (auto& frame : frames)
+    if (!target.in_library(frame.pc)) return stacks.places(frame).front();
+  return {};
+}
+
+// Returns one view as lines. Without `stacks`, it does not say in which functions fibers wait.
+std::vector<std::string> lines_of(const Target& target, Stacks* stacks, const Sample& s, const Sample& before, const std::string& command) {
   std::vector<std::string> lines;
   char line[512];
   auto add = [&](auto... arguments) {
@@ -161,8 +173,10 @@ std::vector<std::string> lines_of(const Target& target, const Sample& s, const S
       why += w.owned == w.Itself ? "itself" : "fiber " + name_of(w.owner.id, w.owner.is_main, w.owner.name);
       if (w.owned == w.Ended) why += ", which has ended";
     }
+    if (std::string function = stacks && f.sp ? waits_in(target, *stacks, f) : ""; !function.empty()) why += ", in " + function;
     double parked = s.at > f.since ? static_cast<double>(s.at - f.since) / 1e9 : 0;
-    add("%10llu %-16s %10.3f s  %s", static_cast<unsigned long long>(f.id), f.main ? "(main)" : f.name, parked, why.c_str());
+    snprintf(line, sizeof line, "%10llu %-16s %10.3f s  ", static_cast<unsigned long long>(f.id), f.main ? "(main)" : f.name, parked);
+    lines.push_back(line + why);
   }
   return lines;
 }
@@ -205,6 +219,7 @@ int top(const char* name, double delay, long looks, bool batch) {
     fputs("\033[?25l", stdout);
   }
   std::string command = command_of(target.pid());
+  Stacks found(target, false), *stacks = found.open().empty() ? &found : nullptr;
   Sample before;
   for (long n = 0; (looks == 0 || n < looks) && !ended; n++) {
     if (n > 0) {
@@ -222,7 +237,7 @@ int top(const char* name, double delay, long looks, bool batch) {
       fprintf(stderr, "fiberthread: process %d has ended\n", target.pid());
       return before.at ? 0 : 1;
     }
-    std::vector<std::string> lines = lines_of(target, s, before, command);
+    std::vector<std::string> lines = lines_of(target, stacks, s, before, command);
     if (screen) {
       fputs("\033[H", stdout);
       for (size_t i = 0; i < lines.size() && i + 1 < rows; i++) printf("%.*s\033[K\n", static_cast<int>(columns), lines[i].c_str());

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "preload/launcher/symbols.h"
+#include "preload/launcher/stacks.h"
 #include "preload/launcher/target.h"
 
 namespace fiberthread {
@@ -79,7 +79,7 @@ Told tell(Job& job, const RunSettings& s, Outcome& failure) {
   int status = 0, last = 0;
   pid_t program = job.pid(), pid = program;
   Target target;
-  Symbols symbols(target, false);
+  Stacks stacks(target, false);
   bool known = false, first = true;
   double until = now() + s.hang + 5;
   // Returns true if a traced process has stopped: `pid`, with `status`.
@@ -101,24 +101,25 @@ Told tell(Job& job, const RunSettings& s, Outcome& failure) {
     int event = status >> 16;
     bool ends = event == PTRACE_EVENT_EXIT && pid == job.claimed();
     if (ends) {
-      known = target.open(std::to_string(pid).c_str()).empty() && symbols.open().empty();
+      known = target.open(std::to_string(pid).c_str()).empty() && stacks.open().empty();
       // As this run has them: its addresses may be other ones.
       std::vector<Step> steps = job.steps();
       std::vector<SeenFiber> fibers = job.fibers();
+      // An inlined function tells more than the one around it.
+      auto place = [&](uint64_t pc, bool exact) { return stacks.places({pc, exact}).front(); };
       auto function = [&](uint32_t number) -> std::string {
         if (!known || number >= fibers.size() || !fibers[number].start) return "";
-        std::string place = symbols.place({fibers[number].start, true});
-        return place.substr(0, place.find(' '));
+        const std::string& start = stacks.places({fibers[number].start, true}).back();
+        return start.substr(0, start.find(' '));
       };
-      if (known && failure.verdict.kind != Kind::Deadlock && failure.verdict.place)
-        told.place = symbols.place({failure.verdict.place, false});
+      if (known && failure.verdict.kind != Kind::Deadlock && failure.verdict.place) told.place = place(failure.verdict.place, false);
       auto racing = [&](const RacingAccess& a, const char* verb, const std::string& object) {
         return fiber_name(fibers, a.fiber, function(a.fiber)) + " " + verb + " " + std::to_string(a.size) +
-               (a.size == 1 ? " byte" : " bytes") + object + (known ? " in " + symbols.place({a.pc, false}) : "");
+               (a.size == 1 ? " byte" : " bytes") + object + (known ? " in " + place(a.pc, false) : "");
       };
       if (failure.verdict.kind == Kind::DataRace) {
         const Race r = job.race();
-        std::string variable = known ? symbols.variable(r.first.address) : "";
+        std::string variable = known ? stacks.variable(r.first.address) : "";
         auto verb = [](const RacingAccess& a, const char* frees, const char* writes, const char* reads) {
           return a.frees ? frees : a.write ? writes : reads;
         };
@@ -138,13 +139,13 @@ Told tell(Job& job, const RunSettings& s, Outcome& failure) {
           line = "where all that ran so far wait: " + fiber_name(fibers, step.to, function(step.to));
         } else {
           line = fiber_name(fibers, step.from, function(step.from)) + " is stopped ";
-          std::string variable = known && step.object ? symbols.variable(step.object) : "";
+          std::string variable = known && step.object ? stacks.variable(step.object) : "";
           if (!variable.empty()) variable.insert(0, 1, '&');
           if (step.accesses) line += step.after ? "between reading and writing" : "before an access to";
           else line += (step.after ? "after " : "before ") + std::string(step.call);
           if (!step.accesses && !strchr(step.call, ' ')) line += "(" + variable + ")";
           else line += " " + (variable.empty() ? "memory on the heap or a stack" : variable);
-          if (known && step.pc) line += " in " + symbols.place({step.pc, step.accesses != 0});
+          if (known && step.pc) line += " in " + place(step.pc, step.accesses != 0);
           line += ": " + fiber_name(fibers, step.to, function(step.to));
         }
         told.lines.push_back(line + (step.to == kClock ? " jumps to the next timer" : " goes on"));

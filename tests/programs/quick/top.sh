@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# packages: gcc
+# packages: gcc libdw1|libdw1t64 libunwind8
 # `fiberthread top` shows what fibers do, and does not stop the process.
 . "$(dirname "$0")/../lib.sh"
 top="$BUILD/fiberthread top"
@@ -46,7 +46,8 @@ end inside
 # With fewer than twenty fibers, all are shown, and the fiber that has waited longest comes first.
 begin 2 "$TMP/inside" 3
 $top -b -n 1 $pid >"$TMP/top" 2>"$TMP/err" || fail "status $?: $(cat "$TMP/err")"
-has "^ *[0-9]+ +locker +[0-9.]+ s  mutex 0x[0-9a-f]+ held by fiber $pid \(main\)$"
+has "^ *[0-9]+ +locker +[0-9.]+ s  mutex 0x[0-9a-f]+ held by fiber $pid \(main\), in locker at .*inside\.c:[0-9]+$"
+has "^ *[0-9]+ +[0-9.]+ s  cond 0x[0-9a-f]+, in wait_for_never at .*inside\.c:[0-9]+$"
 [ "$(parked | wc -l)" = 5 ] && [ "$(parked)" = "$(parked | sort -nr)" ] || fail "not in order: $(cat "$TMP/top")"
 end inside
 
