@@ -133,8 +133,10 @@ struct Callbacks {
   static bool registers(DwflThread* thread, void* p) {
     auto& s = *static_cast<Symbols*>(p);
     const Registers& r = s.thread_->registers;
-    for (unsigned i = 0; i < Registers::kCount; i++)
-      if (r.known >> i & 1) s.l_->dwfl_thread_state_registers(thread, static_cast<int>(i), 1, &r.value[i]);
+    for (unsigned i = 0; i < Registers::kCount; i++) {
+      uint64_t value = Thread::without_signature(s.target_, r.value[i]);
+      if (r.known >> i & 1) s.l_->dwfl_thread_state_registers(thread, static_cast<int>(i), 1, &value);
+    }
     s.l_->dwfl_thread_state_register_pc(thread, r.pc);
     return true;
   }

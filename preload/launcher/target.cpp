@@ -24,6 +24,7 @@
 namespace fiberthread {
 
 const unsigned kStackPointer = kStackPointerNumber;
+const uint64_t kSignature = kSignatureBits;
 
 namespace {
 

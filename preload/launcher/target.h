@@ -40,6 +40,7 @@ struct Registers {
   }
 };
 extern const unsigned kStackPointer;
+extern const uint64_t kSignature;  // bits that may be set in return addresses on the stack
 
 struct KernelThread {
   int tid;

@@ -3,6 +3,9 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <signal.h>
+#include <stddef.h>
+#include <ucontext.h>
 
 #include <algorithm>
 
@@ -12,13 +15,21 @@ namespace fiberthread {
 #define FIBERTHREAD_UNW(name) "_Ux86_64_" name
 constexpr const char* kLibrary = "libunwind-x86_64.so.8";
 constexpr int kPc = 16, kReturn = 16;
-constexpr bool kKnownByCode = false;  // is_signal_frame() tells of the frame before
+constexpr bool kKnownByCode = false;    // is_signal_frame() tells of the frame before
+constexpr uint64_t kInterruptedPc = 0;  // a step finds it
+constexpr const char* kMissing = "libunwind is not installed";
+#define ONLY_OF_1_8(X)
 #elif defined(__aarch64__)
 #define FIBERTHREAD_UNW(name) "_Uaarch64_" name
 constexpr const char* kLibrary = "libunwind-aarch64.so.8";
-// A step leaves the address in the link register. Only a signal's frame has the pc itself.
+// A step leaves the address in the link register.
 constexpr int kPc = 32, kReturn = 30;
 constexpr bool kKnownByCode = true;  // the kernel's code for a handler's return has no unwind information
+// Older versions cannot unwind functions that sign their return addresses.
+// Where the kernel's frame for a handler has the interrupted pc: siginfo and ucontext come one after the other.
+constexpr uint64_t kInterruptedPc = sizeof(siginfo_t) + offsetof(ucontext_t, uc_mcontext.pc);
+constexpr const char* kMissing = "libunwind 1.8 is not installed";
+#define ONLY_OF_1_8(X) X(get_elf_filename, int (*)(Cursor*, char*, size_t, Word*))
 #endif
 
 // The used part of libunwind, by its own names and with its layouts (libunwind-common.h and libunwind-dynamic.h of versions 1.6 to 1.8,
@@ -64,7 +75,8 @@ struct AccessorTable {
   X(init_remote, int (*)(Cursor*, Space*, void*)) \
   X(step, int (*)(Cursor*)) \
   X(get_reg, int (*)(Cursor*, int, Word*)) \
-  X(is_signal_frame, int (*)(Cursor*))
+  X(is_signal_frame, int (*)(Cursor*)) \
+  ONLY_OF_1_8(X)
 
 struct Unwinder::Library {
 #define DECLARE(name, ...) std::decay_t<__VA_ARGS__> name = nullptr;
@@ -104,7 +116,8 @@ struct Accessors {
     const Registers& r = static_cast<Unwinder*>(p)->thread_->registers;
     if (write || number < 0) return kBadRegister;
     if (number == kPc) *value = r.pc;
-    else if (number < static_cast<int>(Registers::kCount) && r.known >> number & 1) *value = r.value[number];
+    else if (number < static_cast<int>(Registers::kCount) && r.known >> number & 1)
+      *value = Thread::without_signature(static_cast<Unwinder*>(p)->target_, r.value[number]);
     else return kBadRegister;
     return 0;
   }
@@ -118,7 +131,7 @@ Unwinder::~Unwinder() {
 
 Trouble Unwinder::open() {
   l_ = library();
-  if (!l_) return "libunwind is not installed";
+  if (!l_) return kMissing;
   AccessorTable table{Accessors::find, Accessors::put,    Accessors::dynamic, Accessors::memory,
                       Accessors::reg,  Accessors::vector, Accessors::resume,  {}};
   auto* space = l_->create_addr_space(&table, 0);
@@ -142,9 +155,10 @@ std::vector<StackFrame> Unwinder::unwind(const Thread& thread, unsigned most) {
     bool signal = is_signal(pc - !after_signal) || (kKnownByCode && l_->is_signal_frame(&cursor) > 0);
     frames.push_back({pc, after_signal || signal});
     after_signal = signal;
-    pc = 0;
+    Word sp = 0;
+    bool in_frame = signal && kInterruptedPc && l_->get_reg(&cursor, static_cast<int>(kStackPointer), &sp) == 0;
     if (l_->step(&cursor) <= 0) break;
-    if ((signal || l_->get_reg(&cursor, kReturn, &pc) != 0) && l_->get_reg(&cursor, kPc, &pc) != 0) break;
+    if (in_frame ? !thread.read(target_, sp + kInterruptedPc, pc) : l_->get_reg(&cursor, kReturn, &pc) != 0) break;
   }
   return frames;
 }

@@ -23,9 +23,14 @@ struct Thread {
   uint64_t copied_at;
   bool read(const Target& target, uint64_t address, uint64_t& word) const {
     uint64_t at = address - copied_at;
-    if (at >= copied.size() || copied.size() - at < sizeof word) return target.read(address, &word, sizeof word);
-    memcpy(&word, copied.data() + at, sizeof word);
+    if (at < copied.size() && copied.size() - at >= sizeof word) memcpy(&word, copied.data() + at, sizeof word);
+    else if (!target.read(address, &word, sizeof word)) return false;
+    word = without_signature(target, word);
     return true;
+  }
+  // Not all versions of the unwinders know of signatures. What would be an address of code without one is taken for a signed one.
+  static uint64_t without_signature(const Target& target, uint64_t word) {
+    return word & kSignature && target.mapping_at(word & ~kSignature) ? word & ~kSignature : word;
   }
 };
 

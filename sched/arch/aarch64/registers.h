@@ -25,6 +25,9 @@ void set_registers(Registers& to, const user_regs_struct& r) {
   to.pc = r.pc;
 }
 
+// Return addresses on the stack may be signed, in bits that addresses of code do not have.
+constexpr uint64_t kSignatureBits = 0xffff'0000'0000'0000;
+
 // The thread pointer is one of these registers. If kThreadPointerNote is not 0, it is in an ELF note of that type instead.
 inline uint64_t thread_pointer_in(const user_regs_struct&) { return 0; }
 constexpr unsigned kThreadPointerNote = NT_ARM_TLS;

@@ -25,6 +25,9 @@ void set_registers(Registers& to, const user_regs_struct& r) {
   to.pc = r.rip;
 }
 
+// Return addresses on the stack are not signed.
+constexpr uint64_t kSignatureBits = 0;
+
 // The thread pointer is one of these registers. If kThreadPointerNote is not 0, it is in an ELF note of that type instead.
 inline uint64_t thread_pointer_in(const user_regs_struct& r) { return r.fs_base; }
 constexpr unsigned kThreadPointerNote = 0;
