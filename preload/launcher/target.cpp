@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "preload/launcher/target.h"
 
-#include <dirent.h>
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/procfs.h>
-#include <sys/ptrace.h>
 #include <sys/uio.h>
-#include <sys/user.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -36,14 +32,6 @@ constexpr struct {
   unsigned number;
 } kSaved[] = {FIBERTHREAD_SAVED_REGISTERS(SAVED)};
 #undef SAVED
-
-Registers from_kernel(const user_regs_struct& r) {
-  Registers regs;
-  set_registers(regs, r);
-  return regs;
-}
-
-std::string file_of_process(int pid, const char* name) { return "/proc/" + std::to_string(pid) + "/" + name; }
 
 Trouble no_permission(int pid) {
   return "no permission to look into process " + std::to_string(pid) +
@@ -81,7 +69,7 @@ Trouble Target::open(const char* name) {
 }
 
 Trouble Target::open_process() {
-  std::string path = file_of_process(pid_, "maps");
+  std::string path = "/proc/" + std::to_string(pid_) + "/maps";
   FILE* f = fopen(path.c_str(), "re");
   if (!f) {
     if (errno == ENOENT) return "there is no process " + std::to_string(pid_);
@@ -109,73 +97,6 @@ Trouble Target::open_process() {
   if (e == EACCES || e == EPERM) return no_permission(pid_);
   if (e) return "process " + std::to_string(pid_) + ": " + strerror(e);
   return "process " + std::to_string(pid_) + " has no memory: it has ended, or is the kernel's";
-}
-
-Trouble Target::open_core(const char* path) {
-  core_ = ::open(path, O_RDONLY | O_CLOEXEC);
-  if (core_ < 0) return std::string(path) + ": " + strerror(errno);
-  Elf64_Ehdr header;
-  bool is_elf = pread(core_, &header, sizeof header, 0) == sizeof header && !memcmp(header.e_ident, ELFMAG, SELFMAG);
-  if (!is_elf || header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_type != ET_CORE)
-    return std::string(path) + " is no core of a 64-bit process";
-  if (header.e_machine != kMachine) return std::string(path) + " is a core of another kind of machine";
-  uint64_t count = header.e_phnum;
-  if (count == PN_XNUM) {  // the true number stands in the first section
-    Elf64_Shdr first;
-    if (pread(core_, &first, sizeof first, static_cast<off_t>(header.e_shoff)) == sizeof first) count = first.sh_info;
-  }
-  std::vector<Elf64_Phdr> headers(count);
-  uint64_t kernel_code = 0;
-  auto bytes = static_cast<ssize_t>(count * sizeof(Elf64_Phdr));
-  if (pread(core_, headers.data(), static_cast<size_t>(bytes), static_cast<off_t>(header.e_phoff)) != bytes)
-    return std::string(path) + " is cut off";
-  for (auto& p : headers) {
-    if (p.p_type == PT_LOAD && p.p_filesz) segments_.push_back({p.p_vaddr, p.p_filesz, p.p_offset});
-    if (p.p_type != PT_NOTE) continue;
-    std::vector<char> notes(p.p_filesz);
-    if (pread(core_, notes.data(), notes.size(), static_cast<off_t>(p.p_offset)) != static_cast<ssize_t>(notes.size()))
-      return std::string(path) + " is cut off";
-    for (size_t at = 0; at + sizeof(Elf64_Nhdr) <= notes.size();) {
-      Elf64_Nhdr note;
-      memcpy(&note, &notes[at], sizeof note);
-      size_t data = at + sizeof note + ((note.n_namesz + 3) & ~3u);
-      at = data + ((note.n_descsz + 3) & ~3u);
-      if (at > notes.size()) break;
-      const char* d = &notes[data];
-      if (note.n_type == NT_PRSTATUS && note.n_descsz >= sizeof(elf_prstatus)) {
-        elf_prstatus status;
-        memcpy(&status, d, sizeof status);
-        user_regs_struct regs;
-        static_assert(sizeof regs == sizeof status.pr_reg);
-        memcpy(&regs, &status.pr_reg, sizeof regs);
-        core_threads_.push_back({status.pr_pid, from_kernel(regs), thread_pointer_in(regs)});
-      } else if (kThreadPointerNote && note.n_type == kThreadPointerNote && note.n_descsz >= 8 && !core_threads_.empty()) {
-        memcpy(&core_threads_.back().thread_pointer, d, 8);
-      } else if (note.n_type == NT_PRPSINFO && note.n_descsz >= sizeof(elf_prpsinfo)) {
-        elf_prpsinfo info;
-        memcpy(&info, d, sizeof info);
-        pid_ = info.pr_pid;
-      } else if (note.n_type == NT_AUXV) {
-        for (uint64_t i = 0; i + sizeof(Elf64_auxv_t) <= note.n_descsz; i += sizeof(Elf64_auxv_t))
-          if (field(d, i) == AT_SYSINFO_EHDR) kernel_code = field(d, i + 8);
-      } else if (note.n_type == NT_FILE && note.n_descsz >= 16) {
-        uint64_t files = field(d, 0), page = field(d, 8);
-        if (files > note.n_descsz / 24) continue;
-        const char *name = d + 16 + files * 24, *end = d + note.n_descsz;
-        for (uint64_t i = 0; i < files && name < end; i++) {
-          const char* entry = d + 16 + i * 24;
-          size_t length = strnlen(name, static_cast<size_t>(end - name));
-          mappings_.push_back({field(entry, 0), field(entry, 8), field(entry, 16) * page, std::string(name, length)});
-          name += length + 1;
-        }
-      }
-    }
-  }
-  std::sort(segments_.begin(), segments_.end(), [](auto& a, auto& b) { return a.address < b.address; });
-  for (auto& s : segments_)
-    if (s.address == kernel_code) mappings_.push_back({s.address, s.address + s.size, 0, kKernelCode});
-  std::sort(mappings_.begin(), mappings_.end(), [](auto& a, auto& b) { return a.low < b.low; });
-  return {};
 }
 
 const Mapping* Target::mapping_at(uint64_t address) const {
@@ -448,68 +369,6 @@ Registers Target::sample(uint64_t& fiber, std::vector<char>& stack) const {
   stack.resize(std::min<uint64_t>(get<uint64_t>(at + layout("sample.stack_size")), 1 << 20));
   stack.resize(read_some(at + layout("sample.stack"), stack.data(), stack.size()));
   return r;
-}
-
-// ---- stopping ----
-
-Trouble Target::stop(std::vector<KernelThread>& threads) {
-  if (is_core()) {
-    threads = core_threads_;
-    return {};
-  }
-  constexpr int kPatienceMs = 500;
-  std::vector<int> asked;
-  int error = 0;
-  // Repeat until there are no new workers: they may be made while we stop the others.
-  for (bool more = true; more;) {
-    more = false;
-    std::vector<int> wanted = {pid_};
-    for (auto& w : workers())
-      if (w.alive && w.tid != pid_) wanted.push_back(w.tid);
-    for (int tid : wanted) {
-      if (std::find(asked.begin(), asked.end(), tid) != asked.end()) continue;
-      asked.push_back(tid);
-      more = true;
-      if (ptrace(PTRACE_SEIZE, tid, 0, 0) != 0) {
-        if (errno != ESRCH) error = errno;
-        continue;
-      }
-      ptrace(PTRACE_INTERRUPT, tid, 0, 0);
-      stopped_.push_back({tid, 0});
-    }
-  }
-  if (stopped_.empty() && error) {
-    // Another process may trace this one. Parked fibers can be shown all the same.
-    std::string by;
-    if (FILE* f = fopen(file_of_process(pid_, "status").c_str(), "re")) {
-      char line[256];
-      int tracer;
-      while (fgets(line, sizeof line, f))
-        if (sscanf(line, "TracerPid: %d", &tracer) == 1 && tracer) by = "; process " + std::to_string(tracer) + " traces it";
-      fclose(f);
-    }
-    return std::string("its threads cannot be stopped: ") + strerror(error) + by;
-  }
-  uint64_t until = now() + kPatienceMs * 1'000'000ull;
-  for (auto& [tid, signal] : stopped_) {
-    int status = 0;
-    pid_t r;
-    while ((r = waitpid(tid, &status, __WALL | WNOHANG)) == 0 && now() < until) usleep(200);
-    if (r == tid && WIFSTOPPED(status) && status >> 16 == 0) signal = WSTOPSIG(status);
-    user_regs_struct regs;
-    iovec io{&regs, sizeof regs};
-    if (r != tid || !WIFSTOPPED(status) || ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, &io) != 0) continue;
-    uint64_t tp = thread_pointer_in(regs);
-    iovec tls{&tp, sizeof tp};
-    if (kThreadPointerNote) ptrace(PTRACE_GETREGSET, tid, kThreadPointerNote, &tls);
-    threads.push_back({tid, from_kernel(regs), tp});
-  }
-  return {};
-}
-
-void Target::resume() {
-  for (auto& s : stopped_) ptrace(PTRACE_DETACH, s.tid, 0, s.signal);
-  stopped_.clear();
 }
 
 }  // namespace fiberthread

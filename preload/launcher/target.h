@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Reads a process or a core in which the library runs, from outside: its memory, and the fibers in it.
+// Reads a process or a core in which the library runs, from outside: its memory, and the fibers in it. target_core.cpp opens a core, and
+// target_stop.cpp stops a process's threads.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -10,6 +11,8 @@
 #include <vector>
 
 #include "sched/observe/report.h"
+
+struct user_regs_struct;
 
 namespace fiberthread {
 
@@ -39,6 +42,7 @@ struct Registers {
     known |= uint64_t{1} << number;
   }
 };
+Registers registers_of(const user_regs_struct& r);
 extern const unsigned kStackPointer;
 extern const uint64_t kSignature;  // bits that may be set in return addresses on the stack
 
@@ -122,7 +126,7 @@ class Target {
 
  private:
   Trouble open_process();
-  Trouble open_core(const char* path);
+  Trouble open_core(const char* path);  // target_core.cpp
   Trouble find_library();
   uint64_t symbol_in_memory(uint64_t base, const char* name) const;
   void each_fiber(void (*visit)(void*, const FiberSeen&), void* data) const;
