@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "preload/explore/memory/modules.h"
+#include "preload/explore/memory/order.h"
 #include "preload/explore/memory/races.h"
 
 using namespace fiberthread;

@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "preload/explore/memory/modules.h"
+#include "preload/explore/memory/order.h"
 #include "preload/explore/memory/races.h"
 
 using namespace fiberthread;
