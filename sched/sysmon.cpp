@@ -60,7 +60,9 @@ constexpr uint32_t kUnstoppableLooks = 5;  // the same where the kernel gives no
 constexpr uint32_t kShrinkLooks = 100;     // looks with fewer spinners than slots, before there is one less
 constexpr uint32_t kMostGrowth = 4;        // times the base
 
-constexpr uint32_t kSeldom = 250;  // at one look of so many, an explored process is treated as others are
+// An explored process is treated as others are at one look of so many, and from that one on by which its worker has slept in the kernel for
+// so many looks.
+constexpr uint32_t kSeldom = 250, kLongSleep = 16;
 
 // A futex word that tells how sysmon sleeps until wake_at. A signal that sysmon blocks elsewhere ends its sleep in ppoll().
 constexpr uint32_t kAwake = 0, kDeep = 1, kShort = 2, kInPoll = 4, kOnPoller = 8;
@@ -215,6 +217,26 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
     w->notes.suspected = true;
     look.suspects = true;
   }
+}
+
+// Returns whether the worker that has the slot of an explored process has been asleep in the kernel since kLongSleep looks ago. `runs`: there is
+// one with a fiber.
+bool explored_worker_sleeps(bool& runs) {
+  static uint32_t beat = 0, looks = 0;
+  static uint64_t cpu = 0;
+  runs = false;
+  for (Worker* w = all_workers(); w; w = w->thread.all_next) {
+    if (!__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) || !w->run.running.load(std::memory_order_relaxed)) continue;
+    uint32_t its_beat = w->run.heartbeat.load(std::memory_order_relaxed);
+    uint64_t its_cpu = cpu_time_of_thread(w->thread.tid);
+    bool same = its_beat == beat && its_cpu == cpu && asleep_by_proc(w->thread.tid);
+    beat = its_beat;
+    cpu = its_cpu;
+    looks = same ? looks + 1 : 0;
+    runs = true;
+    return looks >= kLongSleep;
+  }
+  return false;
 }
 
 constexpr uint64_t kWake = uint64_t{1} << (kPreemptSignal - 1);
@@ -372,7 +394,7 @@ void sysmon_main() {
     uint64_t now = now_ns();
     recent_ns.store(now, std::memory_order_relaxed);
     // While exploring, the worker's own choices let time pass. A fiber that sleeps in the kernel loses its slot late.
-    bool stays_out = exploring && ++looks % kSeldom;
+    bool runs = false, stays_out = exploring && !explored_worker_sleeps(runs) && ++looks % kSeldom;
     if (!exploring) run_timers(now);
     if (poller_unwatched()) {
       poll_look();
@@ -399,7 +421,7 @@ void sysmon_main() {
     if (uint64_t due = metrics_look(now); due < watch_due) watch_due = due;
     if (stalls_watched()) stall_attend(now);
     bool dumps = dump_attend();
-    quiet = look.busy || queued || dumps ? 0 : quiet + !look.suspects;
+    quiet = look.busy || queued || dumps || runs ? 0 : quiet + !look.suspects;
 
     bool on_poller = false;
     short events;

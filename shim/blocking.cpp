@@ -227,16 +227,20 @@ FIBERTHREAD_EXPORT ssize_t mq_receive(mqd_t queue, char* m, size_t n, unsigned* 
                     [&] { return despite_others([&] { return REAL(mq_receive)(queue, m, n, priority); }); });
 }
 FIBERTHREAD_EXPORT ssize_t mq_timedreceive(mqd_t queue, char* m, size_t n, unsigned* priority, const timespec* t) {
-  return blocked_if(may_park() && !is_ready(queue, EPOLLIN),
-                    [&] { return despite_others([&] { return REAL(mq_timedreceive)(queue, m, n, priority, t); }); });
+  return blocked_if(may_park() && !is_ready(queue, EPOLLIN), [&] {
+    return despite_others(
+        [&] { return in_kernel_time(CLOCK_REALTIME, t, [&](auto t) { return REAL(mq_timedreceive)(queue, m, n, priority, t); }); });
+  });
 }
 FIBERTHREAD_EXPORT int mq_send(mqd_t queue, const char* m, size_t n, unsigned priority) {
   return blocked_if(may_park() && !is_ready(queue, EPOLLOUT),
                     [&] { return despite_others([&] { return REAL(mq_send)(queue, m, n, priority); }); });
 }
 FIBERTHREAD_EXPORT int mq_timedsend(mqd_t queue, const char* m, size_t n, unsigned priority, const timespec* t) {
-  return blocked_if(may_park() && !is_ready(queue, EPOLLOUT),
-                    [&] { return despite_others([&] { return REAL(mq_timedsend)(queue, m, n, priority, t); }); });
+  return blocked_if(may_park() && !is_ready(queue, EPOLLOUT), [&] {
+    return despite_others(
+        [&] { return in_kernel_time(CLOCK_REALTIME, t, [&](auto t) { return REAL(mq_timedsend)(queue, m, n, priority, t); }); });
+  });
 }
 
 // ---- lines ----

@@ -125,12 +125,16 @@ FIBERTHREAD_EXPORT int pthread_cond_wait(pthread_cond_t* c, pthread_mutex_t* mut
 }
 
 FIBERTHREAD_EXPORT int pthread_cond_timedwait(pthread_cond_t* c, pthread_mutex_t* mutex, const timespec* t) {
-  if (is_libcs(c, mutex)) return wait_libcs(mutex, [=] { return REAL(pthread_cond_timedwait)(c, mutex, t); });
-  return wait_on(c, mutex, flags_of(c) & kLibcCondMonotonic ? CLOCK_MONOTONIC : CLOCK_REALTIME, t);
+  clockid_t clock = flags_of(c) & kLibcCondMonotonic ? CLOCK_MONOTONIC : CLOCK_REALTIME;
+  if (is_libcs(c, mutex))
+    return wait_libcs(mutex, [=] { return in_kernel_time(clock, t, [=](auto t) { return REAL(pthread_cond_timedwait)(c, mutex, t); }); });
+  return wait_on(c, mutex, clock, t);
 }
 
 FIBERTHREAD_EXPORT int pthread_cond_clockwait(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const timespec* t) {
-  if (is_libcs(c, mutex)) return wait_libcs(mutex, [=] { return REAL(pthread_cond_clockwait)(c, mutex, clock, t); });
+  if (is_libcs(c, mutex))
+    return wait_libcs(mutex,
+                      [=] { return in_kernel_time(clock, t, [=](auto t) { return REAL(pthread_cond_clockwait)(c, mutex, clock, t); }); });
   if (!is_wait_clock(clock)) return EINVAL;
   return wait_on(c, mutex, clock, t);
 }

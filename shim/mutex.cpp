@@ -319,14 +319,17 @@ FIBERTHREAD_EXPORT int pthread_mutex_trylock(pthread_mutex_t* mutex) noexcept {
 }
 
 FIBERTHREAD_EXPORT int pthread_mutex_timedlock(pthread_mutex_t* mutex, const timespec* t) noexcept {
-  if (is_libcs(mutex)) return lock_libcs(mutex, [=] { return REAL(pthread_mutex_timedlock)(mutex, t); });
+  if (is_libcs(mutex))
+    return lock_libcs(mutex,
+                      [=] { return in_kernel_time(CLOCK_REALTIME, t, [=](auto t) { return REAL(pthread_mutex_timedlock)(mutex, t); }); });
   return timed_lock(of(mutex), CLOCK_REALTIME, t);
 }
 
 FIBERTHREAD_EXPORT int pthread_mutex_clocklock(pthread_mutex_t* mutex, clockid_t clock, const timespec* t) noexcept {
   if (is_libcs(mutex)) {
     if (!is_wait_clock(clock)) return EINVAL;
-    return lock_libcs(mutex, [=] { return REAL(pthread_mutex_clocklock)(mutex, clock, t); });
+    return lock_libcs(mutex,
+                      [=] { return in_kernel_time(clock, t, [=](auto t) { return REAL(pthread_mutex_clocklock)(mutex, clock, t); }); });
   }
   return is_wait_clock(clock) ? timed_lock(of(mutex), clock, t) : EINVAL;
 }

@@ -305,7 +305,7 @@ using namespace fiberthread;
 
 FIBERTHREAD_EXPORT int poll(struct pollfd* fds, nfds_t n, int ms) {
   ServedBy by = served_by();
-  if (by == ServedBy::Libc) return REAL(poll)(fds, n, ms);
+  if (by == ServedBy::Libc) return for_a_time(ms, [&] { return REAL(poll)(fds, n, ms); });
   uint64_t deadline = after_ms(ms);
   long r = by == ServedBy::Parking ? poll_parked(fds, n, deadline, nullptr) : kInKernel;
   return r == kInKernel ? despite_others([&] { return REAL(poll)(fds, n, left_ms(deadline)); }) : static_cast<int>(with_errno(r));
@@ -319,7 +319,7 @@ FIBERTHREAD_EXPORT int __poll_chk(struct pollfd* fds, nfds_t n, int ms, size_t s
 FIBERTHREAD_EXPORT int ppoll(struct pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* set) {
   uint64_t mask = 0;
   ServedBy by = served_by(set, mask);
-  if (by == ServedBy::Libc) return REAL(ppoll)(fds, n, timeout, set);
+  if (by == ServedBy::Libc) return for_a_time(timeout, [&] { return REAL(ppoll)(fds, n, timeout, set); });
   if (timeout && (!valid(*timeout) || timeout->tv_sec < 0)) return static_cast<int>(with_errno(-EINVAL));
   uint64_t deadline = after(timeout);
   long r = by == ServedBy::Parking ? poll_parked(fds, n, deadline, set ? &mask : nullptr) : kInKernel;
@@ -338,10 +338,11 @@ FIBERTHREAD_EXPORT int __ppoll_chk(struct pollfd* fds, nfds_t n, const timespec*
 
 FIBERTHREAD_EXPORT int select(int n, fd_set* r, fd_set* w, fd_set* e, timeval* timeout) {
   ServedBy by = served_by();
-  if (by == ServedBy::Libc || n < 0 || n > kMostBits) return REAL(select)(n, r, w, e, timeout);
-  if (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0)) return static_cast<int>(with_errno(-EINVAL));
   timespec t;
   if (timeout) t = {timeout->tv_sec + timeout->tv_usec / 1'000'000, timeout->tv_usec % 1'000'000 * 1000};
+  if (by == ServedBy::Libc || n < 0 || n > kMostBits)
+    return for_a_time(timeout ? &t : nullptr, [&] { return REAL(select)(n, r, w, e, timeout); });
+  if (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0)) return static_cast<int>(with_errno(-EINVAL));
   uint64_t deadline = after(timeout ? &t : nullptr);
   fd_set* const sets[] = {r, w, e};
   long got = by == ServedBy::Parking ? select_parked(n, sets, deadline, nullptr) : kInKernel;
@@ -357,7 +358,8 @@ FIBERTHREAD_ALIAS(__select, select);
 FIBERTHREAD_EXPORT int pselect(int n, fd_set* r, fd_set* w, fd_set* e, const timespec* timeout, const sigset_t* set) {
   uint64_t mask = 0;
   ServedBy by = served_by(set, mask);
-  if (by == ServedBy::Libc || (!set && (n < 0 || n > kMostBits))) return REAL(pselect)(n, r, w, e, timeout, set);
+  if (by == ServedBy::Libc || (!set && (n < 0 || n > kMostBits)))
+    return for_a_time(timeout, [&] { return REAL(pselect)(n, r, w, e, timeout, set); });
   if (timeout && (!valid(*timeout) || timeout->tv_sec < 0)) return static_cast<int>(with_errno(-EINVAL));
   uint64_t deadline = after(timeout);
   fd_set* const sets[] = {r, w, e};
@@ -377,7 +379,7 @@ FIBERTHREAD_EXPORT int pselect(int n, fd_set* r, fd_set* w, fd_set* e, const tim
 
 FIBERTHREAD_EXPORT int epoll_wait(int fd, struct epoll_event* events, int n, int ms) {
   ServedBy by = served_by();
-  if (by == ServedBy::Libc) return REAL(epoll_wait)(fd, events, n, ms);
+  if (by == ServedBy::Libc) return for_a_time(ms, [&] { return REAL(epoll_wait)(fd, events, n, ms); });
   uint64_t deadline = after_ms(ms);
   return epoll_served(by, fd, events, n, deadline, nullptr, [&] { return REAL(epoll_wait)(fd, events, n, left_ms(deadline)); });
 }
@@ -385,7 +387,7 @@ FIBERTHREAD_EXPORT int epoll_wait(int fd, struct epoll_event* events, int n, int
 FIBERTHREAD_EXPORT int epoll_pwait(int fd, struct epoll_event* events, int n, int ms, const sigset_t* set) {
   uint64_t mask = 0;
   ServedBy by = served_by(set, mask);
-  if (by == ServedBy::Libc) return REAL(epoll_pwait)(fd, events, n, ms, set);
+  if (by == ServedBy::Libc) return for_a_time(ms, [&] { return REAL(epoll_pwait)(fd, events, n, ms, set); });
   uint64_t deadline = after_ms(ms);
   return epoll_served(by, fd, events, n, deadline, set ? &mask : nullptr, [&] {
     int left = left_ms(deadline);
@@ -406,7 +408,7 @@ int real_epoll_pwait2(int fd, struct epoll_event* events, int n, const timespec*
 FIBERTHREAD_EXPORT int epoll_pwait2(int fd, struct epoll_event* events, int n, const timespec* timeout, const sigset_t* set) {
   uint64_t mask = 0;
   ServedBy by = served_by(set, mask);
-  if (by == ServedBy::Libc) return real_epoll_pwait2(fd, events, n, timeout, set);
+  if (by == ServedBy::Libc) return for_a_time(timeout, [&] { return real_epoll_pwait2(fd, events, n, timeout, set); });
   timespec t;
   if (timeout && !copy_user(&t, timeout)) return static_cast<int>(with_errno(-EFAULT));
   if (timeout && (!valid(t) || t.tv_sec < 0)) return static_cast<int>(with_errno(-EINVAL));

@@ -198,24 +198,30 @@ FIBERTHREAD_EXPORT int pthread_rwlock_trywrlock(pthread_rwlock_t* l) noexcept {
   return REAL(pthread_rwlock_trywrlock)(l);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_timedrdlock(pthread_rwlock_t* l, const timespec* t) noexcept {
-  if (is_shared(l)) return lock_shared(l, kWantsToRead, [=] { return REAL(pthread_rwlock_timedrdlock)(l, t); });
+  if (is_shared(l))
+    return lock_shared(l, kWantsToRead,
+                       [=] { return in_kernel_time(CLOCK_REALTIME, t, [=](auto t) { return REAL(pthread_rwlock_timedrdlock)(l, t); }); });
   return timed_lock(l, kWantsToRead, CLOCK_REALTIME, t);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_timedwrlock(pthread_rwlock_t* l, const timespec* t) noexcept {
-  if (is_shared(l)) return lock_shared(l, kWantsToWrite, [=] { return REAL(pthread_rwlock_timedwrlock)(l, t); });
+  if (is_shared(l))
+    return lock_shared(l, kWantsToWrite,
+                       [=] { return in_kernel_time(CLOCK_REALTIME, t, [=](auto t) { return REAL(pthread_rwlock_timedwrlock)(l, t); }); });
   return timed_lock(l, kWantsToWrite, CLOCK_REALTIME, t);
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_clockrdlock(pthread_rwlock_t* l, clockid_t clock, const timespec* t) noexcept {
   if (is_shared(l)) {
     if (!is_wait_clock(clock)) return EINVAL;
-    return lock_shared(l, kWantsToRead, [=] { return REAL(pthread_rwlock_clockrdlock)(l, clock, t); });
+    return lock_shared(l, kWantsToRead,
+                       [=] { return in_kernel_time(clock, t, [=](auto t) { return REAL(pthread_rwlock_clockrdlock)(l, clock, t); }); });
   }
   return is_wait_clock(clock) ? timed_lock(l, kWantsToRead, clock, t) : EINVAL;
 }
 FIBERTHREAD_EXPORT int pthread_rwlock_clockwrlock(pthread_rwlock_t* l, clockid_t clock, const timespec* t) noexcept {
   if (is_shared(l)) {
     if (!is_wait_clock(clock)) return EINVAL;
-    return lock_shared(l, kWantsToWrite, [=] { return REAL(pthread_rwlock_clockwrlock)(l, clock, t); });
+    return lock_shared(l, kWantsToWrite,
+                       [=] { return in_kernel_time(clock, t, [=](auto t) { return REAL(pthread_rwlock_clockwrlock)(l, clock, t); }); });
   }
   return is_wait_clock(clock) ? timed_lock(l, kWantsToWrite, clock, t) : EINVAL;
 }

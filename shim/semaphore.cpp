@@ -148,7 +148,7 @@ FIBERTHREAD_EXPORT int sem_wait(sem_t* sem) {
 FIBERTHREAD_EXPORT int sem_timedwait(sem_t* sem, const timespec* t) {
   if (wait_is_libcs(sem)) {
     Blocking blocking(likely_to_wait(sem));
-    return despite_others([&] { return REAL(sem_timedwait)(sem, t); });
+    return despite_others([&] { return in_kernel_time(CLOCK_REALTIME, t, [&](auto t) { return REAL(sem_timedwait)(sem, t); }); });
   }
   return timed_wait_on(sem, CLOCK_REALTIME, t, test_cancel_as_libc);
 }
@@ -157,7 +157,7 @@ FIBERTHREAD_EXPORT int sem_clockwait(sem_t* sem, clockid_t clock, const timespec
   if (!is_wait_clock(clock)) return fail(EINVAL);
   if (wait_is_libcs(sem)) {
     Blocking blocking(likely_to_wait(sem));
-    return despite_others([&] { return REAL(sem_clockwait)(sem, clock, t); });
+    return despite_others([&] { return in_kernel_time(clock, t, [&](auto t) { return REAL(sem_clockwait)(sem, clock, t); }); });
   }
   return timed_wait_on(sem, clock, t, test_cancel);
 }

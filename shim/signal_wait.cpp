@@ -175,7 +175,11 @@ FIBERTHREAD_EXPORT int sigpause_mask(int mask) {
 
 FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const timespec* timeout) {
   FiberRecord* me = ours();
-  if (!me) return REAL(sigtimedwait)(set, info, timeout);
+  if (!me) {
+    int sig = REAL(sigtimedwait)(set, info, timeout);
+    if (__builtin_expect(exploring, 0) && sig < 0 && errno == EAGAIN && timeout) explore_waited(*timeout);
+    return sig;
+  }
   uint64_t wanted = words(*set) & ~kNeverBlocked, deadline = kNever;
   if (timeout) {
     if (!valid(*timeout) || timeout->tv_sec < 0) return static_cast<int>(with_errno(-EINVAL));

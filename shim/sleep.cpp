@@ -86,7 +86,15 @@ FIBERTHREAD_EXPORT int clock_nanosleep(clockid_t clock, int flags, const timespe
   if (clock < 0 && in_fiber())
     if (FiberRecord* f = owner_of_clock(clock)) return sleep_on_cpu_clock(f, flags, t, left);
   bool known = clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME || clock == CLOCK_TAI;
-  if (!known || !in_fiber()) return REAL(clock_nanosleep)(clock, flags, user_t, left);
+  if (!known || !in_fiber()) {
+    if (__builtin_expect(exploring, 0) && flags & TIMER_ABSTIME && user_t && valid(*user_t)) {
+      timespec real = explore_kernel_time(clock, *user_t);
+      int e = REAL(clock_nanosleep)(clock, flags, &real, left);
+      if (e == 0) explore_waited_until(clock, *user_t);
+      return e;
+    }
+    return for_a_time(user_t, [&] { return REAL(clock_nanosleep)(clock, flags, user_t, left); });
+  }
   if (!valid(*t) || t->tv_sec < 0) return EINVAL;
   if (flags & TIMER_ABSTIME) {
     for (;;) {
@@ -104,7 +112,7 @@ FIBERTHREAD_EXPORT int clock_nanosleep(clockid_t clock, int flags, const timespe
 }
 
 FIBERTHREAD_EXPORT int nanosleep(const timespec* t, timespec* left) {
-  if (!in_fiber()) return REAL(nanosleep)(t, left);
+  if (!in_fiber()) return for_a_time(t, [&] { return REAL(nanosleep)(t, left); });
   int e = clock_nanosleep(CLOCK_MONOTONIC, 0, t, left);
   if (e == 0) return 0;
   errno = e;
@@ -117,8 +125,8 @@ FIBERTHREAD_EXPORT int usleep(useconds_t us) {
 }
 
 FIBERTHREAD_EXPORT unsigned sleep(unsigned seconds) {
-  if (!in_fiber()) return REAL(sleep)(seconds);
   timespec t{static_cast<time_t>(seconds), 0}, left{};
+  if (!in_fiber()) return for_a_time(&t, [&] { return REAL(sleep)(seconds); });
   int error = errno;
   if (nanosleep(&t, &left) == 0) {
     errno = error;

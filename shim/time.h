@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Turns the deadlines of POSIX calls (a clock and a timespec) into deadlines of park_if() (now_ns()).
 #pragma once
+#include <errno.h>
 #include <time.h>
 
 #include <cstdint>
 
+#include "sched/explore/explore.h"
 #include "sched/wait.h"
 
 namespace fiberthread {
@@ -24,5 +26,30 @@ uint64_t deadline_in(const timespec& t);
 timespec time_until(uint64_t deadline);
 // Returns true if `clock` shows `t` or later. Asked once the deadline has passed.
 bool reached(clockid_t clock, const timespec* t);
+
+// For calls that libc answers, and that wait in the kernel: its time is another than the program's while a program is explored.
+// Returns f(t), where t is `t` in the kernel's time.
+template <class F>
+auto in_kernel_time(clockid_t clock, const timespec* t, F f) {
+  if (__builtin_expect(!exploring, 1) || !t || !valid(*t)) return f(t);
+  timespec real = explore_kernel_time(clock, *t);
+  auto r = f(&real);
+  if (r == ETIMEDOUT || (r == -1 && errno == ETIMEDOUT)) explore_waited_until(clock, *t);
+  return r;
+}
+// Returns f(). If that is 0, it has waited as long as `t`, which may be null.
+template <class F>
+auto for_a_time(const timespec* t, F f) {
+  if (__builtin_expect(!exploring, 1) || !t || !valid(*t)) return f();
+  timespec copy = *t;  // Linux changes that of select()
+  auto r = f();
+  if (r == 0) explore_waited(copy);
+  return r;
+}
+template <class F>
+auto for_a_time(int ms, F f) {
+  timespec t{ms / 1000, ms % 1000 * 1'000'000};
+  return for_a_time(ms > 0 ? &t : nullptr, f);
+}
 
 }  // namespace fiberthread

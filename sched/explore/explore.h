@@ -46,6 +46,8 @@ bool explore_stop(FiberRecord* me, const ExplorePoint& access, uint32_t others);
 // Called where a window could be opened for the caller (step.h). Returns true if it has been opened. `stopped`: as
 // for step_open().
 bool explore_window(bool stopped);
+// Returns whether a timer that is due then may fire although fibers could run.
+bool explore_may_fire(uint64_t due);
 // Called by a fiber that begins, if its identity.start was replaced by explored_start(). Returns what it was.
 void* (*explore_begins(FiberRecord* me))(void*);
 void explore_gives_way(FiberRecord* me);  // the point is a sched_yield(): others come first
@@ -63,6 +65,11 @@ bool explore_stuck();
 // Reads a clock in virtual time. Returns false if the caller, or this clock, has real time.
 bool explore_clock(clockid_t clock, timespec* t);
 void explore_jump(uint64_t to_ns);  // monotonic time; does not go back
+// For waits in the kernel, whose time is real. Returns when the kernel's clock will show what is `t` to the caller.
+timespec explore_kernel_time(clockid_t clock, const timespec& t);
+// Such a wait has taken all its time: until the clock shows `t` to the caller, or so long.
+void explore_waited_until(clockid_t clock, const timespec& t);
+void explore_waited(const timespec& t);
 
 // ---- in sched/run/explored.cpp ----
 

@@ -20,7 +20,7 @@ enum class ExploredEnd : uint32_t { None, Deadlock, Livelock, Race };
 // stopped before accesses by single steps.
 constexpr uint32_t kMemoryPoints = 1, kMemoryRaces = 2, kMemorySteps = 4;
 
-constexpr uint32_t kExploreVersion = 2;
+constexpr uint32_t kExploreVersion = 3;
 constexpr uint32_t kMostSteps = 1 << 16;
 constexpr uint32_t kMostSeen = 1 << 12;
 constexpr uint32_t kMostOffered = 1 << 18;
@@ -90,6 +90,7 @@ struct Explored {
     uint32_t reports;   // a deadlock is reported, with stacks. Else the process only ends
     uint32_t log;       // all choices are written to `offered`
     uint32_t memory;    // kMemoryPoints and its kin
+    uint64_t timers;    // ns. A timer that is due later does not fire before all others have had their turns
   } order;
   // Written by the library.
   std::atomic<uint64_t> points;  // calls where another fiber could have gone on. The launcher reads it while the process runs

@@ -6,7 +6,9 @@ namespace fiberthread {
 namespace {
 constexpr uint64_t kHigh = uint64_t{1} << 63;  // drawn priorities are above, those of changes below
 constexpr uint32_t kLengths = 9;               // windows have up to 2^0, 2^1, ... 2^8 accesses
-constexpr uint32_t kLongStreak = 2000;         // a fiber that is chosen so often in a row, with others waiting, may wait for them itself
+// After so many points it is a random walk, which is fair: a program that goes on until some other thread has run comes to its end.
+constexpr uint64_t kFair = 50'000;
+constexpr uint32_t kLongStreak = 2000;  // a fiber that is chosen so often in a row, with others waiting, may wait for them itself
 // After so many jumps of time, these become half as likely. Else threads that wake up again and again leave no turn to those of lower priority.
 constexpr uint32_t kManyJumps = 64, kSeldom = 1 << 20;
 }  // namespace
@@ -106,7 +108,7 @@ uint32_t Strategies::choose(Candidate* const* candidates, uint32_t n, bool first
   }
   if (n == 1) return 0;
   uint32_t chosen;
-  if (strategy_ == Strategy::Random) {
+  if (strategy_ == Strategy::Random || points_ > kFair) {
     chosen = first_goes_on && random() % one_in_ ? 0 : static_cast<uint32_t>(random() % n);
   } else {
     if (strategy_ == Strategy::Pos)

@@ -14,7 +14,6 @@
 namespace fiberthread {
 namespace {
 
-constexpr uint64_t kSoon = 1'000'000'000;  // ns. A timer that is due later does not fire before all others have had their turns
 constexpr uint64_t kOutside = 10'000'000;  // ns. So long may events from outside come before time jumps to the next timer
 
 uint32_t choose(FiberRecord* me, bool stop = false) {
@@ -26,7 +25,7 @@ uint32_t choose(FiberRecord* me, bool stop = false) {
     return f;
   };
   uint64_t due = next_timer();
-  return explore_choose(me, next, &at, !stop && due != kNever && due < now_ns() + kSoon, stop);
+  return explore_choose(me, next, &at, !stop && due != kNever && explore_may_fire(due), stop);
 }
 
 void fire_next_timer() {

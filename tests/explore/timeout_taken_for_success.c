@@ -20,7 +20,9 @@ int main() {
   struct timespec until;
   pthread_create(&t, 0, prepares, 0);
   clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec++;
+  until.tv_nsec += 100000000;
+  until.tv_sec += until.tv_nsec / 1000000000;
+  until.tv_nsec %= 1000000000;
   pthread_mutex_lock(&lock);
 #ifdef MENDED
   while (!is_ready) pthread_cond_wait(&ready, &lock);

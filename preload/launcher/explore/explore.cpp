@@ -44,6 +44,7 @@ void explore_usage(FILE* to) {
       "      --same-output        each run has the output of the first one\n"
       "      --check COMMAND      a shell command that gets the output and fails if that is wrong\n"
       "      --budget T           how long at most with all that comes after a failure\n"
+      "      --timers T           a sleep or a timeout of up to T may end while others could run (0.1s)\n"
       "      --hang T             without a scheduling point for so long, a run hangs (10s)\n"
       "      --memory             accesses to memory are points too\n"
       "      --races ignore       with --memory, in a program built with -fsanitize=thread: a data race by itself is no failure\n"
@@ -77,7 +78,8 @@ int main_explore(int argc, char** argv) {
     kExec,
     kJunit,
     kMemory,
-    kRaces
+    kRaces,
+    kTimers
   };
   static const option options[] = {{"time", required_argument, nullptr, 't'},
                                    {"schedules", required_argument, nullptr, 'n'},
@@ -91,6 +93,7 @@ int main_explore(int argc, char** argv) {
                                    {"hang", required_argument, nullptr, kHang},
                                    {"memory", no_argument, nullptr, kMemory},
                                    {"races", required_argument, nullptr, kRaces},
+                                   {"timers", required_argument, nullptr, kTimers},
                                    {"jobs", required_argument, nullptr, 'j'},
                                    {"all", no_argument, nullptr, kAll},
                                    {"out", required_argument, nullptr, kOut},
@@ -147,6 +150,12 @@ int main_explore(int argc, char** argv) {
       case kSame: s.same_output = true; break;
       case kCheck: s.check = optarg; break;
       case kHang: time("hang", 0.001, s.hang); break;
+      case kTimers: {
+        double t;
+        time("timers", 0, t);
+        s.timers = static_cast<uint64_t>(t * 1e9);
+        break;
+      }
       case kBudget: time("budget", 0.001, x.budget); break;
       case kExec: s.anew = true; break;
       case kJunit: x.junit = optarg; break;

@@ -17,7 +17,7 @@
 namespace fiberthread {
 
 namespace {
-constexpr char kFirstLine[] = "fiberthread-explore 2";
+constexpr char kFirstLine[] = "fiberthread-explore 3";
 
 std::string quoted(const std::string& s) {
   std::string q;
@@ -181,6 +181,7 @@ bool write_file(const std::string& path, const RunSettings& s, const Outcome& o,
   fprintf(f, "failure %s %d\n", kKinds[static_cast<int>(o.verdict.kind)], o.verdict.detail);
   for (auto& line : told.race) fprintf(f, "# %s\n", line.c_str());
   if (s.memory) fprintf(f, "memory %u\n", s.memory);
+  fprintf(f, "timers %lu\n", static_cast<unsigned long>(s.timers));
   fprintf(f, "wanted %d\n", s.status);
   if (s.has_expect) fprintf(f, "expect %s\n", quoted(s.expect).c_str());
   if (s.same_output) fprintf(f, "expect %s\n", quoted(s.first_output).c_str());
@@ -235,6 +236,8 @@ void read_recorded(const char* path, RunSettings& s, Recorded& r) {
         if (!strcmp(kind, kKinds[i])) r.verdict = {static_cast<Kind>(i), detail, 0};
     } else if (word == "memory") {
       s.memory = static_cast<uint32_t>(atoi(rest.c_str()));
+    } else if (word == "timers") {
+      s.timers = strtoul(rest.c_str(), nullptr, 10);
     } else if (word == "wanted") {
       s.status = atoi(rest.c_str());
     } else if (word == "expect") {

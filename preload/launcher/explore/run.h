@@ -51,6 +51,7 @@ struct RunSettings {
   bool same_output = false, has_expect = false, all = false, quiet = false, json = false, anew = false;
   int status = 0;
   double hang = 10;
+  uint64_t timers = 100'000'000;  // ns, as in Explored::Order
   uint32_t memory = 0;        // kMemoryPoints and its kin
   bool instrumented = false;  // the program was built with -fsanitize=thread
   std::string first_output;   // for --same-output

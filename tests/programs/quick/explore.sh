@@ -51,4 +51,14 @@ says 0 'no failure' "$explore" explore -q -n 20 --expect expected echo 42
 says 1 'another output' "$explore" explore -q -n 20 --expect expected echo 41
 says 1 'check failed' "$explore" explore -q -n 20 --check 'grep -q 42' echo 41
 "$explore" explore --json -n 2000 ./account >out || python3 -c 'import json; d = json.load(open("out")); assert d["failed"] and d["failures"][0]["kind"] == "signal", d' || fail "json: $(cat out)"
+# Time: waits last, in a process of one thread too; a program that works until some time has passed, or until a slower thread has had its turn,
+# ends; and short timers only fire early.
+gcc -O1 -g -w -pthread -o explored_time "$here/../src/explored_time.c" || fail "gcc failed"
+says 0 'no failure' "$explore" explore -q -n 3 --hang 20s ./explored_time alone
+says 0 'no failure' "$explore" explore -q -n 12 ./explored_time busy
+says 0 'no failure' "$explore" explore -q -n 300 ./explored_time sleep
+says 1 'signal 6' "$explore" explore -q -n 3000 --timers 2s ./explored_time sleep
+says 1 'fails again' "$explore" replay explored_time-1.explored
+says 0 'no failure' "$explore" explore -q -n 300 ./explored_time taken
+says 0 'no failure' "$explore" explore -q -n 5 ./explored_time tty
 exit 0
