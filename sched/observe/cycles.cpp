@@ -9,6 +9,7 @@
 // report says what is true at its time.
 #include "sched/observe/cycles.h"
 
+#include "sched/accounting.h"
 #include "sched/explore/explore.h"
 #include "sched/life/fork.h"
 #include "sched/observe/deadlock.h"
@@ -36,7 +37,7 @@ struct Watch {
   bool under_way = false;
   uint64_t due = 0, now = 0;
   uint64_t began = 0, began_before = 0;  // this round or the last one, and the one before
-  uint64_t beats = 0;                    // switches up to then
+  uint64_t beats = 0;                    // as count_beats() counted them then
   WatchFindings findings, last;          // of this round, and of the one before
   uint32_t quiet = 0;                    // rounds in a row since whose beginning nothing ran
   struct {
@@ -54,9 +55,14 @@ bool stuck(const FiberRecord* f) {
 
 uint64_t round() { return stalls_watched() && stall_limit() / 2 < kRound ? stall_limit() / 2 : kRound; }
 
+// Returns a number that grows when a fiber starts to run, and while one computes. A fiber that has computed for long may park for ever without
+// a switch before, and its park does not wake sysmon.
 uint64_t count_beats() {
   uint64_t beats = 0;
-  for (Worker* w = all_workers(); w; w = w->thread.all_next) beats += w->run.heartbeat.load(std::memory_order_relaxed);
+  for (Worker* w = all_workers(); w; w = w->thread.all_next) {
+    beats += w->run.heartbeat.load(std::memory_order_relaxed);
+    if (w->run.running.load(std::memory_order_relaxed)) beats += cpu_time_of_thread(w->thread.tid);
+  }
   return beats;
 }
 

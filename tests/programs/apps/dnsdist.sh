@@ -28,9 +28,13 @@ def ask(s, n, id, tcp):
     name = b"".join(bytes([len(p)]) + p for p in (b"n%d" % n, b"example", b"test")) + b"\0"
     m = struct.pack(">HHHHHH", id, 0x100, 1, 0, 0, 0) + name + struct.pack(">HH", 1, 1)
     if tcp:
-        with socket.create_connection(address, 60) as t:
-            t.sendall(struct.pack(">H", len(m)) + m); f = t.makefile("rb")
-            return f.read(struct.unpack(">H", f.read(2))[0])
+        for i in range(10): # on a busy machine dnsdist resets a connection now and then, on NPTL too
+            try:
+                with socket.create_connection(address, 60) as t:
+                    t.sendall(struct.pack(">H", len(m)) + m); f = t.makefile("rb")
+                    return f.read(struct.unpack(">H", f.read(2))[0])
+            except ConnectionResetError: pass
+        return b""
     for i in range(10):
         s.sendto(m, address)
         try:

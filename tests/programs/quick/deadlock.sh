@@ -62,7 +62,7 @@ partial() { # CASE WORKERS
   while read -r line; do
     grep -qF -- "$line" "$log.err" || fail "$1 on $2 workers: no \"$line\" in: $(cat "$log.err")"
   done <"$log.out"
-  grep -q '^fiberthread: *#[0-9].* \(takes_two\|locks_twice\|writes\|needs_lock\|waits_for_cond\)' "$log.err" || fail "$1 on $2 workers: no stacks: $(cat "$log.err")"
+  grep -q '^fiberthread: *#[0-9].* \(takes_two\|locks_twice\|writes\|needs_lock\|waits_for_cond\|computes\)' "$log.err" || fail "$1 on $2 workers: no stacks: $(cat "$log.err")"
 }
 
 jobs=()
@@ -77,6 +77,7 @@ for name in $("$no_deadlock"); do
 done
 failed=0
 for job in "${jobs[@]}"; do wait "$job" || failed=1; done
+partial computed 2 || failed=1
 env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEADLOCK=abort timeout -s KILL 60 "$TMP/partial_deadlock" mutexes >/dev/null 2>"$TMP/err"
 [ $? = 134 ] && grep -q takes_two "$TMP/err" || fail "FIBERTHREAD_DEADLOCK=abort and some threads: $(cat "$TMP/err")"
 env LD_PRELOAD="$LIBRARY" FIBERTHREAD_DEADLOCK=off timeout -s KILL 60 "$TMP/partial_deadlock" mutexes >/dev/null 2>"$TMP/err"
