@@ -114,7 +114,8 @@ struct PollEvents {
   int n = 0;
   epoll_event all[kPollEvents];
 };
-bool poll_active();  // epoll is open, so there is something to look at
+uint32_t poll_descriptors();  // number of descriptors that are registered; only while metrics are wanted
+bool poll_active();           // epoll is open, so there is something to look at
 // Looks at epoll once, without sleeping. Returns true if it has made a fiber runnable. Under Busy, or in worker context.
 bool poll_look();
 // Sleeps until there are events, poll_wake(), or the deadline.
