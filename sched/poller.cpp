@@ -390,6 +390,15 @@ void poll_release_epolls() {
   });
 }
 
+bool poll_each_waited(bool (*visit)(int fd)) {
+  bool go_on = true;
+  each_known(0, ~0u, [&](int fd) {
+    Descriptor* d = descriptor_of(fd);
+    if (go_on && d && d->first.load(std::memory_order_relaxed)) go_on = visit(fd);
+  });
+  return go_on;
+}
+
 void poll_closing_range(unsigned first, unsigned last) { each_known(first, last, poll_closing); }
 void poll_closed_range(unsigned first, unsigned last) { each_known(first, last, poll_closed); }
 

@@ -115,7 +115,9 @@ struct PollEvents {
   epoll_event all[kPollEvents];
 };
 uint32_t poll_descriptors();  // number of descriptors that are registered; only while metrics are wanted
-bool poll_active();           // epoll is open, so there is something to look at
+// Calls visit(fd) for each descriptor that fibers wait for, until it returns false. Returns false then.
+bool poll_each_waited(bool (*visit)(int fd));
+bool poll_active();  // epoll is open, so there is something to look at
 // Looks at epoll once, without sleeping. Returns true if it has made a fiber runnable. Under Busy, or in worker context.
 bool poll_look();
 // Sleeps until there are events, poll_wake(), or the deadline.
