@@ -68,6 +68,12 @@ uint64_t mask_during(uint64_t before, const Action& a, int sig) {
   return without_trap(before | a.mask | (a.flags & SA_NODEFER ? 0 : bit(sig))) & ~kNeverBlocked;
 }
 
+// Timers of CPU time concern the thread that has used the time. That is the thread that the kernel found running.
+bool profiles(const siginfo_t& info) { return (info.si_signo == SIGPROF || info.si_signo == SIGVTALRM) && info.si_code == SI_KERNEL; }
+
+// Such a signal that was recorded while it had a handler does nothing once that is gone. On NPTL it would have come before.
+bool comes_too_late(const siginfo_t& info) { return profiles(info) && !handled(action_of(info.si_signo)); }
+
 // ---- as ordinary calls, for signals that were recorded ----
 
 // Calls the handler. This also returns when cancel_leave() leaves a handler that has interrupted a wait. From then on nothing of this frame
@@ -118,6 +124,7 @@ bool run_pending(FiberRecord* me) {
 Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* context) {
   int sig = info->si_signo;
   Action a;
+  if (comes_too_late(*info)) return Ran::No;
   if (!claim(sig, a)) {
     if (a.handler == reinterpret_cast<void*>(SIG_DFL)) default_action(sig);
     return Ran::No;
@@ -249,9 +256,6 @@ Then fault(Interrupted& in, int sig, siginfo_t* info) {
   return Then::Return;
 }
 
-// Timers of CPU time concern the thread that has used the time. That is the thread that the kernel found running.
-bool profiles(const siginfo_t& info) { return (info.si_signo == SIGPROF || info.si_signo == SIGVTALRM) && info.si_code == SI_KERNEL; }
-
 // Returns a fiber that runs and does not block the signal, any of them; null: there is none. For such a signal that has come to a kernel thread
 // without a fiber, because the one that used the CPU had it blocked at that moment, in the handler of a tick for example.
 FiberRecord* running_fiber(int sig) {
@@ -337,7 +341,7 @@ Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
   // A signal that the handler before does not block goes on top of it, as in the kernel.
   while (take_any(me, ~mask_of(me), &got)) {
     if (observed(kObserveSignal)) debug_line("signal", me, "gets one that was kept: ", static_cast<uint64_t>(got.si_signo));
-    enter(in, got.si_signo, got);
+    if (!comes_too_late(got)) enter(in, got.si_signo, got);
   }
   give_away(me, mask_of(me) & ~before);  // what the handlers block goes to other fibers
   return Then::Return;
