@@ -16,6 +16,7 @@
 #include "sched/observe/dumper.h"
 #include "sched/observe/flight.h"
 #include "sched/observe/metrics.h"
+#include "sched/observe/names.h"
 #include "sched/observe/observe.h"
 #include "sched/observe/stall.h"
 #include "sched/scheduler.h"

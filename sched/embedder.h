@@ -41,6 +41,11 @@ struct Embedder {
   // Returns true if a fiber must not be stopped at `pc`, because preemption would break this code of the embedder. Called in the same
   // handler.
   bool (*must_not_stop_at)(uintptr_t pc) = [](uintptr_t) { return false; };
+  // Called in the same handler at a tick. Timers of CPU time expire at the same ticks. The kernel gives such a timer's signal to another thread,
+  // or delivers it where the fiber gives way, unless this function takes it first. Returns its number, or 0 if there is none for the
+  // interrupted fiber. deliver() is then called with it before the handler returns, and may make the fiber go on elsewhere.
+  int (*take_at_tick)(siginfo_t* info, const void* ucontext) = [](siginfo_t*, const void*) { return 0; };
+  void (*deliver)(int sig, siginfo_t* info, void* ucontext) = [](int, siginfo_t*, void*) {};
   // AArch64 only, where there is no preemption without it (arch/aarch64/inject.cpp). Makes the kernel return into fn() on the stack of the
   // interrupted fiber, and from fn() to the interrupted place. Called in the same handler, if that stack has room for what the kernel has
   // saved.

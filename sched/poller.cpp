@@ -14,6 +14,7 @@
 
 #include "sched/chaos.h"
 #include "sched/life/fork.h"
+#include "sched/observe/metrics.h"
 #include "sched/own_descriptors.h"
 #include "sched/spinlock.h"
 #include "sched/syscall.h"
@@ -83,6 +84,7 @@ uint64_t packed(PollSeen seen) { return uint64_t{seen.life} << 32 | seen.events;
 PollSeen unpacked(uint64_t seen) { return {static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(seen)}; }
 
 std::atomic<bool> memory_shared{false};
+std::atomic<uint32_t> registrations{0};  // counted while metrics are wanted
 
 // ---- epoll ----
 
@@ -119,6 +121,12 @@ uint32_t epoll_events(uint32_t events) {
   return w ? w : EPOLLRDHUP;  // errors and hang-ups only
 }
 
+// Under the lock.
+void now_registered(Descriptor* d, uint32_t events) {
+  if (metrics_wanted() && !d->registered != !events) registrations.fetch_add(events ? 1 : ~0u, std::memory_order_relaxed);
+  d->registered = static_cast<uint16_t>(events);
+}
+
 // Makes epoll report `events` from now on, besides those that it has reported. Returns false if epoll refuses. Under the lock.
 bool register_for(Descriptor* d, int fd, uint32_t events) {
   if (!(events & (~uint32_t{d->registered} | (d->again == kAll ? ~0u : d->again)))) return true;
@@ -140,14 +148,14 @@ bool register_for(Descriptor* d, int fd, uint32_t events) {
   // The number was closed without our knowledge, or is still registered.
   if (r == -ENOENT) r = raw_syscall(SYS_epoll_ctl, ep, EPOLL_CTL_ADD, fd, arg(&e));
   else if (r == -EEXIST) r = raw_syscall(SYS_epoll_ctl, ep, EPOLL_CTL_MOD, fd, arg(&e));
-  d->registered = static_cast<uint16_t>(r == 0 ? events : 0);
+  now_registered(d, r == 0 ? events : 0);
   return r == 0;
 }
 
 void deregister(Descriptor* d, int fd) {  // under the lock
   epoll_event e{};
   raw_syscall(SYS_epoll_ctl, epoll_fd.load(std::memory_order_relaxed), EPOLL_CTL_DEL, fd, arg(&e));
-  d->registered = 0;
+  now_registered(d, 0);
 }
 
 // ---- the waits of a descriptor, under its lock ----
@@ -352,7 +360,7 @@ void poll_closed(int fd) {
   Busy busy;
   SpinGuard guard(d->lock);
   if ((!d->registered && !d->first.load(std::memory_order_relaxed)) || another_process()) return;
-  d->registered = 0;
+  now_registered(d, 0);
   count_event(d, ~0u);
   end_all(d, Why::Event);
 }
@@ -382,11 +390,21 @@ void poll_release_epolls() {
   });
 }
 
+bool poll_each_waited(bool (*visit)(int fd)) {
+  bool go_on = true;
+  each_known(0, ~0u, [&](int fd) {
+    Descriptor* d = descriptor_of(fd);
+    if (go_on && d && d->first.load(std::memory_order_relaxed)) go_on = visit(fd);
+  });
+  return go_on;
+}
+
 void poll_closing_range(unsigned first, unsigned last) { each_known(first, last, poll_closing); }
 void poll_closed_range(unsigned first, unsigned last) { each_known(first, last, poll_closed); }
 
 // ---- looking ----
 
+uint32_t poll_descriptors() { return registrations.load(std::memory_order_relaxed); }
 bool poll_active() { return epoll_fd.load(std::memory_order_relaxed) >= 0; }
 int poll_descriptor() { return epoll_fd.load(std::memory_order_acquire); }
 
@@ -468,6 +486,7 @@ FIBERTHREAD_IN_FORK_CHILD(Poller, poller, [](FiberRecord*) {
   own_fd_close(epoll_fd);
   own_fd_close(wake_fd);
   open_lock.reset();
+  registrations.store(0);
   // The chunks are emptied but not unmapped: a handler that has forked may return into a call that has a pointer to notes.
   for (uint32_t n = chunks.load(); n--;)
     if (Descriptor* c = table[n].load()) raw_syscall(SYS_madvise, arg(c), kChunk * sizeof(Descriptor), 4 /* MADV_DONTNEED */);

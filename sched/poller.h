@@ -114,6 +114,9 @@ struct PollEvents {
   int n = 0;
   epoll_event all[kPollEvents];
 };
+uint32_t poll_descriptors();  // number of descriptors that are registered; only while metrics are wanted
+// Calls visit(fd) for each descriptor that fibers wait for, until it returns false. Returns false then.
+bool poll_each_waited(bool (*visit)(int fd));
 bool poll_active();  // epoll is open, so there is something to look at
 // Looks at epoll once, without sleeping. Returns true if it has made a fiber runnable. Under Busy, or in worker context.
 bool poll_look();

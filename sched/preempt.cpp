@@ -162,23 +162,23 @@ void give_way() {
 
 // Decides in the handler whether the interrupted fiber gives way. One that sleeps in a system call has no use for its worker.
 enum class Found { Running, Asleep };
-void tick(ucontext_t* uc, Found found) {
+bool gives_way(ucontext_t* uc, Found found) {
   bool sleeper = found == Found::Asleep;
   FiberRecord* f = tls_current;
-  if (!enabled || !f || f->run.kernel || tls_busy > 0) return;
+  if (!enabled || !f || f->run.kernel || tls_busy > 0) return false;
   uintptr_t pc = interrupted_pc(uc);
   // When a thread asked for the fiber's end, the fiber was where it could not be stopped. It may be stopped here.
-  if (embedder().end_requested_at(f, pc) && inject_call(uc, embedder().end_now)) return;
+  if (embedder().end_requested_at(f, pc) && inject_call(uc, embedder().end_now)) return false;
   uintptr_t high = asleep_high.load(std::memory_order_acquire), low = asleep_low.load(std::memory_order_relaxed);
-  if (!sleeper && pc - low < high - low) return;
+  if (!sleeper && pc - low < high - low) return false;
   Code code = code_at(pc);
   Waiting who = preempt_wanted_by(f);
-  if (who == Waiting::Nobody || !has_room(f, uc)) return;
+  if (who == Waiting::Nobody || !has_room(f, uc)) return false;
   auto note_place = [&] {
     f->turns.place.note(interrupted_pc(uc), interrupted_sp(uc), [uc](unsigned i) { return interrupted_register(uc, i); });
   };
   if (code == Code::Free) note_place();  // a place in libc only where the fiber is stopped there: it is seldom a loop
-  if (who == Waiting::Hogs && !sleeper && is_hog(f) && !is_spinner(f) && ++f->turns.ticks < kHogTicks) return;
+  if (who == Waiting::Hogs && !sleeper && is_hog(f) && !is_spinner(f) && ++f->turns.ticks < kHogTicks) return false;
   // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.
   uint64_t mask;
   memcpy(&mask, &uc->uc_sigmask, sizeof mask);
@@ -187,7 +187,7 @@ void tick(ucontext_t* uc, Found found) {
   if (code == Code::Never || (code == Code::Reluctant && tls_refused < kMaxRefused && !sleeper) ||
       (foreign_mask && tls_refused < max_foreign_mask)) {
     tls_refused = tls_refused + 1;
-    return;
+    return false;
   }
   // These count as hogs at once. Else a request of some milliseconds would have three slices before the short ones behind it.
   bool long_run = w && w->ticks.long_run.load(std::memory_order_relaxed) == w->run.heartbeat.load(std::memory_order_relaxed);
@@ -203,8 +203,27 @@ void tick(ucontext_t* uc, Found found) {
   }
   if (!f->turns.in_libc) tls_refused = 0;
   if (code != Code::Free) note_place();
+  return true;
+}
+
+void stop(ucontext_t* uc) {
   tls_busy = 1;
   inject(uc, give_way);
+}
+
+// A signal that came with the tick goes first. If the fiber then goes on in a handler, it gives way before that handler's first instruction.
+void tick(ucontext_t* uc) {
+  siginfo_t info;
+  int sig = embedder().take_at_tick(&info, uc);
+  bool stops = gives_way(uc, Found::Running);
+  if (__builtin_expect(sig == 0, 1)) {
+    if (stops) stop(uc);
+    return;
+  }
+  uintptr_t pc = interrupted_pc(uc);
+  embedder().deliver(sig, &info, uc);
+  if (stops && tls_busy == 0 && (interrupted_pc(uc) == pc || !embedder().must_not_stop_at(interrupted_pc(uc))) && has_room(tls_current, uc))
+    stop(uc);
 }
 
 // ---- preemption more often than every tick of the kernel ----
@@ -253,18 +272,18 @@ void on_signal(int, siginfo_t* info, void* context) {
   if (info->si_code == SI_TIMER) {
     if (info->si_value.sival_ptr != &timer_mark) return;
     account_tick();
-    tick(static_cast<ucontext_t*>(context), Found::Running);
+    tick(static_cast<ucontext_t*>(context));
     return;
   }
   if (info->si_code == SI_QUEUE && info->si_value.sival_ptr == &timer_mark) {
-    tick(static_cast<ucontext_t*>(context), Found::Asleep);
+    if (auto* uc = static_cast<ucontext_t*>(context); gives_way(uc, Found::Asleep)) stop(uc);
     return;
   }
   if (stall_on_signal(info, static_cast<ucontext_t*>(context))) return;
   // The kernel reports a perf event in this way. No other descriptor is set to send this signal.
   if (info->si_code == POLL_IN || info->si_code == POLL_HUP) {
     account_tick();
-    tick(static_cast<ucontext_t*>(context), Found::Running);
+    tick(static_cast<ucontext_t*>(context));
     return;
   }
   int error = errno;

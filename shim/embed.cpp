@@ -8,6 +8,7 @@
 #include "shim/mutex.h"
 #include "shim/signal.h"
 #include "shim/signal_frame.h"
+#include "shim/signal_parts.h"
 
 namespace fiberthread {
 namespace {
@@ -29,6 +30,8 @@ void embed() {
   e.end_now = cancel_self;
   e.poked = cancel_poked;
   e.must_not_stop_at = signals::frame_ends_at;
+  e.take_at_tick = signals::take_at_tick;
+  e.deliver = signals::deliver_at_tick;
   e.inject = signals::frame_inject;
   e.thread_adopted = cancel_adopt;
   e.thread_ends = private_robust_mutexes_owner_died;

@@ -6,6 +6,7 @@
 #include <ucontext.h>
 #include <unwind.h>
 
+#include "sched/arch/arch.h"
 #include "sched/observe/dumper.h"
 #include "sched/observe/report.h"
 #include "sched/observe/observe.h"
@@ -67,6 +68,12 @@ uint64_t mask_during(uint64_t before, const Action& a, int sig) {
   return without_trap(before | a.mask | (a.flags & SA_NODEFER ? 0 : bit(sig))) & ~kNeverBlocked;
 }
 
+// Timers of CPU time concern the thread that has used the time. That is the thread that the kernel found running.
+bool profiles(const siginfo_t& info) { return (info.si_signo == SIGPROF || info.si_signo == SIGVTALRM) && info.si_code == SI_KERNEL; }
+
+// Such a signal that was recorded while it had a handler does nothing once that is gone. On NPTL it would have come before.
+bool comes_too_late(const siginfo_t& info) { return profiles(info) && !handled(action_of(info.si_signo)); }
+
 // ---- as ordinary calls, for signals that were recorded ----
 
 // Calls the handler. This also returns when cancel_leave() leaves a handler that has interrupted a wait. From then on nothing of this frame
@@ -117,6 +124,7 @@ bool run_pending(FiberRecord* me) {
 Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* context) {
   int sig = info->si_signo;
   Action a;
+  if (comes_too_late(*info)) return Ran::No;
   if (!claim(sig, a)) {
     if (a.handler == reinterpret_cast<void*>(SIG_DFL)) default_action(sig);
     return Ran::No;
@@ -248,8 +256,20 @@ Then fault(Interrupted& in, int sig, siginfo_t* info) {
   return Then::Return;
 }
 
-// Timers of CPU time concern the thread that has used the time. That is the thread that the kernel found running.
-bool profiles(const siginfo_t& info) { return (info.si_signo == SIGPROF || info.si_signo == SIGVTALRM) && info.si_code == SI_KERNEL; }
+// Returns a fiber that runs and does not block the signal, any of them; null: there is none. For such a signal that has come to a kernel thread
+// without a fiber, because the one that used the CPU had it blocked at that moment, in the handler of a tick for example.
+FiberRecord* running_fiber(int sig) {
+  auto runs = [&](Worker* w) {
+    FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
+    return f && !(__atomic_load_n(&f->run.sigmask, __ATOMIC_RELAXED) & bit(sig)) ? f : nullptr;
+  };
+  uint64_t n = 0;
+  for (Worker* w = all_workers(); w; w = w->thread.all_next) n += runs(w) != nullptr;
+  uint64_t skip = n ? cycles() % n : 0;
+  for (Worker* w = all_workers(); w; w = w->thread.all_next)
+    if (FiberRecord* f = runs(w); f && skip-- == 0) return f;
+  return nullptr;
+}
 
 FiberRecord* taker_here(const siginfo_t& info) {
   FiberRecord* f = sched_taker_here();
@@ -261,7 +281,8 @@ FiberRecord* taker_here(const siginfo_t& info) {
 //   1. the fiber whose timer sent the signal, or main if another process sent it to main by main's number, or the fiber whose own kernel
 //      thread sleeps here, if the signal was sent to that;
 //   2. the interrupted fiber, if the signal was sent to it, or is about its CPU time or about a file that it owns;
-//   3. the fiber that pick_target() finds. pick_target() finds none if no thread takes the signal now.
+//   3. a fiber that runs, if the signal is about CPU time and has interrupted no fiber; else the fiber that pick_target() finds. That finds none
+//      if no thread takes the signal now.
 //
 // If that fiber is the interrupted one, its handler runs now, except in an idle context (see dispatch()) or after another signal of the
 // number. A fiber of row 1 or 3 must not block the signal either; the kernel has given a signal of row 2 to this thread, so that signal is not
@@ -275,7 +296,8 @@ Then pass_on(Interrupted& in, int sig, siginfo_t& got, bool idle_context) {
   FiberRecord* meant = target.fiber() ? target.fiber() : sent_to_main(got) ? main_fiber : taker_here(got);
   // A signal that the kernel gave to this thread is not blocked, whatever our mask says.
   bool mine = me && !meant && (sent_to_thread(got) || profiles(got) || sent_to_owner(me, got));
-  FiberRecord* to = meant ? meant : mine ? me : pick_target(me, sig);
+  FiberRecord* to = meant ? meant : mine ? me : !me && profiles(got) ? running_fiber(sig) : nullptr;
+  if (!to) to = pick_target(me, sig);
   // One of the same number that came just before, while the fiber was Busy, goes first.
   bool after_another = me && state_of(me).queue.bits.load(std::memory_order_relaxed) & bit(sig) & ~mask_of(me);
   if (to == me && !idle_context && !after_another && (mine || !(mask_of(me) & bit(sig)))) {
@@ -319,7 +341,7 @@ Then dispatch(Interrupted& in, int sig, siginfo_t* info) {
   // A signal that the handler before does not block goes on top of it, as in the kernel.
   while (take_any(me, ~mask_of(me), &got)) {
     if (observed(kObserveSignal)) debug_line("signal", me, "gets one that was kept: ", static_cast<uint64_t>(got.si_signo));
-    enter(in, got.si_signo, got);
+    if (!comes_too_late(got)) enter(in, got.si_signo, got);
   }
   give_away(me, mask_of(me) & ~before);  // what the handlers block goes to other fibers
   return Then::Return;
@@ -424,6 +446,24 @@ void on_signal(int sig, siginfo_t* info, void* context) {
   tls_busy = in.busy;
   if (then == Then::CallInPlace) call_in_place(in, sig, info);
   errno = error;
+}
+
+// setitimer()'s signals are the process's. While the handler of the tick blocks them, the kernel turns to a thread that does not: often the
+// process's first one, asleep for main. A profiler would then find main in a wait, instead of the thread that uses the CPU.
+int take_at_tick(siginfo_t* info, const void* context) {
+  FiberRecord* me = tls_current;
+  if (!me || me->run.kernel || tls_vforked) return 0;
+  auto taken = [](int sig) { return handled(action_of(sig)) ? bit(sig) : 0; };
+  uint64_t set = (taken(SIGPROF) | taken(SIGVTALRM)) & ~words(static_cast<const ucontext_t*>(context)->uc_sigmask);
+  timespec at_once{};
+  long sig = set ? raw_syscall(SYS_rt_sigtimedwait, arg(&set), arg(info), arg(&at_once), 8) : 0;
+  return sig > 0 ? static_cast<int>(sig) : 0;
+}
+
+void deliver_at_tick(int sig, siginfo_t* info, void* context) {
+  on_signal(sig, info, context);
+  uint64_t all = ~kTrapMask;  // a handler that was called in place has run with its own mask
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
 }
 
 // Called at the end of a handler. Runs the signals that its mask has kept back. Returns the word in which more signals show, or null if the

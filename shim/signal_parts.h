@@ -76,6 +76,9 @@ void catch_by_default(uint64_t signals);
 
 // The kernel's handler for all signals that the program handles (signal_deliver.cpp).
 void on_signal(int sig, siginfo_t* info, void* context);
+// Embedder::take_at_tick() and deliver(), for SIGPROF and SIGVTALRM.
+int take_at_tick(siginfo_t* info, const void* context);
+void deliver_at_tick(int sig, siginfo_t* info, void* context);
 // Takes the action to run, for one signal. Returns false if there is no handler any more.
 bool claim(int sig, Action& a);
 // Does to the process what the default action of `sig` does, even if this thread blocks it.

@@ -37,7 +37,9 @@ void tell_at_once(FiberRecord* f, int sig, int from) {
   if (!(ever_poked.load(std::memory_order_relaxed) & bit(sig))) ever_poked.fetch_or(bit(sig), std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (Action a = action_of(sig); !handled(a)) {
-    if (a.handler == reinterpret_cast<void*>(SIG_DFL) && pending_for(f, bit(sig) & ~mask_of(f))) default_action(sig);
+    // A profiling timer's may have come too late for its handler. The fiber finds out at its next safe point.
+    bool profiles = sig == SIGPROF || sig == SIGVTALRM;
+    if (a.handler == reinterpret_cast<void*>(SIG_DFL) && !profiles && pending_for(f, bit(sig) & ~mask_of(f))) default_action(sig);
     return;
   }
   siginfo_t info;

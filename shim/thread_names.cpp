@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 
 #include "sched/memory/block.h"
+#include "sched/observe/names.h"
 #include "sched/syscall.h"
 #include "sched/scheduler.h"
 
@@ -36,22 +37,31 @@ namespace {
 char first_name[16];
 std::atomic<bool> first_name_known{false};
 
+// Workers have inherited that name, unless they carry those of fibers.
+void name_of_worker(char (&to)[16]) {
+  if (observed(kObserveNames)) name_of_process(to);
+  else raw_syscall(SYS_prctl, PR_GET_NAME, arg(to));
+}
+
 }  // namespace
 
 void name_of(const FiberRecord* f, char* buffer) {
-  if (has_name(f)) strcpy(buffer, f->identity.name);
-  else if (first_name_known.load(std::memory_order_acquire)) strcpy(buffer, first_name);
-  else raw_syscall(SYS_prctl, PR_GET_NAME, arg(buffer));  // a worker has inherited it
+  if (has_name(f)) return void(strcpy(buffer, f->identity.name));
+  if (first_name_known.load(std::memory_order_acquire)) return void(strcpy(buffer, first_name));
+  char name[16];
+  name_of_worker(name);
+  strcpy(buffer, name);
 }
 
 void set_name(FiberRecord* f, const char* name) {
   if (f == main_fiber && !first_name_known.load(std::memory_order_relaxed)) {
-    raw_syscall(SYS_prctl, PR_GET_NAME, arg(first_name));
+    name_of_worker(first_name);
     first_name_known.store(true, std::memory_order_release);  // name_of() may copy it now
   }
   strncpy(f->identity.name, name, sizeof f->identity.name - 1);
   f->identity.name[sizeof f->identity.name - 1] = 0;
   if (!*name) f->identity.name[1] = 1;
+  if (observed(kObserveNames)) return name_changed(f);
   if (f != main_fiber) return;
   Busy busy;  // stays on this kernel thread
   long pid = raw_syscall(SYS_getpid);

@@ -16,6 +16,7 @@
 #include "sched/observe/dumper.h"
 #include "sched/observe/flight.h"
 #include "sched/observe/metrics.h"
+#include "sched/observe/names.h"
 #include "sched/observe/observe.h"
 #include "sched/preempt.h"
 #include "sched/memory/block.h"
@@ -132,6 +133,7 @@ bool sched_start() {
       raw_syscall(SYS_write, 2, arg(line), static_cast<long>(n));
     }
     if (ok) {
+      names_start();
       trace_start();
       metrics_start();
     }

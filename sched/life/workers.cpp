@@ -20,6 +20,7 @@
 #include "sched/life/join.h"
 #include "sched/life/parts.h"
 #include "sched/observe/flight.h"
+#include "sched/observe/names.h"
 #include "sched/observe/observe.h"
 #include "sched/preempt.h"
 #include "sched/memory/block.h"
@@ -196,6 +197,7 @@ void find_main_stack(FiberRecord* me) {
 // Starts a kernel thread with kIdleMask blocked. Returns its tid, or a negative value. Does not call pthread_create(), because this may run
 // while a preempted fiber holds any of libc's locks.
 int clone_thread(int (*main)(void*), Worker* w) {
+  NameForClone name;
   uint64_t old;
   sched_block_signals(&old);
   OwnCalls calls;
@@ -288,6 +290,7 @@ bool become_worker(FiberRecord* me) {
   w->run.running.store(me, std::memory_order_relaxed);
   if (!w->thread.published) publish_worker(w);
   if (observed(kObserveTrace)) observe_begins(w);
+  if (observed(kObserveNames)) name_begins(w);
   flight_start(w);
   flight_note(w, me, kFlightNothing);
   join_pool();
@@ -330,6 +333,7 @@ Worker* start_worker(Slot* s, FiberRecord* bound, bool moves) {
     w->look.searching = true;
   }
   w->run.kernel_mask = kIdleMask;
+  if (observed(kObserveNames)) name_begins(w);
   w->place.since = 0;
   flight_start(w);
   if (moves) will_move(w);

@@ -10,6 +10,7 @@
 #include "sched/observe/cycles.h"
 
 #include "sched/accounting.h"
+#include "sched/arch/arch.h"
 #include "sched/explore/explore.h"
 #include "sched/life/fork.h"
 #include "sched/observe/deadlock.h"
@@ -31,6 +32,8 @@ constexpr uint32_t kQuiet = 4;           // a cycle is found in the second one, 
 constexpr uint64_t kPause = 20'000'000;  // from one part of a round to the next
 constexpr uint32_t kPart = 16;           // extents of 64 fibers, which takes some 20 µs
 constexpr uint32_t kMostReports = 10;    // in a process
+constexpr uint64_t kSample = 512;        // stacks that are looked at in a round
+constexpr uint64_t kSampleUs = 1000;     // and for how long at most in all, which is enough for that as a rule
 
 struct Watch {
   BlockPlace place;
@@ -39,7 +42,10 @@ struct Watch {
   uint64_t began = 0, began_before = 0;  // this round or the last one, and the one before
   uint64_t beats = 0;                    // as count_beats() counted them then
   WatchFindings findings, last;          // of this round, and of the one before
-  uint32_t quiet = 0;                    // rounds in a row since whose beginning nothing ran
+  struct {
+    uint64_t every, turn, stacks, sampled, bytes, cycles;  // each so many-th is looked at; counts of this round
+  } sample = {};
+  uint32_t quiet = 0;  // rounds in a row since whose beginning nothing ran
   struct {
     const FiberRecord* first;
     uint32_t serial;
@@ -66,10 +72,46 @@ uint64_t count_beats() {
   return beats;
 }
 
+// Returns how much of the stack is in memory, from its top down to the first half megabyte of which nothing is. The fiber may end meanwhile,
+// and its stack may be unmapped: then the kernel says so.
+uint64_t resident_bytes(const FiberRecord* f) {
+  constexpr uintptr_t kPage = 4096;
+  unsigned char pages[128];
+  uintptr_t low = (reinterpret_cast<uintptr_t>(f->memory.stack_low) + kPage - 1) & ~(kPage - 1);
+  uintptr_t end = (reinterpret_cast<uintptr_t>(f->memory.stack_high) + kPage - 1) & ~(kPage - 1);
+  uint64_t sum = 0;
+  while (end > low) {
+    uintptr_t begin = end - low > sizeof pages * kPage ? end - sizeof pages * kPage : low;
+    // The process's own stack is mapped only as far as it was used. What is left out there is less than such a part.
+    if (raw_syscall(SYS_mincore, static_cast<long>(begin), static_cast<long>(end - begin), arg(pages)) != 0) break;
+    uint64_t n = 0;
+    for (size_t i = 0; i < (end - begin) / kPage; i++) n += pages[i] & 1;
+    if (!n) break;
+    sum += n;
+    end = begin;
+  }
+  return sum * kPage;
+}
+
+void sample_begins() {
+  auto& s = watch.sample;
+  s = {live_fibers() / kSample + 1, s.turn + 1, 0, 0, 0, 0};
+}
+
+void sample(const FiberRecord* f) {
+  auto& s = watch.sample;
+  if ((s.stacks++ + s.turn) % s.every || s.cycles > kSampleUs * cycles_per_us) return;
+  uint64_t from = cycles();
+  s.bytes += resident_bytes(f);
+  s.sampled++;
+  s.cycles += cycles() - from;
+}
+
 void look_at(FiberRecord* f) {
   State state = f->run.state.load(std::memory_order_relaxed);
   if (state == State::Done) return;
   watch.findings.stack_bytes += static_cast<uint64_t>(f->memory.stack_high - f->memory.stack_low);
+  if (metrics_wanted()) sample(f);
   uint64_t since = __atomic_load_n(&f->wait.since, __ATOMIC_RELAXED);
   if (state == State::Parked && since && since < watch.findings.oldest_wait) watch.findings.oldest_wait = since;
   if (stalls_watched()) stall_visit(f, watch.now);
@@ -111,12 +153,19 @@ uint64_t cycles_look(uint64_t now) {
     watch.place = {};
     watch.under_way = true;
     watch.findings = {};
+    sample_begins();
     if (!main_fiber->memory.block) look_at(main_fiber);
   }
   uint32_t n = 0;
   while ((watch.under_way = block_each_at(watch.place, look_at)) && ++n < kPart) {
   }
-  if (!watch.under_way) watch.last = watch.findings;
+  if (!watch.under_way) {
+    auto& s = watch.sample;
+    if (s.sampled)
+      watch.findings.resident_bytes = static_cast<uint64_t>(static_cast<double>(s.bytes) / static_cast<double>(s.sampled) *
+                                                            static_cast<double>(s.stacks));
+    watch.last = watch.findings;
+  }
   watch.due = watch.under_way ? now + kPause : watch.began + round();
   return watch.due;
 }

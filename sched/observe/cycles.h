@@ -13,6 +13,7 @@ uint64_t cycles_look(uint64_t now);
 struct WatchFindings {
   uint64_t oldest_wait = ~uint64_t{0};  // when the parked fiber began to wait that has waited longest
   uint64_t stack_bytes = 0;
+  uint64_t resident_bytes = 0;  // of these, in memory: estimated from a sample, and only while metrics are wanted
 };
 WatchFindings watch_findings();
 uint64_t deadlocks();  // found in this process; the verdict of deadlock.h counts as one

@@ -57,14 +57,6 @@ Workers look_at_workers(uint32_t& count, uint64_t& beats) {
   return all;
 }
 
-// Returns true if there is no kernel thread but the workers, sysmon, the reaper and the helpers. The directory has
-// a link for each thread, and two of its own.
-bool no_other_thread(uint32_t workers) {
-  struct statx s;
-  if (raw_syscall(SYS_statx, AT_FDCWD, arg("/proc/self/task"), 0, STATX_NLINK, arg(&s)) != 0) return false;
-  return s.stx_nlink == workers + 1 + reaper_running() + helpers.load(std::memory_order_relaxed) + 2;
-}
-
 // Returns true if the program has a handler that another process could call by a signal. Handlers of faults do not count: only code that
 // runs can fault, so they wake no fiber. Languages' runtimes and crash reporters install them, and ours for SIGSEGV is always there.
 bool handlers_installed() {
@@ -114,6 +106,13 @@ void report(uint32_t workers, uint64_t parked) {
 }
 
 }  // namespace
+
+// The directory has a link for each thread, and two of its own.
+bool no_other_thread(uint32_t workers) {
+  struct statx s;
+  if (raw_syscall(SYS_statx, AT_FDCWD, arg("/proc/self/task"), 0, STATX_NLINK, arg(&s)) != 0) return false;
+  return s.stx_nlink == workers + 1 + reaper_running() + helpers.load(std::memory_order_relaxed) + 2;
+}
 
 void deadlock_ends_process() {
   uintptr_t by_default[8] = {};

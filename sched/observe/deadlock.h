@@ -11,6 +11,9 @@ bool deadlock_check();
 
 bool deadlock_reported();  // in this process
 
+// Returns true if there is no kernel thread but so many workers, sysmon, the reaper and the helpers.
+bool no_other_thread(uint32_t workers);
+
 // Ends the process by SIGABRT, even if the program handles, blocks or ignores that signal. On sysmon.
 void deadlock_ends_process();
 

@@ -21,6 +21,7 @@
 #include "sched/observe/text.h"
 #include "sched/observe/trace_text.h"
 #include "sched/own_descriptors.h"
+#include "sched/poller.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -136,6 +137,10 @@ void put_all(Text& out, uint64_t now) {
   put_seconds(out, longest);
   out << "\n";
   put(out, "stack_reserved_bytes", "gauge", "Address space of the stacks of all threads, as of some seconds ago.", found.stack_bytes);
+  put(out, "stack_resident_bytes", "gauge", "Memory that these stacks use, estimated from some of them, as of some seconds ago.",
+      found.resident_bytes);
+  put(out, "poller_descriptors", "gauge", "Descriptors that threads have waited for, and that epoll watches until they are closed.",
+      poll_descriptors());
 }
 
 // ---- the file ----

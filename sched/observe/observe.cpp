@@ -8,6 +8,7 @@
 
 #include "sched/accounting.h"
 #include "sched/arch/arch.h"
+#include "sched/observe/names.h"
 #include "sched/observe/text.h"
 #include "sched/observe/trace.h"
 #include "sched/worker.h"
@@ -15,8 +16,6 @@
 namespace fiberthread {
 
 alignas(64) std::atomic<uint32_t> observing{0};
-
-namespace {
 
 ObservedWorker* observed_worker(Worker* w) {
   if (w->observed.by) return w->observed.by;
@@ -27,6 +26,8 @@ ObservedWorker* observed_worker(Worker* w) {
   __atomic_store_n(&w->observed.by, made, __ATOMIC_RELEASE);  // the report reads it
   return made;
 }
+
+namespace {
 
 void count_reason(ObservedWorker& of, const char* what) {
   auto* r = of.reasons;
@@ -194,6 +195,8 @@ uint64_t queued_for(const FiberRecord* f) {
 }
 
 void observe_runs(Worker* w, FiberRecord* f) {
+  if (observed(kObserveNames)) name_worker(w, f);
+  if (!observed(kObserveDelay)) return;
   ObservedWorker* of = observed_worker(w);
   if (!of) return;
   uint32_t at = f->traced.queued, delay = at ? queued_clock() - at : 0;

@@ -26,6 +26,7 @@ enum Observe : uint32_t {
   kObserveSysmon = 512,
   kObserveSignal = 1024,
   kObserveDelay = 2048,  // the time from when a fiber is queued until it runs
+  kObserveNames = 4096,  // names.h
 };
 // Bits are only added. As an exception, trace_start() clears kObserveTrace if it cannot write, before any worker runs.
 alignas(64) extern std::atomic<uint32_t> observing;
@@ -44,7 +45,7 @@ void observe_spawned(FiberRecord* f);
 [[gnu::cold]] void observe_handed_over(Worker* w);  // w's slot goes to another worker, because w sleeps in the kernel
 [[gnu::cold]] void observe_came_back(Worker* w);    // w runs again
 
-// Called when `f` is about to be queued, and when w is about to run it.
+// Called when `f` is about to be queued, and when w is about to run it: the latter for delays and names.
 void observe_queued(FiberRecord* f);
 void observe_runs(Worker* w, FiberRecord* f);
 uint64_t queued_for(const FiberRecord* f);  // ns since it was queued, roughly; 0: it is in no queue

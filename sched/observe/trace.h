@@ -141,7 +141,12 @@ struct ObservedWorker {
     uint64_t count;
   } reasons[kReasons] = {};
   uint64_t delays[kDelays] = {}, delays_ns = 0;
+  // For names.h: what its kernel thread is called, if `named`, unless another thread has renamed it since it saw that count.
+  char name[16] = {};
+  bool named = false;
+  uint32_t renamed = 0;
 };
+ObservedWorker* observed_worker(Worker* w);  // makes it at the first call; null without memory. Called by w
 
 extern uint64_t cycles_per_us;
 // Returns when f, which runs on that worker now, began. That is at least a nanosecond or two after it left another worker. Otherwise its

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "sched/cord.h"
+#include "sched/observe/names.h"
 #include "sched/observe/probe.h"
 #include "sched/poller.h"
 #include "sched/run/parts.h"
@@ -140,6 +141,7 @@ FiberRecord* await_handed(Worker* w) {
       if (poll_active() && !poll_watched()) sysmon_wake();
     }
     block_put_kept(w);  // there may be many such workers
+    if (observed(kObserveNames)) name_worker(w, nullptr);
     w->idle.wake.exchange(0, std::memory_order_seq_cst);
     sleep_mask(w);
     if (!w->bond.handed.load(std::memory_order_seq_cst) && !others_ready() && !w->thread.leaves.load(std::memory_order_seq_cst))

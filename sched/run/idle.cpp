@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "sched/life/fork.h"
+#include "sched/observe/names.h"
 #include "sched/poller.h"
 #include "sched/run/parts.h"
 #include "sched/syscall.h"
@@ -155,6 +156,7 @@ void go_idle(Worker* w) {
     queued = false;
   }
   chaos_delay();
+  if (observed(kObserveNames) && !queued) name_worker(w, nullptr);
   sleep_mask(w);
   // This is the last worker to fall asleep. Sysmon, which may have slept for long, then looks for a deadlock.
   if (!queued && free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed)) sysmon_wake();

@@ -262,7 +262,7 @@ void prepare_run(Worker* w, FiberRecord* f) {
   w->run.running.store(f, std::memory_order_relaxed);
   w->run.heartbeat.store(w->run.heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   w->counts.switches++;
-  if (observed(kObserveDelay)) observe_runs(w, f);
+  if (observed(kObserveDelay | kObserveNames)) observe_runs(w, f);
   FIBERTHREAD_PROBE2("switch", f, w);
   apply_mask(w, f->run.sigmask);
   entry_fence();  // pairs with interrupt_running(): it sees the state, or f sees its bits when it leaves Busy

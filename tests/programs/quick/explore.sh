@@ -43,6 +43,10 @@ fi
 # A trace of the run.
 says 1 'fails again' "$explore" replay --trace t.json account-1.explored
 "$explore" trace t.json && python3 -c 'import json; assert any(e["ph"] == "X" for e in json.load(open("t.json")))' || fail "trace: $(ls)"
+# Where all threads wait for an eventfd of the program's own, time jumps at once: nothing can come from outside. (With the wait for that, so many
+# runs took 90 s.)
+gcc -O1 -g -w -pthread -DMENDED -o eventfd "$here/../../explore/eventfd_count.c" || fail "gcc failed"
+says 0 'no failure' "$explore" explore -q -j 1 -n 1500 ./eventfd
 # Status, output and check tell a failure.
 says 0 'no failure' "$explore" explore -q -n 20 --status 3 sh -c 'exit 3'
 says 1 'exit status 3' "$explore" explore -q -n 20 sh -c 'exit 3'
