@@ -3,7 +3,7 @@
 // process or of a core.
 //
 // A record is two words, and one store. The clock is read at every eighth switch, and when the worker goes idle; readers set the other
-// records between these times. The ring is the worker's own. A reader outside may find a record half written, which looks like a wrong slice.
+// records between these times. The ring is the worker's own. A reader outside leaves out what may have been overwritten while it has read.
 #pragma once
 #include "sched/arch/arch.h"
 #include "sched/worker.h"
@@ -26,9 +26,9 @@ enum FlightWhy : uint32_t { kFlightNothing, kFlightYield, kFlightPreempt, kFligh
   FlightRecord* ring = w->flight.ring;
   if (!ring) return;
   uint32_t i = w->flight.next;
-  w->flight.next = i + 1;
   uint64_t at = i % kFlightClock == 0 || !next ? cycles() : 0;
   ring[i & w->flight.mask] = {reinterpret_cast<uintptr_t>(next) << 16 | (at >> 32 & 0xffff), uint64_t{why} << 32 | (at & 0xffffffff)};
+  __atomic_store_n(&w->flight.next, i + 1, __ATOMIC_RELEASE);  // a reader outside that sees it sees the record
 }
 
 }  // namespace fiberthread
