@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "preload/debug_layout.h"
 #include "sched/arch/arch.h"
@@ -137,8 +138,10 @@ size_t Target::read_some(uint64_t address, void* to, size_t size) const {
 
 bool Target::read(uint64_t address, void* to, size_t size) const { return read_some(address, to, size) == size; }
 
-std::string Target::text(uint64_t address) const {
-  std::string s;
+const std::string& Target::text(uint64_t address) const {
+  auto [known, fresh] = texts_.try_emplace(address);
+  std::string& s = known->second;
+  if (!fresh) return s;
   char part[64];
   while (s.size() < kMaxName) {
     size_t n = read_some(address + s.size(), part, sizeof part), length = strnlen(part, n);
@@ -208,7 +211,9 @@ Trouble Target::find_library() {
          layout("record.kernel"), layout("record.id"),        layout("record.name"),       layout("record.start"),
          layout("record.tcb"),    layout("record.stack_low"), layout("record.stack_high"), layout("record.worker"),
          layout("record.bound"),  layout("record.preempted"), layout("record.what"),       layout("record.object"),
-         layout("record.owner"),  layout("record.file"),      layout("record.line"),       layout("record.since")};
+         layout("record.owner"),  layout("record.file"),      layout("record.line"),       layout("record.since"),
+         layout("frame.size"),    layout("frame.pc")};
+  for (auto& saved : kSaved) saved_at_.push_back(layout(saved.name));
   main_record_ = get<uint64_t>(layout("main_fiber"));
   return {};
 }
@@ -352,9 +357,11 @@ uint64_t Target::now() const {
 
 Registers Target::saved_registers(const FiberSeen& f) const {
   Registers r;
-  for (auto& saved : kSaved) r.set(saved.number, get<uint64_t>(f.sp + layout(saved.name)));
-  r.pc = get<uint64_t>(f.sp + layout("frame.pc"));
-  r.set(kStackPointer, f.sp + layout("frame.size"));
+  std::vector<char> frame(at_.frame);
+  if (!read(f.sp, frame.data(), frame.size())) return r;
+  for (size_t i = 0; i < std::size(kSaved); i++) r.set(kSaved[i].number, field(frame.data(), saved_at_[i]));
+  r.pc = field(frame.data(), at_.frame_pc);
+  r.set(kStackPointer, f.sp + at_.frame);
   if (kPcNumber) r.set(kPcNumber, r.pc);
   return r;
 }

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "sched/observe/report.h"
@@ -87,7 +88,7 @@ class Target {
     read(address, &value, sizeof value);
     return value;
   }
-  std::string text(uint64_t address) const;
+  const std::string& text(uint64_t address) const;  // of the library, where they do not change
   // The text at an address in the library, of which only the low half is known.
   std::string library_text(uint32_t low_half) const { return text(library_low_ + (low_half - static_cast<uint32_t>(library_low_))); }
   const std::vector<Mapping>& mappings() const { return mappings_; }  // by address
@@ -145,8 +146,11 @@ class Target {
   struct {  // offsets in a record, looked up once
     uint64_t size, sp, tp, state, kernel, id, name, start, tcb, stack_low, stack_high, worker, bound, preempted;
     uint64_t what, object, owner, file, line, since;
+    uint64_t frame, frame_pc;  // size of a saved frame, and where its pc is
   } at_;
+  std::vector<uint64_t> saved_at_;  // where the registers are in one
   mutable uint64_t main_record_ = 0;
+  mutable std::unordered_map<uint64_t, std::string> texts_;
   mutable std::map<uint64_t, uint64_t> ids_;  // the records of fibers by id, filled when first needed
   uint64_t library_low_ = 0, library_high_ = 0;
 };

@@ -67,14 +67,11 @@ Sample take(const Target& target, size_t most) {
     if (w.running) s.busy++;
     else s.idle++;
   }
-  std::map<uint64_t, std::string> names;  // of reasons, by their strings' addresses
   auto later = [](const FiberSeen& a, const FiberSeen& b) { return a.since != b.since ? a.since < b.since : a.id < b.id; };
   target.each_fiber([&](const FiberSeen& f) {
     s.states[static_cast<int>(f.state)]++;
     if (f.state != State::Parked) return;
-    auto [name, fresh] = names.try_emplace(f.what);
-    if (fresh) name->second = target.text(f.what);
-    s.reasons[name->second]++;
+    s.reasons[target.text(f.what)]++;
     if (most == 0 || (s.longest.size() == most && !later(f, s.longest.front()))) return;
     if (s.longest.size() == most) {
       std::pop_heap(s.longest.begin(), s.longest.end(), later);
