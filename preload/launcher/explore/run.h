@@ -52,9 +52,9 @@ struct RunSettings {
   int status = 0;
   double hang = 10;
   uint64_t timers = 100'000'000;  // ns, as in Explored::Order
-  uint32_t memory = 0;        // kMemoryPoints and its kin
-  bool instrumented = false;  // the program was built with -fsanitize=thread
-  std::string first_output;   // for --same-output
+  uint32_t memory = 0;            // kMemoryPoints and its kin
+  bool instrumented = false;      // the program was built with -fsanitize=thread
+  std::string first_output;       // for --same-output
 };
 
 // Prints the message after "fiberthread NAME: ", and ends with the status of wrong use.
