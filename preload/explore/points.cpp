@@ -16,6 +16,8 @@
 // Another library than libfiberthread.so may be preloaded with this one, and then nothing is explored.
 extern "C" __attribute__((weak)) bool fiberthread_explore_point(const char* name, uintptr_t object, uintptr_t pc, int how);
 
+extern "C" int __cxa_atexit(void (*)(void*), void*, void*);  // atexit(), for a library without a compiler's start files
+
 namespace {
 
 // As the stubs lay it out.
@@ -51,6 +53,11 @@ extern "C" __attribute__((visibility("hidden"), used)) void* fiberthread_explore
   if (!served && (!strcmp(s->name, "pthread_create") || !strcmp(s->name, "thrd_create"))) {
     served = true;
     serve_before_first_thread();
+    // A return from main is no call of exit(). Threads that run come before the end as a rule.
+    auto at_exit = [](void*) {
+      if (fiberthread_explore_point) fiberthread_explore_point("exit", 0, 0, 1);
+    };
+    __cxa_atexit(at_exit, nullptr, nullptr);
   }
   void* next = __atomic_load_n(&s->next, __ATOMIC_RELAXED);
   if (!next) {
