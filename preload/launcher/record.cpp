@@ -84,8 +84,9 @@ std::vector<Slice> read_ring(const Target& target, uint64_t worker, uint64_t now
   for (uint64_t i = first; i < n; i++) {
     uint64_t record = in_order[i].fiber >> 16;
     bool newest = i + 1 == n;
+    // The time of a core is that of sysmon's last look, and the worker may have gone on since.
     if (record)
-      slices.push_back({record, ns(at[i]), newest ? now_ns : ns(std::max(at[i], at[i + 1])),
+      slices.push_back({record, ns(at[i]), newest ? std::max(now_ns, ns(at[i])) : ns(std::max(at[i], at[i + 1])),
                         newest ? ~0u : static_cast<uint32_t>(in_order[i + 1].why >> 32)});
   }
   return slices;

@@ -23,7 +23,7 @@ constinit StallSample stall_sample;
 namespace {
 
 constexpr uint64_t kBetweenReports = 60'000'000'000;  // ns
-constexpr uint64_t kPatience = 20'000'000;            // ns until a worker must have copied its fiber
+constexpr uint64_t kPatience = 1'000'000'000;         // ns until a worker must have copied its fiber; it may lack a CPU
 
 uint64_t limit = 0;
 char stall_mark;  // its address in a signal's value says what the signal is for
@@ -98,6 +98,7 @@ void take_sample(const FiberRecord* f, uint64_t now) {
     stall_sample.state.store(copy_waiting(f) ? StallSample::kTaken : StallSample::kAsked, std::memory_order_release);
     return;
   }
+  stall_sample.beat = w->run.heartbeat.load(std::memory_order_relaxed);
   stall_sample.state.store(StallSample::kAsked, std::memory_order_release);
   siginfo_t info = {};
   info.si_signo = kPreemptSignal;
@@ -262,7 +263,7 @@ bool stall_on_signal(const siginfo_t* info, const ucontext_t* uc) {
   FiberRecord* f = tls_current;
   StallSample& s = stall_sample;
   uint32_t asked = StallSample::kAsked;
-  if (!f || f->run.kernel || f->identity.id != s.fiber ||
+  if (!f || f->run.kernel || f->identity.id != s.fiber || f->run.worker->run.heartbeat.load(std::memory_order_relaxed) != s.beat ||
       !s.state.compare_exchange_strong(asked, StallSample::kCopying, std::memory_order_acq_rel))
     return true;
   s.known = interrupted_registers(uc, s.registers);

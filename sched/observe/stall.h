@@ -32,6 +32,7 @@ struct StallSample {
   enum State : uint32_t { kFree, kAsked, kCopying, kTaken };
   std::atomic<uint32_t> state{kFree};  // futex-less: sysmon asks, the worker copies, sysmon frees
   uint64_t fiber = 0;                  // its id
+  uint32_t beat = 0;                   // its worker's heartbeat then: the fiber has not waited since
   uint64_t registers[33] = {};         // by DWARF's numbers
   uint64_t known = 0;                  // a bit for each of them that has a value
   uint64_t pc = 0;
