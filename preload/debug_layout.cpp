@@ -117,6 +117,8 @@ constexpr DebugEntry fiberthread_debug_layout[] = {
     // The stall watch's sample of one fiber: 8 bytes each, but for the stack.
     ADDRESS("sample", stall_sample),
     OFFSET("sample.fiber", StallSample, fiber),
+    OFFSET("sample.name", StallSample, name),            // 16 bytes
+    OFFSET("sample.main", StallSample, is_main),         // 1 byte
     OFFSET("sample.registers", StallSample, registers),  // 33, by DWARF's numbers
     OFFSET("sample.known", StallSample, known),          // a bit for each of them
     OFFSET("sample.pc", StallSample, pc),

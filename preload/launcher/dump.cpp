@@ -151,13 +151,9 @@ void put_shown(Output& out, Target& target, Stacks* stacks, Shown& s, const Dump
 // The stall watch's sample: a fiber as it was when it kept others waiting.
 int put_sample(Output& out, Target& target, Stacks& stacks, const DumpOptions& o) {
   Shown s;
-  uint64_t fiber;
-  s.registers = target.sample(fiber, s.copied);
-  target.each_fiber([&](const FiberSeen& f) {
-    if (f.id == fiber) s.fiber = f;
-  });
+  s.registers = target.sample(s.fiber, s.copied);
   out.begin();
-  put_name(out, {fiber, s.fiber.name, s.fiber.main});
+  put_name(out, {s.fiber.id, s.fiber.name, s.fiber.main});
   out << " was here:\n";
   unwind(stacks, s);
   put_stack(out, stacks, s, o);

@@ -366,13 +366,15 @@ Registers Target::saved_registers(const FiberSeen& f) const {
   return r;
 }
 
-Registers Target::sample(uint64_t& fiber, std::vector<char>& stack) const {
+Registers Target::sample(FiberSeen& fiber, std::vector<char>& stack) const {
   Registers r;
   uint64_t at = layout("sample"), known = get<uint64_t>(at + layout("sample.known"));
   for (unsigned i = 0; i < Registers::kCount; i++)
     if (known >> i & 1) r.set(i, get<uint64_t>(at + layout("sample.registers") + i * 8));
   r.pc = get<uint64_t>(at + layout("sample.pc"));
-  fiber = get<uint64_t>(at + layout("sample.fiber"));
+  fiber.id = get<uint64_t>(at + layout("sample.fiber"));
+  fiber.main = get<bool>(at + layout("sample.main"));
+  read(at + layout("sample.name"), fiber.name, sizeof fiber.name - 1);
   stack.resize(std::min<uint64_t>(get<uint64_t>(at + layout("sample.stack_size")), 1 << 20));
   stack.resize(read_some(at + layout("sample.stack"), stack.data(), stack.size()));
   return r;

@@ -117,8 +117,9 @@ class Target {
   // Returns the registers with which a fiber that does not run will go on.
   Registers saved_registers(const FiberSeen& f) const;
 
-  // Returns the registers of the stall watch's sample, and the id of its fiber. `stack` gets the bytes from the stack pointer on.
-  Registers sample(uint64_t& fiber, std::vector<char>& stack) const;
+  // Returns the registers of the stall watch's sample, and the id and name of its fiber, which may have ended. `stack` gets the bytes from the
+  // stack pointer on.
+  Registers sample(FiberSeen& fiber, std::vector<char>& stack) const;
 
   // Stops the main thread and the workers, and returns their registers. resume() lets them go on. Of a core, it only returns the registers.
   // A thread that cannot be stopped is left out.

@@ -92,6 +92,8 @@ void take_sample(const FiberRecord* f, uint64_t now) {
   if (stall_sample.state.load(std::memory_order_acquire) != StallSample::kFree) return;
   watch.asked_at = now;
   stall_sample.fiber = f->identity.id;
+  memcpy(stall_sample.name, f->identity.name, sizeof stall_sample.name);
+  stall_sample.is_main = f->identity.is_main;
   stall_sample.size = stall_sample.known = 0;
   Worker* w = f->run.state.load(std::memory_order_acquire) == State::Running ? __atomic_load_n(&f->run.worker, __ATOMIC_RELAXED) : nullptr;
   if (!w) {

@@ -31,10 +31,12 @@ void stall_attend(uint64_t now);
 struct StallSample {
   enum State : uint32_t { kFree, kAsked, kCopying, kTaken };
   std::atomic<uint32_t> state{kFree};  // futex-less: sysmon asks, the worker copies, sysmon frees
-  uint64_t fiber = 0;                  // its id
-  uint32_t beat = 0;                   // its worker's heartbeat then: the fiber has not waited since
-  uint64_t registers[33] = {};         // by DWARF's numbers
-  uint64_t known = 0;                  // a bit for each of them that has a value
+  uint64_t fiber = 0;                  // its id, and its name: it may end before it is dumped
+  char name[16] = {};
+  bool is_main = false;
+  uint32_t beat = 0;            // its worker's heartbeat then: the fiber has not waited since
+  uint64_t registers[33] = {};  // by DWARF's numbers
+  uint64_t known = 0;           // a bit for each of them that has a value
   uint64_t pc = 0;
   uint64_t size = 0;  // bytes of its stack, from the stack pointer on
   char stack[64 * 1024] = {};
