@@ -31,9 +31,8 @@ static void on_signal(int sig, siginfo_t* info, void* context) {
 }
 
 __attribute__((section("computing"), noinline)) static void compute(void) {
-  volatile unsigned long sum = 0;
   while (!__atomic_load_n(&stop, __ATOMIC_RELAXED))
-    for (int i = 0; i < 100000; i++) sum += i;
+    for (int i = 0; i < 100000; i++) __asm__ volatile("" : "+r"(i));
 }
 
 static void* run(void* p) {
