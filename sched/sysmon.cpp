@@ -60,8 +60,8 @@ constexpr uint32_t kUnstoppableLooks = 5;  // the same where the kernel gives no
 constexpr uint32_t kShrinkLooks = 100;     // looks with fewer spinners than slots, before there is one less
 constexpr uint32_t kMostGrowth = 4;        // times the base
 
-// An explored process is treated as others are at one look of so many, and from that one on by which its worker has slept in the kernel for
-// so many looks.
+// Sysmon treats an explored process as it treats others only at one look of kSeldom, and while its worker has been asleep in the kernel for
+// kLongSleep looks.
 constexpr uint32_t kSeldom = 250, kLongSleep = 16;
 
 // A futex word that tells how sysmon sleeps until wake_at. A signal that sysmon blocks elsewhere ends its sleep in ppoll().

@@ -86,7 +86,8 @@ FIBERTHREAD_EXPORT int clock_nanosleep(clockid_t clock, int flags, const timespe
   if (clock < 0 && in_fiber())
     if (FiberRecord* f = owner_of_clock(clock)) return sleep_on_cpu_clock(f, flags, t, left);
   bool known = clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME || clock == CLOCK_TAI;
-  if (!known || !in_fiber()) {
+  if (!known) return REAL(clock_nanosleep)(clock, flags, user_t, left);
+  if (!in_fiber()) {
     if (__builtin_expect(exploring, 0) && flags & TIMER_ABSTIME && user_t && valid(*user_t)) {
       timespec real = explore_kernel_time(clock, *user_t);
       int e = REAL(clock_nanosleep)(clock, flags, &real, left);

@@ -34,7 +34,8 @@ auto in_kernel_time(clockid_t clock, const timespec* t, F f) {
   if (__builtin_expect(!exploring, 1) || !t || !valid(*t)) return f(t);
   timespec real = explore_kernel_time(clock, *t);
   auto r = f(&real);
-  if (r == ETIMEDOUT || (r == -1 && errno == ETIMEDOUT)) explore_waited_until(clock, *t);
+  bool is_error = sizeof r == sizeof(int);  // else it is a number of bytes, or -1
+  if ((is_error && r == ETIMEDOUT) || (r == -1 && errno == ETIMEDOUT)) explore_waited_until(clock, *t);
   return r;
 }
 // Returns f(). If that is 0, it has waited as long as `t`, which may be null.

@@ -50,7 +50,8 @@ std::vector<Slice> read_ring(const Target& target, uint64_t worker, uint64_t now
   uint64_t now = clocks.cycles +
                  static_cast<uint64_t>(static_cast<double>(now_ns - clocks.ns) * static_cast<double>(clocks.cycles_per_us) / 1000);
   // The worker may have gone on meanwhile: its newest records are in place of the oldest, and one may be half written.
-  uint64_t after = target.get<uint32_t>(worker + target.layout("worker.flight_next")), gone = target.is_core() ? 0 : after - next + 1;
+  uint64_t after = target.get<uint32_t>(worker + target.layout("worker.flight_next")),
+           gone = target.is_core() ? 0 : uint64_t{static_cast<uint32_t>(after - next)} + 1;
   uint64_t n = std::min(next, size);
   if (next + gone > size) n = gone < size ? std::min(n, size - gone) : 0;
   std::vector<Record> in_order;

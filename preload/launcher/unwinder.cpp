@@ -25,9 +25,9 @@ constexpr const char* kLibrary = "libunwind-aarch64.so.8";
 // A step leaves the address in the link register.
 constexpr int kPc = 32, kReturn = 30;
 constexpr bool kKnownByCode = true;  // the kernel's code for a handler's return has no unwind information
-// Older versions cannot unwind functions that sign their return addresses.
 // Where the kernel's frame for a handler has the interrupted pc: siginfo and ucontext come one after the other.
 constexpr uint64_t kInterruptedPc = sizeof(siginfo_t) + offsetof(ucontext_t, uc_mcontext.pc);
+// Older versions cannot unwind functions that sign their return addresses.
 constexpr const char* kMissing = "libunwind 1.8 is not installed";
 #define ONLY_OF_1_8(X) X(get_elf_filename, int (*)(Cursor*, char*, size_t, Word*))
 #endif

@@ -36,6 +36,7 @@ uint32_t asked = 0;      // before which access of the last window its fiber is 
 
 // A program in virtual time begins at these, whenever it is run.
 constexpr uint64_t kMonotonic = 100'000'000'000'000, kRealtime = 1'800'000'000'000'000'000;
+constexpr int64_t kSecond = 1'000'000'000, kFarSeconds = 4'000'000'000;  // 126 years
 constexpr uint64_t kStep = 1000, kLongStep = 100'000;
 constexpr uint64_t kLong = 200'000;  // after so many points time runs faster: the program may go on until a time of its own has passed
 constexpr uint32_t kStuckTicks = 50;
@@ -116,7 +117,7 @@ void explore_claim() {
   exploring = shared->claimed.compare_exchange_strong(nobody, pid, std::memory_order_relaxed);
   if (!exploring) return;
   // How often the clock was read in the start is not the same in each run. From here on it is.
-  constexpr uint64_t kWhole = 1'000'000'000;
+  constexpr uint64_t kWhole = kSecond;
   clock_ns = (clock_ns / kWhole + 1) * kWhole;
   options.workers = 1;
   fiberthread_explore_memory = shared->order.memory;
@@ -252,29 +253,27 @@ bool explore_stuck() {
 
 namespace {
 bool time_is_virtual() { return exploring && (tls_current || this_worker()); }
-constexpr int64_t kSecond = 1'000'000'000;
 int64_t in_ns(const timespec& t) { return t.tv_sec * kSecond + t.tv_nsec; }
 int64_t virtual_ns(clockid_t clock) {
   return static_cast<int64_t>(clock == CLOCK_REALTIME || clock == CLOCK_TAI ? clock_ns + (kRealtime - kMonotonic) : clock_ns);
 }
-constexpr int64_t kFar = int64_t{4'000'000'000} * kSecond;  // 126 years
 }  // namespace
 
 timespec explore_kernel_time(clockid_t clock, const timespec& t) {
   timespec now{};
-  if (!time_is_virtual() || t.tv_sec < 0 || t.tv_sec > kFar / kSecond) return t;
+  if (!time_is_virtual() || t.tv_sec < 0 || t.tv_sec > kFarSeconds) return t;
   raw_syscall(SYS_clock_gettime, clock, arg(&now));
   int64_t ns = in_ns(now) + (in_ns(t) - virtual_ns(clock));
   return ns < 0 ? timespec{} : timespec{ns / kSecond, ns % kSecond};
 }
 
 void explore_waited_until(clockid_t clock, const timespec& t) {
-  int64_t left = time_is_virtual() && t.tv_sec >= 0 && t.tv_sec <= kFar / kSecond ? in_ns(t) - virtual_ns(clock) : 0;
+  int64_t left = time_is_virtual() && t.tv_sec >= 0 && t.tv_sec <= kFarSeconds ? in_ns(t) - virtual_ns(clock) : 0;
   if (left > 0) clock_ns += static_cast<uint64_t>(left);
 }
 
 void explore_waited(const timespec& t) {
-  if (time_is_virtual() && t.tv_sec >= 0 && t.tv_sec <= kFar / kSecond) clock_ns += static_cast<uint64_t>(in_ns(t));
+  if (time_is_virtual() && t.tv_sec >= 0 && t.tv_sec <= kFarSeconds) clock_ns += static_cast<uint64_t>(in_ns(t));
 }
 
 bool explore_clock(clockid_t clock, timespec* t) {

@@ -3,8 +3,8 @@
 //
 // One worker runs one fiber at a time. A *point* is a call of the program that may matter to other fibers; preload/explore/ brings each of
 // them here before it is made. A *choice* is made at a point, and wherever a fiber waits or ends: among the fiber that is at the point (the
-// first candidate) and those that are queued, in the order of the queue. Time is virtual. It goes on by one microsecond with each point and each
-// look at a clock, and jumps to the next timer when nothing can run, or when a choice falls on the clock.
+// first candidate) and those that are queued, in the order of the queue. Time is virtual. It goes on by one microsecond (a hundred, after many points) with each point
+// and each look at a clock, and jumps to the next timer when nothing can run, or when a choice falls on the clock.
 //
 // Sysmon keeps out of it: it runs no timers, looks at no descriptors, and takes no slot before a fiber has slept in the kernel for long.
 #pragma once
