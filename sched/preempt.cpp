@@ -32,6 +32,7 @@ namespace {
 constexpr unsigned long kSaRestorer = 0x04000000;
 
 char timer_mark;  // its address in sigev_value tells our timers from others
+char trap_mark;   // that of preempt_let_trap_in()
 
 // ---- the owner of the interrupted code ----
 
@@ -279,6 +280,7 @@ void on_signal(int, siginfo_t* info, void* context) {
     if (auto* uc = static_cast<ucontext_t*>(context); gives_way(uc, Found::Asleep)) stop(uc);
     return;
   }
+  if (info->si_code == SI_QUEUE && info->si_value.sival_ptr == &trap_mark) return let_trap_in(context);
   if (stall_on_signal(info, static_cast<ucontext_t*>(context))) return;
   // The kernel reports a perf event in this way. No other descriptor is set to send this signal.
   if (info->si_code == POLL_IN || info->si_code == POLL_HUP) {
@@ -380,6 +382,14 @@ void preempt_sleeper(Worker* w) {
   info.si_signo = kPreemptSignal;
   info.si_code = SI_QUEUE;
   info.si_value.sival_ptr = &timer_mark;
+  signal_worker(w, kPreemptSignal, &info);
+}
+
+void preempt_let_trap_in(Worker* w) {
+  siginfo_t info = {};
+  info.si_signo = kPreemptSignal;
+  info.si_code = SI_QUEUE;
+  info.si_value.sival_ptr = &trap_mark;
   signal_worker(w, kPreemptSignal, &info);
 }
 

@@ -48,6 +48,9 @@ void preempt_only_asleep(uintptr_t low, uintptr_t high);
 // the kernel does not restart ends with EINTR.
 void preempt_sleeper(Worker* w);
 
+// Makes the worker's kernel thread let SIGSYS in, whatever it does now. See sched_open_trap().
+void preempt_let_trap_in(Worker* w);
+
 // Sends a signal to the worker's kernel thread, unless that executes a program. Null: by tgkill(). For signals that the library sends for its
 // own purposes, and that may come after the reason for them is gone. If `unblocked_by` is not null, only while that fiber does not block it. A
 // fiber that has blocked it, and then finds no sender (Worker::Thread), gets none.

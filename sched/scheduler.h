@@ -142,6 +142,8 @@ int start_helper(int (*main)(void*));
 // Says which mask the main fiber has. Kernel threads then take signals as the main fiber would, even if all fibers are parked. Returns once
 // they do: a signal that main has just blocked cannot end the process any more.
 void sched_set_main_mask(uint64_t mask);
+// No kernel thread of a worker blocks SIGSYS any more on return. `filtered` is not 0. Foreign threads keep their masks.
+void sched_open_trap();
 // Waits until every worker without a fiber blocks these signals. The caller has just blocked them, and may have run on another worker
 // before. Without this wait, the kernel could end the process for a signal that all threads block.
 void sched_await_blocked(uint64_t signals);

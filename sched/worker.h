@@ -363,7 +363,9 @@ inline void move_back(Worker* w) {
   if (__builtin_expect(w->place.state.load(std::memory_order_relaxed), 0)) move_back_slow(w);
 }
 // In run/masks.cpp.
+uint64_t set_kernel_mask(uint64_t mask);          // of the calling kernel thread; returns what without_trap() has made of it
 void tell_kernel_mask(Worker* w, uint64_t mask);  // makes the system call for apply_mask()
+void let_trap_in(void* ucontext);                 // called in the handler of preempt_let_trap_in()'s signal
 // Gives the kernel thread this mask. The caller is `w`.
 inline void apply_mask(Worker* w, uint64_t mask) {
   mask = without_trap(mask);

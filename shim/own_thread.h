@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 
 #include "sched/fiber.h"
+#include "sched/scheduler.h"
 #include "sched/syscall.h"
 #include "shim/filter.h"
 
@@ -48,6 +49,7 @@ long on_own_thread(long number, long a, Call call) {
 template <class Call>
 long set_filter(long number, long a, long b, const void* program, Call call) {
   filtered.fetch_add(1, std::memory_order_relaxed);  // before, because this call may be the last that is allowed
+  sched_open_trap();
   FilterForKernel filter(program);
   auto with_program = [&] { return call(arg(filter.program())); };
   long r = number == SYS_prctl || call_is_of_thread(number, b) ? on_own_thread(number, a, with_program) : with_program();

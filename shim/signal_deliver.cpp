@@ -53,7 +53,7 @@ void default_action(int sig) {
   uint64_t tid = static_cast<uint64_t>(raw_syscall(SYS_gettid));
   raw_syscall(SYS_tgkill, process, static_cast<long>(tid), sig);
   raw_syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, arg(&set), arg(&old), 8);
-  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&old), 0, 8);
+  sched_restore_signals(old);
 }
 
 namespace {
@@ -475,6 +475,7 @@ extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fi
   ucontext_t* uc = f->uc();
   uint32_t busy;
   frame_leaving(me, f, &busy);
+  set_words(uc->uc_sigmask, without_trap(words(uc->uc_sigmask)));  // the kernel's rt_sigreturn() may set it
   uint64_t mask = words(uc->uc_sigmask) & ~kNeverBlocked;
   uint64_t blocked = mask & ~mask_of(me);
   set_mask_of(me, mask);

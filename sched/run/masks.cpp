@@ -4,6 +4,9 @@
 //
 // Two kernel threads take signals for the main fiber while it does not run. Sysmon takes those sent to the process. The process's first
 // thread has main's number, so the kernel gives it what other processes send to main alone. It takes these while its worker sleeps.
+#include <string.h>
+#include <ucontext.h>
+
 #include "sched/embedder.h"
 #include "sched/life/fork.h"
 #include "sched/run/parts.h"
@@ -26,8 +29,15 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, main_mask, [](FiberRecord*) {
 
 void main_mask_of(Worker* w) { first.store(w, std::memory_order_release); }
 
-void tell_kernel_mask(Worker* w, uint64_t mask) {
+// A filter may have been announced between the look at `filtered` and the call. See sched_open_trap().
+uint64_t set_kernel_mask(uint64_t mask) {
+  mask = without_trap(mask);
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
+  return __builtin_expect(mask != without_trap(mask), 0) ? set_kernel_mask(mask) : mask;
+}
+
+void tell_kernel_mask(Worker* w, uint64_t mask) {
+  mask = set_kernel_mask(mask);
   __atomic_store_n(&w->run.kernel_mask, mask, __ATOMIC_RELEASE);  // after the call: see sched_await_blocked()
 }
 
@@ -36,12 +46,12 @@ void sched_block_signals(uint64_t* old) {
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(old), 8);
 }
 
-void sched_restore_signals(uint64_t old) { raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&old), 0, 8); }
+void sched_restore_signals(uint64_t old) { set_kernel_mask(old); }
 
 void sched_apply_mask() {
   FiberRecord* me = self();
   if (!me->run.kernel) apply_mask(me->run.worker, me->run.sigmask);
-  else raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&me->run.sigmask), 0, 8);
+  else set_kernel_mask(me->run.sigmask);
 }
 
 // A worker announces what it runs or follows before its kernel thread has the mask for that. A worker that has just parked its fiber still
@@ -65,6 +75,24 @@ void sched_await_blocked(uint64_t signals) {
       // The first thread may sleep with what was opened for main's last wait. It may do so again after this, as main may wait once more.
       if (looks % 100 == 99 && !w->run.running.load(std::memory_order_relaxed)) get_up(w);
       if (looks < 100) cpu_relax();
+      else raw_syscall(SYS_nanosleep, arg(kNap), 0);
+    }
+}
+
+// A worker keeps the mask of the fiber that it ran last while it looks for work, and makes calls meanwhile. So all masks change before there
+// is a filter. `filtered` was raised first. Either set_kernel_mask() sees that after its call, or the signal comes after that call, and
+// changes what it has set.
+//
+// One that sleeps in the kernel gets the signal before it makes another call. So a bound on the wait does no harm.
+void sched_open_trap() {
+  if (!sched_started()) return;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (mask.load(std::memory_order_relaxed) & kTrapMask) sched_set_main_mask(mask.load(std::memory_order_relaxed));
+  for (Worker* w = all_workers(); w; w = w->thread.all_next)
+    for (uint32_t looks = 0; __atomic_load_n(&w->run.kernel_mask, __ATOMIC_ACQUIRE) & kTrapMask && looks < 1000; looks++) {
+      constexpr long kNap[2] = {0, 20'000};
+      if (!w->thread.initial && !w->thread.kernel_tid.load(std::memory_order_relaxed)) break;  // it has ended
+      if (looks == 0) preempt_let_trap_in(w);
       else raw_syscall(SYS_nanosleep, arg(kNap), 0);
     }
 }
@@ -120,6 +148,15 @@ void sleep_mask(Worker* w) {
     open = opened.load(std::memory_order_seq_cst);
   } while (open != read_before);
   if (m != has) tell_kernel_mask(w, m);
+}
+
+void let_trap_in(void* context) {
+  auto* uc = static_cast<ucontext_t*>(context);
+  uint64_t interrupted;
+  memcpy(&interrupted, &uc->uc_sigmask, sizeof interrupted);
+  interrupted &= ~kTrapMask;
+  memcpy(&uc->uc_sigmask, &interrupted, sizeof interrupted);
+  if (Worker* w = this_worker()) __atomic_store_n(&w->run.kernel_mask, w->run.kernel_mask & ~kTrapMask, __ATOMIC_RELEASE);
 }
 
 void awake_mask(Worker* w) {

@@ -236,34 +236,36 @@ static void before_all() {
   filter();
   all_of_it("filter first");
 }
-// The thread blocks all signals before there is a filter.
+// Threads block all signals before there is a filter, and make calls when it comes.
 static atomic_int filtered;
+enum { kBlocked = 6 };
 static void* blocked_before(void* p) {
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, NULL);
   spinning++;
-  while (!filtered) usleep(500);
   char b = 'x';
   long good = 0;
-  for (int i = 0; i < 20; i++) {
+  for (int i = -1; i < 20; i += filtered) {
     good += write(wires[1], &b, 1) == 1 && read(wires[0], &b, 1) == 1;
-    usleep(100);
+    if (i < 0) good = 0;
+    usleep((long)p);
   }
   return (void*)good;
 }
 static void later() {
-  pthread_t t;
+  pthread_t t[kBlocked];
   void* r;
+  long sum = 0;
   handle();
   all_of_it("without");
   spinning = 0;
-  pthread_create(&t, NULL, blocked_before, NULL);
-  while (!spinning) usleep(500);
+  for (long i = 0; i < kBlocked; i++) pthread_create(&t[i], NULL, blocked_before, (void*)(i * 100));
+  while (spinning < kBlocked) usleep(500);
   filter();
   filtered = 1;
-  pthread_join(t, &r);
-  printf("blocked before: %ld\n", (long)r);
+  for (int i = 0; i < kBlocked; i++) pthread_join(t[i], &r), sum += (long)r;
+  printf("blocked before: %ld\n", sum);
   all_of_it("filter later");
   pthread_exit(NULL);  // the last thread ends the process
 }
