@@ -49,7 +49,7 @@ void default_action(int sig) {
   memset(&k, 0, sizeof k);
   k.sa_handler = SIG_DFL;
   REAL(sigaction)(sig, &k, nullptr);
-  uint64_t set = bit(sig), old;
+  uint64_t set = bit(sig), old = 0;
   uint64_t tid = static_cast<uint64_t>(raw_syscall(SYS_gettid));
   raw_syscall(SYS_tgkill, process, static_cast<long>(tid), sig);
   raw_syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, arg(&set), arg(&old), 8);
