@@ -68,12 +68,6 @@ uint64_t mask_during(uint64_t before, const Action& a, int sig) {
   return without_trap(before | a.mask | (a.flags & SA_NODEFER ? 0 : bit(sig))) & ~kNeverBlocked;
 }
 
-// Timers of CPU time concern the thread that has used the time. That is the thread that the kernel found running.
-bool profiles(const siginfo_t& info) { return (info.si_signo == SIGPROF || info.si_signo == SIGVTALRM) && info.si_code == SI_KERNEL; }
-
-// Such a signal that was recorded while it had a handler does nothing once that is gone. On NPTL it would have come before.
-bool comes_too_late(const siginfo_t& info) { return profiles(info) && !handled(action_of(info.si_signo)); }
-
 // ---- as ordinary calls, for signals that were recorded ----
 
 // Calls the handler. This also returns when cancel_leave() leaves a handler that has interrupted a wait. From then on nothing of this frame
@@ -256,21 +250,6 @@ Then fault(Interrupted& in, int sig, siginfo_t* info) {
   return Then::Return;
 }
 
-// Returns a fiber that runs and does not block the signal, any of them; null: there is none. For such a signal that has come to a kernel thread
-// without a fiber, because the one that used the CPU had it blocked at that moment, in the handler of a tick for example.
-FiberRecord* running_fiber(int sig) {
-  auto runs = [&](Worker* w) {
-    FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
-    return f && !(__atomic_load_n(&f->run.sigmask, __ATOMIC_RELAXED) & bit(sig)) ? f : nullptr;
-  };
-  uint64_t n = 0;
-  for (Worker* w = all_workers(); w; w = w->thread.all_next) n += runs(w) != nullptr;
-  uint64_t skip = n ? cycles() % n : 0;
-  for (Worker* w = all_workers(); w; w = w->thread.all_next)
-    if (FiberRecord* f = runs(w); f && skip-- == 0) return f;
-  return nullptr;
-}
-
 FiberRecord* taker_here(const siginfo_t& info) {
   FiberRecord* f = sched_taker_here();
   return f && (sent_to_thread(info) || sent_to_owner(f, info)) ? f : nullptr;
@@ -446,24 +425,6 @@ void on_signal(int sig, siginfo_t* info, void* context) {
   tls_busy = in.busy;
   if (then == Then::CallInPlace) call_in_place(in, sig, info);
   errno = error;
-}
-
-// setitimer()'s signals are the process's. While the handler of the tick blocks them, the kernel turns to a thread that does not: often the
-// process's first one, asleep for main. A profiler would then find main in a wait, instead of the thread that uses the CPU.
-int take_at_tick(siginfo_t* info, const void* context) {
-  FiberRecord* me = tls_current;
-  if (!me || me->run.kernel || tls_vforked) return 0;
-  auto taken = [](int sig) { return handled(action_of(sig)) ? bit(sig) : 0; };
-  uint64_t set = (taken(SIGPROF) | taken(SIGVTALRM)) & ~words(static_cast<const ucontext_t*>(context)->uc_sigmask);
-  timespec at_once{};
-  long sig = set ? raw_syscall(SYS_rt_sigtimedwait, arg(&set), arg(info), arg(&at_once), 8) : 0;
-  return sig > 0 ? static_cast<int>(sig) : 0;
-}
-
-void deliver_at_tick(int sig, siginfo_t* info, void* context) {
-  on_signal(sig, info, context);
-  uint64_t all = ~kTrapMask;  // a handler that was called in place has run with its own mask
-  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), 0, 8);
 }
 
 // Called at the end of a handler. Runs the signals that its mask has kept back. Returns the word in which more signals show, or null if the

@@ -76,9 +76,6 @@ void catch_by_default(uint64_t signals);
 
 // The kernel's handler for all signals that the program handles (signal_deliver.cpp).
 void on_signal(int sig, siginfo_t* info, void* context);
-// Embedder::take_at_tick() and deliver(), for SIGPROF and SIGVTALRM.
-int take_at_tick(siginfo_t* info, const void* context);
-void deliver_at_tick(int sig, siginfo_t* info, void* context);
 // Takes the action to run, for one signal. Returns false if there is no handler any more.
 bool claim(int sig, Action& a);
 // Does to the process what the default action of `sig` does, even if this thread blocks it.
@@ -232,6 +229,18 @@ void add_waiter(SigWaiter& w);
 void remove_waiter(SigWaiter& w);
 // Makes one fiber that waits for `sig` look at what is pending, if there is such a fiber.
 void wake_waiter(int sig, TellBy by);
+
+// ---- signals of CPU time (signal_profile.cpp) ----
+
+// Returns true if the kernel has sent the signal for CPU time that the process has used.
+bool profiles(const siginfo_t& info);
+// Returns true if such a signal was recorded while it had a handler, and has none now.
+bool comes_too_late(const siginfo_t& info);
+// Returns a fiber that runs and does not block the signal. Null: there is none.
+FiberRecord* running_fiber(int sig);
+// Embedder::take_at_tick() and deliver(), for SIGPROF and SIGVTALRM.
+int take_at_tick(siginfo_t* info, const void* context);
+void deliver_at_tick(int sig, siginfo_t* info, void* context);
 
 // ---- running handlers (signal_deliver.cpp) ----
 
