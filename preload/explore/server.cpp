@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -20,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <initializer_list>
 
 #include "preload/explore/server.h"
@@ -147,11 +149,33 @@ bool may_serve(Explored& shared, Files& files) {
          wrote_nowhere_else(s.out_before + s.err_before);
 }
 
+// The kernel gives the child of a fork no page tables of a file's private mapping that was never written to: each page that the child reads
+// costs it a fault. So one page of each is written to here, with what it holds. The child then gets all that is mapped.
+void write_to_files() {
+  auto line = [](void*, const char* l) {
+    char* at;
+    auto low = strtoul(l, &at, 16), high = strtoul(at + 1, &at, 16);
+    bool reads = at[1] == 'r', writes = at[2] == 'w', executes = at[3] == 'x', is_private = at[4] == 'p';
+    const char* file = strchr(at, '/');
+    if (!reads || writes || !is_private || !file) return true;
+    int protection = PROT_READ | (executes ? PROT_EXEC : 0);
+    auto* page = reinterpret_cast<char*>(low);
+    if (mprotect(page, high - low, protection | PROT_WRITE) == 0) {
+      auto* word = reinterpret_cast<std::atomic<uint32_t>*>(page);
+      word->fetch_or(0, std::memory_order_relaxed);
+      mprotect(page, high - low, protection);
+    }
+    return true;
+  };
+  each_line("/proc/self/maps", line, nullptr);
+}
+
 void serve(Explored& shared, const Files& files) {
   Explored::Server& s = shared.server;
   sigset_t all, mask;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &mask);
+  write_to_files();
   s.serves.store(1, std::memory_order_release);
   for (uint32_t run = 1;; run++) {
     for (uint32_t wanted; (wanted = s.wanted.load(std::memory_order_acquire)) < run;)

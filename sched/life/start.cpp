@@ -116,7 +116,7 @@ bool sched_start() {
       tcb_look_at_modules();
       stack_look_at_objects();
       preempt_init();
-      cpus = cpu_count();
+      cpus = exploring ? 1 : cpu_count();
       if (exploring) explore_claim();
       if (!want_slots(base_slots())) {
         ok = false;
