@@ -56,6 +56,8 @@ bool sched_start();
 bool sched_started();
 // Returns whether this process has ever tried to start it.
 bool sched_asked();
+// Learns what each start needs to know about libc. Called before there is a thread. In the child of a fork, the start then takes less time.
+void sched_learn();
 // Makes the initial thread fiber 0 in name. Called when the library starts.
 void sched_init();
 
@@ -134,6 +136,7 @@ FiberRecord* kernel_record_get();
 void kernel_record_enter(FiberRecord* f);
 void kernel_record_start(FiberRecord* f);  // lets a kernel thread that was made for the record, and waits for `handle.fresh`, begin
 void kernel_record_put(FiberRecord* f);
+bool kernel_records_exist();                                              // of foreign threads that live or have ended
 void kernel_record_each(bool (*visit)(FiberRecord*, void*), void* data);  // until it returns false
 
 // Starts a kernel thread of the library's own that runs no fibers, with kIdleMask blocked. `main` never returns; its argument says nothing.

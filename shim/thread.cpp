@@ -238,14 +238,18 @@ FiberRecord* get_block(const Wanted& w) {
   return reaper_make_room() ? get() : nullptr;
 }
 
+void look_up() {
+  signal_init();
+  default_stack_size();
+}
+
 }  // namespace
 
 // Starts the scheduler at the first thread. Returns false if threads are NPTL's.
 bool thread_start_scheduler() {
   bool first = !sched_started();
   if (__builtin_expect(first, 0)) {
-    signal_init();
-    default_stack_size();
+    look_up();
     block_before_start();
   }
   FiberRecord* me = tls_current;
@@ -341,6 +345,12 @@ void thread_exit_raw() {
 }  // namespace fiberthread
 
 using namespace fiberthread;
+
+// For preload/explore/server.cpp. Does beforehand what the process, or each of its children, would do at the first thread.
+extern "C" [[gnu::visibility("default")]] void fiberthread_explore_learn() {
+  look_up();
+  sched_learn();
+}
 
 extern "C" void fiberthread_main_landed() {
   if (cancelled_by_libc(main_fiber)) main_fiber->identity.result = PTHREAD_CANCELED;

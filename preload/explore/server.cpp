@@ -30,6 +30,7 @@
 using fiberthread::Explored;
 
 extern "C" __attribute__((weak)) void* fiberthread_explore_shared();
+extern "C" __attribute__((weak)) void fiberthread_explore_learn();
 extern "C" __attribute__((weak)) void fiberthread_explore_order();
 
 namespace {
@@ -208,6 +209,8 @@ void serve_before_first_thread() {
   int error = errno;
   auto* shared = fiberthread_explore_shared && fiberthread_explore_order ? static_cast<Explored*>(fiberthread_explore_shared()) : nullptr;
   Files files;
-  if (shared && may_serve(*shared, files)) serve(*shared, files);
+  bool may = shared && may_serve(*shared, files);
+  if (shared && fiberthread_explore_learn) fiberthread_explore_learn();  // in either case, so that the heap is the same
+  if (may) serve(*shared, files);
   errno = error;
 }

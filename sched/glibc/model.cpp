@@ -160,6 +160,12 @@ const char* look_at_model() {
   return make_template(pd, low, high);
 }
 
+void* known_thread(void*) {
+  tls_busy = 1;
+  experiment.main();
+  return nullptr;
+}
+
 void* model_thread(void*) {
   tls_busy = 1;
   experiment.why = look_at_model();
@@ -178,28 +184,46 @@ void go_on(Step step) {
 
 }  // namespace
 
-const char* start_model(void (*model_main)(), pthread_t* thread, bool* made) {
-  *made = false;
-  experiment.main = model_main;
-  experiment.step.store(kLooking);
+namespace {
+
+// Returns null, or why there is no thread.
+const char* make_thread(void* (*start)(void*), pthread_t* thread) {
   experiment.stack_size = tcb_libc_stack_size() + 0x5000;  // an odd size, so that its value is found nowhere by chance
   experiment.stack = map_memory(experiment.stack_size, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_STACK);
   if (!experiment.stack) return "no memory";
-  auto* create = reinterpret_cast<int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>(dlsym(RTLD_NEXT, "pthread_create"));
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+  static const bool join = dlsym(RTLD_NEXT, "pthread_join") != nullptr;
   pthread_attr_t attr;
   pthread_attr_init(&attr);
-  *made = create && dlsym(RTLD_NEXT, "pthread_join") && pthread_attr_setstack(&attr, experiment.stack, experiment.stack_size) == 0 &&
-          create(thread, &attr, model_thread, nullptr) == 0;
+  bool made = create && join && pthread_attr_setstack(&attr, experiment.stack, experiment.stack_size) == 0 &&
+              create(thread, &attr, start, nullptr) == 0;
   pthread_attr_destroy(&attr);
-  if (!*made) {
-    unmap_memory(experiment.stack, experiment.stack_size);
-    return "no kernel thread to be had";
-  }
+  if (made) return nullptr;
+  unmap_memory(experiment.stack, experiment.stack_size);
+  return "no kernel thread to be had";
+}
+
+}  // namespace
+
+const char* start_model(pthread_t* thread, bool* made) {
+  experiment.step.store(kLooking);
+  const char* why = make_thread(model_thread, thread);
+  *made = !why;
+  if (why) return why;
   while (experiment.step.load(std::memory_order_acquire) == kLooking) futex_wait(&experiment.step, kLooking);
   return experiment.why;
 }
 
-void release_model() { go_on(kGoOn); }
+const char* start_known(void (*main)(), pthread_t* thread) {
+  experiment.main = main;
+  return make_thread(known_thread, thread);
+}
+
+void release_model(void (*main)()) {
+  experiment.main = main;
+  go_on(kGoOn);
+}
 
 void end_model(pthread_t thread) {
   go_on(kEnd);

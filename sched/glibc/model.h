@@ -23,9 +23,11 @@ extern char* model_tcb __attribute__((visibility("hidden")));
 
 // Makes the model thread, and waits until it has looked at itself. Returns null if nothing is wrong. The model waits in either case, unless
 // *made is false.
-const char* start_model(void (*model_main)(), pthread_t* thread, bool* made);
-// Lets the model run model_main().
-void release_model();
+const char* start_model(pthread_t* thread, bool* made);
+// Lets the model run main().
+void release_model(void (*main)());
+// Makes such a thread when all is known, which runs main() at once. Returns null, or why it was not made.
+const char* start_known(void (*main)(), pthread_t* thread);
 // Lets the model end, and waits for that.
 void end_model(pthread_t thread);
 

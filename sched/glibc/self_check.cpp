@@ -168,31 +168,49 @@ bool prove() {
   return ok;
 }
 
-const char* learn(void (*model_main)()) {
+bool learned = false;  // in this process or one that it was forked from: libc and what it has in memory are the same in both
+
+// Leaves the model thread waiting if it was made.
+const char* learn(pthread_t* model, bool* made) {
   if (const char* why = read_descriptors()) return why;
   find_rseq();
-  pthread_t thread;
-  bool made;
-  const char* why = start_model(model_main, &thread, &made);
-  if (!made) return why;
+  const char* why = start_model(model, made);
   if (!why) why = check_tls();
   if (!why) why = find_list_lock();
   if (!why && !prove()) why = "the self-check failed";
+  learned = !why;
+  return why;
+}
+
+const char* begin(void (*model_main)()) {
+  pthread_t model;
+  bool made = false;
+  const char* why = learned ? nullptr : learn(&model, &made);
   // This comes last, because nothing has been changed so far. If another thread starts the scheduler, the initial thread's area is
   // unregistered when that thread becomes a worker.
   if (!why && tls_current->identity.is_main && !tcb_adopt_main()) why = "the kernel does not let go of the initial thread's rseq area";
   if (!why) find_loader_lock();
-  if (why) end_model(thread);
-  else release_model();
+  if (!why && !made) why = start_known(model_main, &model);
+  else if (!why) release_model(model_main);
+  else if (made) end_model(model);
   return why;
 }
 
 }  // namespace
 }  // namespace glibc
 
+bool tcb_learn() {
+  using namespace glibc;
+  pthread_t model;
+  bool made = false;
+  if (!learned) learn(&model, &made);
+  if (made) end_model(model);
+  return learned;
+}
+
 bool tcb_init(void (*model_main)(), const char** why) {
   using namespace glibc;
-  if (!(*why = learn(model_main))) return true;
+  if (!(*why = begin(model_main))) return true;
   if (!proven) layout = {};  // native threads are asked for their words of cancellation all the same: nothing wrong may be used
   return false;
 }

@@ -114,6 +114,8 @@ FiberRecord* adopt_kernel_thread() {
   return f;
 }
 
+bool kernel_records_exist() { return foreign_all.load(std::memory_order_relaxed) != nullptr; }
+
 FIBERTHREAD_IN_FORK_CHILD(Foreign, foreign, [](FiberRecord* me) {
   foreign_lock.reset();
   foreign_free = nullptr;  // the fork may have come in the middle of a change

@@ -50,6 +50,18 @@ void measure_cycles(uint64_t from_cycles, uint64_t from_ns) {
   if (!cycles_per_us) cycles_per_us = 1;
 }
 
+// Returns why this process cannot have fibers. Null: it may.
+const char* refusal() {
+  if (options.nptl) return options.nptl;
+  if (__tsan_init && !fiberthread_explore_answers) return "ThreadSanitizer keeps threads' state where fibers cannot have their own";
+  if (tcb_go_is_loaded()) return "Go's runtime makes system calls by itself";
+  if (running_on_valgrind()) return "valgrind does not let a signal handler say where its thread goes on";
+  if (has_shadow_stack()) return "they have shadow stacks, and a fiber could have none of its own";
+  if (!may_switch()) return "a filter of system calls refuses arch_prctl(), which a switch is on this processor";
+  if (options.refused) return options.refused;
+  return options.fail_self_check ? "the self-check was told to fail" : nullptr;
+}
+
 }  // namespace
 
 void sched_init() {
@@ -82,6 +94,15 @@ bool sched_started() { return phase.load(std::memory_order_acquire) == Phase::On
 
 bool sched_asked() { return asked.load(std::memory_order_relaxed); }
 
+void sched_learn() {
+  Busy busy;
+  OwnCalls calls;
+  uint64_t old;
+  sched_block_signals(&old);
+  if (!sched_asked() && !refusal() && tcb_learn()) embedder().before_start();
+  sched_restore_signals(old);
+}
+
 bool sched_start() {
   Phase p = phase.load(std::memory_order_acquire);
   if (p != Phase::On) asked.store(true, std::memory_order_relaxed);
@@ -91,20 +112,12 @@ bool sched_start() {
   Busy busy;
   if (p == Phase::Off && phase.compare_exchange_strong(p, Phase::Starting, std::memory_order_acq_rel)) {
     OwnCalls calls;
-    const char* why = nullptr;
     uint64_t from_cycles = cycles(), from_ns = now_ns(), old;
     sched_block_signals(&old);
     bool ok = false;
     barrier_init();
-    if (options.nptl) why = options.nptl;
-    else if (__tsan_init && !fiberthread_explore_answers) why = "ThreadSanitizer keeps threads' state where fibers cannot have their own";
-    else if (tcb_go_is_loaded()) why = "Go's runtime makes system calls by itself";
-    else if (running_on_valgrind()) why = "valgrind does not let a signal handler say where its thread goes on";
-    else if (has_shadow_stack()) why = "they have shadow stacks, and a fiber could have none of its own";
-    else if (!may_switch()) why = "a filter of system calls refuses arch_prctl(), which a switch is on this processor";
-    else if (options.refused) why = options.refused;
-    else if (options.fail_self_check) why = "the self-check was told to fail";
-    else {
+    const char* why = refusal();
+    if (!why) {
       sysmon_prepare();
       place_prepare();
       ok = tcb_init(sysmon_main, &why);
