@@ -328,7 +328,7 @@ void sysmon_wake() {
 }
 
 void sysmon_follow_clock() {
-  if (__builtin_expect(follows_clock.load(std::memory_order_relaxed), 1) || !sched_started()) return;
+  if (__builtin_expect(follows_clock.load(std::memory_order_relaxed), 1) || !sched_started() || exploring) return;
   Busy busy;
   clock_was_set();  // arms the timer: changes of the clock count from now on
   if (follows_clock.exchange(true, std::memory_order_acq_rel)) return;

@@ -107,8 +107,9 @@ void note_file_time(uint64_t begun) {
 
 FIBERTHREAD_IN_FORK_CHILD(Embedder, blocking, [](FiberRecord*) {
   has_turn = false;
-  at_disk.store(0, std::memory_order_relaxed);
-  waiting.store(0, std::memory_order_relaxed);
+  // Most children need no page of their own for these.
+  if (at_disk.load(std::memory_order_relaxed)) at_disk.store(0, std::memory_order_relaxed);
+  if (waiting.load(std::memory_order_relaxed)) waiting.store(0, std::memory_order_relaxed);
 })
 
 namespace {

@@ -29,6 +29,7 @@ struct TimerTable {
   std::atomic<TimerTable*> next{nullptr};
 };
 TimerTable first_table;
+std::atomic<bool> made_any{false};
 
 // Under Busy. No handler runs then, which might set a timer, too.
 SpinLock settings_lock;
@@ -59,6 +60,7 @@ clockid_t pace_of(clockid_t clock) {
 }
 
 bool add_timer(int number, clockid_t clock, int tid, FiberRecord* f) {
+  if (!made_any.load(std::memory_order_relaxed)) made_any.store(true, std::memory_order_relaxed);
   for (TimerTable* table = &first_table; table; table = table_after(*table)) {
     PosixTimer& t = table->timers[static_cast<uint32_t>(number) % TimerTable::kSize];
     int n = t.number.load(std::memory_order_acquire);
@@ -132,6 +134,7 @@ void drop_signals(PosixTimer& t, signals::Drop which = signals::Drop::Any) {
 }
 
 FIBERTHREAD_IN_FORK_CHILD(Embedder, timers, [](FiberRecord*) {
+  if (!made_any.load(std::memory_order_relaxed)) return;  // the table is many pages
   settings_lock.reset();
   for (TimerTable* table = &first_table; table; table = table->next.load(std::memory_order_relaxed))
     for (PosixTimer& t : table->timers)

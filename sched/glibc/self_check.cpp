@@ -205,8 +205,11 @@ bool tcb_learn() {
   bool made = false;
   if (!learned) learn(&model, &made);
   if (made) end_model(model);
+  if (learned) find_loader_lock();
   return learned;
 }
+
+bool tcb_known() { return glibc::learned; }
 
 bool tcb_init(void (*model_main)(), const char** why) {
   using namespace glibc;

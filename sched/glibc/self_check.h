@@ -11,5 +11,6 @@ bool tcb_init(void (*model_main)(), const char** why);
 // Does what a later tcb_init(), here or in the child of a fork, need not do again. The model thread has ended on return. False: this
 // libc cannot be served. The caller as above.
 bool tcb_learn();
+bool tcb_known();  // this has been learned, here or before a fork
 
 }  // namespace fiberthread

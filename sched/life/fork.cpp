@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "sched/life/fork.h"
 
+#include "sched/glibc/self_check.h"
 #include "sched/scheduler.h"
 
 // The linker's names for the section's bounds.
@@ -13,7 +14,8 @@ namespace {
 // Returns true for what is as it was at the start of the process as long as there was no scheduler and no foreign thread. To write that once
 // more would cost each child of a process without threads its own copies of a dozen pages.
 bool of_scheduler(ForkStep step) {
-  return (step >= ForkStep::Foreign && step <= ForkStep::Preemption) || step == ForkStep::Libc || step >= ForkStep::Reaper;
+  if (step == ForkStep::Libc) return !tcb_known();
+  return (step >= ForkStep::Foreign && step <= ForkStep::Preemption) || step >= ForkStep::Reaper;
 }
 
 }  // namespace

@@ -168,8 +168,8 @@ bool sched_start() {
 }
 
 FIBERTHREAD_IN_FORK_CHILD(Start, start, [](FiberRecord*) {
-  asked.store(false);
-  if (phase.load() != Phase::Impossible) phase.store(Phase::Off);
+  if (asked.load()) asked.store(false);
+  if (Phase p = phase.load(); p != Phase::Impossible && p != Phase::Off) phase.store(Phase::Off);
 })
 
 FIBERTHREAD_IN_FORK_CHILD(Caller, caller, [](FiberRecord* me) {

@@ -65,13 +65,13 @@ Uptime read_uptime() {
 
 // Called before there are other threads, since then a table of descriptors grows at once.
 void place_prepare() {
+  if (exploring) return;  // one worker runs
   moves.store(Moves::No, std::memory_order_relaxed);
   whole_size = 0;
   next_look = 0;
   asked = false;
   last = {};
-  if (uptime < 0 && !exploring && is_guest())
-    own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/uptime"), O_RDONLY | O_CLOEXEC), uptime);
+  if (uptime < 0 && is_guest()) own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/uptime"), O_RDONLY | O_CLOEXEC), uptime);
 }
 
 namespace {
