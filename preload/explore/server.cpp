@@ -21,7 +21,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <initializer_list>
 
 #include "preload/explore/server.h"
@@ -36,6 +35,7 @@ extern "C" __attribute__((weak)) void fiberthread_explore_order();
 namespace {
 
 constexpr int kMostFiles = 64;
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE (Linux 5.14)
 struct Files {
   int count = 0, fd[kMostFiles];
   off_t offset[kMostFiles];  // the children move it, and it is one for all
@@ -151,7 +151,7 @@ bool may_serve(Explored& shared, Files& files) {
 }
 
 // The kernel gives the child of a fork no page tables of a file's private mapping that was never written to: each page that the child reads
-// costs it a fault. So one page of each is written to here, with what it holds. The child then gets all that is mapped.
+// costs it a fault. So one page of each is made as by a write here. The child then gets all that is mapped.
 void write_to_files() {
   auto line = [](void*, const char* l) {
     char* at;
@@ -160,10 +160,9 @@ void write_to_files() {
     const char* file = strchr(at, '/');
     if (!reads || writes || !is_private || !file) return true;
     int protection = PROT_READ | (executes ? PROT_EXEC : 0);
-    auto* page = reinterpret_cast<char*>(low);
+    auto* page = reinterpret_cast<void*>(low);
     if (mprotect(page, high - low, protection | PROT_WRITE) == 0) {
-      auto* word = reinterpret_cast<std::atomic<uint32_t>*>(page);
-      word->fetch_or(0, std::memory_order_relaxed);
+      madvise(page, 4096, kPopulateWrite);  // fails where a write would be a fault
       mprotect(page, high - low, protection);
     }
     return true;

@@ -83,7 +83,8 @@ void sched_await_blocked(uint64_t signals) {
 // is a filter. `filtered` was raised first. Either set_kernel_mask() sees that after its call, or the signal comes after that call, and
 // changes what it has set.
 //
-// One that sleeps in the kernel gets the signal before it makes another call. So a bound on the wait does no harm.
+// One that sleeps in the kernel gets the signal before it makes another call. So a bound on the wait does no harm. A call there that the kernel
+// does not restart ends with EINTR, if the program has made it by an instruction of its own.
 void sched_open_trap() {
   if (!sched_started()) return;
   std::atomic_thread_fence(std::memory_order_seq_cst);
