@@ -66,6 +66,7 @@ void own_fd_take(long fd, std::atomic<int>& to) {
 }
 
 void own_fd_close(std::atomic<int>& mine) {
+  if (mine.load(std::memory_order_relaxed) < 0) return;  // in the child of a fork, a write would cost a page
   int fd = mine.exchange(-1, std::memory_order_relaxed);
   if (fd >= 0) raw_syscall(SYS_close, fd);
 }

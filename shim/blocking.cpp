@@ -105,11 +105,10 @@ void note_file_time(uint64_t begun) {
   if (__builtin_expect(slow || n, 0)) slow_calls.store(slow ? kMemory : n - 1, std::memory_order_relaxed);  // others' counts may be lost
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Embedder, blocking, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(EmbeddersThreads, blocking, [](FiberRecord*) {
   has_turn = false;
-  // Most children need no page of their own for these.
-  if (at_disk.load(std::memory_order_relaxed)) at_disk.store(0, std::memory_order_relaxed);
-  if (waiting.load(std::memory_order_relaxed)) waiting.store(0, std::memory_order_relaxed);
+  at_disk.store(0, std::memory_order_relaxed);
+  waiting.store(0, std::memory_order_relaxed);
 })
 
 namespace {

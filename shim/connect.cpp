@@ -159,7 +159,7 @@ bool is_loopback(const sockaddr_storage& to) {
 }  // namespace
 
 // The rings are the parent's, and are not mapped here.
-FIBERTHREAD_IN_FORK_CHILD(Embedder, connect, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(EmbeddersThreads, connect, [](FiberRecord*) {
   for (Ring& r : rings) {
     own_fd_close(r.fd);
     r.entries = nullptr;

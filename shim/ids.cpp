@@ -168,7 +168,7 @@ bool by_libc() { return !sched_started() || in_vfork_child(); }
 
 // A thread of the parent may have been changing the ids. No thread of the child would put libc's handler back, and libc would wait for ever
 // for what its handler does. The kernel copies handlers before memory, so only the kernel knows which of the two is installed in the child.
-FIBERTHREAD_IN_FORK_CHILD(Embedder, ids, [](FiberRecord*) {
+FIBERTHREAD_IN_FORK_CHILD(EmbeddersThreads, ids, [](FiberRecord*) {
   new (&ids_mutex) FiberMutex;
   if (Thread* threads = order.threads.exchange(nullptr, std::memory_order_relaxed)) unmap_memory(threads, kMaxThreads * sizeof(Thread));
   if (!libcs_handler.handler) return;

@@ -227,7 +227,8 @@ FIBERTHREAD_IN_FORK_CHILD(Embedder, signals, [](FiberRecord*) {
   process = static_cast<int>(raw_syscall(SYS_getpid));
   signals_lock.reset();
   // Another thread may have been writing when the process forked.
-  for (auto& slot : actions) slot.version.store((slot.version.load() + 1) & ~1u);
+  for (auto& slot : actions)
+    if (slot.version.load() & 1) slot.version.store(slot.version.load() + 1);
   // Nothing is pending in a child.
   process_queue.bits.store(0);
   process_queue.first = nullptr;

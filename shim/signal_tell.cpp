@@ -96,6 +96,7 @@ void on_sysmon() {
 
 void forget_tellings() {
   for (auto& t : to_tell) {
+    if (!t.fiber.load()) continue;
     t.fiber.store(nullptr);
     t.sig.store(0);
   }

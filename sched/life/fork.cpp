@@ -15,7 +15,7 @@ namespace {
 // more would cost each child of a process without threads its own copies of a dozen pages.
 bool of_scheduler(ForkStep step) {
   if (step == ForkStep::Libc) return !tcb_known();
-  return (step >= ForkStep::Foreign && step <= ForkStep::Preemption) || step >= ForkStep::Reaper;
+  return (step >= ForkStep::EmbeddersThreads && step <= ForkStep::Preemption) || step >= ForkStep::Reaper;
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ namespace fiberthread {
 enum class ForkStep : uint32_t {
   Waits,
   Embedder,
+  EmbeddersThreads,  // what the embedder has only if there are threads
   Foreign,
   Slots,
   Cords,

@@ -151,7 +151,7 @@ void libgomp_look() {
   busy.clear(std::memory_order_release);
 }
 
-FIBERTHREAD_IN_FORK_CHILD(Embedder, libgomp, [](FiberRecord*) { busy.clear(std::memory_order_relaxed); })
+FIBERTHREAD_IN_FORK_CHILD(EmbeddersThreads, libgomp, [](FiberRecord*) { busy.clear(std::memory_order_relaxed); })
 
 }  // namespace fiberthread
 
