@@ -297,6 +297,7 @@ soak:
 	@$(MAKE) --no-print-directory all $(DIFFERENTIAL)
 	@$(MAKE) --no-print-directory unit
 	@SOAK_SECONDS=$(or $(SECONDS),600) SOAK_AT_ONCE=1 SERVER_SOAK_SECONDS=$(or $(SECONDS),300) CHANNEL_OPERATIONS=$(or $(OPERATIONS),10000000) TEST_TIME_LIMIT=100000 tests/run quick/soak quick/server_soak quick/channels
+	@TWIN_SCHEDULES=$(or $(SCHEDULES),100000) TEST_TIME_LIMIT=100000 tests/run quick/explore_found
 	@$(MAKE) --no-print-directory SANITIZE=address unit
 	@OPERATIONS=$(or $(OPERATIONS),10000000) tests/address_soak
 	@tests/deps apps

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# fiberthread explore finds the bug of each program, and none in its mended twin. fiberthread replay then shows it again.
+# fiberthread explore finds the bug of each program, and none in TWIN_SCHEDULES of its mended twin. fiberthread replay then shows it again.
 found() { # SOURCE…
   local source name compiler file i
   cd "$TMP" || exit 1
@@ -18,6 +18,7 @@ found() { # SOURCE…
       env X="$(head -c $((i * 1000)) /dev/zero | tr '\0' x)" timeout -k 5 60 "$BUILD/fiberthread" replay "$file" >again 2>&1
       [ $? = 1 ] && grep -q '^fails again: ' again || fail "$name: replay $i: $(cat again) after $(cat out)"
     done
-    timeout -k 5 200 "$BUILD/fiberthread" explore -q -n 20 "./$name.mended" >out 2>err || fail "$name.mended: $(cat out err)"
+    timeout -k 5 $((200 + ${TWIN_SCHEDULES:-20} / 10)) "$BUILD/fiberthread" explore -q -n "${TWIN_SCHEDULES:-20}" "./$name.mended" >out 2>err ||
+      fail "$name.mended: $(cat out err)"
   done
 }
