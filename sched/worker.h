@@ -336,6 +336,7 @@ uint64_t next_timer();       // returns when the first timer of all slots is due
 void run_timers(uint64_t now);  // fires all that are due
 // Opens sysmon's descriptors. Called before sysmon's thread is made, because a table of descriptors that no threads share grows at once.
 void sysmon_prepare();
+void sysmon_open_clock();  // the one that tells when CLOCK_REALTIME was set; called at the same time
 void sysmon_main();
 void sysmon_wake();             // makes sure that sysmon does not sleep for long
 void sysmon_wake_for_timers();  // does so if a timer is due before it wakes

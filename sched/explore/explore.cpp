@@ -111,6 +111,8 @@ void explore_begin(const char* path) {
   exploring = true;
 }
 
+bool explore_unclaimed() { return shared->claimed.load(std::memory_order_relaxed) == 0; }
+
 void explore_claim() {
   uint32_t nobody = 0;
   auto pid = static_cast<uint32_t>(raw_syscall(SYS_getpid));

@@ -28,6 +28,7 @@ void explore_begin(const char* path);
 // Called when the scheduler starts, with all signals blocked. The first process that makes a thread is the one that is explored: the program
 // itself, what it becomes by exec(), or a child. In others, this ends the exploration.
 void explore_claim();
+bool explore_unclaimed();  // no process has made a thread yet
 
 // A call that a fiber is about to make, or has just made.
 struct ExplorePoint {

@@ -118,8 +118,11 @@ bool sched_start() {
     barrier_init();
     const char* why = refusal();
     if (!why) {
+      if (!exploring || !explore_unclaimed()) {  // else no clock is followed, and one worker runs
+        sysmon_open_clock();
+        place_prepare();
+      }
       sysmon_prepare();
-      place_prepare();
       ok = tcb_init(sysmon_main, &why);
     }
     if (ok) {
@@ -129,8 +132,8 @@ bool sched_start() {
       tcb_look_at_modules();
       stack_look_at_objects();
       preempt_init();
-      cpus = exploring ? 1 : cpu_count();
       if (exploring) explore_claim();
+      cpus = exploring ? 1 : cpu_count();
       if (!want_slots(base_slots())) {
         ok = false;
         why = "there is no memory for the queues";

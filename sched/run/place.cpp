@@ -65,7 +65,6 @@ Uptime read_uptime() {
 
 // Called before there are other threads, since then a table of descriptors grows at once.
 void place_prepare() {
-  if (exploring) return;  // one worker runs
   moves.store(Moves::No, std::memory_order_relaxed);
   whole_size = 0;
   next_look = 0;
