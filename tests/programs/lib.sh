@@ -52,8 +52,8 @@ compare() {
     made_fibers "$fibers"
   done
 }
-# begin WORKERS COMMAND…: starts the command preloaded in $TMP and waits until it has printed "ready". Its process is $pid. `end WHAT` ends
-# it.
+# begin WORKERS COMMAND…: starts the command preloaded in $TMP and waits until it has printed "ready" and, if it has threads, reads stdin. Its
+# process is $pid. `end WHAT` ends it.
 begin() {
   [ -p "$TMP/in" ] || mkfifo "$TMP/in"
   : >"$TMP/out"  # the file of an earlier command says "ready"
@@ -62,7 +62,8 @@ begin() {
   pid=$!
   exec 9>"$TMP/in"
   for ((i = 0; i < 600; i++)); do
-    grep -q ready "$TMP/out" && return
+    # It may still be in the call that has written that.
+    grep -q ready "$TMP/out" && "$BUILD/fiberthread" dump --no-stacks --fiber $pid $pid 2>&1 | grep -qE ' waits for descriptor 0|; 0 workers$' && return
     sleep 0.05
   done
   fail "$2 is not ready"
