@@ -18,12 +18,13 @@ static long ms(void) {
   clock_gettime(CLOCK_MONOTONIC, &t);
   return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
+static long long_ms = 200;  // or the value of LONG_MS
 __attribute__((noinline)) static void computes_for_long(void) {
-  for (long end = ms() + 200; ms() < end;)
+  for (long end = ms() + long_ms; ms() < end;)
     for (int i = 0; i < 10000; i++) sink += i;
 }
 __attribute__((noinline)) static void sleeps_for_long(void) {
-  usleep(200000);
+  usleep(long_ms * 1000);
   sink++;
 }
 static void* computes(void* p) {
@@ -102,6 +103,7 @@ static int stderr_has(const char* text) {
 }
 
 int main(int argc, char** argv) {
+  if (getenv("LONG_MS")) long_ms = atol(getenv("LONG_MS"));
   pthread_t t[2];
   for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
     if (argc < 2 || strcmp(argv[1], cases[i].name)) continue;
