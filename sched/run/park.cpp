@@ -192,7 +192,7 @@ bool keeps_others_waiting() {
   return !w->run.slot || slot_has_work(w->run.slot);
 }
 
-constexpr uint32_t kYieldsPerKernelYield = 1024;  // such a call takes as long as ten switches
+constexpr uint32_t kManyYields = 1024;  // 40 us of nothing but yields
 
 bool give_way() {
   FiberRecord* me = self();
@@ -209,9 +209,12 @@ bool give_way() {
     }
     if (others) {
       w->look.depth_first = false;
-      // Fibers that only yield to each other wait for something. The kernel is told now and then, as it may come from another thread or process
-      // that wants this CPU. (On NPTL, it is told each time.)
-      if (own != w && w->run.heartbeat.load(std::memory_order_relaxed) % kYieldsPerKernelYield == 0) raw_syscall(SYS_sched_yield);
+      // Fibers that only yield to each other wait for something: for what a hog computes, or for another thread or process that wants this CPU.
+      // (On NPTL, such threads hardly get the CPU.)
+      if (own != w && w->run.heartbeat.load(std::memory_order_relaxed) % kManyYields == 0) {
+        if (!hogs.empty()) w->look.hog_due = true;
+        else raw_syscall(SYS_sched_yield);
+      }
       suspend(me, post_yield);
       return true;
     }

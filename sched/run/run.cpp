@@ -173,6 +173,10 @@ FiberRecord* pop_hog(Worker* w) {
 }
 
 bool hogs_are_next(Worker* w) {
+  if (__builtin_expect(w->look.hog_due, 0)) {
+    w->look.hog_due = false;
+    return true;
+  }
   uint32_t without = w->look.without_hog.load(std::memory_order_relaxed);
   if (!without) return false;
   if (w->look.ran_hog) {  // the time that a hog has had does not count, nor the slice after which a fiber is found to be one
