@@ -90,7 +90,6 @@ struct alignas(64) Worker {
     std::atomic<bool> oldest_due{false};   // set by sysmon: once, the oldest comes first all the same
     std::atomic<uint32_t> without_hog{0};  // sysmon's looks since a hog last left it; relaxed, as a lost count or reset does no harm
     bool ran_hog = false;                  // a hog has run, and without_hog is yet to be reset
-    bool hog_due = false;                  // the next fiber is to be a hog: those before have only yielded
     bool timer_added = false;              // a fiber has added a timer since the worker last went on to another fiber
     bool searching = false;                // counted in `searching`, run/idle.cpp
     bool own_wait = false;                 // counted in `own_waits`, run/blocking.cpp

@@ -84,6 +84,7 @@ void post_turn(Worker* w, FiberRecord* f);
 void post_preempt(Worker* w, FiberRecord* f);
 
 FiberRecord* pick(Worker* w, bool preempting = false);
+void next_is_hog(Worker* w);  // the next fiber that the caller picks is a hog, if there is one
 FiberRecord* pick_of_cord(Worker* w);
 
 // ---- explored.cpp ----

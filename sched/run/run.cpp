@@ -173,10 +173,6 @@ FiberRecord* pop_hog(Worker* w) {
 }
 
 bool hogs_are_next(Worker* w) {
-  if (__builtin_expect(w->look.hog_due, 0)) {
-    w->look.hog_due = false;
-    return true;
-  }
   uint32_t without = w->look.without_hog.load(std::memory_order_relaxed);
   if (!without) return false;
   if (w->look.ran_hog) {  // the time that a hog has had does not count, nor the slice after which a fiber is found to be one
@@ -186,6 +182,15 @@ bool hogs_are_next(Worker* w) {
   }
   return without * (1 + hogs.size() / kFewHogs) >= kMostWithoutHog;
 }
+
+}  // namespace
+
+void next_is_hog(Worker* w) {
+  w->look.ran_hog = false;
+  w->look.without_hog.store(kMostWithoutHog, std::memory_order_relaxed);
+}
+
+namespace {
 
 // Returns true if the worker's next fiber shall come from the global queue: as often as a fiber then waits as long there as in the local
 // queue. The workers share the global one, and sysmon moves the oldest fibers of long local queues to it (balance_queues()). Those must not
