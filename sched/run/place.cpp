@@ -15,6 +15,8 @@
 
 namespace fiberthread {
 
+std::atomic<uint32_t> sysmon_set_version{0};
+
 namespace {
 
 // Worker::Place::state
@@ -23,9 +25,7 @@ constexpr uint32_t kMoved = 2;     // it is done with that
 
 constexpr uint32_t kStoppedUs = 150;  // an idle CPU of a guest is stopped after a while: KVM waits for up to 200 us before
 
-// Wanted: the next worker that is about to sleep finds out `whole`. Then Yes, and `whole` does not change any more.
-enum class Moves : uint32_t { No, Wanted, Yes };
-std::atomic<Moves> moves{Moves::No};
+std::atomic<bool> moves{false};  // relaxed: a late reader makes one call more
 // The set of CPUs that the process began with, if that is all that its cpuset allows, and 0 bytes otherwise.
 uint64_t whole[16];
 long whole_size = 0;
@@ -65,8 +65,7 @@ Uptime read_uptime() {
 
 // Called before there are other threads, since then a table of descriptors grows at once.
 void place_prepare() {
-  moves.store(Moves::No, std::memory_order_relaxed);
-  whole_size = 0;
+  moves.store(false, std::memory_order_relaxed);
   next_look = 0;
   asked = false;
   last = {};
@@ -88,32 +87,27 @@ bool has_filter() {
 
 // A set that was asked for keeps a thread from CPUs that its cpuset gets later. So a worker that had all of its cpuset asks for all CPUs
 // that there can be.
-//
-// Only the kernel knows what the cpuset allows, so the caller's kernel thread gets all CPUs for a moment. It is a worker without a fiber, and
-// not sysmon: the program is told sysmon's set when it asks for the process's.
-void find_whole() {
+void begin() {
+  if (!shuns_idle_cpus() || filtered.load(std::memory_order_relaxed) || has_filter()) return;
+  moves.store(true, std::memory_order_relaxed);
   uint64_t all[16], allowed[16];
   memset(all, 0xff, sizeof all);
   long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof whole, arg(whole));
-  if (n > 0 && raw_syscall(SYS_sched_setaffinity, 0, n, arg(all)) == 0) {
+  // Sysmon has all CPUs for a moment. Whoever asks for its set, as the process's, looks again after that.
+  sysmon_set_version.fetch_add(1, std::memory_order_seq_cst);
+  bool may = n > 0 && raw_syscall(SYS_sched_setaffinity, 0, n, arg(all)) == 0;
+  if (may) {
     if (raw_syscall(SYS_sched_getaffinity, 0, sizeof allowed, arg(allowed)) == n && memcmp(whole, allowed, static_cast<size_t>(n)) == 0)
       whole_size = n;
     else raw_syscall(SYS_sched_setaffinity, 0, n, arg(whole));
   }
+  sysmon_set_version.fetch_add(1, std::memory_order_seq_cst);
 }
 
 }  // namespace
 
 void place_note(Worker* w) {
-  Moves m = moves.load(std::memory_order_relaxed);
-  if (m == Moves::No) return;
-  if (m == Moves::Wanted) {
-    // The first thread's set is what tools show as the process's, and a tainted worker has one of its own.
-    if (w->thread.initial || w->thread.tainted || filtered.load(std::memory_order_relaxed)) return;
-    if (!moves.compare_exchange_strong(m, Moves::No, std::memory_order_relaxed)) return;
-    find_whole();
-    moves.store(Moves::Yes, std::memory_order_release);  // publishes `whole`
-  }
+  if (!moves.load(std::memory_order_relaxed)) return;
   raw_syscall(SYS_getcpu, arg(&w->place.cpu), 0, 0);
   w->place.since = cycles();
 }
@@ -125,12 +119,10 @@ void place_look(uint64_t now) {
   if (young) return;
   if (!asked) {
     asked = true;
-    if (shuns_idle_cpus() && !filtered.load(std::memory_order_relaxed) && !has_filter())
-      moves.store(Moves::Wanted, std::memory_order_relaxed);
-    return;
+    return begin();
   }
-  if (moves.load(std::memory_order_relaxed) != Moves::Yes) return;
-  if (has_filter()) return moves.store(Moves::No, std::memory_order_relaxed);  // made by an instruction that we have not seen
+  if (!moves.load(std::memory_order_relaxed)) return;
+  if (has_filter()) return moves.store(false, std::memory_order_relaxed);  // made by an instruction that we have not seen
   Uptime u = read_uptime();
   if (last.passed && u.passed > last.passed)
     others_idle.store(2 * (u.idle - last.idle) >= u.passed - last.passed, std::memory_order_relaxed);
@@ -140,7 +132,7 @@ void place_look(uint64_t now) {
 // A caller that is no worker and no fiber is sysmon, which goes back to sleep: the kernel may run the worker on sysmon's own CPU. Where no CPU
 // is idle, the worker would only compete with another program.
 void will_move(Worker* w) {
-  if (moves.load(std::memory_order_acquire) == Moves::Yes && (tls_worker || tls_current) && others_idle.load(std::memory_order_relaxed) &&
+  if (moves.load(std::memory_order_relaxed) && (tls_worker || tls_current) && others_idle.load(std::memory_order_relaxed) &&
       !filtered.load(std::memory_order_relaxed))
     w->place.state.store(kWillMove, std::memory_order_relaxed);  // published by the idle lock, or by clone()
 }
