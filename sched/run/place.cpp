@@ -66,6 +66,7 @@ Uptime read_uptime() {
 // Called before there are other threads, since then a table of descriptors grows at once.
 void place_prepare() {
   moves.store(false, std::memory_order_relaxed);
+  sysmon_set_version.store(0, std::memory_order_relaxed);  // a fork may have come in between
   next_look = 0;
   asked = false;
   last = {};
