@@ -374,13 +374,9 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, sysmon, [](FiberRecord*) {
   own_fd_close(proc_status);  // it is the parent's
 })
 
-void sysmon_prepare() {
-  own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/status"), O_RDONLY | O_CLOEXEC), proc_status);
-}
+void sysmon_prepare() { own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/status"), O_RDONLY | O_CLOEXEC), proc_status); }
 
-void sysmon_open_clock() {
-  own_fd_take(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK), clock_timer);
-}
+void sysmon_open_clock() { own_fd_take(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK), clock_timer); }
 
 void sysmon_main() {
   tid.store(static_cast<int>(raw_syscall(SYS_gettid)), std::memory_order_relaxed);
