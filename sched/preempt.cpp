@@ -377,21 +377,21 @@ void preempt_end_worker(Worker* w) {
   w->ticks.sampling_page = 0;
 }
 
-void preempt_sleeper(Worker* w) {
+namespace {
+
+void send(Worker* w, char* mark) {
   siginfo_t info = {};
   info.si_signo = kPreemptSignal;
   info.si_code = SI_QUEUE;
-  info.si_value.sival_ptr = &timer_mark;
+  info.si_value.sival_ptr = mark;
   signal_worker(w, kPreemptSignal, &info);
 }
 
-void preempt_let_trap_in(Worker* w) {
-  siginfo_t info = {};
-  info.si_signo = kPreemptSignal;
-  info.si_code = SI_QUEUE;
-  info.si_value.sival_ptr = &trap_mark;
-  signal_worker(w, kPreemptSignal, &info);
-}
+}  // namespace
+
+void preempt_sleeper(Worker* w) { send(w, &timer_mark); }
+
+void preempt_let_trap_in(Worker* w) { send(w, &trap_mark); }
 
 void signal_worker(Worker* w, int sig, const siginfo_t* info, const FiberRecord* unblocked_by) {
   Busy busy;  // preempt_begin_exec() waits for this

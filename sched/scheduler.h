@@ -121,8 +121,9 @@ bool sched_count_end();
 // Returns the number of fibers that have not ended, main included. Never too low; 0 is final.
 uint64_t live_fibers();
 
-// Odd while sysmon's set of CPUs is not the process's. Changes when it is again.
-extern std::atomic<uint32_t> sysmon_set_version;
+// Writes the set of CPUs of the process's fibers, which is sysmon's, into `size` bytes at `set`, as sched_getaffinity() does. Returns the number
+// of bytes written, or a negative errno value: EINVAL for too few bytes, EFAULT. Not for sysmon. Does not park.
+long process_cpus(void* set, long size);
 
 // Set while the last worker that was wanted could not be made: the kernel refused it (RLIMIT_NPROC, a filter), or there was no memory.
 extern std::atomic<bool> workers_refused;

@@ -151,12 +151,9 @@ int set_attributes(FiberRecord* f, const sched_attr* user_a, unsigned flags) {
 // Returns what the system call returns: bytes written, or a negative errno value.
 long get_cpus(FiberRecord* f, size_t size, cpu_set_t* set) {
   if (f == tls_current) go_to_own_worker();  // it may have been bound just now, and shall be where the answer says
-  for (;;) {
-    uint32_t version = sysmon_set_version.load(std::memory_order_seq_cst);
-    long n = raw_syscall(SYS_sched_getaffinity, kernel_thread_of(f), static_cast<long>(size), arg(set));
-    if (!(version & 1) && version == sysmon_set_version.load(std::memory_order_seq_cst)) return n;
-    raw_syscall(SYS_sched_yield);
-  }
+  int tid = kernel_thread_of(f);
+  if (tid == sysmon_tid()) return process_cpus(set, static_cast<long>(size));
+  return raw_syscall(SYS_sched_getaffinity, tid, static_cast<long>(size), arg(set));
 }
 
 // Returns whether the kernel would let a thread use more CPUs than `now` if it were given `wanted`, which has all of `now`. Only the kernel

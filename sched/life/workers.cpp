@@ -218,7 +218,7 @@ void give_properties_of_process(Worker* w) {
   cpu_set_t cpus;
   int from = sysmon_tid();
   if (raw_syscall(SYS_sched_getattr, from, arg(attr), sizeof attr, 0) == 0) raw_syscall(SYS_sched_setattr, w->thread.tid, arg(attr), 0);
-  long n = raw_syscall(SYS_sched_getaffinity, from, sizeof cpus, arg(&cpus));
+  long n = process_cpus(&cpus, sizeof cpus);
   if (n > 0) raw_syscall(SYS_sched_setaffinity, w->thread.tid, n, arg(&cpus));
 }
 

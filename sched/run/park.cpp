@@ -209,8 +209,7 @@ bool give_way() {
     }
     if (others) {
       w->look.depth_first = false;
-      // Fibers that only yield to each other wait for something: for what a hog computes, or for another thread or process that wants this CPU.
-      // (On NPTL, such threads hardly get the CPU.)
+      // Fibers that only yield to each other wait for something: for what a hog computes, or for another kernel thread that wants this CPU.
       if (own != w && w->run.heartbeat.load(std::memory_order_relaxed) % kManyYields == 0) {
         if (!hogs.empty()) next_is_hog(w);
         else raw_syscall(SYS_sched_yield);

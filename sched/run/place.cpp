@@ -15,9 +15,11 @@
 
 namespace fiberthread {
 
-std::atomic<uint32_t> sysmon_set_version{0};
-
 namespace {
+
+// Odd while sysmon's set of CPUs is not the process's. A reader that finds the same even value before and after its call had the right set:
+// the kernel changes the set between the two increments. (seq_cst, for a system call is no acquire and no release.)
+std::atomic<uint32_t> set_version{0};
 
 // Worker::Place::state
 constexpr uint32_t kWillMove = 1;  // another thread is about to change the set
@@ -66,7 +68,7 @@ Uptime read_uptime() {
 // Called before there are other threads, since then a table of descriptors grows at once.
 void place_prepare() {
   moves.store(false, std::memory_order_relaxed);
-  sysmon_set_version.store(0, std::memory_order_relaxed);  // a fork may have come in between
+  set_version.store(0, std::memory_order_relaxed);  // a fork may have come in between
   next_look = 0;
   asked = false;
   last = {};
@@ -94,18 +96,27 @@ void begin() {
   uint64_t all[16], allowed[16];
   memset(all, 0xff, sizeof all);
   long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof whole, arg(whole));
-  // Sysmon has all CPUs for a moment. Whoever asks for its set, as the process's, looks again after that.
-  sysmon_set_version.fetch_add(1, std::memory_order_seq_cst);
+  // Sysmon has all CPUs for a moment, the end of which process_cpus() awaits.
+  set_version.fetch_add(1, std::memory_order_seq_cst);
   bool may = n > 0 && raw_syscall(SYS_sched_setaffinity, 0, n, arg(all)) == 0;
   if (may) {
     if (raw_syscall(SYS_sched_getaffinity, 0, sizeof allowed, arg(allowed)) == n && memcmp(whole, allowed, static_cast<size_t>(n)) == 0)
       whole_size = n;
     else raw_syscall(SYS_sched_setaffinity, 0, n, arg(whole));
   }
-  sysmon_set_version.fetch_add(1, std::memory_order_seq_cst);
+  set_version.fetch_add(1, std::memory_order_seq_cst);
 }
 
 }  // namespace
+
+long process_cpus(void* set, long size) {
+  for (int i = 0;; i++) {
+    uint32_t version = set_version.load(std::memory_order_seq_cst);
+    long n = raw_syscall(SYS_sched_getaffinity, sysmon_tid(), size, arg(set));
+    if (!(version & 1) && version == set_version.load(std::memory_order_seq_cst)) return n;
+    SpinLock::pause(i);  // for three system calls
+  }
+}
 
 void place_note(Worker* w) {
   if (!moves.load(std::memory_order_relaxed)) return;

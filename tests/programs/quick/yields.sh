@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc
-# Threads that only yield leave the worker to one that computes, as the kernel does on NPTL: after some thousand yields in all it goes on, and not
-# once in 22 ms.
+# A thread that computes goes on beside threads that only yield, as on NPTL.
 . "$(dirname "$0")/../lib.sh"
 gcc -O1 -w -pthread -o "$TMP/yields" "$(dirname "$0")/../src/yields.c" || fail "gcc failed"
 "$TMP/yields" >"$TMP/nptl" || fail "NPTL: status $?"
