@@ -144,8 +144,9 @@ bool kernel_records_exist();                                              // of 
 void kernel_record_each(bool (*visit)(FiberRecord*, void*), void* data);  // until it returns false
 
 // Starts a kernel thread of the library's own that runs no fibers, with kIdleMask blocked. `main` never returns; its argument says nothing.
-// Returns the thread's tid, or -1. Takes no libc lock.
-int start_helper(int (*main)(void*));
+// Returns the thread's tid, or -1. Takes no libc lock. reserve_helper() does what needs memory, and returns null without that.
+Worker* reserve_helper();
+int start_helper(int (*main)(void*), Worker* reserved = nullptr);
 // Says which mask the main fiber has. Kernel threads then take signals as the main fiber would, even if all fibers are parked. Returns once
 // they do: a signal that main has just blocked cannot end the process any more.
 void sched_set_main_mask(uint64_t mask);

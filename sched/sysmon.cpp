@@ -76,6 +76,15 @@ std::atomic<int> proc_status{-1};  // /proc/self/status
 std::atomic<int> clock_timer{-1};  // a timerfd that is readable once CLOCK_REALTIME was set
 std::atomic<bool> follows_clock{false};
 
+// An explored process needs sysmon in few of its schedules, and would spend a third of its time on that thread. There, sysmon is a helper that
+// starts when something may be left to it: the worker falls asleep or makes a call that may sleep, there is another kernel thread, main's mask or
+// another fiber's becomes different, or somebody calls for sysmon. A fiber that sleeps in a call of which nobody knows is left to the launcher,
+// which begins the run anew with Explored::Order::sysmon.
+enum class Late : uint8_t { No, Waits, Begun };
+std::atomic<Late> late{Late::No};  // relaxed: one worker alone makes it begin
+Worker* reserved = nullptr;        // made before the server forks, so that addresses do not depend on when sysmon begins
+uint32_t first_mask;               // main_mask_version() when the scheduler started; the next one is the mask that main had already
+
 void try_take(Worker* w, uint32_t heartbeat) {
   uint32_t kept = kKept;
   if (!w->run.revoked.compare_exchange_strong(kept, kAsked, std::memory_order_seq_cst)) return;
@@ -307,20 +316,52 @@ void adopt_mask() {
 
 }  // namespace
 
+void sysmon_reserve() {
+  if (!reserved) reserved = reserve_helper();
+}
+
+bool sysmon_comes_late() {
+  if (!reserved || !exploring || !explore_unclaimed()) return false;
+  first_mask = main_mask_version();
+  late.store(Late::Waits, std::memory_order_relaxed);
+  return true;
+}
+
+void sysmon_begin_late() {
+  Late waits = Late::Waits;
+  if (!late.compare_exchange_strong(waits, Late::Begun, std::memory_order_relaxed)) return;
+  Busy busy;
+  sysmon_prepare();
+  auto main = [](void*) -> int {
+    tls_worker = nullptr;
+    sysmon_main();
+  };
+  // Set by both: the caller may ask for it before the thread runs.
+  int its_tid = start_helper(main, reserved);
+  if (its_tid > 0) tid.store(its_tid, std::memory_order_relaxed);
+  else own_fd_close(proc_status), late.store(Late::Waits, std::memory_order_relaxed);  // there may be room for a thread later
+}
+
+bool sysmon_waits() { return late.load(std::memory_order_relaxed) == Late::Waits; }
+bool sysmon_is_helper() { return late.load(std::memory_order_relaxed) != Late::No; }
+
 void sysmon_call() {
+  sysmon_begin();
   called.exchange(1, std::memory_order_seq_cst);
   end_sleep(asleep.exchange(kAwake, std::memory_order_seq_cst));
 }
 
 // Sysmon makes a membarrier when it begins a long sleep. After that it sees `called`, or the look at `asleep` sees that it sleeps.
 void sysmon_call_later() {
+  sysmon_begin();
   called.exchange(1, std::memory_order_seq_cst);
   sysmon_wake();
 }
 
 int sysmon_proc_status() { return proc_status.load(std::memory_order_relaxed); }
 
-int sysmon_tid() { return tid.load(std::memory_order_relaxed); }
+// Before a late sysmon has begun, the process's first thread has the same properties.
+int sysmon_tid() { return sysmon_waits() ? static_cast<int>(raw_syscall(SYS_getpid)) : tid.load(std::memory_order_relaxed); }
 
 void sysmon_wake() {
   uint32_t s = asleep.load(std::memory_order_relaxed);
@@ -355,6 +396,8 @@ void sysmon_watch_poller() {
 }
 
 void sysmon_adopt_mask(uint32_t v) {
+  if (sysmon_waits() && v - first_mask <= 2) return;
+  sysmon_begin();
   end_sleep(asleep.exchange(kAwake, std::memory_order_seq_cst));
   for (uint32_t d; static_cast<int32_t>((d = mask_done.load(std::memory_order_acquire)) - v) < 0;) futex_wait(&mask_done, d);
 }
@@ -367,6 +410,8 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, sysmon, [](FiberRecord*) {
   own_fd_close(clock_timer);
   wake_at.store(kNever);
   tid.store(0);
+  late.store(Late::No);
+  reserved = nullptr;
   mask_done.store(0);
   called.store(0);
   growth = {};
@@ -378,7 +423,8 @@ void sysmon_prepare() { own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc
 
 void sysmon_open_clock() { own_fd_take(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK), clock_timer); }
 
-void sysmon_main() {
+[[noreturn]] void sysmon_main() {
+  if (exploring) explore_has_sysmon();
   tid.store(static_cast<int>(raw_syscall(SYS_gettid)), std::memory_order_relaxed);
   raw_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1);
   uint64_t wake = kWake;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "sched/explore/explore.h"
 #include "sched/fiber.h"
 #include "sched/preempt.h"
 #include "sched/queue.h"
@@ -334,10 +335,21 @@ void balance_queues();       // moves fibers from long local queues to the globa
 uint32_t queued_count();     // approximate; an inbox counts as one
 uint64_t next_timer();       // returns when the first timer of all slots is due; kNever: there is none
 void run_timers(uint64_t now);  // fires all that are due
-// Opens sysmon's descriptors. Called before sysmon's thread is made, because a table of descriptors that no threads share grows at once.
+// Opens sysmon's descriptors. Called before sysmon's thread is made, because a table of descriptors that no threads share grows at once. (A
+// late sysmon opens them when it begins: to open a file of /proc takes 10 µs.)
 void sysmon_prepare();
 void sysmon_open_clock();  // the one that tells when CLOCK_REALTIME was set; called at the same time
-void sysmon_main();
+[[noreturn]] void sysmon_main();
+// For an explored process. sysmon_reserve() takes the memory for a sysmon that comes late. sysmon_comes_late() is called when the scheduler starts,
+// and returns whether no thread is to be made for sysmon then. sysmon_begin() makes it, if that has not been done; signal handlers may call it too.
+void sysmon_reserve();
+bool sysmon_comes_late();
+bool sysmon_waits();      // it has not begun
+bool sysmon_is_helper();  // it came late, or will
+void sysmon_begin_late();
+inline void sysmon_begin() {
+  if (__builtin_expect(exploring, 0)) sysmon_begin_late();
+}
 void sysmon_wake();             // makes sure that sysmon does not sleep for long
 void sysmon_wake_for_timers();  // does so if a timer is due before it wakes
 void sysmon_watch_poller();     // makes sure that it watches the poller, if that is left to it

@@ -73,6 +73,7 @@ long pidfd_open(long pid, long flags) {
   constexpr long kOneThread = O_EXCL;  // PIDFD_THREAD
   if (!f || f == main_fiber) return plain_call(SYS_pidfd_open, pid, flags, 0, 0, 0, 0);
   // The kernel says what it says of any thread that is not a process's first.
+  sysmon_begin();
   if (!(flags & kOneThread)) return plain_call(SYS_pidfd_open, sysmon_tid(), flags, 0, 0, 0, 0);
   // A kernel before 6.9 refuses this for any thread.
   long fd = plain_call(SYS_pidfd_open, sysmon_tid(), flags, 0, 0, 0, 0);

@@ -191,6 +191,7 @@ bool ChannelCore::push(const void* value) {
 // Other threads may have changed the list while the kernel copied its pages one after the other. So its contents cannot be relied on,
 // whether the lock is free or not. The report leaves out the channels of that list. The child may free them all the same.
 void ChannelCore::reset_after_fork() {
+  if (!all) return all_lock.reset();  // the page stays the parent's
   all_lock.reset();
   all = nullptr;
   forks++;

@@ -113,6 +113,9 @@ void explore_begin(const char* path) {
 
 bool explore_unclaimed() { return shared->claimed.load(std::memory_order_relaxed) == 0; }
 
+bool explore_wants_sysmon() { return shared->order.sysmon; }
+void explore_has_sysmon() { shared->has_sysmon.store(1, std::memory_order_relaxed); }
+
 void explore_claim() {
   uint32_t nobody = 0;
   auto pid = static_cast<uint32_t>(raw_syscall(SYS_getpid));
@@ -122,6 +125,9 @@ void explore_claim() {
   constexpr uint64_t kWhole = kSecond;
   clock_ns = (clock_ns / kWhole + 1) * kWhole;
   options.workers = 1;
+  // Most schedules write some pages of this. It takes less time to get them at once.
+  constexpr long kPopulateWrite = 23, kPage = 4096, kPages = 5;
+  raw_syscall(SYS_madvise, arg(shared->made) & -kPage, kPages * kPage, kPopulateWrite);
   fiberthread_explore_memory = shared->order.memory;
 }
 

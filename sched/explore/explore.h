@@ -6,7 +6,8 @@
 // first candidate) and those that are queued, in the order of the queue. Time is virtual. It goes on by one microsecond (a hundred, after many points) with each point
 // and each look at a clock, and jumps to the next timer when nothing can run, or when a choice falls on the clock.
 //
-// Sysmon keeps out of it: it runs no timers, looks at no descriptors, and takes no slot before a fiber has slept in the kernel for long.
+// Sysmon begins late, if at all, and keeps out of it: it runs no timers, looks at no descriptors, and takes no slot before a fiber has slept in the
+// kernel for long.
 #pragma once
 #include <ctime>
 
@@ -28,7 +29,9 @@ void explore_begin(const char* path);
 // Called when the scheduler starts, with all signals blocked. The first process that makes a thread is the one that is explored: the program
 // itself, what it becomes by exec(), or a child. In others, this ends the exploration.
 void explore_claim();
-bool explore_unclaimed();  // no process has made a thread yet
+bool explore_unclaimed();     // no process has made a thread yet
+bool explore_wants_sysmon();  // Explored::Order::sysmon
+void explore_has_sysmon();    // tells the launcher
 
 // A call that a fiber is about to make, or has just made.
 struct ExplorePoint {

@@ -20,7 +20,7 @@ enum class ExploredEnd : uint32_t { None, Deadlock, Livelock, Race };
 // stopped before accesses by single steps.
 constexpr uint32_t kMemoryPoints = 1, kMemoryRaces = 2, kMemorySteps = 4;
 
-constexpr uint32_t kExploreVersion = 3;
+constexpr uint32_t kExploreVersion = 4;
 constexpr uint32_t kMostSteps = 1 << 16;
 constexpr uint32_t kMostSeen = 1 << 12;
 constexpr uint32_t kMostOffered = 1 << 18;
@@ -90,6 +90,7 @@ struct Explored {
     uint32_t reports;   // a deadlock is reported, with stacks. Else the process only ends
     uint32_t log;       // all choices are written to `offered`
     uint32_t memory;    // kMemoryPoints and its kin
+    uint32_t sysmon;    // it starts with the first thread
     uint64_t timers;    // ns. A timer that is due later does not fire before all others have had their turns
   } order;
   // Written by the library.
@@ -100,6 +101,7 @@ struct Explored {
   uint64_t outside;              // events whose time is not ours: a fiber asleep in the kernel, a loop without a point
   ExploredEnd end;
   std::atomic<uint32_t> claimed;  // the process that was the first to make a thread. It is the one that is explored; 0: none
+  std::atomic<uint32_t> has_sysmon;
   uint32_t diverged, steps, fibers;
   uint32_t last;  // number of the fiber that was the last one at a point
   Race race;

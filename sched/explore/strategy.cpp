@@ -38,7 +38,7 @@ uint64_t Strategies::random() {
 }
 
 Candidate& Strategies::of(FiberRecord* f) {
-  Candidate* c = &table_[reinterpret_cast<uintptr_t>(f) / 64 % kTable];  // records lie side by side, so few pages are touched
+  Candidate* c = &table_[reinterpret_cast<uintptr_t>(f) / sizeof *f % kTable];  // records lie side by side, so few pages are touched
   while (c->fiber && c->fiber != f) c = c == &table_[kTable - 1] ? table_ : c + 1;
   if (!c->fiber && used_ == kTable / 2) {
     others_.fiber = f;

@@ -147,7 +147,7 @@ bool libc_end_wait(void* tcb, ucontext_t* uc) {
 
 FIBERTHREAD_IN_FORK_CHILD(Libc, libc_waits, [](FiberRecord*) {
   find_lock.reset();
-  finder.store(0, std::memory_order_relaxed);
+  if (finder.load(std::memory_order_relaxed)) finder.store(0, std::memory_order_relaxed);  // else the page stays the parent's
 })
 
 }  // namespace fiberthread

@@ -190,9 +190,9 @@ const char* begin(void (*model_main)()) {
   // unregistered when that thread becomes a worker.
   if (!why && tls_current->identity.is_main && !tcb_adopt_main()) why = "the kernel does not let go of the initial thread's rseq area";
   if (!why) find_loader_lock();
-  if (!why && !made) why = start_known(model_main, &model);
-  else if (!why) release_model(model_main);
-  else if (made) end_model(model);
+  if (made && (why || !model_main)) end_model(model);
+  else if (made) release_model(model_main);
+  else if (!why && model_main) why = start_known(model_main, &model);
   return why;
 }
 

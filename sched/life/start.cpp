@@ -18,6 +18,7 @@
 #include "sched/observe/metrics.h"
 #include "sched/observe/names.h"
 #include "sched/observe/observe.h"
+#include "sched/observe/stall.h"
 #include "sched/preempt.h"
 #include "sched/memory/block.h"
 #include "sched/worker.h"
@@ -99,7 +100,10 @@ void sched_learn() {
   OwnCalls calls;
   uint64_t old;
   sched_block_signals(&old);
-  if (!sched_asked() && !refusal() && tcb_learn()) embedder().before_start();
+  if (!sched_asked() && !refusal() && tcb_learn()) {
+    embedder().before_start();
+    sysmon_reserve();
+  }
   sched_restore_signals(old);
 }
 
@@ -122,8 +126,9 @@ bool sched_start() {
         sysmon_open_clock();
         place_prepare();
       }
-      sysmon_prepare();
-      ok = tcb_init(sysmon_main, &why);
+      bool late = sysmon_comes_late();
+      if (!late) sysmon_prepare();
+      ok = tcb_init(late ? nullptr : sysmon_main, &why);
     }
     if (ok) {
       measure_cycles(from_cycles, from_ns);
@@ -133,6 +138,7 @@ bool sched_start() {
       stack_look_at_objects();
       preempt_init();
       if (exploring) explore_claim();
+      if (sysmon_waits() && !exploring) sysmon_begin_late();  // another process was faster to claim
       cpus = exploring ? 1 : cpu_count();
       if (!want_slots(base_slots())) {
         ok = false;
@@ -152,6 +158,7 @@ bool sched_start() {
       names_start();
       trace_start();
       metrics_start();
+      if (sysmon_waits() && (explore_wants_sysmon() || metrics_wanted() || stalls_watched())) sysmon_begin();
     }
     phase.store(ok ? Phase::On : Phase::Impossible, std::memory_order_release);
     futex_wake(&phase, 1 << 30);

@@ -300,16 +300,19 @@ bool become_worker(FiberRecord* me) {
   return true;
 }
 
-int start_helper(int (*main)(void*)) {
+Worker* reserve_helper() { return with_stacks(new_record()); }  // for its stack and TCB only, and so not one that is in the list of workers
+
+int start_helper(int (*main)(void*), Worker* reserved) {
   Worker* here = this_worker();
   if (here && (here->thread.tainted || here->run.cord)) return -1;
-  Worker* w = with_stacks(new_record());  // for its stack and TCB only, and so not one that is in the list of workers
+  sysmon_begin();
+  Worker* w = reserved ? reserved : reserve_helper();
   if (!w) return -1;
   helpers.fetch_add(1, std::memory_order_relaxed);
   int tid = clone_thread(main, w);
   if (tid < 0) {
     helpers.fetch_sub(1, std::memory_order_relaxed);
-    add_left(w);
+    if (!reserved) add_left(w);
   }
   return tid;
 }
@@ -320,6 +323,7 @@ Worker* start_worker(Slot* s, FiberRecord* bound, bool moves) {
   // The new thread inherits properties of this one by clone(). They must be the process's, and not those of one thread.
   Worker* here = this_worker();
   if (!bound && here && (here->thread.tainted || here->run.cord)) return nullptr;
+  sysmon_begin();
   Worker* w = make_worker();
   if (!w) {
     set_refused(true);

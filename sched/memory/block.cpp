@@ -310,6 +310,14 @@ FiberRecord* block_find(const void* handle) {
   return nullptr;
 }
 
+bool block_has_record(const void* p) {
+  for (uint32_t i = chunk_count.load(std::memory_order_acquire); i-- > 0;) {
+    uintptr_t offset = reinterpret_cast<uintptr_t>(p) - reinterpret_cast<uintptr_t>(chunks[i].fibers);
+    if (offset < sizeof(FiberRecord) * chunks[i].blocks) return offset % sizeof(FiberRecord) == 0;
+  }
+  return false;
+}
+
 namespace {
 // Visits the records of an extent. Returns false if visit() did.
 template <class Visit>

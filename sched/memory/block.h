@@ -38,6 +38,8 @@ void block_put_kept(struct Worker* w);
 // Returns the fiber whose TCB is `handle`, libc's handle of a thread, or null if no fiber has that TCB. The fiber may have ended.
 // Async-signal-safe.
 FiberRecord* block_find(const void* handle);
+// Returns true if a fiber's record is at this address, or was, or will be. It can be read then. Async-signal-safe.
+bool block_has_record(const void* p);
 
 // Calls visit(f, data) for every record that has a TCB, until visit() returns false.
 void block_each(bool (*visit)(FiberRecord*, void*), void* data);

@@ -111,7 +111,7 @@ void report(uint32_t workers, uint64_t parked) {
 bool no_other_thread(uint32_t workers) {
   struct statx s;
   if (raw_syscall(SYS_statx, AT_FDCWD, arg("/proc/self/task"), 0, STATX_NLINK, arg(&s)) != 0) return false;
-  return s.stx_nlink == workers + 1 + reaper_running() + helpers.load(std::memory_order_relaxed) + 2;
+  return s.stx_nlink == workers + !sysmon_is_helper() + reaper_running() + helpers.load(std::memory_order_relaxed) + 2;
 }
 
 void deadlock_ends_process() {

@@ -52,7 +52,7 @@ WaitLook* looks = nullptr;
 // Returns true if `f` is a fiber's record. Owners are read from the program's memory, which may hold anything.
 bool is_fiber(const FiberRecord* f) {
   if (f == main_fiber) return true;
-  return f && readable(&f->memory.tcb) && f->memory.tcb && block_find(f->memory.tcb) == f;
+  return f && block_has_record(f) && f->memory.tcb && block_find(f->memory.tcb) == f;
 }
 
 bool only_by_fibers(const char* what) {

@@ -89,6 +89,7 @@ FiberRecord* find(Worker* w) {
     if ((f = pick(w))) return found(f);
     if (__builtin_expect(exploring, 0)) {
       if (explored_idle()) continue;
+      sysmon_begin();
       go_idle(w);
       explore_outside();
       if (w->thread.leaves.load(std::memory_order_relaxed)) return nullptr;

@@ -36,9 +36,11 @@ uint64_t set_kernel_mask(uint64_t mask) {
   return __builtin_expect(mask != without_trap(mask), 0) ? set_kernel_mask(mask) : mask;
 }
 
-void tell_kernel_mask(Worker* w, uint64_t mask) {
-  mask = set_kernel_mask(mask);
-  __atomic_store_n(&w->run.kernel_mask, mask, __ATOMIC_RELEASE);  // after the call: see sched_await_blocked()
+void tell_kernel_mask(Worker* w, uint64_t new_mask) {
+  // From now on, this thread may block what main lets in.
+  if (uint64_t mains = mask.load(std::memory_order_relaxed); new_mask != mains && mains != kIdleMask) sysmon_begin();
+  new_mask = set_kernel_mask(new_mask);
+  __atomic_store_n(&w->run.kernel_mask, new_mask, __ATOMIC_RELEASE);  // after the call: see sched_await_blocked()
 }
 
 void sched_block_signals(uint64_t* old) {

@@ -199,16 +199,19 @@ static void* has_many(void* p) {
 // Two timers have two signals, also if both are the same standard signal. A signal that is sent beside them is dropped.
 static void* has_two(void* p) {
   block(SIG_BLOCK, SIGUSR1);
-  timer_t a = make(gettid(), SIGUSR1, 1), b = make(gettid(), SIGUSR1, 2);
+  block(SIG_BLOCK, SIGRTMIN + 10);
+  timer_t a = make(gettid(), SIGUSR1, 1), b = make(gettid(), SIGUSR1, 2), last = make(gettid(), SIGRTMIN + 10, 3);
   set(a, 1, 0);
   set(b, 1, 0);
-  rest(20000000);
+  set(last, 20000000, 0);
+  assert(take(SIGRTMIN + 10, NULL, -1));  // the others have come before
   pthread_kill(pthread_self(), SIGUSR1);
   int values = 0, n = 0;
   for (siginfo_t info; take(SIGUSR1, &info, 0); n++) values += info.si_value.sival_int;
   assert(n == 2 && values == 3);
   timer_delete(a);
   timer_delete(b);
+  timer_delete(last);
   return p;
 }
 

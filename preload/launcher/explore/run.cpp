@@ -132,21 +132,23 @@ void Job::keep_open() const { fcntl(shared_fd_, F_SETFD, 0); }
 void Job::prepare(const RunSettings& s, const Plan& plan, bool reports) {
   plan_ = plan;
   memset(static_cast<void*>(&shared_->order), 0, offsetof(Explored, script) - offsetof(Explored, order));
-  shared_->order = {kExploreVersion, plan.strategy, plan.seed, plan.depth, static_cast<uint32_t>(plan.script.size()),
-                    plan.expected,   kMostPoints,   reports,   plan.log,   s.memory,
-                    s.timers};
+  shared_->order = {
+      kExploreVersion, plan.strategy, plan.seed, plan.depth, static_cast<uint32_t>(plan.script.size()), plan.expected, kMostPoints, reports,
+      plan.log,        s.memory,      true,      s.timers};
   for (size_t i = 0; i < plan.script.size(); i++) shared_->script[i] = plan.script[i];
 }
 
 void Job::start(const RunSettings& s, const Plan& plan, bool traced, bool reports) {
   bool served = serves();
   prepare(s, plan, traced || reports);
+  shared_->order.sysmon = traced || needs_sysmon_;
   if (!served) shared_->server.out_before = shared_->server.err_before = 0;
   for (auto [fd, before] : {std::pair(out_, shared_->server.out_before), {err_, shared_->server.err_before}})
     if (ftruncate(fd, static_cast<off_t>(before)) != 0 || lseek(fd, static_cast<off_t>(before), SEEK_SET) < 0)
       wrong("explore", strerror(errno));
   hung_ = false;
   running_ = true;
+  reports_ = reports;
   seen_points_ = 0;
   moved_at_ = now();
   if (served) {
@@ -224,26 +226,43 @@ void Job::stop_server() {
   root_ = 0;
 }
 
+// Returns true if the run has been in one call for a while, asleep, and the library does not know of it: sysmon would let others run meanwhile.
+bool Job::sleeps_unseen() const {
+  constexpr double kWhile = 0.03;
+  std::string stat;
+  if (again_ || needs_sysmon_ || !claimed() || shared_->has_sysmon.load(std::memory_order_relaxed) || now() - moved_at_ < kWhile ||
+      !file_contents("/proc/" + std::to_string(claimed()) + "/stat", stat))
+    return false;
+  return stat.compare(stat.rfind(')') + 1, 2, " S") == 0;
+}
+
 bool Job::has_ended(const RunSettings& s, int& status) {
-  if (serves() && shared_->server.ended.load(std::memory_order_acquire) == runs_) {
+  bool served = serves(), ended = served && shared_->server.ended.load(std::memory_order_acquire) == runs_;
+  if (ended) {
     status = shared_->server.status;
-    return true;
+  } else if (waitpid(root_, &status, WNOHANG) == root_) {
+    if (served) {
+      // The server itself has ended, killed by its own run perhaps. So this program is not for it.
+      kill_run();
+      anew_ = again_ = true;
+    }
+    if (served || again_) root_ = 0;
+    ended = true;
   }
-  pid_t served = serves();
-  if (waitpid(root_, &status, WNOHANG) == root_) {
-    if (!served) return true;
-    // The server itself has ended, killed by its own run perhaps. So this program is not for it.
-    kill_run();
-    root_ = 0;
-    anew_ = true;
-    start(s, Plan(plan_));
+  if (ended && again_) {
+    again_ = false;
+    start(s, Plan(plan_), false, reports_);
     return false;
   }
+  if (ended) return true;
   uint64_t points = shared_->points.load(std::memory_order_relaxed);
   if (points != seen_points_) moved_at_ = now();
   seen_points_ = points;
   if (now() - moved_at_ >= s.hang) {
     hung_ = true;
+    kill_run();
+  } else if (sleeps_unseen()) {
+    needs_sysmon_ = again_ = true;
     kill_run();
   }
   return false;
@@ -334,8 +353,8 @@ bool Job::fix_addresses() {
 
 void wait_for_children() {
   sigset_t child = child_signal();
-  timespec tenth{0, 100'000'000};
-  sigtimedwait(&child, nullptr, &tenth);
+  timespec most{0, 20'000'000};
+  sigtimedwait(&child, nullptr, &most);
 }
 
 }  // namespace fiberthread

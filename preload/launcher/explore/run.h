@@ -110,6 +110,7 @@ class Job {
   bool serves() const { return root_ && shared_->server.serves.load(std::memory_order_acquire); }
   void stop_server();
   void kill_run();
+  bool sleeps_unseen() const;
   bool check_passes(const std::string& command) const;
 
   pid_t launcher_;
@@ -117,14 +118,16 @@ class Job {
   int shared_fd_, out_, err_;
   Explored* shared_;
   Plan plan_;
-  bool running_ = false, hung_ = false;
-  pid_t root_ = 0;     // the process that was started: the program, or its server
-  uint32_t runs_ = 0;  // of this server
+  bool running_ = false, hung_ = false, reports_ = false;
+  bool needs_sysmon_ = false;  // a fiber of some run was asleep in a call that only sysmon would have seen
+  bool again_ = false;         // so that run is being ended, and begins anew
+  pid_t root_ = 0;             // the process that was started: the program, or its server
+  uint32_t runs_ = 0;          // of this server
   uint64_t seen_points_ = 0;
   double moved_at_ = 0;
 };
 
-// Sleeps until a run may have ended, a tenth of a second at most.
+// Sleeps until a run may have ended, 20 ms at most.
 void wait_for_children();
 
 }  // namespace fiberthread

@@ -1,0 +1,23 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# packages: gcc
+# Exploration begins without sysmon. What needs it, needs it in every schedule: a thread that sleeps in a call of which the library does not know,
+# signals to a process whose threads have different masks, a child, a bound thread, timers of the kernel.
+. "$(dirname "$0")/../lib.sh"
+gcc -O1 -g -w -pthread -o "$TMP/late" "$(dirname "$0")/../src/explored_late.c" || fail "gcc failed"
+cd "$TMP" || exit 1
+for case in line raw mask attr child bound alarm sigwait itself; do
+  ./late $case >expected || fail "$case: status $? on libc's threads"
+  for how in "" --exec; do
+    "$BUILD/fiberthread" explore $how --schedules 60 --expect expected --jobs 1 -- ./late $case >out 2>&1 || fail "$case $how: $(cat out)"
+    grep -q '^60 schedules' out || fail "$case $how: $(cat out)"
+  done
+done
+# A run that has begun anew, because a thread slept in a call, is the same in a replay.
+"$BUILD/fiberthread" explore --schedules 20 --strategy random --seed 5 --expect /dev/null --jobs 1 -- ./late line >out 2>&1
+[ $? = 1 ] || fail "another output was not seen: $(cat out)"
+for i in 1 2 3; do
+  "$BUILD/fiberthread" replay late-1.explored >out 2>&1
+  [ $? = 1 ] || fail "replay: $(cat out)"
+done
+exit 0
