@@ -134,18 +134,22 @@ void add_bare(Worker* w) {
   bare_workers = w;
 }
 
-// The flight recorder's ring, a guard, the signal stack, a guard, the stack, the TCB.
-bool map_stacks(Worker* w) {
-  size_t ring = flight_room(), size = ring + kPage + kSignalStack + kPage + kWorkerStack + ((tcb_reserve() + kPage - 1) & ~(kPage - 1));
+enum class For { Fibers, Helper };
+
+// The flight recorder's ring, a guard, the signal stack, a guard, the stack, the TCB. A helper has the last three.
+bool map_stacks(Worker* w, For what) {
+  bool helps = what == For::Helper;
+  size_t ring = helps ? 0 : flight_room(), before = helps ? 0 : ring + kPage + kSignalStack;
+  size_t size = before + kPage + kWorkerStack + ((tcb_reserve() + kPage - 1) & ~(kPage - 1));
   char* mem = map_stack(size, ring ? 0 : kPage);
   if (!mem) return false;
   if (ring) raw_syscall(SYS_mprotect, arg(mem + ring), kPage, 0);
-  raw_syscall(SYS_mprotect, arg(mem + ring + kPage + kSignalStack), kPage, 0);
+  if (before) raw_syscall(SYS_mprotect, arg(mem + before), kPage, 0);
   char* top = mem + size;
   w->thread.mapping = mem;
   w->thread.mapping_size = size;
-  w->thread.signal_stack = mem + ring + kPage;
-  w->thread.stack = w->thread.signal_stack + kSignalStack + kPage;
+  w->thread.signal_stack = helps ? nullptr : mem + ring + kPage;
+  w->thread.stack = mem + before + kPage;
   w->thread.stack_size = static_cast<size_t>(tcb_low(top) - w->thread.stack);
   w->flight.ring = ring ? reinterpret_cast<FlightRecord*>(mem) : nullptr;
   w->context.tp = tcb_make_worker(top, w->thread.stack, w->thread.stack + w->thread.stack_size, w);
@@ -155,8 +159,8 @@ bool map_stacks(Worker* w) {
 }
 
 // Gives the worker stacks. Returns null, and takes the worker back, if there is no memory.
-Worker* with_stacks(Worker* w) {
-  if (!w || map_stacks(w)) return w;
+Worker* with_stacks(Worker* w, For what = For::Fibers) {
+  if (!w || map_stacks(w, what)) return w;
   add_bare(w);
   return nullptr;
 }
@@ -300,7 +304,8 @@ bool become_worker(FiberRecord* me) {
   return true;
 }
 
-Worker* reserve_helper() { return with_stacks(new_record()); }  // for its stack and TCB only, and so not one that is in the list of workers
+// It has a stack and a TCB, and is not in the list of workers.
+Worker* reserve_helper() { return with_stacks(new_record(), For::Helper); }
 
 int start_helper(int (*main)(void*), Worker* reserved) {
   Worker* here = this_worker();
@@ -312,7 +317,10 @@ int start_helper(int (*main)(void*), Worker* reserved) {
   int tid = clone_thread(main, w);
   if (tid < 0) {
     helpers.fetch_sub(1, std::memory_order_relaxed);
-    if (!reserved) add_left(w);
+    if (!reserved) {
+      unmap_memory(w->thread.mapping, w->thread.mapping_size);
+      add_bare(w);
+    }
   }
   return tid;
 }
