@@ -65,6 +65,8 @@ struct Embedder {
 
   // Called on sysmon, soon after a sysmon_call(). Runs no code of the program, and takes no lock of libc.
   void (*on_sysmon)() = [] {};
+  // Called on sysmon. Returns true if a timer of the program's will send a signal.
+  bool (*timers_set)() = [] { return false; };
 };
 
 // Installs the table, which does not change afterwards. Called once, at the start of the process, before the first fiber and before any

@@ -358,6 +358,8 @@ void sysmon_call_later() {
   sysmon_wake();
 }
 
+bool sysmon_is_called() { return called.load(std::memory_order_seq_cst); }
+
 int sysmon_proc_status() { return proc_status.load(std::memory_order_relaxed); }
 
 // Before a late sysmon has begun, the process's first thread has the same properties.

@@ -311,6 +311,7 @@ void part_from_worker(Worker* w);
 // Adds a reason for the bond of `own`. Under the join lock of its fiber, so that the end of that, and the end of the bond, see it.
 void add_reason(Worker* own, Reasons why);
 extern std::atomic<uint32_t> helpers;
+Worker* all_helpers();                      // as all_workers(); they never end
 [[noreturn]] void leave_worker(Worker* w);  // ends the kernel thread; in worker context
 bool may_end(Worker* w);                    // returns true if the caller, w's kernel thread, keeps nothing that the program may need
 // Gives back the stacks of workers that have ended, if their time has come. Returns when that will be; kNever: it does not know of any.
@@ -358,6 +359,7 @@ void sysmon_watch_poller();     // makes sure that it watches the poller, if tha
 void wake_own_wait(FiberRecord* f);
 bool own_wait_is_to_end(Worker* w);
 int sysmon_tid();
+bool sysmon_is_called();                   // Embedder::on_sysmon() is due
 int sysmon_proc_status();                  // the descriptor of /proc/self/status, or -1
 void sysmon_adopt_mask(uint32_t version);  // returns once sysmon has this version of main's mask, or a later one
 // In run/rivals.cpp. Sysmon calls rivals_look() at each look. slots_now(): base_slots() without those that are held back; at least 1.

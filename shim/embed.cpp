@@ -6,6 +6,7 @@
 #include "sched/embedder.h"
 #include "shim/cancel.h"
 #include "shim/mutex.h"
+#include "shim/posix_timer.h"
 #include "shim/signal.h"
 #include "shim/signal_frame.h"
 #include "shim/signal_parts.h"
@@ -37,6 +38,7 @@ void embed() {
   e.thread_ends = private_robust_mutexes_owner_died;
   e.thread_unjoined = detach;
   e.refused_by = signals::refused_by;
+  e.timers_set = timers_set;
   e.on_sysmon = signals::on_sysmon;
   sched_embed(e);
 }

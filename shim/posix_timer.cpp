@@ -143,6 +143,19 @@ FIBERTHREAD_IN_FORK_CHILD(Embedder, timers, [](FiberRecord*) {
 
 }  // namespace
 
+bool timers_set() {
+  if (!made_any.load(std::memory_order_relaxed)) return false;
+  for (TimerTable* table = &first_table; table; table = table->next.load(std::memory_order_acquire))
+    for (PosixTimer& t : table->timers) {
+      int number = t.number.load(std::memory_order_acquire);
+      itimerspec left;
+      if (number < 0 || t.deleted.load(std::memory_order_relaxed)) continue;
+      if (t.interval.load(std::memory_order_relaxed)) return true;  // it goes on when its signal is got
+      if (raw_syscall(SYS_timer_gettime, number, arg(&left)) == 0 && (ns_of(left.it_value) || ns_of(left.it_interval))) return true;
+    }
+  return false;
+}
+
 PosixTimer* timer_of(const siginfo_t& info) { return info.si_code == SI_TIMER ? find_timer(info.si_timerid) : nullptr; }
 
 void timer_stop(PosixTimer& t) {

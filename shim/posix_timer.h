@@ -52,6 +52,8 @@ bool timer_signal_is_old(const PosixTimer& t);
 // lets it go on, and adds what it has left out to the signal's overruns.
 void timer_stop(PosixTimer& t);
 void timer_go_on(PosixTimer& t);
+// Returns true if a timer will send a signal.
+bool timers_set();
 // Called when the program gets a signal.
 inline void timer_signal_is_got(const siginfo_t& info) {
   if (info.si_code != SI_TIMER) return;

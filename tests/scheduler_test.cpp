@@ -146,9 +146,17 @@ Test(scheduler, slots_of_sleepers_are_handed_over) {
   };
   Handle t[16];
   for (long i = 0; i < 16; i++) t[i] = spawn(pass, reinterpret_cast<void*>(i));
-  char c = 'x';
-  cr_assert_eq(write(pipes[0][1], &c, 1), 1);
+  // Not before a reader is asleep: on a slow machine main may be preempted, and each would find its byte there.
+  auto begin = [](void*) -> void* {
+    char c = 'x';
+    usleep(20000);
+    if (write(pipes[0][1], &c, 1) != 1) abort();
+    return nullptr;
+  };
+  Handle beginning = spawn(begin);
+  char c;
   cr_assert_eq(raw_syscall(SYS_read, pipes[16][0], arg(&c), 1), 1);
+  join(beginning);
   for (auto& x : t) join(x);
   cr_assert(statistics.handovers.load() > 0);
 }

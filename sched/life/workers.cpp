@@ -40,13 +40,19 @@ namespace {
 // Number of workers in the pool (worker.h). Once a fiber has run, it is never 0. Relaxed: only the count itself matters.
 std::atomic<uint32_t> pool{0};
 
+std::atomic<Worker*> helper_list{nullptr};
+
 constexpr size_t kWorkerStack = 64 * 1024;
+
+void add_to(std::atomic<Worker*>& list, Worker* w) {
+  Worker* head = list.load(std::memory_order_relaxed);
+  do w->thread.all_next = head;
+  while (!list.compare_exchange_weak(head, w, std::memory_order_release, std::memory_order_relaxed));
+}
 
 void publish_worker(Worker* w) {
   w->thread.published = true;
-  Worker* head = worker_list.load(std::memory_order_relaxed);
-  do w->thread.all_next = head;
-  while (!worker_list.compare_exchange_weak(head, w, std::memory_order_release, std::memory_order_relaxed));
+  add_to(worker_list, w);
   statistics.workers.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -315,6 +321,7 @@ int start_helper(int (*main)(void*), Worker* reserved) {
   if (!w) return -1;
   helpers.fetch_add(1, std::memory_order_relaxed);
   int tid = clone_thread(main, w);
+  if (tid > 0) add_to(helper_list, w);
   if (tid < 0) {
     helpers.fetch_sub(1, std::memory_order_relaxed);
     if (!reserved) {
@@ -326,6 +333,7 @@ int start_helper(int (*main)(void*), Worker* reserved) {
 }
 
 Worker* all_workers() { return worker_list.load(std::memory_order_acquire); }
+Worker* all_helpers() { return helper_list.load(std::memory_order_acquire); }
 
 Worker* start_worker(Slot* s, FiberRecord* bound, bool moves) {
   // The new thread inherits properties of this one by clone(). They must be the process's, and not those of one thread.
@@ -483,6 +491,7 @@ FIBERTHREAD_IN_FORK_CHILD(Workers, workers, [](FiberRecord*) {
   workers_refused.store(false);
   pool.store(0);
   helpers.store(0);
+  helper_list.store(nullptr);
 })
 
 }  // namespace fiberthread

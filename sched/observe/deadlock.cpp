@@ -5,7 +5,8 @@
 // fiber will run again. All of this must hold:
 // - Every fiber is parked, and waits for something that only a fiber of this process can give.
 // - There is no kernel thread but ours, and all workers are idle.
-// - No timer and no alarm runs, and a signal could call no handler of the program.
+// - No timer and no alarm runs, and a signal could call no handler of the program. (In an explored process, to which nobody sends signals: no
+//   timer of the program's is set, and no signal is on its way.)
 // The check reads these at different moments. If no worker has started a fiber between the first look and the last, none of them can have
 // changed in between.
 //
@@ -18,6 +19,10 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 
+#include <initializer_list>
+
+#include "sched/asleep.h"
+#include "sched/embedder.h"
 #include "sched/explore/explore.h"
 #include "sched/observe/dumper.h"
 #include "sched/preempt.h"
@@ -69,6 +74,18 @@ bool handlers_installed() {
     if (action[0] > reinterpret_cast<uintptr_t>(SIG_IGN)) return true;
   }
   return false;
+}
+
+// Handlers of an explored program count only while a signal is on its way: a timer that has sent it is not set any more, and the kernel thread
+// that takes it may lack the CPU, or has just left the rest to sysmon, the caller.
+bool signal_on_its_way() {
+  int me = static_cast<int>(raw_syscall(SYS_gettid));
+  for (Worker* list : {all_workers(), all_helpers()})
+    for (Worker* w = list; w; w = w->thread.all_next) {
+      int tid = w->thread.initial ? w->thread.tid : w->thread.kernel_tid.load(std::memory_order_acquire);
+      if (tid && tid != me && !asleep_by_proc(tid)) return true;
+    }
+  return sysmon_is_called();
 }
 
 // A program that has set an alarm without a handler wants the alarm to end it.
@@ -147,7 +164,9 @@ bool deadlock_check() {
     if (s == State::Parked) parked++;
     return s == State::Done || (s == State::Parked && waits_for_fibers(f));
   });
-  if (!stuck || parked == 0 || parked != live || alarm_set() || !no_other_thread(workers)) return false;
+  if (!stuck || parked == 0 || parked != live || alarm_set() || (exploring && embedder().timers_set()) || !no_other_thread(workers))
+    return false;
+  if (exploring && signal_on_its_way()) return true;  // after the look at timers, and before that at what the workers have done
   uint64_t beats_now;
   if (look_at_workers(workers, beats_now) != Workers::Idle || beats_now != beats) return true;
   if (work_queued() || next_timer() != kNever) return true;

@@ -6,7 +6,7 @@
 . "$(dirname "$0")/../lib.sh"
 gcc -O1 -g -w -pthread -o "$TMP/late" "$(dirname "$0")/../src/explored_late.c" || fail "gcc failed"
 cd "$TMP" || exit 1
-for case in line raw mask attr child bound alarm sigwait itself; do
+for case in line raw mask attr child bound alarm timer sigwait itself; do
   ./late $case >expected || fail "$case: status $? on libc's threads"
   for how in "" --exec; do
     "$BUILD/fiberthread" explore $how --schedules 60 --expect expected --jobs 1 -- ./late $case >out 2>&1 || fail "$case $how: $(cat out)"

@@ -30,7 +30,7 @@ LIMIT=400 named stuck "'one' runs for [0-9.]* s without a wait" computes_for_lon
 # Whichever is seen first: on a busy machine, a thread that lacks the CPU does not look as if it computed.
 LIMIT=400 named lock-computes "'one'" computes_for_long "\(stuck\|lock\)" LONG_MS=2000 FIBERTHREAD_PREEMPT=0 FIBERTHREAD_WORKERS=2
 # On one worker that is not preempted, the other one cannot run.
-stall 400 stuck WAIT_FOR=" at " LONG_MS=2000 FIBERTHREAD_PREEMPT=0 FIBERTHREAD_WORKERS=1
+stall 40 stuck WAIT_FOR=" at " LONG_MS=2000 FIBERTHREAD_PREEMPT=0 FIBERTHREAD_WORKERS=1
 grep -q "'one' was here:" "$TMP/err" && grep -q computes_for_long "$TMP/err" || fail "one worker: $(cat "$TMP/err")"
 
 silent() { # CASE

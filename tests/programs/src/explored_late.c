@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -110,6 +111,15 @@ static void* waits_for_alarm(void* p) {
   return p;
 }
 
+static void* waits_for_timer(void* p) {
+  struct sigevent e = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+  timer_t timer;
+  struct itimerspec t = {{0, 0}, {0, 5000000}};
+  assert(timer_create(CLOCK_MONOTONIC, &e, &timer) == 0 && timer_settime(timer, 0, &t, NULL) == 0);
+  while (sem_wait(&told) != 0) assert(errno == EINTR);
+  return p;
+}
+
 static void* takes_signal(void* p) {
   sigset_t s = usr1();
   siginfo_t info;
@@ -152,6 +162,7 @@ int main(int argc, char** argv) {
   if (!strcmp(what, "child")) one = waits_for_child, other = raises_later;
   if (!strcmp(what, "bound")) one = other = binds_itself;
   if (!strcmp(what, "alarm")) one = waits_for_alarm, other = raises_later;
+  if (!strcmp(what, "timer")) one = waits_for_timer, other = raises_later;
   if (!strcmp(what, "sigwait")) one = takes_signal, other = sends_signal;
   if (!strcmp(what, "itself")) one = other = looks_for_itself;
   sigset_t s = usr1();
