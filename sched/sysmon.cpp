@@ -76,12 +76,12 @@ std::atomic<int> proc_status{-1};  // /proc/self/status
 std::atomic<int> clock_timer{-1};  // a timerfd that is readable once CLOCK_REALTIME was set
 std::atomic<bool> follows_clock{false};
 
-// An explored process needs sysmon in few of its schedules, and would spend a third of its time on that thread. There, sysmon is a helper that
-// starts when something may be left to it: the worker falls asleep or makes a call that may sleep, there is another kernel thread, main's mask or
-// another fiber's becomes different, or somebody calls for sysmon. A fiber that sleeps in a call of which nobody knows is left to the launcher,
-// which begins the run anew with Explored::Order::sysmon.
+// An explored process needs sysmon in few of its schedules, and would spend an eighth of its time on that thread. There, sysmon is a helper. It
+// begins when something may be left to it: the worker falls asleep, a fiber makes a call that may sleep, there is another kernel thread, a fiber
+// has another mask than main had at first, or somebody calls for sysmon. The library does not know all calls that sleep. When a fiber sleeps in
+// another one, the launcher ends the run, and begins it anew with Explored::Order::sysmon.
 enum class Late : uint8_t { No, Waits, Begun };
-std::atomic<Late> late{Late::No};  // relaxed: one worker alone makes it begin
+std::atomic<Late> late{Late::No};  // relaxed: until it has begun, there is one kernel thread only
 Worker* reserved = nullptr;        // made before the server forks, so that addresses do not depend on when sysmon begins
 uint32_t first_mask;               // main_mask_version() when the scheduler started; the next one is the mask that main had already
 
@@ -328,6 +328,7 @@ bool sysmon_comes_late() {
 }
 
 void sysmon_begin_late() {
+  if (tls_vforked) return;  // the thread would be the child's
   Late waits = Late::Waits;
   if (!late.compare_exchange_strong(waits, Late::Begun, std::memory_order_relaxed)) return;
   Busy busy;
@@ -336,10 +337,13 @@ void sysmon_begin_late() {
     tls_worker = nullptr;
     sysmon_main();
   };
-  // Set by both: the caller may ask for it before the thread runs.
   int its_tid = start_helper(main, reserved);
-  if (its_tid > 0) tid.store(its_tid, std::memory_order_relaxed);
-  else own_fd_close(proc_status), late.store(Late::Waits, std::memory_order_relaxed);  // there may be room for a thread later
+  if (its_tid > 0) {
+    tid.store(its_tid, std::memory_order_relaxed);  // sysmon stores it too, but the caller may ask before sysmon runs
+  } else {
+    own_fd_close(proc_status);
+    late.store(Late::Waits, std::memory_order_relaxed);  // there may be room for a thread later
+  }
 }
 
 bool sysmon_waits() { return late.load(std::memory_order_relaxed) == Late::Waits; }
@@ -398,8 +402,8 @@ void sysmon_watch_poller() {
 }
 
 void sysmon_adopt_mask(uint32_t v) {
-  if (sysmon_waits() && v - first_mask <= 2) return;
-  sysmon_begin();
+  if (sysmon_waits() && v - first_mask > 2) sysmon_begin();
+  if (sysmon_waits()) return;  // main's mask is what it was, or there is no room for a thread
   end_sleep(asleep.exchange(kAwake, std::memory_order_seq_cst));
   for (uint32_t d; static_cast<int32_t>((d = mask_done.load(std::memory_order_acquire)) - v) < 0;) futex_wait(&mask_done, d);
 }

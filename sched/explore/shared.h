@@ -100,8 +100,8 @@ struct Explored {
   uint64_t windows;              // places where a window could be opened
   uint64_t outside;              // events whose time is not ours: a fiber asleep in the kernel, a loop without a point
   ExploredEnd end;
-  std::atomic<uint32_t> claimed;  // the process that was the first to make a thread. It is the one that is explored; 0: none
-  std::atomic<uint32_t> has_sysmon;
+  std::atomic<uint32_t> claimed;     // the process that was the first to make a thread. It is the one that is explored; 0: none
+  std::atomic<uint32_t> has_sysmon;  // 1 once sysmon runs. The launcher then leaves to it what sleeps
   uint32_t diverged, steps, fibers;
   uint32_t last;  // number of the fiber that was the last one at a point
   Race race;

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc
-# Exploration begins without sysmon. What needs it, needs it in every schedule: a thread that sleeps in a call of which the library does not know,
-# signals to a process whose threads have different masks, a child, a bound thread, timers of the kernel.
+# Exploration begins without sysmon. Each of these programs needs it: a thread sleeps in a call that the library does not know, threads of different
+# masks get signals, a thread waits for a child, is bound, or waits for a timer of the kernel.
 . "$(dirname "$0")/../lib.sh"
 gcc -O1 -g -w -pthread -o "$TMP/late" "$(dirname "$0")/../src/explored_late.c" || fail "gcc failed"
 cd "$TMP" || exit 1
