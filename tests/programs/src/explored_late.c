@@ -35,7 +35,13 @@ static sigset_t usr1(void) {
   sigaddset(&s, SIGUSR1);
   return s;
 }
-static void on_usr1(int sig) { sem_post(&told); }
+static sigset_t alarm_signal(void) {
+  sigset_t s;
+  sigemptyset(&s);
+  sigaddset(&s, SIGALRM);
+  return s;
+}
+static void on_signal(int sig) { sem_post(&told); }
 
 // libc's own read() in here is no call that the library knows.
 static void* reads_line(void* p) {
@@ -74,13 +80,17 @@ static void* raises_later(void* p) {
   return p;
 }
 
-// Main lets the signal in and waits in a join. This thread blocks it, and waits until the handler has run.
-static void* signals_process(void* p) {
-  sigset_t s = usr1();
+// Main lets the signal in and waits in a join. This thread blocks it, and goes on until the handler has run.
+static void* blocks_alarm(void* p) {
+  sigset_t s = alarm_signal();
+  struct itimerval t = {{0, 0}, {0, 2000}};
   if (!p) assert(pthread_sigmask(SIG_BLOCK, &s, NULL) == 0);
   count();
-  kill(getpid(), SIGUSR1);
-  sem_wait(&told);
+  assert(setitimer(ITIMER_REAL, &t, NULL) == 0);
+  while (sem_trywait(&told) != 0) {
+    pthread_mutex_lock(&lock);
+    pthread_mutex_unlock(&lock);
+  }
   return p;
 }
 
@@ -153,20 +163,20 @@ int main(int argc, char** argv) {
   sem_init(&ready, 0, 0);
   pthread_attr_t attr;
   pthread_attr_init(&attr);
-  signal(SIGUSR1, on_usr1);
-  signal(SIGALRM, on_usr1);
+  signal(SIGUSR1, on_signal);
+  signal(SIGALRM, on_signal);
   if (!strcmp(what, "line")) one = reads_line, other = writes_line;
   if (!strcmp(what, "raw")) one = waits_raw, other = writes_late;
-  if (!strcmp(what, "mask")) one = signals_process, other = raises_later;
-  if (!strcmp(what, "attr")) one = signals_process, other = raises_later, p = &told;
+  if (!strcmp(what, "mask")) one = blocks_alarm, other = raises_later;
+  if (!strcmp(what, "attr")) one = blocks_alarm, other = raises_later, p = &told;
   if (!strcmp(what, "child")) one = waits_for_child, other = raises_later;
   if (!strcmp(what, "bound")) one = other = binds_itself;
   if (!strcmp(what, "alarm")) one = waits_for_alarm, other = raises_later;
   if (!strcmp(what, "timer")) one = waits_for_timer, other = raises_later;
   if (!strcmp(what, "sigwait")) one = takes_signal, other = sends_signal;
   if (!strcmp(what, "itself")) one = other = looks_for_itself;
-  sigset_t s = usr1();
-  if (p) pthread_attr_setsigmask_np(&attr, &s);
+  sigset_t s = usr1(), a = alarm_signal();
+  if (p) pthread_attr_setsigmask_np(&attr, &a);
   if (!strcmp(what, "sigwait")) pthread_sigmask(SIG_BLOCK, &s, NULL);
   pthread_t t[3];
   pthread_create(&t[2], NULL, raises_later, NULL);
