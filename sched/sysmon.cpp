@@ -37,6 +37,7 @@
 #include "sched/observe/probe.h"
 #include "sched/observe/observe.h"
 #include "sched/observe/stall.h"
+#include "sched/run/growth.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -55,10 +56,7 @@ constexpr uint32_t kMostPause = 16;        // looks from one try to the next, if
 constexpr uint64_t kHogsTick = 3'000'000;  // tick while only hogs wait
 constexpr uint64_t kRotation = 2'000'000;  // how long one worker may sleep in the kernel while the kernel refuses more workers
 constexpr uint64_t kLongRun = 800'000;     // ns on a worker without a wait, after which a fiber that keeps others waiting is a hog
-constexpr uint32_t kStuckLooks = 20;       // after so many looks without a switch, the fiber cannot be stopped where it is
 constexpr uint32_t kUnstoppableLooks = 5;  // the same where the kernel gives no timers
-constexpr uint32_t kShrinkLooks = 100;     // looks with fewer spinners than slots, before there is one less
-constexpr uint32_t kMostGrowth = 4;        // times the base
 
 // Sysmon treats an explored process as it treats others only at one look of kSeldom, and while its worker has been asleep in the kernel for
 // kLongSleep looks.
@@ -77,9 +75,9 @@ std::atomic<int> clock_timer{-1};  // a timerfd that is readable once CLOCK_REAL
 std::atomic<bool> follows_clock{false};
 
 // An explored process needs sysmon in few of its schedules, and would spend an eighth of its time on that thread. There, sysmon is a helper. It
-// begins when something may be left to it: the worker falls asleep, a fiber makes a call that may sleep, there is another kernel thread, a fiber
-// has another mask than main had at first, or somebody calls for sysmon. The library does not know all calls that sleep. When a fiber sleeps in
-// another one, the launcher ends the run, and begins it anew with Explored::Order::sysmon.
+// begins when something may be left to it: the worker falls asleep, there is another kernel thread, a fiber has another mask than main had at
+// first, or somebody calls for sysmon. When a fiber sleeps in a call for long, the launcher ends the run, and begins it anew with
+// Explored::Order::sysmon.
 enum class Late : uint8_t { No, Waits, Begun };
 std::atomic<Late> late{Late::No};  // relaxed: until it has begun, there is one kernel thread only
 Worker* reserved = nullptr;        // made before the server forks, so that addresses do not depend on when sysmon begins
@@ -109,45 +107,7 @@ void try_take(Worker* w, uint32_t heartbeat) {
   w->run.revoked.compare_exchange_strong(asked, kKept, std::memory_order_acq_rel);
 }
 
-// The number of slots grows for spinners. A spinner that waits for a queued fiber does nothing else, and that fiber waits a slice for each
-// spinner. So while spinners have all slots and other fibers wait, slots grow to the number of fibers to run, if that is not too many. The
-// kernel then slices their workers as it does NPTL's threads. Few slots serve a greater crowd better, because all hogs take turns in one
-// line. They also serve fibers that compute better, for which more kernel threads are only more switches. When there are fewer spinners,
-// the slots go one by one.
-struct Growth {
-  uint32_t spinners = 0, last_spinners = 0;  // with a slot, in this look and the one before
-  uint32_t spare_looks = 0;
-
-  void count(Worker* w, bool progress) {
-    w->notes.stuck_looks = progress ? 0 : w->notes.stuck_looks + 1;
-    FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
-    if (!f || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) || w->run.revoked.load(std::memory_order_relaxed) == kTaken) return;
-    if (is_spinner(f) || w->notes.stuck_looks >= kStuckLooks) spinners++;
-  }
-
-  void decide(bool queued) {
-    uint32_t base = slots_now(), now = slots_wanted();
-    if (queued && spinners >= now) {
-      uint32_t need = now + queued_count();
-      if (need <= base * kMostGrowth && want_slots(need)) {
-        if (observed(kObserveSysmon)) debug_line("sysmon", nullptr, "spinners have all slots; there shall be ", uint64_t{need});
-        wake_if_needed();
-      }
-    }
-    spare_looks = now > base && spinners < now ? spare_looks + 1 : 0;
-    if (spare_looks >= kShrinkLooks) {
-      want_slots(now - 1);
-      spare_looks = 0;
-    }
-    last_spinners = spinners;
-    spinners = 0;
-  }
-
-  // Before a long sleep. While there is a spinner, the slots stay: a program whose spinners hand work on is quiet between two looks.
-  void settle() {
-    if (last_spinners == 0 && slots_now() < slots_wanted()) want_slots(slots_now());
-  }
-} growth;
+Growth growth;
 
 // When to try whether a wake-up for a fiber in `next` pays.
 struct TryWakeUps {

@@ -38,7 +38,6 @@ void Entry::settle(Worker* w) {
 void Blocking::begin(Sleep sleep) {
   FiberRecord* me = self();
   if (me->run.kernel || me->run.bound.load(std::memory_order_relaxed) || tls_vforked) return;
-  sysmon_begin();
   Busy busy;
   Worker* w = me->run.worker;
   Entry entry(w);
@@ -111,7 +110,6 @@ bool OwnWait::begin() {
   Worker* w = me->run.worker;
   Entry entry(w);
   leave_own_wait(w);  // a handler has left the call before
-  sysmon_begin();
   if (w->bond.fiber || work_queued() || own_waits.load(std::memory_order_relaxed) >= kMostOwnWaits * base_slots()) return false;
   bool for_sysmon;
   {

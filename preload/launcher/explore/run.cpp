@@ -226,7 +226,7 @@ void Job::stop_server() {
   root_ = 0;
 }
 
-// Returns true if the run has been in one call for a while, asleep, and the library does not know of it: sysmon would let others run meanwhile.
+// Returns true if the run has been asleep in one call for a while, and has no sysmon, which would let other threads run meanwhile.
 bool Job::sleeps_unseen() const {
   constexpr double kWhile = 0.03;
   std::string stat;

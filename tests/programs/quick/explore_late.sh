@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # packages: gcc
-# Exploration begins without sysmon. Each of these programs needs it: a thread sleeps in a call that the library does not know, threads of different
-# masks get signals, a thread waits for a child, is bound, or waits for a timer of the kernel.
+# Exploration begins without sysmon. Each of these programs needs it: a thread sleeps in the kernel, does not let in what main lets in, is bound, or
+# waits for a timer of the kernel, or a signal comes while another thread runs.
 . "$(dirname "$0")/../lib.sh"
 gcc -O1 -g -w -pthread -o "$TMP/late" "$(dirname "$0")/../src/explored_late.c" || fail "gcc failed"
 cd "$TMP" || exit 1
-for case in line raw mask attr child bound alarm timer sigwait itself; do
+for case in line raw mask attr child bound alarm timer own sigwait itself; do
   ./late $case >expected || fail "$case: status $? on libc's threads"
   for how in "" --exec; do
     "$BUILD/fiberthread" explore $how --schedules 60 --expect expected --jobs 1 -- ./late $case >out 2>&1 || fail "$case $how: $(cat out)"

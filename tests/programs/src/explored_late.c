@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static sem_t told, ready;
+static sem_t told, ready, seen;
 static int ends[2];
 static FILE* from;
 static int counted;
@@ -80,6 +80,15 @@ static void* raises_later(void* p) {
   return p;
 }
 
+static void* goes_on(void* p) {
+  while (sem_trywait(&told) != 0) {
+    pthread_mutex_lock(&lock);
+    pthread_mutex_unlock(&lock);
+  }
+  sem_post(&seen);
+  return p;
+}
+
 // Main lets the signal in and waits in a join. This thread blocks it, and goes on until the handler has run.
 static void* blocks_alarm(void* p) {
   sigset_t s = alarm_signal();
@@ -87,10 +96,7 @@ static void* blocks_alarm(void* p) {
   if (!p) assert(pthread_sigmask(SIG_BLOCK, &s, NULL) == 0);
   count();
   assert(setitimer(ITIMER_REAL, &t, NULL) == 0);
-  while (sem_trywait(&told) != 0) {
-    pthread_mutex_lock(&lock);
-    pthread_mutex_unlock(&lock);
-  }
+  goes_on(NULL);
   return p;
 }
 
@@ -130,6 +136,16 @@ static void* waits_for_timer(void* p) {
   return p;
 }
 
+// The signal comes while the other thread runs.
+static void* has_own_timer(void* p) {
+  struct sigevent e = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR1};
+  timer_t timer;
+  struct itimerspec t = {{0, 0}, {0, 2000000}};
+  e._sigev_un._tid = gettid();
+  assert(timer_create(CLOCK_MONOTONIC, &e, &timer) == 0 && timer_settime(timer, 0, &t, NULL) == 0);
+  while (sem_wait(&seen) != 0) assert(errno == EINTR);
+  return p;
+}
 static void* takes_signal(void* p) {
   sigset_t s = usr1();
   siginfo_t info;
@@ -161,6 +177,7 @@ int main(int argc, char** argv) {
   void* p = NULL;
   sem_init(&told, 0, 0);
   sem_init(&ready, 0, 0);
+  sem_init(&seen, 0, 0);
   pthread_attr_t attr;
   pthread_attr_init(&attr);
   signal(SIGUSR1, on_signal);
@@ -173,6 +190,7 @@ int main(int argc, char** argv) {
   if (!strcmp(what, "bound")) one = other = binds_itself;
   if (!strcmp(what, "alarm")) one = waits_for_alarm, other = raises_later;
   if (!strcmp(what, "timer")) one = waits_for_timer, other = raises_later;
+  if (!strcmp(what, "own")) one = has_own_timer, other = goes_on;
   if (!strcmp(what, "sigwait")) one = takes_signal, other = sends_signal;
   if (!strcmp(what, "itself")) one = other = looks_for_itself;
   sigset_t s = usr1(), a = alarm_signal();

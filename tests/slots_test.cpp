@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+// How many slots there are, and which workers have them.
+// alone: sched
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "sched/poller.h"
+#include "sched/run/parts.h"
+#include "sched/syscall.h"
+#include "sched/worker.h"
+#include "tests/test.h"
+
+#include "tests/fibers.h"
+
+using namespace fiberthread;
+using namespace fibers;
+
+namespace {
+void use_workers(uint32_t n) { options.workers = n; }
+
+std::atomic<FiberRecord*> waiter{nullptr};
+}  // namespace
+
+// Workers asleep in the kernel lose their slots. There are more readers than workers, and each waits for the one before.
+Test(slots, slots_of_sleepers_are_handed_over) {
+  use_workers(1);
+  static int pipes[17][2];
+  for (auto& p : pipes) cr_assert_eq(pipe(p), 0);
+  auto pass = [](void* p) -> void* {
+    auto i = reinterpret_cast<long>(p);
+    char c;
+    // read() would park the fiber.
+    if (raw_syscall(SYS_read, pipes[i][0], arg(&c), 1) != 1 || write(pipes[i + 1][1], &c, 1) != 1) abort();
+    return nullptr;
+  };
+  Handle t[16];
+  for (long i = 0; i < 16; i++) t[i] = spawn(pass, reinterpret_cast<void*>(i));
+  // Not before: if main is preempted here, each reader would find its byte there.
+  auto begin = [](void*) -> void* {
+    char c = 'x';
+    while (!statistics.handovers.load()) give_way();
+    if (write(pipes[0][1], &c, 1) != 1) abort();
+    return nullptr;
+  };
+  Handle beginning = spawn(begin);
+  char c;
+  cr_assert_eq(raw_syscall(SYS_read, pipes[16][0], arg(&c), 1), 1);
+  join(beginning);
+  for (auto& x : t) join(x);
+}
+
+// A worker that has no slot, and can get none, does not wait for events, since it could only pass them on. A worker that has watched since
+// before all slots were in use stops watching at the first event.
+Test(slots, nobody_watches_the_poller_while_all_slots_are_in_use) {
+  use_workers(1);
+  static int pipes[2][2];
+  static std::atomic<int> got{0}, watched_before{0}, watched_after{0};
+  static std::atomic<uint32_t> go{0};
+  for (auto& p : pipes) cr_assert_eq(pipe(p), 0);
+  cr_assert_eq(fcntl(pipes[0][0], F_SETFL, O_NONBLOCK), 0);
+  auto count = [](void*) -> void* {
+    for (;;) {
+      char c;
+      PollSeen seen = poll_seen(pipes[0][0]);
+      long n = raw_syscall(SYS_read, pipes[0][0], arg(&c), 1);
+      if (n == 1) got++;
+      else if (n == -EAGAIN) poll_wait(pipes[0][0], EPOLLIN, seen);
+      else return nullptr;
+    }
+  };
+  auto sleep_in_kernel = [](void*) -> void* {
+    char c;
+    if (raw_syscall(SYS_read, pipes[1][0], arg(&c), 1) != 1) abort();
+    return nullptr;
+  };
+  // This runs mostly on the worker that did not watch.
+  auto keep_slot = [](void*) -> void* {
+    char c = 'x';
+    waiter = self();
+    for (int i = 1; i <= 1000 && watched_before.load() < 5; i++) {
+      for (uint32_t told; (told = go.load()) < static_cast<uint32_t>(i);) park_if(&go, told, {"test"});
+      bool before = poll_watched() && !any_free_slot();
+      if (write(pipes[0][1], &c, 1) != 1) abort();
+      if (before) {
+        watched_before++;
+        while (poll_watched() && !any_free_slot()) {
+        }
+        for (uint64_t end = now_ns() + 200'000; now_ns() < end;) {
+        }
+        if (poll_watched() && !any_free_slot()) watched_after++;
+      }
+      while (got.load() < i) give_way();
+    }
+    return nullptr;
+  };
+  Handle counts = spawn(count);
+  want_slots(1);  // the test's framework may have started with more
+  nap(20'000);    // idle, so that surplus slots go
+  Handle sleeper = spawn(sleep_in_kernel), keeps = spawn(keep_slot);
+  while (statistics.handovers.load() == 0) nap(1000);
+  char c = 'x';
+  cr_assert_eq(write(pipes[1][1], &c, 1), 1);
+  join(sleeper);
+  for (int i = 1; i <= 1000 && watched_before.load() < 5; i++) {
+    nap(2000);
+    go++;
+    if (FiberRecord* f = waiter) unpark(f);
+  }
+  join(keeps);
+  close(pipes[0][1]);
+  join(counts);
+  cr_assert_eq(watched_after.load(), 0, "%d of %d", watched_after.load(), watched_before.load());
+}
+
+// No fiber yields, and one waits. As soon as sysmon sees that, there are slots for all, and later the slots go again.
+Test(slots, slots_grow_for_spinners_and_go_again) {
+  use_workers(1);
+  static std::atomic<int> arrived{0};
+  static std::atomic<bool> end{false};
+  auto spin = [](void*) -> void* {
+    arrived++;
+    while (!end.load()) {
+    }
+    return nullptr;
+  };
+  Handle t[3];
+  for (auto& x : t) x = spawn(spin);
+  // Not slots_wanted(): if main lacks the CPU, sysmon may have taken its wish back by then, though the slots are still held.
+  for (uint32_t made = 0; arrived.load() < 3 || made < 4;) all_slots(&made);
+  end = true;
+  for (auto& x : t) join(x);
+  while (slots_wanted() > 1) nap(1000);
+  cr_assert_eq(slots_wanted(), 1u);
+}
+
+#ifdef ALONE
+void ask_for(uint32_t slots) { sched_set_concurrency(slots); }
+#else
+void ask_for(int slots) { cr_assert_eq(pthread_setconcurrency(slots), 0); }
+#endif
+
+Test(slots, concurrency_sets_the_number_of_slots) {
+  use_workers(0);
+  join(spawn([](void*) -> void* { return nullptr; }));
+  cr_assert_eq(slots_wanted(), cpu_count());
+  ask_for(7);
+  cr_assert_eq(slots_wanted(), 7u);
+  ask_for(0);
+  cr_assert_eq(slots_wanted(), cpu_count());
+}
