@@ -221,9 +221,10 @@ struct alignas(64) Worker {
     uint64_t cpu = 0, at = 0;
     bool suspected = false;
     uint64_t rotated_at = 0;
-    // For the stall watch: the heartbeat at which the worker seemed stuck, its CPU time then, and when that was; 0: that heartbeat is done with.
+    // For the stall watch: the heartbeat at which the worker seemed stuck, since when it runs its fiber as far as is known, its CPU time at the
+    // last look, and when that was; 0: that heartbeat is done with.
     uint32_t stall_beat = 0;
-    uint64_t stall_cpu = 0, stall_at = 0;
+    uint64_t stall_since = 0, stall_cpu = 0, stall_at = 0;
   } notes;
 
   // For sched/observe.

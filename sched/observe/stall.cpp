@@ -225,21 +225,27 @@ void stall_look_at(Worker* w, uint64_t now) {
     return;
   if (w->notes.stall_beat != beat) {
     w->notes.stall_beat = beat;
+    w->notes.stall_since = w->notes.beat_at;
     w->notes.stall_at = now;
     w->notes.stall_cpu = cpu_time_of_thread(w->thread.tid);
     return;
   }
-  if (!w->notes.stall_at || now < w->notes.beat_at + limit) return;
-  // One that sleeps in the kernel, as in waitpid(), keeps nobody else from a worker. If it keeps a lock, that will be found.
-  uint64_t used = cpu_time_of_thread(w->thread.tid) - w->notes.stall_cpu, time = now - w->notes.stall_at;
+  if (!w->notes.stall_at || now < w->notes.stall_since + limit) return;
+  // One that sleeps in the kernel, as in waitpid(), keeps nobody else from a worker. If it keeps a lock, that will be found. But it may as well
+  // have lacked a CPU, so its time counts anew from here.
+  uint64_t cpu = cpu_time_of_thread(w->thread.tid), time = now - w->notes.stall_at;
+  if (cpu - w->notes.stall_cpu < time / 16) {
+    w->notes.stall_since = w->notes.stall_at = now;
+    w->notes.stall_cpu = cpu;
+    return;
+  }
   w->notes.stall_at = 0;
-  if (used < time / 16) return;
   count(Stall::Stuck);
   if (!may_report(now)) return;
   NoSignals no_signals;
   Output out;
   put(begin(out), f);
-  put_seconds(out << " runs for ", now - w->notes.beat_at);
+  put_seconds(out << " runs for ", now - w->notes.stall_since);
   out << " without a wait\n";
   take_sample(f, now);
 }

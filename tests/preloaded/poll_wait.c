@@ -27,7 +27,11 @@ static long ask_poll(struct question* q, int how) {
           : how == 1 ? __poll_chk(p, q->n, q->ms, sizeof p)
           : how == 2 ? ppoll(p, q->n, q->ms < 0 ? NULL : &t, q->mask)
           : how == 3 ? __ppoll_chk(p, q->n, q->ms < 0 ? NULL : &t, q->mask, sizeof p)
+#ifdef SYS_poll
           : how == 4 ? syscall(SYS_poll, p, q->n, q->ms)
+#else
+          : how == 4 ? poll(p, q->n, q->ms)
+#endif
                      : syscall(SYS_ppoll, p, q->n, q->ms < 0 ? NULL : &t, q->mask, 8L);
   // By its number, the call returns the time that is left.
   if (how == 5 && q->ms >= 0 && (t.tv_sec * 1000 + t.tv_nsec / 1000000 > q->ms || (r == 0 && (t.tv_sec || t.tv_nsec)))) return 9996;
