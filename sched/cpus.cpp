@@ -2,7 +2,6 @@
 // How many fibers can run at once: the CPUs that the process may use, by its affinity mask and its cgroup's quota.
 //
 // Raw system calls only, because the scheduler's start counts the CPUs, during the birth of the first fiber.
-#include <fcntl.h>
 #include <sched.h>
 #include <string.h>
 
@@ -12,26 +11,6 @@ namespace fiberthread {
 namespace {
 
 constexpr uint32_t kUnlimited = ~0u;
-
-// Reads the start of a file, as a string. Returns false if there is none.
-bool read_text(const char* path, char* text, size_t size) {
-  long fd = raw_syscall(SYS_openat, AT_FDCWD, arg(path), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  long got = raw_syscall(SYS_read, fd, arg(text), static_cast<long>(size - 1));
-  raw_syscall(SYS_close, fd);
-  if (got <= 0) return false;
-  text[got] = 0;
-  return true;
-}
-
-// Reads a number and moves `p` behind it. Returns -1 if there is none ("max", "-1").
-long read_number(const char*& p) {
-  while (*p == ' ') p++;
-  if (*p < '0' || *p > '9') return -1;
-  long n = 0;
-  for (; *p >= '0' && *p <= '9'; p++) n = n * 10 + (*p - '0');
-  return n;
-}
 
 struct Path {
   char text[512];

@@ -229,7 +229,6 @@ void tick(ucontext_t* uc) {
 
 // ---- preemption more often than every tick of the kernel ----
 
-constexpr long kPage = 4096;
 std::atomic<uint32_t> sampled{0};  // workers with a perf event
 std::atomic<bool> refusal_told{false};
 
@@ -252,9 +251,9 @@ bool start_sampling(Worker* w, uint32_t us) {
   long page = -1;
   bool ok = raw_syscall(SYS_fcntl, fd, F_SETOWN_EX, arg(&owner)) == 0 && raw_syscall(SYS_fcntl, fd, F_SETSIG, kPreemptSignal) == 0 &&
             raw_syscall(SYS_fcntl, fd, F_SETFL, O_ASYNC) == 0 &&
-            (page = raw_syscall(SYS_mmap, 0, kPage, PROT_READ, MAP_SHARED, fd, 0)) > 0 &&
+            (page = raw_syscall(SYS_mmap, 0, static_cast<long>(page_size()), PROT_READ, MAP_SHARED, fd, 0)) > 0 &&
             raw_syscall(SYS_ioctl, fd, PERF_EVENT_IOC_ENABLE, 0) == 0;
-  if (!ok && page > 0) raw_syscall(SYS_munmap, page, kPage);
+  if (!ok && page > 0) unmap_memory(reinterpret_cast<void*>(page), page_size());
   raw_syscall(SYS_close, fd);
   if (ok) {
     w->ticks.sampling_page = page;
@@ -370,7 +369,7 @@ void preempt_start_worker(Worker* w) {
 void preempt_end_worker(Worker* w) {
   if (w->ticks.timer >= 0) raw_syscall(SYS_timer_delete, w->ticks.timer);
   if (w->ticks.sampling_page) {
-    raw_syscall(SYS_munmap, w->ticks.sampling_page, kPage);
+    unmap_memory(reinterpret_cast<void*>(w->ticks.sampling_page), page_size());
     sampled.fetch_sub(1, std::memory_order_relaxed);
   }
   w->ticks.timer = -1;

@@ -2,6 +2,7 @@
 #include "sched/syscall.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <time.h>
 
@@ -21,6 +22,24 @@ std::atomic<uint32_t> filtered{0};
 
 [[gnu::noinline, gnu::section("fiberthread_program")]] long program_syscall(long nr, long a, long b, long c, long d, long e, long f) {
   return raw_syscall(nr, a, b, c, d, e, f);
+}
+
+bool read_text(const char* path, char* text, size_t size) {
+  long fd = raw_syscall(SYS_openat, AT_FDCWD, arg(path), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  long got = raw_syscall(SYS_read, fd, arg(text), static_cast<long>(size - 1));
+  raw_syscall(SYS_close, fd);
+  if (got <= 0) return false;
+  text[got] = 0;
+  return true;
+}
+
+long read_number(const char*& p) {
+  while (*p == ' ') p++;
+  if (*p < '0' || *p > '9') return -1;
+  long n = 0;
+  for (; *p >= '0' && *p <= '9'; p++) n = n * 10 + (*p - '0');
+  return n;
 }
 
 thread_local constinit bool OwnCalls::now = false;

@@ -54,6 +54,11 @@ inline char* map_memory(size_t size, int protection, int more_flags = 0) {
 }
 inline void unmap_memory(void* low, size_t size) { raw_syscall(SYS_munmap, arg(low), static_cast<long>(size)); }
 
+// Reads the start of a file, as a string. Returns false if there is none.
+bool read_text(const char* path, char* text, size_t size);
+// Reads a decimal number and moves `p` behind it. Returns -1 if there is none ("max", "-1").
+long read_number(const char*& p);
+
 // Sleeps while *word == expected, at most until the absolute CLOCK_MONOTONIC time `deadline_ns` (0: no limit).
 // Returns 0, -EAGAIN, -EINTR or -ETIMEDOUT. With `realtime`, waits until CLOCK_REALTIME shows that same time, so setting this clock moves
 // the end of the wait.

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "sched/arch/arch.h"
 #include "sched/glibc/keys.h"
 #include "sched/glibc/tcb.h"
 #include "sched/life/join.h"
@@ -90,6 +91,7 @@ constexpr size_t kMinStack = 16384;  // PTHREAD_STACK_MIN, which libc computes a
 // Attributes of a thread that is being made.
 struct Wanted {
   size_t stack_size, guard_size;
+  size_t guard_asked;  // whole pages; may be less than what it gets
   void* stack;
   bool detached;
   bool has_mask;
@@ -131,7 +133,7 @@ Wanted default_attr() {
     pthread_attr_destroy(&attr);
   } else {
     w.stack_size = 8 << 20;
-    w.guard_size = 4096;
+    w.guard_size = page_size();
   }
   Busy busy;
   SpinGuard guard(default_lock);
@@ -281,18 +283,20 @@ int thread_make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** mad
   if (__builtin_expect(stack_size != 0, 0) && !w.stack) w.stack_size = stack_size;
   if (w.stack) {
     if (w.stack_size < kMinStack || w.stack_size < tcb_least_stack()) return EINVAL;
-    w.guard_size = 0;
+    w.guard_size = w.guard_asked = 0;
   } else {
     // As in NPTL, the guard comes on top, and TCB and TLS are part of the stack.
-    size_t guard = (w.guard_size + 4095) & ~size_t{4095}, least = (tcb_least_stack() + 4095) & ~size_t{4095}, sum;
+    size_t asked = to_pages(w.guard_size), sum;
     w.stack_size &= ~(tcb_align() - 1);
-    if (w.stack_size < kMinStack || w.stack_size < least || guard < w.guard_size) return EINVAL;
-    w.guard_size = guard;
+    if (w.stack_size < kMinStack || w.stack_size < to_pages(tcb_least_stack()) || asked < w.guard_size) return EINVAL;
+    w.guard_asked = asked;
+    w.guard_size = asked && asked < kLeastGuard ? kLeastGuard : asked;
     if (__builtin_add_overflow(w.stack_size, w.guard_size, &sum)) return EINVAL;
   }
   FiberRecord* me = self();
   FiberRecord* f = get_block(w);
   if (!f) return EAGAIN;
+  if constexpr (kLeastGuard > 0) f->memory.guard_asked = w.guard_asked < kLeastGuard ? static_cast<uint32_t>(w.guard_asked) : 0;
   if (__builtin_expect(blocks_are_many(), 0)) reaper_start_if_needed();
   memcpy(f->identity.name, me->identity.name, sizeof f->identity.name);
   f->run.sigmask = w.has_mask ? w.mask : me->run.sigmask;
@@ -455,7 +459,8 @@ FIBERTHREAD_EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t* attr) noe
   // As in NPTL, the guard is outside, and TCB and TLS are inside. So a collector that scans the stack sees them.
   char* high = f->memory.user_stack ? f->memory.stack_high : f->memory.block + f->memory.block_size;
   pthread_attr_setstack(attr, f->memory.stack_low, static_cast<size_t>(high - f->memory.stack_low));
-  pthread_attr_setguardsize(attr, f->memory.user_stack ? 0 : f->memory.guard_size);
+  size_t guard = f->memory.guard_asked && f->memory.guard_size ? f->memory.guard_asked : f->memory.guard_size;
+  pthread_attr_setguardsize(attr, f->memory.user_stack ? 0 : guard);
   pthread_attr_setdetachstate(attr, f->join.detached ? PTHREAD_CREATE_DETACHED : PTHREAD_CREATE_JOINABLE);
   cpu_set_t cpus;
   CPU_ZERO(&cpus);

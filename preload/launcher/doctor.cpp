@@ -176,8 +176,8 @@ void look_at_machine() {
   else lacking("membarrier", "entries to the scheduler pay for a barrier of their own");
   if (advice_works(kInstallGuard)) good("guard pages without mappings (Linux 6.13): any number of threads has them");
   else
-    lacking("guard pages without mappings (Linux 6.13)", "guards are mappings, and threads beyond vm.max_map_count / 2 (" +
-                                                             first_line("/proc/sys/vm/max_map_count") + " / 2) have none");
+    lacking("guard pages without mappings (Linux 6.13)", "guards are mappings, and threads beyond vm.max_map_count / 4 (" +
+                                                             first_line("/proc/sys/vm/max_map_count") + " / 4) have none");
   if (!advice_works(kPopulateWrite)) lacking("MADV_POPULATE_WRITE (Linux 5.14)", "each thread of a burst pays for page faults of its own");
   if (!waits_for_nanoseconds()) lacking("epoll_pwait2 (Linux 5.11)", "a wait for descriptors and for a time takes two calls");
   if (!reads_without_waiting())

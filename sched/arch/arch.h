@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Chooses the processor's folder, and includes two headers of it: single instructions, and the registers of interrupted code. The
-// declarations below say what the two have to supply.
+// Chooses the processor's folder, and includes three headers of it: single instructions, the registers of interrupted code, and pages. The
+// declarations below say what the first two have to supply.
 #pragma once
 #include <ucontext.h>
 
@@ -51,3 +51,11 @@ void set_interrupted_result(ucontext_t* uc, long result);
 
 #include FIBERTHREAD_CPU(instructions.h)
 #include FIBERTHREAD_CPU(interrupted.h)
+#include FIBERTHREAD_CPU(page.h)
+
+namespace fiberthread {
+
+// Rounds up to whole pages.
+inline size_t to_pages(size_t size) { return (size + page_size() - 1) & ~(page_size() - 1); }
+
+}  // namespace fiberthread

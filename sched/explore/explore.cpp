@@ -9,6 +9,7 @@
 
 #include <initializer_list>
 
+#include "sched/arch/arch.h"
 #include "sched/embedder.h"
 #include "sched/explore/step.h"
 #include "sched/explore/strategy.h"
@@ -126,8 +127,8 @@ void explore_claim() {
   clock_ns = (clock_ns / kWhole + 1) * kWhole;
   options.workers = 1;
   // Most schedules write some pages of this. It takes less time to get them at once.
-  constexpr long kPopulateWrite = 23, kPage = 4096, kPages = 5;
-  raw_syscall(SYS_madvise, arg(shared->made) & -kPage, kPages * kPage, kPopulateWrite);
+  constexpr long kPopulateWrite = 23, kSize = 5 * 4096;
+  raw_syscall(SYS_madvise, arg(shared->made) & -static_cast<long>(page_size()), kSize, kPopulateWrite);
   fiberthread_explore_memory = shared->order.memory;
 }
 

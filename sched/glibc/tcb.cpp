@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "sched/arch/arch.h"
 #include "sched/glibc/loader_lock.h"
 #include "sched/glibc/model.h"
 #include "sched/glibc/modules.h"
@@ -90,8 +91,8 @@ size_t tcb_align() { return layout.tls_align; }
 size_t tcb_least_stack() { return ((layout.tls_size + layout.tls_align - 1) & ~(layout.tls_align - 1)) + 4096; }
 size_t tcb_size() { return layout.sizeof_pthread; }
 size_t tcb_libc_stack_size() {
-  constexpr size_t kStack = 256 * 1024, kPage = 4096;
-  return kStack + ((tcb_reserve() + kPage - 1) & ~(kPage - 1));
+  constexpr size_t kStack = 256 * 1024;
+  return kStack + to_pages(tcb_reserve());
 }
 
 bool tcb_make(FiberRecord& f, char* top) {

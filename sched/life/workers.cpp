@@ -69,7 +69,6 @@ int worker_main(void* p) {
   worker_loop(w);
 }
 
-constexpr size_t kPage = 4096;
 constexpr size_t kRecords = 64 * 1024;  // bytes of workers' records that are mapped at once
 
 // Workers whose kernel threads have ended, or will in a moment: those that have their stacks still, the last one first, and the others.
@@ -145,17 +144,17 @@ enum class For { Fibers, Helper };
 // The flight recorder's ring, a guard, the signal stack, a guard, the stack, the TCB. A helper has the last three.
 bool map_stacks(Worker* w, For what) {
   bool helps = what == For::Helper;
-  size_t ring = helps ? 0 : flight_room(), before = helps ? 0 : ring + kPage + kSignalStack;
-  size_t size = before + kPage + kWorkerStack + ((tcb_reserve() + kPage - 1) & ~(kPage - 1));
-  char* mem = map_stack(size, ring ? 0 : kPage);
+  size_t guard = page_size(), ring = helps ? 0 : to_pages(flight_room()), before = helps ? 0 : ring + guard + kSignalStack;
+  size_t size = before + guard + kWorkerStack + to_pages(tcb_reserve());
+  char* mem = map_stack(size, ring ? 0 : guard);
   if (!mem) return false;
-  if (ring) raw_syscall(SYS_mprotect, arg(mem + ring), kPage, 0);
-  if (before) raw_syscall(SYS_mprotect, arg(mem + before), kPage, 0);
+  if (ring) raw_syscall(SYS_mprotect, arg(mem + ring), static_cast<long>(guard), 0);
+  if (before) raw_syscall(SYS_mprotect, arg(mem + before), static_cast<long>(guard), 0);
   char* top = mem + size;
   w->thread.mapping = mem;
   w->thread.mapping_size = size;
-  w->thread.signal_stack = helps ? nullptr : mem + ring + kPage;
-  w->thread.stack = mem + before + kPage;
+  w->thread.signal_stack = helps ? nullptr : mem + ring + guard;
+  w->thread.stack = mem + before + guard;
   w->thread.stack_size = static_cast<size_t>(tcb_low(top) - w->thread.stack);
   w->flight.ring = ring ? reinterpret_cast<FlightRecord*>(mem) : nullptr;
   w->context.tp = tcb_make_worker(top, w->thread.stack, w->thread.stack + w->thread.stack_size, w);

@@ -234,7 +234,7 @@ bool block_populate() {
     FiberRecord* f = unborn_fiber(id, static_cast<uint32_t>(__builtin_ctzll(rest)));
     char* top = top_of(f);
     // A fiber's birth and its first wait use the stack right below its TLS.
-    char* low = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(tcb_low(top) - 1024) & ~(kPage - 1));
+    char* low = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(tcb_low(top) - 1024) & ~(page_size() - 1));
     if (raw_syscall(SYS_madvise, arg(low), top - low, MADV_POPULATE_WRITE) != 0) refused |= rest & -rest;
     else set_guard(*f, guard_below(*f, stack_size), guard_size);
   }

@@ -91,6 +91,7 @@ void set_masks(SizeClass& c, uint32_t id, uint64_t free, uint64_t unborn) {
   List before = list_of(e, all);
   if (e.clean && unborn != all) {
     e.clean = false;
+    e.guarded = take_guards();
     chunk_of(id).clean--;
   }
   e.free = free;
@@ -115,6 +116,11 @@ void set_masks(SizeClass& c, uint32_t id, uint64_t free, uint64_t unborn) {
   }
 }
 
+void lose_guards(Extent& e) {
+  if (e.guarded) give_guards();
+  e.guarded = false;
+}
+
 bool add_chunk(SizeClass& c, unsigned cls, size_t stride) {
   SpinGuard guard(chunk_lock);
   size_t limit = address_space();
@@ -130,7 +136,8 @@ bool add_chunk(SizeClass& c, unsigned cls, size_t stride) {
   while (blocks > 1 && stride > smaller(size_t{1} << 46, limit / kPartOfChunk) / blocks) blocks /= 2;
   for (; blocks && n < kMaxChunks; blocks /= 2) {
     uint32_t extents = (blocks + kPerExtent - 1) / kPerExtent;
-    static_assert(sizeof(FiberRecord) * kPerExtent % kPage == 0, "an extent's records are whole pages");
+    // So no two extents share a page of records where pages have 4 kB.
+    static_assert(sizeof(FiberRecord) * kPerExtent % 4096 == 0);
     size_t records = to_pages(sizeof(FiberRecord) * blocks), size = records + sizeof(Extent) * extents;
     char* fibers = map_memory(size, PROT_READ | PROT_WRITE, MAP_NORESERVE);
     if (!fibers) continue;
@@ -166,6 +173,7 @@ bool unmap_chunk(SizeClass& c, uint32_t index) {
     if (k.extents[i].unborn != all_of(first + i)) return false;
   for (uint32_t i = 0; i < n; i++) {
     set_masks(c, first + i, 0, 0);
+    lose_guards(k.extents[i]);
     c.ahead -= static_cast<uint32_t>(__builtin_popcountll(k.extents[i].populated));
     k.extents[i].populated = 0;
   }

@@ -29,7 +29,8 @@ struct Extent {
   uint64_t unborn;      // blocks without TCB
   uint64_t populated;   // unborn blocks with populated pages and a guard; SizeClass::ahead counts them
   uint32_t next, prev;  // links of the list that list_of() names
-  bool clean;           // all its memory is as mapped: no page of it is left
+  bool clean;           // all its memory is as mapped: no page of it is left, and no guard
+  bool guarded;         // its blocks may have guards; see take_guards()
 };
 
 // One cache line, so that the child of a fork sees all of a chunk whose `base` it sees.
@@ -114,6 +115,9 @@ inline void set_free(SizeClass& c, FiberRecord* f) {
   Extent& e = extent(id);
   set_masks(c, id, e.free | bit, e.unborn);
 }
+
+// Its guards are gone, with all its memory. SizeClass::lock is held.
+void lose_guards(Extent& e);
 
 // Opens one more extent. Returns false if the class's chunk has no other. SizeClass::lock is held.
 bool open_extent(SizeClass& c);

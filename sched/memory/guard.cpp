@@ -25,13 +25,14 @@ std::atomic<bool> executable{false};
 // Emulators accept any advice to madvise(). So this tries whether a guard makes the page fault.
 bool guards_work() {
   static const bool works = [] {
-    void* page = map_memory(memory::kPage, PROT_READ | PROT_WRITE);
+    auto size = static_cast<long>(page_size());
+    void* page = map_memory(page_size(), PROT_READ | PROT_WRITE);
     if (!page) return false;
-    bool ok = raw_syscall(SYS_madvise, arg(page), memory::kPage, MADV_GUARD_INSTALL) == 0;
+    bool ok = raw_syscall(SYS_madvise, arg(page), size, MADV_GUARD_INSTALL) == 0;
     // The kernel reads the page for us, and reports the fault.
     uint64_t mask;
     ok = ok && raw_syscall(SYS_rt_sigprocmask, 0, arg(page), arg(&mask), 8) == -EFAULT;
-    unmap_memory(page, memory::kPage);
+    unmap_memory(page, page_size());
     return ok;
   }();
   return works;
@@ -57,9 +58,35 @@ int wants_exec_stack(dl_phdr_info* info, size_t, void* data) {
   return 0;
 }
 
+std::atomic<uint32_t> guards_taken{0};
+
+// Returns how many guards may be mappings.
+uint32_t most_guards() {
+  static const uint32_t most = [] {
+    constexpr long kLinux = 65530;
+    char text[32];
+    const char* p = text;
+    long maps = read_text("/proc/sys/vm/max_map_count", text, sizeof text) ? read_number(p) : kLinux;
+    return static_cast<uint32_t>((maps < 0 ? kLinux : maps) / 4);  // a limit is an int
+  }();
+  return most;
+}
+
 }  // namespace
 
 namespace memory {
+
+// Relaxed: only the sum counts. A fork may come between an extent's mark and the sum, which is then wrong by one extent.
+bool take_guards() {
+  if (guards_work()) return true;
+  if (guards_taken.fetch_add(kPerExtent, std::memory_order_relaxed) + kPerExtent <= most_guards()) return true;
+  guards_taken.fetch_sub(kPerExtent, std::memory_order_relaxed);
+  return false;
+}
+
+void give_guards() {
+  if (!guards_work()) guards_taken.fetch_sub(kPerExtent, std::memory_order_relaxed);
+}
 
 int protection() { return PROT_READ | PROT_WRITE | (executable.load(std::memory_order_relaxed) ? PROT_EXEC : 0); }
 
@@ -67,11 +94,25 @@ void change_guard(FiberRecord& f, char* low, size_t size) {
   // The old guard goes as a whole. If it is a mapping, this only joins mappings, and cannot fail.
   if (f.memory.guard_size) remove_guard(f.memory.guard, f.memory.guard_size);
   f.memory.guard = low;
-  f.memory.guard_size = size && install_guard(low, size) ? size : 0;
+  uint64_t bit;
+  f.memory.guard_size = size && extent(extent_of(&f, bit)).guarded && install_guard(low, size) ? size : 0;
 }
 
 void drop(char* low, char* high) {
   if (low < high) raw_syscall(SYS_madvise, arg(low), high - low, MADV_DONTNEED);
+}
+
+void clear(char* low, char* high) {
+  uintptr_t in_page = page_size() - 1, from = reinterpret_cast<uintptr_t>(low), to = reinterpret_cast<uintptr_t>(high);
+  from = (from + in_page) & ~in_page;
+  to &= ~in_page;
+  if (from >= to) {
+    memset(low, 0, static_cast<size_t>(high - low));
+    return;
+  }
+  memset(low, 0, from - reinterpret_cast<uintptr_t>(low));
+  drop(reinterpret_cast<char*>(from), reinterpret_cast<char*>(to));
+  memset(reinterpret_cast<char*>(to), 0, reinterpret_cast<uintptr_t>(high) - to);
 }
 
 bool wipe(char* low, size_t size) {

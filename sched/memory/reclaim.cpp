@@ -118,7 +118,7 @@ bool wipe_extents(uint32_t id, uint32_t n) {
   if (end > k.blocks) end = k.blocks;
   // The records go too, and are readable as zeros. They go first: in the child of a fork between the two steps, a record that is left would
   // claim a guard that is gone.
-  drop(reinterpret_cast<char*>(&k.fibers[begin]), reinterpret_cast<char*>(&k.fibers[end]));
+  clear(reinterpret_cast<char*>(&k.fibers[begin]), reinterpret_cast<char*>(&k.fibers[end]));
   return wipe(k.base + begin * k.stride, (end - begin) * k.stride);
 }
 
@@ -141,6 +141,7 @@ void free_of_memory(SizeClass& c, uint32_t id) {
   set_masks(c, id, 0, all_of(id));
   no_longer_populated(c, extent(id));
   extent(id).clean = true;
+  lose_guards(extent(id));
   chunk_of(id).clean++;
 }
 

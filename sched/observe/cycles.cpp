@@ -75,22 +75,22 @@ uint64_t count_beats() {
 // Returns how much of the stack is in memory, from its top down to the first half megabyte of which nothing is. The fiber may end meanwhile,
 // and its stack may be unmapped: then the kernel says so.
 uint64_t resident_bytes(const FiberRecord* f) {
-  constexpr uintptr_t kPage = 4096;
+  const uintptr_t page = page_size();
   unsigned char pages[128];
-  uintptr_t low = (reinterpret_cast<uintptr_t>(f->memory.stack_low) + kPage - 1) & ~(kPage - 1);
-  uintptr_t end = (reinterpret_cast<uintptr_t>(f->memory.stack_high) + kPage - 1) & ~(kPage - 1);
+  uintptr_t low = (reinterpret_cast<uintptr_t>(f->memory.stack_low) + page - 1) & ~(page - 1);
+  uintptr_t end = (reinterpret_cast<uintptr_t>(f->memory.stack_high) + page - 1) & ~(page - 1);
   uint64_t sum = 0;
   while (end > low) {
-    uintptr_t begin = end - low > sizeof pages * kPage ? end - sizeof pages * kPage : low;
+    uintptr_t begin = end - low > sizeof pages * page ? end - sizeof pages * page : low;
     // The process's own stack is mapped only as far as it was used. What is left out there is less than such a part.
     if (raw_syscall(SYS_mincore, static_cast<long>(begin), static_cast<long>(end - begin), arg(pages)) != 0) break;
     uint64_t n = 0;
-    for (size_t i = 0; i < (end - begin) / kPage; i++) n += pages[i] & 1;
+    for (size_t i = 0; i < (end - begin) / page; i++) n += pages[i] & 1;
     if (!n) break;
     sum += n;
     end = begin;
   }
-  return sum * kPage;
+  return sum * page;
 }
 
 void sample_begins() {

@@ -60,7 +60,7 @@ static void sizes(void) {
   pthread_attr_destroy(&a);
   for (int i = 0; i < 50; i++) {
     pthread_attr_init(&a);
-    size_t size = 64 * 1024;
+    size_t least = (size_t)sysconf(_SC_THREAD_STACK_MIN), size = least > 32 * 1024 ? 2 * least : 64 * 1024;
     void* mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert(pthread_attr_setstack(&a, mem, size) == 0 && pthread_create(&t, &a, uses_stack, NULL) == 0);
     pthread_attr_destroy(&a);

@@ -67,10 +67,16 @@ static int check_data(struct job* j, char* out) {
 
 // ---- what happens to the reader ----
 
+// A timer that is over may ring some microseconds later.
+static void send_and_see(struct job* j) {
+  send_data(&j->e);
+  poll(&(struct pollfd){j->e.a, POLLIN, 0}, 1, 1000);
+}
+
 static void data_or_end_comes(struct job* j, enum event e) {
   switch (e) {
     case READY:
-      send_data(&j->e);
+      send_and_see(j);
       start_job(j);
       break;
     case COMES:
@@ -115,7 +121,7 @@ static void request_comes(struct job* j, const struct call* c, enum event e) {
 
 // Sets O_NONBLOCK at one of the two ends. Returns the flags that the reader's end must have at the end.
 static int nonblocking_read(struct job* j, enum event e, int flags) {
-  if (e == READY_NONBLOCKING) send_data(&j->e);
+  if (e == READY_NONBLOCKING) send_and_see(j);
   if (e == FAR_NONBLOCKING) set_nonblocking(j->e.b, 1);
   else flags = now_nonblocking(j->fd);
   start_job(j);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 enum { kPage = 4096, kOther = 32768 };
+static size_t page, rest;  // of the kernel; and what may lie between a stack and its guard, where pages are larger than sizes' steps
 static __thread sigjmp_buf back;
 static __thread size_t reached;
 static void faulted(int sig) { siglongjmp(back, sig); }
@@ -60,7 +61,7 @@ static void* look(void* p) {
   s->all_usable = 1;
   for (char* q = low; q < frame - kPage; q += kPage) s->all_usable &= usable(q);
   s->guard_faults = 1;
-  low -= (uintptr_t)low % kPage;  // a size may end within a page
+  low -= (uintptr_t)low % page;  // a size may end within a page
   for (size_t o = 1; o <= s->guard; o += kPage - 1) s->guard_faults &= !usable(low - o);
   if (s->guard) {
     s->guard_faults &= !usable(low - s->guard);
@@ -87,7 +88,7 @@ static int run(struct Stack* s) {
 }
 
 // Recursion ends where the told stack ends: it uses all of that but TLS, TCB and the frames before it.
-static int ends_in_time(const struct Stack* s) { return !s->guard || (s->depth < s->told && s->depth + 3 * kPage > s->told); }
+static int ends_in_time(const struct Stack* s) { return !s->guard || (s->depth < s->told + rest && s->depth + 3 * kPage > s->told); }
 
 static void alone(size_t size, size_t guard) {
   fflush(stdout);
@@ -143,6 +144,8 @@ static void defaults(void) {
 }
 
 int main(void) {
+  page = (size_t)sysconf(_SC_PAGESIZE);
+  rest = page - kPage;
   struct sigaction sa = {.sa_handler = faulted, .sa_flags = SA_ONSTACK};
   sigaction(SIGSEGV, &sa, NULL);
   sigaction(SIGBUS, &sa, NULL);

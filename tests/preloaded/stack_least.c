@@ -130,7 +130,8 @@ static void each(const char* name, void* (*start)(void*)) {
 int main(void) {
   setvbuf(stdout, NULL, _IONBF, 0);
   pthread_attr_init(&least);
-  must(pthread_attr_setstacksize(&least, 16384), "pthread_attr_setstacksize");
+  long size = sysconf(_SC_THREAD_STACK_MIN);
+  must(pthread_attr_setstacksize(&least, size > 16384 ? size : 16384), "pthread_attr_setstacksize");
   pthread_barrier_init(&barrier, NULL, 4);
   sem_init(&sem, 0, 0);
   struct sigaction sa = {.sa_handler = handler};

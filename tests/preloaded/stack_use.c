@@ -19,7 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kStack = 65536, kMost = 7000, kNsPerMs = 1000000 };
+enum { kMost = 7000, kNsPerMs = 1000000 };
+static long stack_size = 65536;  // or twice the least that there is
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
 static sem_t sem;
@@ -145,11 +146,12 @@ int main(void) {
   signal(SIGUSR1, handler);
   sem_init(&sem, 0, 0);
   socketpair(AF_UNIX, SOCK_STREAM, 0, ends);
-  stack = aligned_alloc(4096, kStack);
+  if (stack_size < 2 * sysconf(_SC_THREAD_STACK_MIN)) stack_size = 2 * sysconf(_SC_THREAD_STACK_MIN);
+  stack = aligned_alloc(65536, stack_size);
   for (int i = 0; i < kCalls; i++) {
     pthread_attr_t attr;
     pthread_attr_init(&attr);
-    pthread_attr_setstack(&attr, stack, kStack);
+    pthread_attr_setstack(&attr, stack, stack_size);
     pthread_t t;
     if (pthread_create(&t, &attr, run, &i) != 0) return 1;
     pthread_join(t, NULL);

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { kPages = 3000, kRounds = 300, kThreads = 8, kPage = 4096 };
+enum { kPages = 3000, kRounds = 300, kThreads = 8 };
 
 static struct rusage usage(void) {
   struct rusage u;
@@ -26,14 +26,15 @@ static void falls_not(const struct rusage* a, const struct rusage* b) {
 }
 
 static void touch_pages(void) {
-  char* p = mmap(NULL, (size_t)kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  char* p = mmap(NULL, kPages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   assert(p != MAP_FAILED);
-  madvise(p, (size_t)kPages * kPage, MADV_NOHUGEPAGE);
+  madvise(p, kPages * page, MADV_NOHUGEPAGE);
   for (int i = 0; i < kPages; i++) {
-    p[(size_t)i * kPage] = 1;
+    p[(size_t)i * page] = 1;
     if (i % 100 == 0) sched_yield();
   }
-  munmap(p, (size_t)kPages * kPage);
+  munmap(p, kPages * page);
 }
 
 static pthread_barrier_t all_touched;

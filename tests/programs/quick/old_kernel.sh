@@ -32,6 +32,10 @@ under 510 "${names[@]}"
 # The library does not even try these calls where there is a filter, or unless a variable asks for them.
 under KILL io_uring perf_event_open
 
+# Guards are mappings then, and more threads than the kernel allows mappings go without.
+gcc -O2 -w -pthread -o "$TMP/million" "$(dirname "$0")/../../preloaded/million.c" || fail "gcc failed"
+"$TMP/old_kernel" 510 guard -- env LD_PRELOAD="$LIBRARY" timeout -k 5 100 "$TMP/million" 80000 >"$TMP/out" || fail "80,000 threads: status $?: $(tail -n 2 "$TMP/out")"
+
 # Threads are fibers all the same.
 doctor=$BUILD/fiberthread
 "$TMP/old_kernel" ENOSYS "${names[@]}" -- env FIBERTHREAD_STATS=1 LD_PRELOAD="$LIBRARY" "$TMP/old_kernel_work" 2>&1 | grep -q '^fiberthread: fibers=[0-9]\{3\}' ||
