@@ -290,13 +290,13 @@ int thread_make(const pthread_attr_t* attr, size_t stack_size, FiberRecord** mad
     w.stack_size &= ~(tcb_align() - 1);
     if (w.stack_size < kMinStack || w.stack_size < to_pages(tcb_least_stack()) || asked < w.guard_size) return EINVAL;
     w.guard_asked = asked;
-    w.guard_size = asked && asked < kLeastGuard ? kLeastGuard : asked;
+    w.guard_size = guard_for(asked);
     if (__builtin_add_overflow(w.stack_size, w.guard_size, &sum)) return EINVAL;
   }
   FiberRecord* me = self();
   FiberRecord* f = get_block(w);
   if (!f) return EAGAIN;
-  if constexpr (kLeastGuard > 0) f->memory.guard_asked = w.guard_asked < kLeastGuard ? static_cast<uint32_t>(w.guard_asked) : 0;
+  if constexpr (kGuardsGrow) f->memory.guard_asked = w.guard_asked < w.guard_size ? static_cast<uint32_t>(w.guard_asked) : 0;
   if (__builtin_expect(blocks_are_many(), 0)) reaper_start_if_needed();
   memcpy(f->identity.name, me->identity.name, sizeof f->identity.name);
   f->run.sigmask = w.has_mask ? w.mask : me->run.sigmask;

@@ -17,7 +17,9 @@ inline size_t page_size() {
   return size;
 }
 
-// A guard has so many bytes at least, as in NPTL: functions with large frames look at their stack once in 64 kB (-fstack-clash-protection).
-constexpr size_t kLeastGuard = 64 * 1024;
+// The guard of a thread that asks for these bytes, which are whole pages. It has 64 kB at least, as in NPTL: functions with large frames look at
+// their stack once in 64 kB (-fstack-clash-protection).
+constexpr bool kGuardsGrow = true;
+constexpr size_t guard_for(size_t asked) { return asked && asked < 64 * 1024 ? 64 * 1024 : asked; }
 
 }  // namespace fiberthread

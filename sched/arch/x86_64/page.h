@@ -7,6 +7,8 @@ namespace fiberthread {
 
 constexpr size_t page_size() { return 4096; }
 
-constexpr size_t kLeastGuard = 0;  // bytes; see the other processor
+// The guard of a thread that asks for these bytes, which are whole pages.
+constexpr bool kGuardsGrow = false;
+constexpr size_t guard_for(size_t asked) { return asked; }
 
 }  // namespace fiberthread
