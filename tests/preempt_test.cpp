@@ -32,6 +32,7 @@ uint64_t now_ms() {
 std::atomic<uint64_t> rounds_done, bad, times_preempted;
 std::atomic<const char*> what_differed;
 uint64_t deadline;
+uint32_t most_level = ~0u;
 std::atomic<uint64_t> next_seed{0x9e3779b97f4a7c15};
 
 void* stress(void*) {
@@ -39,6 +40,7 @@ void* stress(void*) {
   auto *in = new Registers, *out = new Registers;
   while (now_ms() < deadline) {
     uint32_t level = any_level(random);
+    if (level > most_level) level = most_level;
     fill(*in, random, static_cast<Parts>(random() % 3));
     preempt_stress(in, out, 1'000'000 + random() % 4'000'000, level);
     if (const char* what = difference(*in, *out, level)) {
@@ -97,6 +99,25 @@ void forget(uint32_t component, uint32_t level) {
 }
 
 #if defined(__x86_64__)
+void saved_by(uint32_t how, uint32_t level) {
+  pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    run(1, 1);  // starts the scheduler
+    save_by(how);
+    most_level = level;
+    times_preempted = 0;
+    for (int i = 0; i < 10 && times_preempted <= 20; i++) run(many(), 1000);
+    if (bad) fprintf(stderr, "%s\n", what_differed.load());
+    _exit(bad ? 1 : times_preempted <= 20 ? 2 : 0);
+  }
+  int status;
+  waitpid(child, &status, 0);
+  cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %#x", status);
+}
+Test(preempt, no_register_changes_without_xsavec) { saved_by(1, best_level()); }
+Test(preempt, no_register_changes_without_xsave) { saved_by(2, kSse); }
+
 Test(preempt, forgetting_x87_is_noticed) { forget(0x1, kSse); }
 Test(preempt, forgetting_sse_is_noticed) { forget(0x2, kSse); }
 Test(preempt, forgetting_avx_is_noticed) { forget(0x4, kAvx); }

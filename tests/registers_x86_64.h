@@ -2,11 +2,17 @@
 // Fills, uses and compares all registers of x86-64. For registers.h.
 #pragma once
 #include <cstddef>
+#include <cpuid.h>
+
 #include <cstdint>
 #include <cstring>
 #include <unistd.h>
 
-extern "C" uint32_t fiberthread_xsave_mask __attribute__((visibility("hidden")));
+extern "C" {
+extern uint32_t fiberthread_xsave_mask __attribute__((visibility("hidden")));
+extern uint32_t fiberthread_xsave_sizes[3] __attribute__((visibility("hidden")));
+extern uint32_t fiberthread_save_by __attribute__((visibility("hidden")));
+}
 
 // All registers that a thread can see. The assembly below has the offsets as numbers.
 struct alignas(64) Registers {
@@ -219,6 +225,13 @@ inline const char* difference(const Registers& in, const Registers& out, uint32_
   if (in.mxcsr != out.mxcsr) return "mxcsr";
   if (in.x87_control != out.x87_control) return "x87 control word";
   return nullptr;
+}
+
+// Makes preemption save registers as on processors that have no xsavec (1), or not even xsave (2).
+inline void save_by(uint32_t how) {
+  unsigned a, c, d;
+  if (how == 1) __get_cpuid_count(13, 0, &a, &fiberthread_xsave_sizes[2], &c, &d);
+  fiberthread_save_by = how;
 }
 
 inline void forget_component(uint32_t component) {

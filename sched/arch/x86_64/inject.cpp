@@ -17,6 +17,9 @@ extern const char fiberthread_trampoline_end[] __attribute__((visibility("hidden
 // second for no AMX, the third for all.
 extern uint32_t fiberthread_xsave_mask __attribute__((visibility("hidden")));
 extern uint32_t fiberthread_xsave_sizes[3] __attribute__((visibility("hidden")));
+// What it saves them by, a value of SaveBy.
+extern uint32_t fiberthread_save_by __attribute__((visibility("hidden")));
+uint32_t fiberthread_save_by = 0;
 uint32_t fiberthread_xsave_mask = 0;
 uint32_t fiberthread_xsave_sizes[3] = {};
 }
@@ -28,6 +31,8 @@ void (*const kernel_restorer)() = __restore_rt;
 namespace {
 
 // ---- register state ----
+
+enum SaveBy : uint32_t { kXsavec, kXsave, kFxsave };
 
 constexpr uint32_t kX87Sse = 0x3, kAvx = 0x4, kPkru = 0x200, kAmx = 0x60000;
 constexpr uint64_t kKnown = 0xe02e7;    // x87, SSE, AVX, AVX-512, PKRU, AMX, APX: all that a program can use
@@ -53,6 +58,7 @@ uint32_t area_needed(const ucontext_t* uc) {
   constexpr uint32_t kMagic = 0x46505853;  // Linux' FP_XSTATE_MAGIC1
   auto* fp = reinterpret_cast<const char*>(uc->uc_mcontext.fpregs);
   uint32_t magic, in_use;
+  if (fiberthread_save_by != kXsavec) return fiberthread_xsave_sizes[2];
   if (!fp) return fiberthread_xsave_sizes[2];
   memcpy(&magic, fp + kMagicAt, sizeof magic);
   if (magic != kMagic) return fiberthread_xsave_sizes[2];
@@ -71,10 +77,13 @@ constexpr uintptr_t kRegisters = 16 * 8 + 64;  // registers that the trampoline 
 }  // namespace
 
 bool inject_init() {
-  constexpr unsigned kOsxsave = 1u << 27, kXsavec = 2, kXgetbv1 = 4;
-  if (!(features(LibcLeaf::k1, 1, 0).ecx & kOsxsave)) return false;
-  constexpr unsigned kBoth = kXsavec | kXgetbv1;
-  if ((features(LibcLeaf::k13With1, 13, 1).eax & kBoth) != kBoth) return false;
+  constexpr unsigned kOsxsave = 1u << 27;
+  if (!(features(LibcLeaf::k1, 1, 0).ecx & kOsxsave)) {
+    fiberthread_save_by = kFxsave;
+    fiberthread_xsave_mask = kX87Sse;
+    fiberthread_xsave_sizes[2] = kXsaveLegacy;
+    return true;
+  }
   unsigned low, high;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   uint64_t xcr0 = low | uint64_t{high} << 32;
@@ -84,7 +93,11 @@ bool inject_init() {
   fiberthread_xsave_sizes[1] = area_size(mask & ~kAmx);
   fiberthread_xsave_sizes[2] = area_size(mask);
   fiberthread_xsave_mask = mask;
-  return true;
+  constexpr unsigned kHasXsavec = 2, kHasXgetbv1 = 4, kBoth = kHasXsavec | kHasXgetbv1;
+  if ((features(LibcLeaf::k13With1, 13, 1).eax & kBoth) == kBoth) return true;
+  fiberthread_save_by = kXsave;
+  unsigned c, d;
+  return __get_cpuid_count(13, 0, &low, &fiberthread_xsave_sizes[2], &c, &d);  // what all that is on takes
 }
 
 uintptr_t inject_room(ucontext_t* uc) { return kRedZone + kWords + kRegisters + area_needed(uc); }

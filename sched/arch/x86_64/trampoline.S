@@ -11,7 +11,8 @@
 //      cfa - 168    rax, then rcx, rdx, rbx, rsi, rdi, r8 ... r15
 //      cfa - 272    r15
 //                   (gap to a multiple of 64)
-//      rsp          area of xsavec, compacted; as large as the components in use need
+//      rsp          area of xsavec, compacted; as large as the components in use need. Processors without it (before Skylake and Zen, and
+//                   some virtual ones) have xsave, whose area has room for all components, or only fxsave.
 //
 // Written as a signal frame, so that unwinders take the interrupted rip as it is and not as a return address.
 
@@ -23,6 +24,7 @@
 #define AVX_ZMM 0x44
 #define BEYOND_AVX ~0x207       // not x87, SSE, AVX or PKRU
 #define AMX 0x60000
+#define BY_XSAVE 1              // fiberthread_save_by; see SaveBy in inject.cpp
 
         .macro  SAVE reg, offset
         push    %\reg
@@ -67,6 +69,12 @@ fiberthread_trampoline:
         SAVE    r14, -264
         SAVE    r15, -272
 
+        mov     fiberthread_xsave_mask(%rip), %eax
+        mov     %eax, %ebx
+        mov     8 + fiberthread_xsave_sizes(%rip), %ecx
+        mov     fiberthread_save_by(%rip), %r12d
+        cmp     $BY_XSAVE, %r12d
+        jae     1f
         mov     $1, %ecx
         xgetbv                                  // XINUSE: which components differ from their initial state
         and     fiberthread_xsave_mask(%rip), %eax
@@ -85,12 +93,15 @@ fiberthread_trampoline:
         .irp    word, 0, 8, 16, 24, 32, 40, 48, 56
         mov     %rdx, XSAVE_HEADER + \word(%rsp)
         .endr
+        cmp     $BY_XSAVE, %r12d
+        je      5f
+        ja      6f
         xsavec64 (%rsp)
 
         // What the ABI promises to a function that is called.
-        testb   $X87, XSAVE_HEADER(%rsp)
+7:      testb   $X87, XSAVE_HEADER(%rsp)
         je      2f
-        fninit                                  // empty, and no exception pending
+8:      fninit                                  // empty, and no exception pending
         fldcw   (%rsp)
 2:      test    $AVX_ZMM, %ebx
         je      3f
@@ -98,12 +109,15 @@ fiberthread_trampoline:
 3:      test    $AMX, %ebx
         je      4f
         .byte   0xc4, 0xe2, 0x78, 0x49, 0xc0    // tilerelease: the next fiber must not carry 8 kB about
+        .cfi_remember_state
 4:      call    *FUNCTION(%rbp)
 
+        cmp     $BY_XSAVE, %r12d
+        ja      9f
         mov     fiberthread_xsave_mask(%rip), %eax
         xor     %edx, %edx
         xrstor64 (%rsp)                         // components that were not saved become initial again
-        lea     -GPRS(%rbp), %rsp
+10:     lea     -GPRS(%rbp), %rsp
         LOAD    r15
         LOAD    r14
         LOAD    r13
@@ -125,6 +139,14 @@ fiberthread_trampoline:
         lea     8(%rsp), %rsp                   // passes over the function's word, and changes no flag
         .cfi_def_cfa_offset 136
         ret     $128                            // pops rip and the red zone
+
+        .cfi_restore_state
+5:      xsave64 (%rsp)
+        jmp     7b
+6:      fxsave64 (%rsp)
+        jmp     8b
+9:      fxrstor64 (%rsp)
+        jmp     10b
         .cfi_endproc
 fiberthread_trampoline_end:
         .size   fiberthread_trampoline, . - fiberthread_trampoline
