@@ -3,6 +3,7 @@
 # make deb, make rpm, make dist: packages and a tarball, in build/packages. make test-packages SYSTEMS='bookworm trixie': tests them.
 # make compilers COMPILERS='gcc-14 clang-19': builds everything by each of these compilers (default: gcc and clang), without a warning.
 # make test-systems SYSTEMS='bookworm trixie sid', make test-glibc VERSIONS='2.34 2.43': the tests on other systems, and with other releases of glibc.
+# make test-kernels KERNELS='trixie/cloud-amd64 trixie/arm64-16k': the preloaded tests under other kernels and on other processors, emulated.
 # WERROR=1: warnings are errors. CXX=clang++ CC=clang BUILD=build/clang: another compiler.
 # Variants, each in a build directory of its own: DEBUG=1, SANITIZE=address|undefined (unit tests only), CROSS=aarch64.
 # Other defaults: DEFINES='-DFIBERTHREAD_DEFAULT_WORKERS=4 -DFIBERTHREAD_DEFAULT_STACK_SIZE=262144 -DFIBERTHREAD_QUEUE_SIZE=4096' with a
@@ -268,7 +269,7 @@ format:
 	@tests/deps lint
 	@tests/lint apply $(FILES)
 
-.PHONY: deps demo test test-systems test-glibc apps soak bench bench-servers
+.PHONY: deps demo test test-systems test-kernels test-glibc apps soak bench bench-servers
 deps:
 	@tests/deps build demo test bench
 demo:
@@ -284,6 +285,9 @@ test:
 test-systems:
 	@tests/deps systems
 	@tests/systems $(or $(SYSTEMS),bookworm trixie sid)
+test-kernels:
+	@tests/deps build preloaded kernels
+	@tests/kernels $(or $(KERNELS),bookworm/cloud-amd64 trixie/cloud-amd64 sid/cloud-amd64 trixie/cloud-arm64 trixie/arm64-16k)
 test-glibc:
 	@tests/deps build preloaded glibc
 	@$(MAKE) --no-print-directory all

@@ -229,8 +229,8 @@ inline const char* difference(const Registers& in, const Registers& out, uint32_
 
 // Makes preemption save registers as on processors that have no xsavec (1), or not even xsave (2).
 inline void save_by(uint32_t how) {
-  unsigned a, c, d;
-  if (how == 1) __get_cpuid_count(13, 0, &a, &fiberthread_xsave_sizes[2], &c, &d);
+  unsigned a, size = 0, c, d;
+  if (how == 1 && __get_cpuid_count(13, 0, &a, &size, &c, &d)) fiberthread_xsave_sizes[2] = (size + 63) & ~63u;
   fiberthread_save_by = how;
 }
 

@@ -96,8 +96,10 @@ bool inject_init() {
   constexpr unsigned kHasXsavec = 2, kHasXgetbv1 = 4, kBoth = kHasXsavec | kHasXgetbv1;
   if ((features(LibcLeaf::k13With1, 13, 1).eax & kBoth) == kBoth) return true;
   fiberthread_save_by = kXsave;
-  unsigned c, d;
-  return __get_cpuid_count(13, 0, &low, &fiberthread_xsave_sizes[2], &c, &d);  // what all that is on takes
+  unsigned size, c, d;
+  if (!__get_cpuid_count(13, 0, &low, &size, &c, &d)) return false;  // what all that is on takes
+  fiberthread_xsave_sizes[2] = (size + 63) & ~63u;                   // the area is aligned
+  return true;
 }
 
 uintptr_t inject_room(ucontext_t* uc) { return kRedZone + kWords + kRegisters + area_needed(uc); }
