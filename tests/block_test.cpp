@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <vector>
 
@@ -187,6 +189,23 @@ Test(block, guard_faults_after_the_memory_went, .signal = SIGSEGV) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__)  // it needs more address space
+#ifndef ALONE
+Test(block, guard_faults_in_the_child_of_a_fork) {
+  std::vector<FiberRecord*> all = get_many();
+  for (FiberRecord* f : all) put(f);
+  reap_idle();
+  pid_t child = fork();
+  if (child == 0) {
+    for (FiberRecord* f : get_many())
+      if (!f->memory.guard_size) _exit(1);
+    _exit(0);
+  }
+  int status;
+  cr_assert_eq(waitpid(child, &status, 0), child);
+  cr_assert_eq(status, 0);
+}
+#endif
+
 Test(block, unused_chunks_give_back_their_address_space) {
   cr_assert(sched_start());
   uint32_t others = chunk_count;

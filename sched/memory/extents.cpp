@@ -227,6 +227,7 @@ FIBERTHREAD_IN_FORK_CHILD(Blocks, blocks, [](FiberRecord* survivor) {
   for (uint32_t i = n, known = chunk_count.load(std::memory_order_relaxed); i < known; i++) chunks[i].base = nullptr;
   chunk_count.store(n, std::memory_order_relaxed);
   stale_chunks = n;
+  forget_guards();  // each opened extent takes its guards again
   for (auto& c : classes) {
     c.lock.reset();
     if (c.chunk >= static_cast<int>(n)) c.chunk = -1;
@@ -266,6 +267,7 @@ FIBERTHREAD_IN_FORK_CHILD(Blocks, blocks, [](FiberRecord* survivor) {
       }
       e.free = e.unborn = e.populated = 0;
       e.clean = false;
+      e.guarded = take_guards();
       set_masks(classes[k.cls], id, 0, unborn);
     }
   }

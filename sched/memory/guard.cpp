@@ -76,7 +76,7 @@ uint32_t most_guards() {
 
 namespace memory {
 
-// Relaxed: only the sum counts. A fork may come between an extent's mark and the sum, which is then wrong by one extent.
+// Relaxed: only the sum counts.
 bool take_guards() {
   if (guards_work()) return true;
   if (guards_taken.fetch_add(kPerExtent, std::memory_order_relaxed) + kPerExtent <= most_guards()) return true;
@@ -89,6 +89,8 @@ void give_guards() {
 }
 
 int protection() { return PROT_READ | PROT_WRITE | (executable.load(std::memory_order_relaxed) ? PROT_EXEC : 0); }
+
+void forget_guards() { guards_taken.store(0, std::memory_order_relaxed); }
 
 void change_guard(FiberRecord& f, char* low, size_t size) {
   // The old guard goes as a whole. If it is a mapping, this only joins mappings, and cannot fail.

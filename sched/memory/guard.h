@@ -23,6 +23,7 @@ inline void set_guard(FiberRecord& f, char* high, size_t size) {
 // and gives them back when its memory is wiped. Returns false if there are no more: its blocks do without.
 bool take_guards();
 void give_guards();
+void forget_guards();  // in the child of a fork: none are taken
 
 // Gives the pages in [low, high) back to the kernel. Page tables and guards stay.
 void drop(char* low, char* high);
