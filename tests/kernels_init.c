@@ -23,7 +23,6 @@ static void load_modules(void) {
 int main(void) {
   mount("dev", "/dev", "devtmpfs", 0, NULL);
   load_modules();
-  for (int i = 0; i < 50 && access("/dev/vda", F_OK) != 0; i++) usleep(200000);
   char* environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=dumb", NULL};
   if (mount("/dev/vda", "/root", "ext4", 0, NULL) != 0 || mount("dev", "/root/dev", "devtmpfs", 0, NULL) != 0 || chdir("/root") != 0 ||
       mount(".", "/", NULL, MS_MOVE, NULL) != 0 || chroot(".") != 0 || chdir("/") != 0 ||
