@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +20,30 @@ static long ms(void) {
   return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 static long long_ms = 200;  // or the value of LONG_MS
+static long stop_ms = -1;   // or the value of STOP_MS: after so long the process stops, and lacks the CPU for two seconds
 __attribute__((noinline)) static void computes_for_long(void) {
-  for (long end = ms() + long_ms; ms() < end;)
+  long begin = ms(), end = begin + long_ms;
+  while (ms() < end) {
     for (int i = 0; i < 10000; i++) sink += i;
+    if (stop_ms >= 0 && ms() >= begin + stop_ms) stop_ms = -1, kill(getpid(), SIGSTOP);
+  }
+}
+
+// A child that lets its parent go on after its stop.
+static void start_waker(void) {
+  pid_t parent = getpid();
+  if (fork() != 0) return;
+  char file[64], state = 0;
+  snprintf(file, sizeof file, "/proc/%d/stat", parent);
+  while (state != 'T') {
+    FILE* f = fopen(file, "r");
+    if (!f || fscanf(f, "%*d %*s %c", &state) != 1) _exit(1);
+    fclose(f);
+    usleep(1000);
+  }
+  usleep(2000000);
+  kill(parent, SIGCONT);
+  _exit(0);
 }
 __attribute__((noinline)) static void sleeps_for_long(void) {
   usleep(long_ms * 1000);
@@ -104,6 +126,7 @@ static int stderr_has(const char* text) {
 
 int main(int argc, char** argv) {
   if (getenv("LONG_MS")) long_ms = atol(getenv("LONG_MS"));
+  if (getenv("STOP_MS")) stop_ms = atol(getenv("STOP_MS")), start_waker();
   pthread_t t[2];
   for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
     if (argc < 2 || strcmp(argv[1], cases[i].name)) continue;
