@@ -80,17 +80,21 @@ namespace {
 // How often one of the options below, or O_NONBLOCK, was set on any descriptor, plus one.
 std::atomic<uint32_t> options_version{1};
 
-// Reads how the program has set the descriptor. Returns true if calls on it shall not wait at all.
-bool look_at_options(int fd, PollNotes* notes) {
+enum class SetTo { Wait, NotWait, Fail };
+
+// Reads how the program has set the descriptor, and says whether calls that wait for `events` wait at all.
+SetTo look_at_options(int fd, PollNotes* notes, uint32_t events) {
   uint32_t version = options_version.load(std::memory_order_acquire);
-  if (notes->version.load(std::memory_order_acquire) == version) return false;
+  if (notes->version.load(std::memory_order_acquire) == version) return SetTo::Wait;
   long flags = raw_syscall(SYS_fcntl, fd, F_GETFL);
+  // poll() would never report it, and the call fails at once.
+  if (flags >= 0 && (flags & O_ACCMODE) == (events & EPOLLIN ? O_WRONLY : O_RDONLY)) return SetTo::Fail;
   if (flags >= 0 && flags & O_NONBLOCK) {
     notes->kind.fetch_or(kNonblocking, std::memory_order_relaxed);
-    return true;
+    return SetTo::NotWait;
   }
   // The flags of other files may well be changed by another process.
-  if (!(kind_of(fd, notes) & kSocket)) return false;
+  if (!(kind_of(fd, notes) & kSocket)) return SetTo::Wait;
   auto get = [&](int option) -> uint32_t {  // milliseconds: the kernel counts its ticks
     timeval t{};
     socklen_t size = sizeof t;
@@ -105,7 +109,7 @@ bool look_at_options(int fd, PollNotes* notes) {
   notes->send.store(get(SO_SNDTIMEO), std::memory_order_relaxed);
   notes->low_water.store(low, std::memory_order_relaxed);
   notes->version.store(version, std::memory_order_release);
-  return false;
+  return SetTo::Wait;
 }
 
 // Returns a socket's pending error, and takes it.
@@ -123,7 +127,7 @@ void socket_options_changed() { options_version.fetch_add(1, std::memory_order_a
 
 size_t low_water(int fd, PollNotes* notes, size_t n) {
   if (!low_water_used.load(std::memory_order_relaxed) || !(kind_of(fd, notes) & kStream)) return 0;
-  look_at_options(fd, notes);
+  look_at_options(fd, notes, EPOLLIN);
   size_t low = notes->low_water.load(std::memory_order_relaxed);
   return low <= 1 ? 0 : low < n ? low : n;
 }
@@ -131,7 +135,8 @@ size_t low_water(int fd, PollNotes* notes, size_t n) {
 // ---- waiting ----
 
 long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again, uint64_t* until) {
-  if (look_at_options(fd, notes)) return -EAGAIN;
+  SetTo set = look_at_options(fd, notes, events);
+  if (set != SetTo::Wait) return set == SetTo::NotWait ? -EAGAIN : kInKernel;
   if (signal_show_pending()) return kInKernel;
   FiberRecord* me = self();
   // If this is no socket, the timeouts are those of a former life of the number, when it was one.

@@ -32,6 +32,14 @@ under 510 "${names[@]}"
 # The library does not even try these calls where there is a filter, or unless a variable asks for them.
 under KILL io_uring perf_event_open
 
+# Calls that wait, where only poll() tells what is ready.
+for program in io_connect io_corners; do
+  gcc -O2 -w -pthread -o "$TMP/$program" "$(dirname "$0")/../../preloaded/$program.c" || fail "gcc failed"
+  "$TMP/old_kernel" 510 all -- timeout -k 5 200 "$TMP/$program" >"$TMP/nptl" || fail "$program on NPTL: status $?"
+  LD_PRELOAD=$LIBRARY "$TMP/old_kernel" 510 all -- timeout -k 5 200 "$TMP/$program" >"$TMP/fiber" || fail "$program: status $?: $(tail -n 2 "$TMP/fiber")"
+  diff "$TMP/nptl" "$TMP/fiber" || fail "$program differs"
+done
+
 # Guards are mappings then, and more threads than the kernel allows mappings go without.
 gcc -O2 -w -pthread -o "$TMP/million" "$(dirname "$0")/../../preloaded/million.c" || fail "gcc failed"
 "$TMP/old_kernel" 510 guard -- env LD_PRELOAD="$LIBRARY" timeout -k 5 100 "$TMP/million" 80000 >"$TMP/out" || fail "80,000 threads: status $?: $(tail -n 2 "$TMP/out")"
