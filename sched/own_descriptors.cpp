@@ -26,7 +26,9 @@ void know_process() {
 }
 bool another_process() { return static_cast<int>(raw_syscall(SYS_getpid)) != process.load(std::memory_order_relaxed); }
 
-FIBERTHREAD_IN_FORK_CHILD(Descriptors, descriptors, [](FiberRecord*) { process.store(static_cast<int>(raw_syscall(SYS_getpid))); })
+void own_fd_new_process() { process.store(static_cast<int>(raw_syscall(SYS_getpid)), std::memory_order_relaxed); }
+
+FIBERTHREAD_IN_FORK_CHILD(Descriptors, descriptors, [](FiberRecord*) { own_fd_new_process(); })
 
 bool is_own_fd(int fd) {
   if (fd < lowest_own.load(std::memory_order_relaxed)) return false;

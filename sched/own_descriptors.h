@@ -8,7 +8,8 @@ namespace fiberthread {
 
 constexpr int kOwnFdsFrom = 512;  // their numbers begin here, where the limit allows it
 bool is_own_fd(int fd);
-int own_fd_next(int fd);  // returns the first of them from fd on; -1: none
+void own_fd_new_process();  // this is a copy of the process that has them, and they are its own now
+int own_fd_next(int fd);    // returns the first of them from fd on; -1: none
 // Makes `fd` one of them, unless it is an error (negative), and moves it out of the way of the numbers that programs expect. `to` has its
 // number from then on. The number changes if a program wants just this one. A variable keeps its place in the registry for ever, so it is a
 // static one. If there is no place, the descriptor is closed and `to` stays as it is, as if the call that opened it had failed.

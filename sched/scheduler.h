@@ -56,8 +56,12 @@ bool sched_start();
 bool sched_started();
 // Returns whether this process has ever tried to start it.
 bool sched_asked();
-// Learns what each start needs to know about libc. Called before there is a thread. In the child of a fork, the start then takes less time.
-void sched_learn();
+// For a process whose scheduler has started, that has no fiber but main, and whose right to be explored is deferred (explore.h).
+// sched_may_be_copied() returns whether a child of libc's fork can go on with the same scheduler: nothing but main's worker runs. The child calls
+// sched_copied(), which renews what the kernel does not copy, and what depends on ids. sched_claim() ends the deferral.
+bool sched_may_be_copied();
+void sched_copied();
+void sched_claim();
 // Makes the initial thread fiber 0 in name. Called when the library starts.
 void sched_init();
 

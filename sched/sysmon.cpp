@@ -276,12 +276,10 @@ void adopt_mask() {
 
 }  // namespace
 
-void sysmon_reserve() {
-  if (!reserved) reserved = reserve_helper();
-}
+void sysmon_reserve() { reserved = reserve_helper(); }
 
 bool sysmon_comes_late() {
-  if (!reserved || !exploring || !explore_unclaimed()) return false;
+  if (!exploring || !explore_claim_deferred() || !explore_unclaimed()) return false;
   first_mask = main_mask_version();
   late.store(Late::Waits, std::memory_order_relaxed);
   return true;

@@ -342,10 +342,10 @@ void run_timers(uint64_t now);  // fires all that are due
 void sysmon_prepare();
 void sysmon_open_clock();  // the one that tells when CLOCK_REALTIME was set; called at the same time
 [[noreturn]] void sysmon_main();
-// For an explored process. sysmon_reserve() takes the memory for a sysmon that comes late. sysmon_comes_late() is called when the scheduler starts,
-// and returns whether no thread is to be made for sysmon then. sysmon_begin() makes it, if that has not been done; signal handlers may call it too.
-void sysmon_reserve();
+// For an explored process. sysmon_comes_late() is called when the scheduler starts, and returns whether no thread is to be made for sysmon then.
+// sysmon_reserve() takes the memory for it. sysmon_begin() makes it, if that has not been done; signal handlers may call it too.
 bool sysmon_comes_late();
+void sysmon_reserve();
 bool sysmon_waits();      // it has not begun
 bool sysmon_is_helper();  // it came late, or will
 void sysmon_begin_late();

@@ -151,3 +151,13 @@ FIBERTHREAD_EXPORT pid_t _Fork() noexcept {
   else in_parent();
   return pid;
 }
+
+// For preload/explore/server.cpp. The child has the same scheduler as its parent, which has no other thread. By fork() it would start a new one.
+extern "C" [[gnu::visibility("default")]] pid_t fiberthread_explore_fork() {
+  pid_t pid = REAL(_Fork)();
+  if (pid == 0) {
+    signal_new_process();
+    sched_copied();
+  }
+  return pid;
+}

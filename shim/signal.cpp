@@ -218,8 +218,10 @@ void signal_init() {
 
 void signal_take_over() { take_over(kAll); }
 
+void signal_new_process() { process = static_cast<int>(raw_syscall(SYS_getpid)); }
+
 void signal_scheduler_started() {
-  process = static_cast<int>(raw_syscall(SYS_getpid));
+  signal_new_process();
   follow_main_anew();
 }
 

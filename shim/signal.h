@@ -29,6 +29,7 @@ void signal_init();
 void signal_take_over();
 // Called after the scheduler has started: sysmon takes process-directed signals as the main fiber would.
 void signal_scheduler_started();
+void signal_new_process();  // this is another process than the one whose scheduler started
 // Called by main, which has just become a fiber and is still on its kernel thread, under Busy. Makes the signals that are pending for that
 // kernel thread pending for main, because other fibers will run there.
 void signal_adopt_pending(FiberRecord* me);

@@ -350,11 +350,13 @@ void thread_exit_raw() {
 
 using namespace fiberthread;
 
-// For preload/explore/server.cpp. Does beforehand what the process, or each of its children, would do at the first thread.
-extern "C" [[gnu::visibility("default")]] void fiberthread_explore_learn() {
-  look_up();
-  sched_learn();
+// For preload/explore/server.cpp. Starts the scheduler at the first thread, but for what each child does in fiberthread_explore_claim().
+// Returns whether children may be made by fiberthread_explore_fork().
+extern "C" [[gnu::visibility("default")]] bool fiberthread_explore_start() {
+  explore_defer_claim();
+  return thread_start_scheduler() && sched_may_be_copied();
 }
+extern "C" [[gnu::visibility("default")]] void fiberthread_explore_claim() { sched_claim(); }
 
 extern "C" void fiberthread_main_landed() {
   if (cancelled_by_libc(main_fiber)) main_fiber->identity.result = PTHREAD_CANCELED;

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "preload/explore/server.h"
+#include "sched/syscall.h"
 
 // Another library than libfiberthread.so may be preloaded with this one, and then nothing is explored.
 extern "C" __attribute__((weak)) bool fiberthread_explore_point(const char* name, uintptr_t object, uintptr_t pc, int how);
@@ -41,6 +42,8 @@ void fill(void* to, size_t n) {
   for (size_t i = 0; i < n; i++) static_cast<uint8_t*>(to)[i] = static_cast<uint8_t>(draw() >> 32);
 }
 
+bool served = false;  // read and written by the only thread until it is true
+
 [[gnu::constructor]] void start() {
   if (auto* random = reinterpret_cast<char*>(getauxval(AT_RANDOM))) fill(random, 16);
 }
@@ -49,7 +52,7 @@ void fill(void* to, size_t n) {
 
 extern "C" __attribute__((visibility("hidden"), used)) void* fiberthread_explore_enter(Slot* s, uintptr_t object, uintptr_t pc) {
   int error = errno;
-  static bool served = false;  // read and written by the only thread until it is true
+  if (!served) note_before_first_thread(s->name, object);
   if (!served && (!strcmp(s->name, "pthread_create") || !strcmp(s->name, "thrd_create"))) {
     served = true;
     serve_before_first_thread();
@@ -84,6 +87,10 @@ EXPORT int gettimeofday(struct timeval* t, void*) noexcept {
   clock_gettime(CLOCK_REALTIME, &now);
   *t = {now.tv_sec, now.tv_nsec / 1000};
   return 0;
+}
+EXPORT pid_t getpid() noexcept {
+  if (!served) note_id_before_first_thread();
+  return static_cast<pid_t>(fiberthread::raw_syscall(SYS_getpid));
 }
 EXPORT time_t time(time_t* t) noexcept {
   timespec now;

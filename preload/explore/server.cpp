@@ -3,11 +3,12 @@
 // the child has the same memory as a process that has come there by itself.
 //
 // A program whose children could see what an earlier one has left is none: nothing may be shared between parent and child but what
-// is put back for each run.
+// is put back for each run. Nor is one that knows the process's id, or a lock that does: a child has another id.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -25,14 +26,66 @@
 
 #include "preload/explore/server.h"
 #include "sched/explore/shared.h"
+#include "sched/syscall.h"
 
+using fiberthread::arg;
 using fiberthread::Explored;
+using fiberthread::raw_syscall;
 
 extern "C" __attribute__((weak)) void* fiberthread_explore_shared();
-extern "C" __attribute__((weak)) void fiberthread_explore_learn();
-extern "C" __attribute__((weak)) void fiberthread_explore_order();
+extern "C" __attribute__((weak)) bool fiberthread_explore_start();
+extern "C" __attribute__((weak)) pid_t fiberthread_explore_fork();
+extern "C" __attribute__((weak)) void fiberthread_explore_claim();
 
 namespace {
+
+// ---- what the program has done so far ----
+
+// Locks that main holds, or has tried to get, and that know their owner by its id. In a child it has another one.
+struct Held {
+  uintptr_t lock;
+  uint32_t times;
+};
+Held held[16];
+bool knows_id = false;  // main has asked for the process's id, or holds more locks than there is room for
+
+bool begins(const char* text, const char* with) { return strncmp(text, with, strlen(with)) == 0; }
+
+bool knows_owner(const char* call, uintptr_t lock) {
+  if (begins(call, "pthread_rwlock_")) return strstr(call, "wrlock") != nullptr;
+  int kind = reinterpret_cast<pthread_mutex_t*>(lock)->__data.__kind & 127;  // without what says whether the lock may be elided
+  return kind != PTHREAD_MUTEX_TIMED_NP && kind != PTHREAD_MUTEX_ADAPTIVE_NP;
+}
+
+}  // namespace
+
+void note_before_first_thread(const char* call, uintptr_t lock) {
+  if (!lock || !(begins(call, "pthread_mutex_") || begins(call, "pthread_rwlock_") || begins(call, "mtx_"))) return;
+  bool leaves = strstr(call, "unlock"), ends = strstr(call, "destroy");
+  Held* h = nullptr;
+  for (Held& o : held)
+    if (o.times && o.lock == lock) h = &o;
+  if (leaves || ends) {
+    if (h) h->times = ends ? 0 : h->times - 1;
+    return;
+  }
+  if (!strstr(call, "lock") || !knows_owner(call, lock)) return;
+  for (Held& o : held)
+    if (!h && !o.times) h = &o;
+  if (!h) return void(knows_id = true);
+  h->lock = lock;
+  h->times++;
+}
+
+void note_id_before_first_thread() { knows_id = true; }
+
+namespace {
+
+bool no_ids() {
+  for (const Held& h : held)
+    if (h.times) return false;
+  return !knows_id;
+}
 
 constexpr int kMostFiles = 64;
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE (Linux 5.14)
@@ -146,7 +199,7 @@ bool may_serve(Explored& shared, Files& files) {
   if (s.root != getpid() || out < 0 || err < 0) return false;
   s.out_before = static_cast<uint64_t>(out);
   s.err_before = static_cast<uint64_t>(err);
-  return only_thread() && no_children() && no_timers() && descriptors_may_be_shared(s, files) && no_shared_memory(&shared) &&
+  return no_ids() && only_thread() && no_children() && no_timers() && descriptors_may_be_shared(s, files) && no_shared_memory(&shared) &&
          wrote_nowhere_else(s.out_before + s.err_before);
 }
 
@@ -170,46 +223,48 @@ void write_to_files() {
   each_line("/proc/self/maps", line, nullptr);
 }
 
+// By system calls: libc's functions are the library's, and main is a fiber.
 void serve(Explored& shared, const Files& files) {
   Explored::Server& s = shared.server;
-  sigset_t all, mask;
-  sigfillset(&all);
-  sigprocmask(SIG_SETMASK, &all, &mask);
-  write_to_files();
+  uint64_t all = ~uint64_t{0}, mask;
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&all), arg(&mask), sizeof mask);
   s.serves.store(1, std::memory_order_release);
   for (uint32_t run = 1;; run++) {
     for (uint32_t wanted; (wanted = s.wanted.load(std::memory_order_acquire)) < run;)
-      syscall(SYS_futex, &s.wanted, FUTEX_WAIT, wanted, nullptr, nullptr, 0);
-    for (int i = 0; i < files.count; i++) lseek(files.fd[i], files.offset[i], SEEK_SET);
-    pid_t pid = _Fork();
+      raw_syscall(SYS_futex, arg(&s.wanted), FUTEX_WAIT, wanted, 0);
+    for (int i = 0; i < files.count; i++) raw_syscall(SYS_lseek, files.fd[i], files.offset[i], SEEK_SET);
+    pid_t pid = fiberthread_explore_fork();
     if (pid == 0) {
-      setpgid(0, 0);
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != s.root) _exit(1);
-      fiberthread_explore_order();
-      sigprocmask(SIG_SETMASK, &mask, nullptr);
+      raw_syscall(SYS_setpgid, 0, 0);
+      raw_syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL);
+      if (raw_syscall(SYS_getppid) != s.root) raw_syscall(SYS_exit_group, 1);
+      raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, sizeof mask);
       return;
     }
-    if (pid < 0) _exit(1);
-    setpgid(pid, pid);
+    if (pid < 0) raw_syscall(SYS_exit_group, 1);
+    raw_syscall(SYS_setpgid, pid, pid);
     s.child = pid;
     int status;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    while (raw_syscall(SYS_wait4, pid, arg(&status)) == -EINTR) {
     }
     s.status = status;
     s.ended.store(run, std::memory_order_release);
-    kill(s.launcher, SIGCHLD);
+    raw_syscall(SYS_kill, s.launcher, SIGCHLD);
   }
 }
 
 }  // namespace
 
 void serve_before_first_thread() {
+  if (!fiberthread_explore_shared) return;
   int error = errno;
-  auto* shared = fiberthread_explore_shared && fiberthread_explore_order ? static_cast<Explored*>(fiberthread_explore_shared()) : nullptr;
   Files files;
-  bool may = shared && may_serve(*shared, files);
-  if (shared && fiberthread_explore_learn) fiberthread_explore_learn();  // in either case, so that the heap is the same
-  if (may) serve(*shared, files);
+  if (auto* shared = static_cast<Explored*>(fiberthread_explore_shared())) {
+    bool may = may_serve(*shared, files);
+    if (may) write_to_files();
+    // In either case, so that the heap and the times are the same.
+    if (fiberthread_explore_start() && may) serve(*shared, files);
+    fiberthread_explore_claim();
+  }
   errno = error;
 }

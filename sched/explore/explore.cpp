@@ -34,6 +34,7 @@ char* memory = nullptr;  // of the strategies and their table
 uint64_t clock_ns = 0;
 uint32_t next_step = 0;  // of the script
 uint32_t asked = 0;      // before which access of the last window its fiber is stopped
+bool claim_deferred = false;
 
 // A program in virtual time begins at these, whenever it is run.
 constexpr uint64_t kMonotonic = 100'000'000'000'000, kRealtime = 1'800'000'000'000'000'000;
@@ -112,12 +113,18 @@ void explore_begin(const char* path) {
   exploring = true;
 }
 
+void explore_take_order() { take_order(); }
+
 bool explore_unclaimed() { return shared->claimed.load(std::memory_order_relaxed) == 0; }
 
 bool explore_wants_sysmon() { return shared->order.sysmon; }
 void explore_has_sysmon() { shared->has_sysmon.store(1, std::memory_order_relaxed); }
 
+void explore_defer_claim() { claim_deferred = true; }
+bool explore_claim_deferred() { return claim_deferred; }
+
 void explore_claim() {
+  claim_deferred = false;
   uint32_t nobody = 0;
   auto pid = static_cast<uint32_t>(raw_syscall(SYS_getpid));
   exploring = shared->claimed.compare_exchange_strong(nobody, pid, std::memory_order_relaxed);
@@ -125,7 +132,6 @@ void explore_claim() {
   // How often the clock was read in the start is not the same in each run. From here on it is.
   constexpr uint64_t kWhole = kSecond;
   clock_ns = (clock_ns / kWhole + 1) * kWhole;
-  options.workers = 1;
   // Most schedules write some pages of this. It takes less time to get them at once.
   constexpr long kPopulateWrite = 23, kSize = 5 * 4096;
   raw_syscall(SYS_madvise, arg(shared->made) & -static_cast<long>(page_size()), kSize, kPopulateWrite);
@@ -319,5 +325,3 @@ using namespace fiberthread;
 
 // For preload/explore/server.cpp. Returns the shared memory if this process, which has made no thread yet, is being explored.
 extern "C" [[gnu::visibility("default")]] void* fiberthread_explore_shared() { return exploring ? shared : nullptr; }
-// The caller is a child of such a process, and its schedule is the one that the memory asks for now.
-extern "C" [[gnu::visibility("default")]] void fiberthread_explore_order() { take_order(); }

@@ -199,16 +199,6 @@ const char* begin(void (*model_main)()) {
 }  // namespace
 }  // namespace glibc
 
-bool tcb_learn() {
-  using namespace glibc;
-  pthread_t model;
-  bool made = false;
-  if (!learned) learn(&model, &made);
-  if (made) end_model(model);
-  if (learned) find_loader_lock();
-  return learned;
-}
-
 bool tcb_known() { return glibc::learned; }
 
 bool tcb_init(void (*model_main)(), const char** why) {

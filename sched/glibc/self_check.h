@@ -8,9 +8,6 @@ namespace fiberthread {
 // if this libc cannot be served. The model thread has ended then. A native thread calls it with signals blocked, once per process, and
 // again in the child of a fork. What was learned before a fork holds in the child.
 bool tcb_init(void (*model_main)(), const char** why);
-// Does what a later tcb_init(), here or in the child of a fork, need not do again. The model thread has ended on return. False: this
-// libc cannot be served. The caller as above.
-bool tcb_learn();
 bool tcb_known();  // this has been learned, here or before a fork
 
 }  // namespace fiberthread

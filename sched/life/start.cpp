@@ -4,6 +4,7 @@
 
 #include <initializer_list>
 
+#include "sched/accounting.h"
 #include "sched/arch/arch.h"
 #include "sched/embedder.h"
 #include "sched/explore/explore.h"
@@ -19,6 +20,7 @@
 #include "sched/observe/names.h"
 #include "sched/observe/observe.h"
 #include "sched/observe/stall.h"
+#include "sched/own_descriptors.h"
 #include "sched/preempt.h"
 #include "sched/memory/block.h"
 #include "sched/worker.h"
@@ -95,17 +97,11 @@ bool sched_started() { return phase.load(std::memory_order_acquire) == Phase::On
 
 bool sched_asked() { return asked.load(std::memory_order_relaxed); }
 
-void sched_learn() {
-  Busy busy;
-  OwnCalls calls;
-  uint64_t old;
-  sched_block_signals(&old);
-  if (!sched_asked() && !refusal() && tcb_learn()) {
-    embedder().before_start();
-    sysmon_reserve();
-  }
-  sched_restore_signals(old);
+namespace {
+void begin_sysmon_if_wanted() {
+  if (sysmon_waits() && (explore_wants_sysmon() || metrics_wanted() || stalls_watched())) sysmon_begin();
 }
+}  // namespace
 
 bool sched_start() {
   Phase p = phase.load(std::memory_order_acquire);
@@ -132,13 +128,15 @@ bool sched_start() {
     }
     if (ok) {
       measure_cycles(from_cycles, from_ns);
+      if (sysmon_waits()) sysmon_reserve();
       flight_clocks();
       dumper_find();
       tcb_look_at_modules();
       stack_look_at_objects();
       preempt_init();
-      if (exploring) explore_claim();
+      if (exploring && !explore_claim_deferred()) explore_claim();
       if (sysmon_waits() && !exploring) sysmon_begin_late();  // another process was faster to claim
+      if (exploring) options.workers = 1;
       cpus = exploring ? 1 : cpu_count();
       if (!want_slots(base_slots())) {
         ok = false;
@@ -158,7 +156,7 @@ bool sched_start() {
       names_start();
       trace_start();
       metrics_start();
-      if (sysmon_waits() && (explore_wants_sysmon() || metrics_wanted() || stalls_watched())) sysmon_begin();
+      if (!exploring || !explore_claim_deferred()) begin_sysmon_if_wanted();
     }
     phase.store(ok ? Phase::On : Phase::Impossible, std::memory_order_release);
     futex_wake(&phase, 1 << 30);
@@ -175,6 +173,31 @@ bool sched_start() {
     return ok;
   }
   return true;
+}
+
+bool sched_may_be_copied() {
+  return sched_started() && sysmon_waits() && !metrics_wanted() && !stalls_watched() && !observed(kObserveTrace);
+}
+
+void sched_copied() {
+  Busy busy;
+  Worker* w = this_worker();
+  own_fd_new_process();
+  main_fiber->identity.id = static_cast<uint32_t>(raw_syscall(SYS_getpid));
+  w->thread.tid = static_cast<int>(main_fiber->identity.id);
+  preempt_end_worker(w);
+  preempt_start_worker(w);
+  w->cpu.mark.store(0, std::memory_order_relaxed);
+  account(w, nullptr);
+  main_fiber->cpu.given.store(w->cpu.mark.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  explore_take_order();
+}
+
+void sched_claim() {
+  if (!exploring || !explore_claim_deferred()) return;
+  explore_claim();
+  if (!exploring && sysmon_waits()) sysmon_begin_late();
+  begin_sysmon_if_wanted();
 }
 
 FIBERTHREAD_IN_FORK_CHILD(Start, start, [](FiberRecord*) {

@@ -18,12 +18,15 @@ cat >left.c <<'END'
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 static int fd, pipes[2];
 static int* shared;
 static pid_t before;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, plain = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t recursive = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP, checked = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
+static pthread_rwlock_t rw = PTHREAD_RWLOCK_INITIALIZER;
 static void* work(void* what) {
   char line[8] = "";
   struct stat s;
@@ -38,7 +41,16 @@ static void* work(void* what) {
 }
 int main(int argc, char** argv) {
   char* what = argv[1];
-  before = getpid();
+  before = (pid_t)syscall(SYS_getpid);
+  if (!strcmp(what, "asks")) before = getpid();
+  int holds_plain = !strcmp(what, "plain"), holds_recursive = !strcmp(what, "recursive"), holds_checked = !strcmp(what, "checked");
+  int reads_rw = !strcmp(what, "rdlock"), writes_rw = !strcmp(what, "wrlock");
+  pthread_mutex_lock(&recursive), pthread_mutex_unlock(&recursive);
+  if (holds_plain) pthread_mutex_lock(&plain);
+  if (holds_recursive) pthread_mutex_lock(&recursive);
+  if (holds_checked) pthread_mutex_lock(&checked);
+  if (reads_rw) pthread_rwlock_rdlock(&rw);
+  if (writes_rw) pthread_rwlock_wrlock(&rw);
   if (!strcmp(what, "reads")) fd = open("numbers", O_RDONLY);
   if (!strcmp(what, "writes")) fd = open("written", O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600);
   if (!strcmp(what, "wrote")) {
@@ -53,6 +65,12 @@ int main(int argc, char** argv) {
   if (!strcmp(what, "prints")) puts("before"), fflush(stdout);
   pthread_t t[2];
   for (int i = 0; i < 2; i++) pthread_create(&t[i], NULL, work, what);
+  if (holds_recursive) assert(pthread_mutex_trylock(&recursive) == 0 && pthread_mutex_unlock(&recursive) == 0);
+  if (holds_recursive) assert(pthread_mutex_unlock(&recursive) == 0);
+  if (holds_checked) assert(pthread_mutex_unlock(&checked) == 0);
+  if (holds_plain) assert(pthread_mutex_unlock(&plain) == 0);
+  if (reads_rw || writes_rw) assert(pthread_rwlock_unlock(&rw) == 0 && pthread_rwlock_trywrlock(&rw) == 0);
+  if (!strcmp(what, "asks")) assert(before == getpid());
   for (int i = 0; i < 2; i++) pthread_join(t[i], NULL);
   int status;
   if (!strcmp(what, "child")) assert(wait(&status) > 0 && WEXITSTATUS(status) == 3);
@@ -63,7 +81,7 @@ int main(int argc, char** argv) {
   printf("%d\n", !strcmp(what, "prints"));
 }
 END
-gcc -O1 -g -pthread -o left left.c || fail "gcc failed"
+gcc -O1 -g -D_GNU_SOURCE -pthread -o left left.c || fail "gcc failed"
 echo "123456789" >numbers
 result() { # FIELD
   python3 -c 'import json, sys; print(json.load(open("out"))[sys.argv[1]])' "$1"
@@ -74,8 +92,8 @@ runs() { # FORKED COMMAND…: no run fails, and so many are forked
   timeout -k 5 100 "$explore" explore --json -j 1 -n 40 --same-output "$@" >out 2>&1
   [ $? = 0 ] && [ "$(result forked)" = "$forked" ] && [ "$(result schedules)" = 40 ] || fail "$*: $(cat out)"
 }
-for what in nothing reads prints; do runs 40 ./left $what; done
-for what in writes wrote pipe shared alarm child; do runs 0 ./left $what; done
+for what in nothing reads prints plain rdlock; do runs 40 ./left $what; done
+for what in writes wrote pipe shared alarm child asks recursive checked wrlock; do runs 0 ./left $what; done
 runs 0 --exec ./left nothing
 # What a shell starts is not the process that is waited for.
 runs 0 sh -c './left nothing; exit $?'
