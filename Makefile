@@ -113,7 +113,7 @@ $(BUILD)/obj/%.S.o: %.S Makefile | $(BUILD)/.compiler
 # The compiler's start files are left out: the library uses nothing of them, and those of some releases have no landing pads.
 $(SO): $(LOW_OBJECTS) $(HIGH_OBJECTS) preload/exports.map $(BUILD)/sources
 	$(Q)$(CC) -shared $(LDFLAGS) -nostartfiles -static-libgcc $(if $(SANITIZE),-fsanitize=$(SANITIZE),-Wl$(comma)--no-undefined) \
-		-Wl,-z,now,-z,relro,-z,noseparate-code,-z,initfirst,-z,noexecstack,-Bsymbolic-functions \
+		-Wl,-z,now,-z,relro,-z,noseparate-code,-z,initfirst,-z,noexecstack,-Bsymbolic-functions,--sort-section=name \
 		-Wl,-soname,$(SONAME),--version-script=preload/exports.map $(LOW_OBJECTS) $(HIGH_OBJECTS) -o $@
 $(SO_LINK): $(SO)
 	$(Q)ln -sf $(notdir $(SO)) $@

@@ -13,6 +13,7 @@
 #include <new>
 
 #include "sched/chaos.h"
+#include "sched/large.h"
 #include "sched/life/fork.h"
 #include "sched/observe/metrics.h"
 #include "sched/own_descriptors.h"
@@ -48,7 +49,7 @@ static_assert(sizeof(Descriptor) == 64);
 constexpr uint8_t kAll = 0xff;  // Descriptor::again
 
 constexpr uint32_t kChunk = 1024, kChunks = 16384;
-std::atomic<Descriptor*> table[kChunks];
+FIBERTHREAD_LARGE std::atomic<Descriptor*> table[kChunks];
 std::atomic<uint32_t> chunks{0};  // there are no chunks from this index on
 
 std::atomic<int> epoll_fd{-1}, wake_fd{-1};

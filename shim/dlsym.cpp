@@ -16,6 +16,7 @@
 #include <atomic>
 
 #include "sched/fiber.h"
+#include "sched/large.h"
 #include "sched/syscall.h"
 
 using Dlsym = void* (*)(void* handle, const char* name);
@@ -101,7 +102,7 @@ struct Object {
   }
 };
 constexpr int kMost = 512;  // with more objects, the loader answers for itself
-Object objects[kMost];
+FIBERTHREAD_LARGE Object objects[kMost];
 int count = 0;  // the last one is libc
 Object* us = nullptr;
 link_map* libc = nullptr;

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 #include <time.h>
 
+#include "sched/large.h"
 #include "sched/life/fork.h"
 #include "sched/scheduler.h"
 #include "sched/spinlock.h"
@@ -28,7 +29,7 @@ struct TimerTable {
   PosixTimer timers[kSize];
   std::atomic<TimerTable*> next{nullptr};
 };
-TimerTable first_table;
+FIBERTHREAD_LARGE_DATA TimerTable first_table;
 std::atomic<bool> made_any{false};
 
 // Under Busy. No handler runs then, which might set a timer, too.

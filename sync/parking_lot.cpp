@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "sched/chaos.h"
+#include "sched/large.h"
 #include "sched/life/fork.h"
 
 namespace fiberthread {
@@ -11,7 +12,7 @@ namespace {
 
 constexpr size_t kBucketBits = 12, kBuckets = size_t{1} << kBucketBits;
 
-constinit Bucket buckets[kBuckets];
+FIBERTHREAD_LARGE constinit Bucket buckets[kBuckets];
 // The buckets that were ever used, so that the child of a fork touches only those. Relaxed: it is read where one thread is left.
 constinit std::atomic<uint64_t> used_buckets[kBuckets / 64];
 

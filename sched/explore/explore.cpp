@@ -13,6 +13,7 @@
 #include "sched/embedder.h"
 #include "sched/explore/step.h"
 #include "sched/explore/strategy.h"
+#include "sched/large.h"
 #include "sched/life/fork.h"
 #include "sched/scheduler.h"
 #include "sched/syscall.h"
@@ -49,7 +50,8 @@ constexpr uint32_t kMostCandidates = 1024;  // for one choice. Those after them 
 
 void mix(uint64_t n) { shared->hash = (shared->hash ^ (n + 1)) * 0x9E3779B97F4A7C15u ^ shared->hash >> 29; }
 
-uint32_t number_of(FiberRecord* f) {
+// Returns what is known of the fiber, which the launcher then knows too.
+Candidate& seen(FiberRecord* f) {
   Candidate& c = strategies->of(f);
   if (c.number < kMostSeen && c.number >= shared->fibers) {
     SeenFiber& s = shared->seen[c.number];
@@ -58,7 +60,7 @@ uint32_t number_of(FiberRecord* f) {
     memcpy(s.name, f->identity.name, sizeof s.name);
     shared->fibers = c.number + 1;
   }
-  return c.number;
+  return c;
 }
 
 uint32_t by_script(uint32_t usual, uint32_t limit) {
@@ -139,11 +141,10 @@ void explore_claim() {
 }
 
 uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data, bool timer, bool stop) {
-  static Candidate* candidates[kMostCandidates];  // one thread at a time chooses, and its stack may be small
+  FIBERTHREAD_LARGE static Candidate* candidates[kMostCandidates];  // one thread at a time chooses, and its stack may be small
   uint32_t n = 0;
   auto add = [&](FiberRecord* f) {
-    number_of(f);
-    Candidate& c = strategies->of(f);
+    Candidate& c = seen(f);
     candidates[n++] = &c;
     if (shared->order.memory & kMemorySteps && f != me && f->identity.start && f->identity.start != explored_start && is_new(f)) {
       c.start = f->identity.start;
@@ -186,7 +187,7 @@ uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data
 }
 
 void explore_note(FiberRecord* me, const ExplorePoint& point) {
-  shared->last = number_of(me);
+  shared->last = seen(me).number;
   if (shared->last < kMostSeen) shared->seen[shared->last].pc = point.pc;
   strategies->at_point(me, point);
   note_point();
@@ -204,7 +205,7 @@ bool explore_stop(FiberRecord* me, const ExplorePoint& access, uint32_t others) 
     }
   }
   if (!others) return false;
-  number_of(me);
+  seen(me);
   strategies->at_stop(me, access);
   note_point();
   return true;
@@ -253,7 +254,7 @@ void explore_ends_by(const Race& race) {
   raw_syscall(SYS_exit_group, 1);
 }
 
-uint32_t explore_number(FiberRecord* f) { return number_of(f); }
+uint32_t explore_number(FiberRecord* f) { return seen(f).number; }
 
 bool explore_stuck() {
   static uint64_t seen = 0;

@@ -11,6 +11,7 @@
 #include "sched/glibc/processor.h"
 #include "sched/glibc/rseq.h"
 #include "sched/glibc/tcb.h"
+#include "sched/large.h"
 
 extern "C" {
 void __pthread_register_cancel(__pthread_unwind_buf_t*);
@@ -20,7 +21,7 @@ void* __res_state();
 
 namespace fiberthread::glibc {
 
-alignas(64) unsigned char template_image[kMaxPthread];
+FIBERTHREAD_LARGE alignas(64) unsigned char template_image[kMaxPthread];
 uint16_t self_pointers[64];
 unsigned self_pointer_count;
 char* model_tcb;

@@ -16,6 +16,7 @@
 #include "sched/glibc/processor.h"
 #include "sched/glibc/rseq.h"
 #include "sched/glibc/tcb.h"
+#include "sched/large.h"
 #include "sched/preempt.h"
 
 namespace fiberthread {
@@ -154,7 +155,7 @@ bool proven = false;
 
 // Makes a TCB like any fiber's. libc must work on it. The caller has blocked signals.
 bool prove() {
-  alignas(64) static char room[65536];
+  FIBERTHREAD_LARGE alignas(64) static char room[65536];
   if (proven) return true;
   if (tcb_reserve() > sizeof room) return proven = true;  // TLS is large; the layout itself has been checked already
   char* pd = make_tcb(room + sizeof room);

@@ -15,6 +15,7 @@
 #include "sched/glibc/processor.h"
 #include "sched/glibc/rseq.h"
 #include "sched/glibc/thread_list.h"
+#include "sched/large.h"
 #include "sched/life/fork.h"
 #include "sched/worker.h"
 
@@ -23,7 +24,7 @@ namespace glibc {
 namespace {
 
 // libc's own static TLS, as it looks in a thread that has done nothing yet.
-unsigned char pristine[4096];
+FIBERTHREAD_LARGE unsigned char pristine[4096];
 std::atomic<bool> pristine_known{false};
 
 // Offsets of the words that tcb_learn() has found, 4 bytes each.

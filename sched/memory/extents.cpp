@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "sched/large.h"
 #include "sched/life/fork.h"
 #include "sched/memory/block.h"
 #include "sched/memory/guard.h"
@@ -12,12 +13,12 @@
 
 namespace fiberthread {
 
-constinit Chunk chunks[memory::kMaxChunks]{};
+FIBERTHREAD_LARGE constinit Chunk chunks[memory::kMaxChunks]{};
 std::atomic<uint32_t> chunk_count{0};
 
 namespace memory {
 
-constinit SizeClass classes[kMaxClasses];
+FIBERTHREAD_LARGE_DATA constinit SizeClass classes[kMaxClasses];
 std::atomic<SizeClass*> burst{nullptr};
 std::atomic<bool> scarce{false};
 uint32_t stale_chunks = 0;

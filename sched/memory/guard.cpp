@@ -18,12 +18,9 @@
 #endif
 
 namespace fiberthread {
-namespace {
-
-std::atomic<bool> executable{false};
 
 // Emulators accept any advice to madvise(). So this tries whether a guard makes the page fault.
-bool guards_work() {
+bool memory::guards_work() {
   static const bool works = [] {
     auto size = static_cast<long>(page_size());
     void* page = map_memory(page_size(), PROT_READ | PROT_WRITE);
@@ -38,8 +35,12 @@ bool guards_work() {
   return works;
 }
 
+namespace {
+
+std::atomic<bool> executable{false};
+
 bool install_guard(char* low, size_t size) {
-  if (guards_work() && raw_syscall(SYS_madvise, arg(low), size, MADV_GUARD_INSTALL) == 0) return true;
+  if (memory::guards_work() && raw_syscall(SYS_madvise, arg(low), size, MADV_GUARD_INSTALL) == 0) return true;
   return raw_syscall(SYS_mprotect, arg(low), size, PROT_NONE) == 0;
 }
 
@@ -78,14 +79,14 @@ namespace memory {
 
 // Relaxed: only the sum counts.
 bool take_guards() {
-  if (guards_work()) return true;
+  if (memory::guards_work()) return true;
   if (guards_taken.fetch_add(kPerExtent, std::memory_order_relaxed) + kPerExtent <= most_guards()) return true;
   guards_taken.fetch_sub(kPerExtent, std::memory_order_relaxed);
   return false;
 }
 
 void give_guards() {
-  if (!guards_work()) guards_taken.fetch_sub(kPerExtent, std::memory_order_relaxed);
+  if (!memory::guards_work()) guards_taken.fetch_sub(kPerExtent, std::memory_order_relaxed);
 }
 
 int protection() { return PROT_READ | PROT_WRITE | (executable.load(std::memory_order_relaxed) ? PROT_EXEC : 0); }

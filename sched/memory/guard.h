@@ -18,6 +18,8 @@ inline void set_guard(FiberRecord& f, char* high, size_t size) {
   if (size != f.memory.guard_size || (size && f.memory.guard != high - size)) change_guard(f, high - size, size);
 }
 
+bool guards_work();  // the kernel has guards that are no mappings: MADV_GUARD_INSTALL
+
 // Before Linux 6.13 a guard is a mapping, and parts its surroundings in two. A process has a limit of mappings (vm.max_map_count), and all that
 // allocates memory fails at it. So guards take half of them at most. An extent takes guards for all its blocks when the first comes into use,
 // and gives them back when its memory is wiped. Returns false if there are no more: its blocks do without.

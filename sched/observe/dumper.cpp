@@ -14,6 +14,7 @@
 
 #include <initializer_list>
 
+#include "sched/large.h"
 #include "sched/life/fork.h"
 #include "sched/observe/stall.h"
 #include "sched/observe/waits.h"
@@ -51,7 +52,7 @@ constinit struct Start {
   volatile int dumper;
   std::atomic<uint32_t> go;  // futex: the starting thread lets the dumper look at this process now
 } start{};
-alignas(16) char stack[16 * 1024];
+FIBERTHREAD_LARGE alignas(16) char stack[16 * 1024];
 
 // Returns the end of the text.
 char* put_number(char* to, uint64_t n) {

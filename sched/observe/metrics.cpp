@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "sched/large.h"
 #include "sched/life/fork.h"
 #include "sched/observe/cycles.h"
 #include "sched/observe/observe.h"
@@ -39,7 +40,7 @@ char path[kMostPath], path_of_new[kMostPath + 32];  // of the file or socket; be
 bool of_child = false;
 
 std::atomic<int> listening{-1}, connection{-1};
-char request[2048], answer[32 * 1024];
+FIBERTHREAD_LARGE char request[2048], answer[32 * 1024];
 size_t request_size = 0, answer_size = 0, answered = 0;
 uint64_t give_up_at = 0, write_at = 0;
 uint64_t rest_until = 0;  // after an accept() that the kernel has refused, for lack of descriptors for example; 0: none

@@ -9,6 +9,7 @@
 #include "sched/arch/context.h"
 #include FIBERTHREAD_CPU(interrupted.h)
 #include FIBERTHREAD_CPU(registers.h)
+#include "sched/large.h"
 #include "sched/life/fork.h"
 #include "sched/observe/dumper.h"
 #include "sched/observe/observe.h"
@@ -18,7 +19,7 @@
 
 namespace fiberthread {
 
-constinit StallSample stall_sample;
+FIBERTHREAD_LARGE constinit StallSample stall_sample;
 
 namespace {
 

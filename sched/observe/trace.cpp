@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "sched/arch/arch.h"
+#include "sched/large.h"
 #include "sched/life/fork.h"
 #include "sched/memory/block.h"
 #include "sched/own_descriptors.h"
@@ -23,7 +24,7 @@ namespace {
 
 constexpr uint64_t kMostBytes = uint64_t{96} << 20;  // of records; viewers do not take the text of more
 
-char path[4096], raw_path[2 * sizeof path + 64];  // FILE as given; the path of FILE.raw from the root, or empty
+FIBERTHREAD_LARGE char path[4096], raw_path[2 * sizeof path + 64];  // FILE as given; the path of FILE.raw from the root, or empty
 bool of_child = false;
 std::atomic<int> file{-1}, raw{-1};
 enum Over : uint32_t { kOn, kEnded, kGaveUp };
