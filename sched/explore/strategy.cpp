@@ -11,12 +11,25 @@ constexpr uint64_t kFair = 50'000;
 constexpr uint32_t kLongStreak = 2000;  // a fiber that is chosen so often in a row, with others waiting, may wait for them itself
 // After so many jumps of time, these become half as likely. Else threads that wake up again and again leave no turn to those of lower priority.
 constexpr uint32_t kManyJumps = 64, kSeldom = 1 << 20;
+
+// SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+uint64_t mixed(uint64_t x) {
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+  return x ^ x >> 31;
+}
+
 }  // namespace
 
 Strategies::Strategies(const Explored::Order& order, Candidate* table)
     : strategy_(order.strategy), state_(order.seed), lowest_(kHigh - 1), table_(table) {
-  constexpr uint32_t kOneIn[] = {1, 1, 2, 4, 8, 16, 32};
-  one_in_ = kOneIn[random() % (sizeof kOneIn / sizeof *kOneIn)];
+  constexpr uint32_t kOneIn[] = {1, 1, 2, 4, 8, 16, 32}, kFixed = sizeof kOneIn / sizeof *kOneIn, kInAll = 3;
+  // Most bugs need few switches at points where the thread could go on. So some schedules have 1, 2 or 4 of these. Not if they are so long that the
+  // thread may go on for others, which must come then.
+  constexpr uint64_t kSeldomest = 4096;
+  uint64_t which = random() % (kFixed + kInAll), length = order.expected < kSeldomest ? order.expected : kSeldomest;
+  one_in_ = which < kFixed ? kOneIn[which] : 1 + static_cast<uint32_t>(length >> (which - kFixed));
+  by_kind_ = random() % 2;
   constexpr uint32_t kTimerOneIn[] = {3, 16, 100};
   timer_one_in_ = kTimerOneIn[random() % (sizeof kTimerOneIn / sizeof *kTimerOneIn)];
   constexpr uint32_t kYieldOneIn[] = {1, 2, 8};
@@ -29,13 +42,7 @@ Strategies::Strategies(const Explored::Order& order, Candidate* table)
   window_lengths_ = 1 + static_cast<uint32_t>(random() % kLengths);
 }
 
-// SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-uint64_t Strategies::random() {
-  uint64_t x = state_ += 0x9E3779B97F4A7C15u;
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-  return x ^ x >> 31;
-}
+uint64_t Strategies::random() { return mixed(state_ += 0x9E3779B97F4A7C15u); }
 
 Candidate& Strategies::of(FiberRecord* f) {
   Candidate* c = &table_[reinterpret_cast<uintptr_t>(f) / sizeof *f % kTable];  // records lie side by side, so few pages are touched
@@ -100,6 +107,21 @@ uint32_t Strategies::best(Candidate* const* candidates, uint32_t n) {
   return best;
 }
 
+uint32_t Strategies::one_of_a_kind(Candidate* const* candidates, uint32_t n) {
+  uint64_t salt = random(), most = 0;
+  uint32_t chosen = 0, alike = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    const Candidate& c = *candidates[i];
+    uint64_t start = reinterpret_cast<uint64_t>(c.start ? c.start : c.fiber->identity.start);
+    uint64_t kind = mixed(mixed(start + c.after) ^ c.pc ^ salt);  // the kind with the largest number is chosen
+    if (kind < most) continue;
+    if (kind > most) alike = 0;
+    most = kind;
+    if (random() % ++alike == 0) chosen = i;
+  }
+  return chosen;
+}
+
 uint32_t Strategies::choose(Candidate* const* candidates, uint32_t n, bool first_goes_on, bool timer) {
   if (timer && random() % timer_one_in_ == 0) {
     if (++jumps_ % kManyJumps == 0 && timer_one_in_ < kSeldom) timer_one_in_ *= 2;
@@ -108,7 +130,8 @@ uint32_t Strategies::choose(Candidate* const* candidates, uint32_t n, bool first
   if (n == 1) return 0;
   uint32_t chosen;
   if (strategy_ == Strategy::Random || points_ > kFair) {
-    chosen = first_goes_on && random() % one_in_ ? 0 : static_cast<uint32_t>(random() % n);
+    if (first_goes_on && random() % one_in_) chosen = 0;
+    else chosen = by_kind_ ? one_of_a_kind(candidates, n) : static_cast<uint32_t>(random() % n);
   } else {
     if (strategy_ == Strategy::Pos)
       for (uint32_t i = 0; i < n; i++)

@@ -43,12 +43,16 @@ class Strategies {
   uint64_t random();
   Candidate& arrive(FiberRecord* f, const ExplorePoint& point);
   uint32_t best(Candidate* const* candidates, uint32_t n);
+  // Draws among the kinds of candidates, and then among those of that kind: threads with the same function that are at the same place. So the
+  // only thread of its kind comes as often as a hundred others together.
+  uint32_t one_of_a_kind(Candidate* const* candidates, uint32_t n);
 
   Strategy strategy_;
   uint64_t state_;
   // Drawn once for a schedule. Random: the first goes on unless a draw of one in so many says otherwise. All: time jumps as often. Pct, Pos: one yield in
   // so many puts its fiber behind all others, since a loop of yields must end, but not each, since the others need not come first.
   uint32_t one_in_ = 1;
+  bool by_kind_ = false;
   uint32_t timer_one_in_ = 1;
   uint32_t yield_one_in_ = 1;
   uint64_t window_one_in_ = 1;   // of the places where a window could be opened
