@@ -73,6 +73,22 @@ uint32_t by_script(uint32_t usual, uint32_t limit) {
   return usual;
 }
 
+// A schedule from which steps were left out has other numbers of choices. What a fiber itself has done is the same for longer.
+uint32_t by_loose_script(Candidate* const* candidates, uint32_t n, bool timer, uint32_t from, const Candidate* last, uint32_t usual) {
+  if (!last) return usual;
+  while (next_step < shared->order.script_size && shared->script[next_step].own == kNobody) next_step++;
+  for (uint32_t i = next_step; i < shared->order.script_size; i++) {
+    Step& s = shared->script[i];
+    if (s.from != from || s.last != last->number || s.own != last->points) continue;
+    s.own = kNobody;  // used
+    if (s.to == kClock) return timer ? n : usual;
+    for (uint32_t k = 0; k < n; k++)
+      if (candidates[k]->number == s.to) return k;
+    return usual;
+  }
+  return usual;
+}
+
 constexpr size_t kTableSize = Strategies::kTable * sizeof(Candidate);
 void take_order() { strategies = new (memory + kTableSize) Strategies(shared->order, reinterpret_cast<Candidate*>(memory)); }
 
@@ -157,8 +173,11 @@ uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data
   if (limit < 2) return 0;
   bool script = shared->order.strategy == Strategy::Script;
   uint32_t usual = strategies->usual(candidates, n, me != nullptr);
+  const Candidate* last = me ? candidates[0] : strategies->last();  // whose doings tell where the schedule is
   if (stop) index = script ? shared->script[next_step++].index : 1 + strategies->choose(candidates + 1, n - 1, false, false);
+  else if (script && shared->order.loose) index = by_loose_script(candidates, n, timer, me ? candidates[0]->number : kNobody, last, usual);
   else index = script ? by_script(usual, limit) : strategies->choose(candidates, n, me != nullptr, timer);
+  uint32_t last_number = last ? last->number : kNobody, own = last ? last->points : 0;
   strategies->chosen(candidates, n, index);
   if (shared->order.log && shared->choices < kMostOffered)
     shared->offered[shared->choices] = static_cast<uint16_t>(n | (timer ? kOfferedTime : 0) | (me ? kOfferedStay : 0) |
@@ -166,7 +185,7 @@ uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data
   uint32_t to = index == n ? kClock : candidates[index]->number;
   if ((stop || index != usual) && shared->steps < kMostSteps) {
     Step& s = shared->made[shared->steps++];
-    s = {shared->choices, index, n, kNobody, to, 0, 0, "", false, 0, 0};
+    s = {shared->choices, index, n, kNobody, to, 0, 0, "", false, 0, 0, last_number, own};
     if (stop) {
       s.window = shared->windows - 1;
       s.accesses = asked;

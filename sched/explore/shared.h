@@ -20,7 +20,7 @@ enum class ExploredEnd : uint32_t { None, Deadlock, Livelock, Race };
 // stopped before accesses by single steps.
 constexpr uint32_t kMemoryPoints = 1, kMemoryRaces = 2, kMemorySteps = 4;
 
-constexpr uint32_t kExploreVersion = 4;
+constexpr uint32_t kExploreVersion = 5;
 constexpr uint32_t kMostSteps = 1 << 16;
 constexpr uint32_t kMostSeen = 1 << 12;
 constexpr uint32_t kMostOffered = 1 << 18;
@@ -38,8 +38,9 @@ struct Step {
   bool after;       // it was made already
   // A stop between two points, before an access to memory. `pc` is then the instruction and `object` the address, which is 0 if it is not known.
   // `after`: the instruction reads and then writes, and has read already. `accesses` is 0 in other steps.
-  uint64_t window;    // the number of the window, from 0
-  uint32_t accesses;  // the stop was before this one in the window, from 1
+  uint64_t window;     // the number of the window, from 0
+  uint32_t accesses;   // the stop was before this one in the window, from 1
+  uint32_t last, own;  // the fiber that went on last before, and how many points it had come to
 };
 constexpr uint32_t kNobody = ~uint32_t{0}, kClock = kNobody - 1;
 
@@ -88,6 +89,7 @@ struct Explored {
     uint64_t expected;  // points that such a schedule has, for Pct
     uint64_t most;      // points after which it is a livelock
     uint32_t reports;   // a deadlock is reported, with stacks. Else the process only ends
+    uint32_t loose;     // the script's steps are found by `from`, `last`, `own` and `to`, and those that do not come are left out
     uint32_t log;       // all choices are written to `offered`
     uint32_t memory;    // kMemoryPoints and its kin
     uint32_t sysmon;    // it starts with the first thread

@@ -9,6 +9,7 @@ constexpr uint32_t kLengths = 9;               // windows have up to 2^0, 2^1, .
 // After so many points it is a random walk, which is fair: a program that goes on until some other thread has run comes to its end.
 constexpr uint64_t kFair = 50'000;
 constexpr uint32_t kLongStreak = 2000;  // a fiber that is chosen so often in a row, with others waiting, may wait for them itself
+constexpr uint32_t kLongStreakOfAccesses = 20'000;  // what waits by accesses to memory gives way earlier (preload/explore/memory/races.cpp)
 // After so many jumps of time, these become half as likely. Else threads that wake up again and again leave no turn to those of lower priority.
 constexpr uint32_t kManyJumps = 64, kSeldom = 1 << 20;
 
@@ -23,6 +24,7 @@ uint64_t mixed(uint64_t x) {
 
 Strategies::Strategies(const Explored::Order& order, Candidate* table)
     : strategy_(order.strategy), state_(order.seed), lowest_(kHigh - 1), table_(table) {
+  long_streak_ = order.memory & kMemoryPoints ? kLongStreakOfAccesses : kLongStreak;
   constexpr uint32_t kOneIn[] = {1, 1, 2, 4, 8, 16, 32}, kFixed = sizeof kOneIn / sizeof *kOneIn, kInAll = 3;
   // Most bugs need few switches at points where the thread could go on. So some schedules have 1, 2 or 4 of these. Not if they are so long that the
   // thread may go on for others, which must come then.
@@ -70,6 +72,7 @@ Candidate& Strategies::arrive(FiberRecord* f, const ExplorePoint& point) {
   c.pc = point.pc;
   c.after = point.after;
   c.drawn = false;
+  c.points++;
   return c;
 }
 
@@ -140,7 +143,7 @@ uint32_t Strategies::choose(Candidate* const* candidates, uint32_t n, bool first
           candidates[i]->drawn = true;
         }
     chosen = best(candidates, n);
-    if (candidates[chosen]->fiber == last_ && last_streak_ >= kLongStreak) {
+    if (candidates[chosen]->fiber == last_ && last_streak_ >= long_streak_) {
       candidates[chosen]->priority = lowest_--;
       chosen = best(candidates, n);
     }
@@ -153,7 +156,7 @@ uint32_t Strategies::choose(Candidate* const* candidates, uint32_t n, bool first
 }
 
 uint32_t Strategies::usual(Candidate* const* candidates, uint32_t n, bool first_goes_on) const {
-  return first_goes_on && n > 1 && candidates[0]->fiber == last_ && last_streak_ >= kLongStreak ? 1 : 0;
+  return first_goes_on && n > 1 && candidates[0]->fiber == last_ && last_streak_ >= long_streak_ ? 1 : 0;
 }
 
 void Strategies::chosen(Candidate* const* candidates, uint32_t n, uint32_t index) {

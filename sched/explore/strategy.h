@@ -17,6 +17,7 @@ struct Candidate {
   uint64_t object, pc;
   bool after;             // it has done it
   bool drawn;             // `priority` is of this operation
+  uint32_t points;        // that it has come to
   void* (*start)(void*);  // what identity.start was, before explored_start()
 };
 
@@ -36,6 +37,7 @@ class Strategies {
   // Returns the candidate that a script need not name. That is the first one. If the first one has gone on for long, it may wait in a loop for
   // the others, so it is the second one then.
   uint32_t usual(Candidate* const* candidates, uint32_t n, bool first_goes_on) const;
+  const Candidate* last() { return last_ ? &of(last_) : nullptr; }
   void chosen(Candidate* const* candidates, uint32_t n, uint32_t index);
 
  private:
@@ -61,7 +63,7 @@ class Strategies {
   uint64_t points_ = 0, changes_[kMostChanges];
   uint32_t change_count_ = 0;
   FiberRecord* last_ = nullptr;
-  uint32_t last_streak_ = 0;
+  uint32_t last_streak_ = 0, long_streak_;
   uint32_t jumps_ = 0;  // of time, by choice
   uint32_t numbers_ = 0;
   Candidate* table_;    // by the record's address

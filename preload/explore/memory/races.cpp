@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kFirstOfPlace = 32;  // a place of code is so often a point, whatever it accesses
 constexpr uint32_t kQuiet = 2000;       // so many accesses of a fiber without a point: the next is one, or a loop could wait for ever
-constexpr uint32_t kLongStreak = 1000;  // after so many points of one fiber in a row, others come first
+constexpr uint32_t kLongStreak = 1000;  // after so many points of one fiber in a row, at places that are not new, others come first
 constexpr uint32_t kMostPlainPoints = 200'000;  // after so many points, plain accesses are points only as kQuiet says
 constexpr uint32_t kMostPoints = 500'000;       // and atomic ones as kQuietAtomics says, or a long run would be taken for a livelock
 constexpr uint32_t kQuietAtomics = 64;
@@ -40,10 +40,13 @@ Place* place_of(uintptr_t pc) {
 }
 
 // Which accesses are points must be the same for each strategy: nothing but what the program has done so far decides.
-bool is_point(Thread* t, const Cell* c, uint8_t kind, uintptr_t pc) {
+// `fresh`: because its place is new. A loop that waits for others has no such points, but for its first rounds.
+bool is_point(Thread* t, const Cell* c, uint8_t kind, uintptr_t pc, bool& fresh) {
   bool atomic = kind & kAtomic;
   Place* p = atomic ? nullptr : place_of(pc);
-  bool wanted = atomic || (c && c->racy) || (p && (p->racy || p->points < kFirstOfPlace));
+  bool racy = (c && c->racy) || (p && p->racy);
+  fresh = p && !racy && p->points < kFirstOfPlace;
+  bool wanted = atomic || racy || fresh;
   if (!wanted || points_made > (atomic ? kMostPoints : kMostPlainPoints)) {
     if (++t->quiet < (atomic ? kQuietAtomics : kQuiet)) return false;
   }
@@ -102,13 +105,13 @@ uint8_t mask_of(uintptr_t granule, uintptr_t from, uintptr_t to) {
 }
 
 // Comes to a point. Not with the guard.
-void point(const Thread* t, uint8_t kind, uintptr_t address, uintptr_t pc) {
+void point(const Thread* t, uint8_t kind, uintptr_t address, uintptr_t pc, bool fresh) {
   static const Thread* last = nullptr;
   static uint32_t streak = 0;
   int error = errno;
   if (last != t) streak = 0;
   last = t;
-  if (++streak < kLongStreak) {
+  if (fresh || ++streak < kLongStreak) {
     fiberthread_explore_point(words_of(kind), address, pc, 0);
   } else {
     // It may wait in a loop for another thread, which would never run in a schedule without switches.
@@ -124,7 +127,7 @@ void point(const Thread* t, uint8_t kind, uintptr_t address, uintptr_t pc) {
 void memory_access(uintptr_t address, size_t size, uint8_t kind, uintptr_t pc) {
   if (!memory_explored() || !size) return;
   Thread* t;
-  bool at_point = false;
+  bool at_point = false, fresh = false;
   if (size > kMostRange) size = kMostRange;
   {
     Guard guard;
@@ -134,9 +137,9 @@ void memory_access(uintptr_t address, size_t size, uint8_t kind, uintptr_t pc) {
     Cell* c = cell_of(address, false);
     // On its own stack a fiber is alone until another one was seen there.
     if (address - here < t->stack_high - here && !(kind & kAtomic) && (!c || !c->first || (c->first == t->id + 1 && !c->foreign))) return;
-    at_point = is_point(t, c, kind, pc);
+    at_point = is_point(t, c, kind, pc, fresh);
   }
-  if (at_point) point(t, kind, address, pc);
+  if (at_point) point(t, kind, address, pc, fresh);
   Guard guard;
   t = guard ? this_thread() : nullptr;
   if (!t) return;
@@ -157,7 +160,7 @@ void memory_freed(uintptr_t address, size_t size, uintptr_t pc) {
       for_cells(address, address + (size < kPageSize ? size : kPageSize),
                 [&](Cell& c, uintptr_t) { shared |= c.first && (c.foreign || c.first != t->id + 1); });
   }
-  if (shared) point(t, kWrite | kFree, address, pc);
+  if (shared) point(t, kWrite | kFree, address, pc, false);
   Guard guard;
   if (!guard) {
     lost = true;

@@ -17,7 +17,7 @@
 namespace fiberthread {
 
 namespace {
-constexpr char kFirstLine[] = "fiberthread-explore 3";
+constexpr char kFirstLine[] = "fiberthread-explore 4";
 
 std::string quoted(const std::string& s) {
   std::string q;
@@ -53,14 +53,17 @@ std::string fiber_name(const std::vector<SeenFiber>& fibers, uint32_t number, co
 
 }  // namespace
 
-Outcome shrink(Job& job, const RunSettings& s, Outcome best, double until) {
+namespace {
+Outcome shrink(Job& job, const RunSettings& s, Outcome best, double until, bool loose) {
   for (size_t part = (best.steps.size() + 1) / 2; part && now() < until;) {
     size_t size = best.steps.size();
     bool smaller = false;
     for (size_t at = 0; at < size && now() < until && !smaller; at += part) {
       std::vector<Step> rest(best.steps.begin(), best.steps.begin() + static_cast<ptrdiff_t>(at));
       rest.insert(rest.end(), best.steps.begin() + static_cast<ptrdiff_t>(at + part < size ? at + part : size), best.steps.end());
-      Outcome o = job.run(s, scripted(rest));
+      Plan plan = scripted(rest);
+      plan.loose = loose;
+      Outcome o = job.run(s, plan);
       if (o.verdict == best.verdict && o.complete && o.steps.size() < size) {
         best = o;
         smaller = true;
@@ -71,6 +74,17 @@ Outcome shrink(Job& job, const RunSettings& s, Outcome best, double until) {
     else if (part > half) part = half;
   }
   return best;
+}
+}  // namespace
+
+Outcome shrink(Job& job, const RunSettings& s, Outcome best, double until) {
+  bool stops = false;  // between points; a window has its number in the schedule
+  for (auto& step : best.steps) stops |= step.accesses != 0;
+  for (size_t before = 0; !stops && before != best.steps.size() && now() < until;) {
+    before = best.steps.size();
+    best = shrink(job, s, best, until, true);
+  }
+  return shrink(job, s, best, until, false);
 }
 
 Told tell(Job& job, const RunSettings& s, Outcome& failure) {

@@ -132,9 +132,9 @@ void Job::keep_open() const { fcntl(shared_fd_, F_SETFD, 0); }
 void Job::prepare(const RunSettings& s, const Plan& plan, bool reports) {
   plan_ = plan;
   memset(static_cast<void*>(&shared_->order), 0, offsetof(Explored, script) - offsetof(Explored, order));
-  shared_->order = {
-      kExploreVersion, plan.strategy, plan.seed, plan.depth, static_cast<uint32_t>(plan.script.size()), plan.expected, kMostPoints, reports,
-      plan.log,        s.memory,      true,      s.timers};
+  shared_->order = {kExploreVersion, plan.strategy, plan.seed, plan.depth, static_cast<uint32_t>(plan.script.size()),
+                    plan.expected,   kMostPoints,   reports,   plan.loose, plan.log,
+                    s.memory,        true,          s.timers};
   for (size_t i = 0; i < plan.script.size(); i++) shared_->script[i] = plan.script[i];
 }
 

@@ -16,6 +16,7 @@ struct Plan {
   uint64_t seed = 0, expected = 0;
   uint32_t depth = 3;
   uint32_t preemptions = 0;  // of a bounded search's schedule
+  bool loose = false;        // as Explored::Order::loose
   bool log = false;          // all that is offered is wanted
   std::vector<Step> script;
 };
