@@ -138,7 +138,7 @@ bool explore_unclaimed() { return shared->claimed.load(std::memory_order_relaxed
 bool explore_wants_sysmon() { return shared->order.sysmon; }
 void explore_has_sysmon() { shared->has_sysmon.store(1, std::memory_order_relaxed); }
 
-void explore_defer_claim() { claim_deferred = true; }
+void explore_defer_claim() { claim_deferred = explore_unclaimed(); }
 bool explore_claim_deferred() { return claim_deferred; }
 
 void explore_claim() {

@@ -29,7 +29,7 @@ void explore_begin(const char* path);
 // Called when the scheduler starts, with all signals blocked. The first process that makes a thread is the one that is explored: the program
 // itself, what it becomes by exec(), or a child. In others, this ends the exploration.
 void explore_claim();
-void explore_defer_claim();  // the start of the scheduler shall not claim
+void explore_defer_claim();  // the start of the scheduler shall not claim, unless another process has
 bool explore_claim_deferred();
 void explore_take_order();    // that of the run which now begins
 bool explore_unclaimed();     // no process has made a thread yet

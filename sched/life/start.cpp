@@ -194,7 +194,7 @@ void sched_copied() {
 }
 
 void sched_claim() {
-  if (!exploring || !explore_claim_deferred()) return;
+  if (!exploring || !explore_claim_deferred() || !sched_started()) return;
   explore_claim();
   if (!exploring && sysmon_waits()) sysmon_begin_late();
   begin_sysmon_if_wanted();
