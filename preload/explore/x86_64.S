@@ -4,6 +4,7 @@
 #define POINT(name, gives_way) point name, gives_way, 3, enter_and_leave;
 #define POINT_TWICE(name) point name, 0, 2, enter_and_leave;
 #define POINT_BEFORE(name) point name, 0, 0, enter;
+#define PLACE(name) point name, 4, 0, enter;
 
 .macro point name, gives_way, after, enter
   .section .rodata.str1.1, "aMS", @progbits, 1

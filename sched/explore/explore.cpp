@@ -84,7 +84,7 @@ uint32_t by_loose_script(Candidate* const* candidates, uint32_t n, bool timer, u
     if (s.to == kClock) return timer ? n : usual;
     for (uint32_t k = 0; k < n; k++)
       if (candidates[k]->number == s.to) return k;
-    return usual;
+    return from != kNobody && n > 1 ? 1 : usual;  // that one waits: any other instead
   }
   return usual;
 }
@@ -210,6 +210,11 @@ void explore_note(FiberRecord* me, const ExplorePoint& point) {
   if (shared->last < kMostSeen) shared->seen[shared->last].pc = point.pc;
   strategies->at_point(me, point);
   note_point();
+}
+
+void explore_fails(FiberRecord* me, uint64_t pc) {
+  shared->last = seen(me).number;
+  if (shared->last < kMostSeen) shared->seen[shared->last].pc = pc;
 }
 
 bool explore_stop(FiberRecord* me, const ExplorePoint& access, uint32_t others) {

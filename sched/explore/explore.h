@@ -48,6 +48,8 @@ struct ExplorePoint {
 uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data, bool timer, bool stop = false);
 // Notes that `me`, the caller, is at a point. Ends the process if there were too many.
 void explore_note(FiberRecord* me, const ExplorePoint& point);
+// Notes that `me`, the caller, is about to end the process there.
+void explore_fails(FiberRecord* me, uint64_t pc);
 // Notes that `me`, the caller, is stopped before an access to memory. Returns false if none of the `others` can go on in its place.
 bool explore_stop(FiberRecord* me, const ExplorePoint& access, uint32_t others);
 // Called where a window could be opened for the caller (step.h). Returns true if it has been opened. `stopped`: as

@@ -195,10 +195,14 @@ void* explored_start(void* argument) {
 using namespace fiberthread;
 
 // Called by the stubs of preload/explore/ before the call `name` is made, whose first argument is `object` and which returns to `pc`. `how` is
-// 1 if the call gives way to others, 2 at the point after the call, and 3 after a call where no point is. Returns true, after the call, if the
+// 1 if the call gives way to others, 2 at the point after the call, 3 after a call where no point is, and 4 if it is none and ends the process. Returns true, after the call, if the
 // caller must begin to step in `pc`.
 extern "C" [[gnu::visibility("default")]] bool fiberthread_explore_point(const char* name, uintptr_t object, uintptr_t pc, int how) {
   if (!exploring) return false;
+  if (how == 4) {
+    if (can_be_stopped(tls_current)) explore_fails(tls_current, pc);
+    return false;
+  }
   if (how != 3) explored_point({name, object, pc, how == 2}, how == 1);
   return how >= 2 && explored_window(false);
 }
