@@ -23,6 +23,7 @@
 #include "sched/own_descriptors.h"
 #include "sched/preempt.h"
 #include "sched/memory/block.h"
+#include "sched/memory/guard.h"
 #include "sched/worker.h"
 
 extern "C" void __tsan_init() __attribute__((weak));  // ThreadSanitizer's
@@ -128,7 +129,10 @@ bool sched_start() {
     }
     if (ok) {
       measure_cycles(from_cycles, from_ns);
-      if (sysmon_waits()) sysmon_reserve();
+      if (sysmon_waits()) {
+        sysmon_reserve();
+        memory::guards_work();  // the process may be forked for each schedule, and each child would ask
+      }
       flight_clocks();
       dumper_find();
       tcb_look_at_modules();

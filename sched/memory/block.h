@@ -27,7 +27,7 @@ bool block_populate();
 extern std::atomic<bool> many_blocks __attribute__((visibility("hidden")));
 inline bool blocks_are_many() { return many_blocks.load(std::memory_order_relaxed); }
 
-// Called before the scheduler starts. Learns what the kernel can do, so that later children of forks know it. In the child of a fork without address space for that, gives back what the parent's threads had.
+// Called before the scheduler starts. In the child of a fork without address space for that, gives back what the parent's threads had.
 void block_before_start();
 
 // Gives back a fiber that is Done and off its stack. Worker context too.

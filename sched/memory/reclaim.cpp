@@ -88,7 +88,6 @@ bool block_unmap_idle() {
 }
 
 void block_before_start() {
-  memory::guards_work();
   if (!stale_chunks || !scarce.load(std::memory_order_relaxed)) return;
   constexpr size_t kNeeded = 32 << 20;  // for workers, queues and the first fibers
   if (void* mem = map_memory(kNeeded, PROT_NONE, MAP_NORESERVE)) {
