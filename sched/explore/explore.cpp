@@ -90,7 +90,6 @@ uint32_t by_loose_script(Candidate* const* candidates, uint32_t n, bool timer, u
 }
 
 constexpr size_t kTableSize = Strategies::kTable * sizeof(Candidate);
-void take_order() { strategies = new (memory + kTableSize) Strategies(shared->order, reinterpret_cast<Candidate*>(memory)); }
 
 // A fiber that has not run yet has nothing but its first frame on its stack.
 bool is_new(const FiberRecord* f) {
@@ -126,12 +125,12 @@ void explore_begin(const char* path) {
   memory = map_memory(kTableSize + sizeof(Strategies), PROT_READ | PROT_WRITE, MAP_NORESERVE);
   if (shared->order.version != kExploreVersion || !memory) return;
   clock_ns = kMonotonic;
-  take_order();
+  explore_take_order();
   if (shared->order.memory & kMemorySteps) step_init();
   exploring = true;
 }
 
-void explore_take_order() { take_order(); }
+void explore_take_order() { strategies = new (memory + kTableSize) Strategies(shared->order, reinterpret_cast<Candidate*>(memory)); }
 
 bool explore_unclaimed() { return shared->claimed.load(std::memory_order_relaxed) == 0; }
 

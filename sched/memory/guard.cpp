@@ -79,14 +79,14 @@ namespace memory {
 
 // Relaxed: only the sum counts.
 bool take_guards() {
-  if (memory::guards_work()) return true;
+  if (guards_work()) return true;
   if (guards_taken.fetch_add(kPerExtent, std::memory_order_relaxed) + kPerExtent <= most_guards()) return true;
   guards_taken.fetch_sub(kPerExtent, std::memory_order_relaxed);
   return false;
 }
 
 void give_guards() {
-  if (!memory::guards_work()) guards_taken.fetch_sub(kPerExtent, std::memory_order_relaxed);
+  if (!guards_work()) guards_taken.fetch_sub(kPerExtent, std::memory_order_relaxed);
 }
 
 int protection() { return PROT_READ | PROT_WRITE | (executable.load(std::memory_order_relaxed) ? PROT_EXEC : 0); }

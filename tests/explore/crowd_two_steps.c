@@ -3,7 +3,7 @@
 // steps of one worker, before any other has enlisted.
 #include <assert.h>
 #include <pthread.h>
-#define WORKERS 20
+#define WORKERS 60
 static pthread_mutex_t announcing = PTHREAD_MUTEX_INITIALIZER, enlisting = PTHREAD_MUTEX_INITIALIZER;
 static int announced, enlisted;
 static void* works(void* p) {
