@@ -50,7 +50,10 @@ void add_to(std::atomic<Worker*>& list, Worker* w) {
   while (!list.compare_exchange_weak(head, w, std::memory_order_release, std::memory_order_relaxed));
 }
 
+// Before it runs a fiber, because others add up its counts, and before its kernel thread exists, because sysmon's look for a deadlock knows
+// the process's threads by this list.
 void publish_worker(Worker* w) {
+  if (w->thread.published) return;
   w->thread.published = true;
   add_to(worker_list, w);
   statistics.workers.fetch_add(1, std::memory_order_relaxed);
@@ -59,7 +62,6 @@ void publish_worker(Worker* w) {
 int worker_main(void* p) {
   auto* w = static_cast<Worker*>(p);
   w->thread.tid = static_cast<int>(raw_syscall(SYS_gettid));
-  if (!w->thread.published) publish_worker(w);  // before it runs a fiber, because others add up its counts
   stack_t ss = {};
   ss.ss_sp = w->thread.signal_stack;
   ss.ss_size = kSignalStack;
@@ -297,7 +299,7 @@ bool become_worker(FiberRecord* me) {
   me->run.kernel = false;
   me->run.state.store(State::Running, std::memory_order_release);
   w->run.running.store(me, std::memory_order_relaxed);
-  if (!w->thread.published) publish_worker(w);
+  publish_worker(w);
   if (observed(kObserveTrace)) observe_begins(w);
   if (observed(kObserveNames)) name_begins(w);
   flight_start(w);
@@ -356,6 +358,7 @@ Worker* start_worker(Slot* s, FiberRecord* bound, bool moves) {
   w->place.since = 0;
   flight_start(w);
   if (moves) will_move(w);
+  publish_worker(w);
   int tid = clone_thread(worker_main, w);
   set_refused(tid < 0);
   if (tid < 0) {

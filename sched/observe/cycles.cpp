@@ -123,6 +123,9 @@ void look_at(FiberRecord* f) {
     if (g->identity.id < f->identity.id) return;
   for (uint32_t i = 0; i < watch.reports; i++)
     if (watch.reported[i].first == f && watch.reported[i].serial == f->identity.serial) return;
+  // Where all fibers are stuck, the report of all has this cycle too. Sysmon looks for that after a rest, which a loaded machine makes long. If
+  // it must ask again, the next round finds the cycle again.
+  if (deadlock_check() || deadlock_reported()) return;
   watch.reported[watch.reports++] = {f, f->identity.serial};
   uint64_t ids[kMostDumped];
   uint32_t n = report_cycle(f, ids, kMostDumped);

@@ -6,7 +6,7 @@
 namespace fiberthread {
 
 // Looks for a deadlock. Reports it on stderr, once in a process, and ends the process if FIBERTHREAD_DEADLOCK says so. Sysmon calls it when
-// no work is queued and no timer runs. Returns true if sysmon must ask again, because a worker is on its way to sleep or has run meanwhile.
+// it has rested, and when some fibers wait for each other. Returns true if sysmon must ask again, because a worker is on its way to sleep or has run meanwhile.
 bool deadlock_check();
 
 bool deadlock_reported();  // in this process
