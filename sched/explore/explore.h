@@ -46,7 +46,7 @@ struct ExplorePoint {
 // candidate, or their count if time shall jump to the next timer, which must not be asked for without `timer`. Under Busy or in worker context.
 // `stop`: `me` is stopped before an access to memory, so another is chosen if there is one.
 uint32_t explore_choose(FiberRecord* me, FiberRecord* (*next)(void*), void* data, bool timer, bool stop = false);
-// Notes that `me`, the caller, is at a point. Ends the process if there were too many.
+// Notes that `me`, the caller, is at a point. Ends the process if there were too many: a livelock.
 void explore_note(FiberRecord* me, const ExplorePoint& point);
 // Notes that `me`, the caller, is about to end the process there.
 void explore_fails(FiberRecord* me, uint64_t pc);
@@ -87,6 +87,8 @@ bool explored_window(bool stopped);
 // Lets another fiber go on while the caller is stopped before an access. If it has read there already, `written` is the size of what it is about
 // to write. Returns false if no other could go on: the schedule is then as if the caller had not been stopped.
 bool explored_stop(const ExplorePoint& access, uint8_t written);
+// Returns true if a signal, a timer of the kernel or a child may still do something for the program.
+bool explored_outside_may_come();
 // Begins a fiber for which a window may be opened.
 void* explored_start(void* argument);
 

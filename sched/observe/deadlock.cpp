@@ -76,24 +76,6 @@ bool handlers_installed() {
   return false;
 }
 
-// Handlers of an explored program count only while a signal is on its way: a timer that has sent it is not set any more, and the kernel thread
-// that takes it may lack the CPU, or has just left the rest to sysmon, the caller.
-bool signal_on_its_way() {
-  int me = static_cast<int>(raw_syscall(SYS_gettid));
-  for (Worker* list : {all_workers(), all_helpers()})
-    for (Worker* w = list; w; w = w->thread.all_next) {
-      int tid = w->thread.initial ? w->thread.tid : w->thread.kernel_tid.load(std::memory_order_acquire);
-      if (tid && tid != me && !asleep_by_proc(tid)) return true;
-    }
-  return sysmon_is_called();
-}
-
-// A program that has set an alarm without a handler wants the alarm to end it.
-bool alarm_set() {
-  itimerval alarm{};
-  return raw_syscall(SYS_getitimer, ITIMER_REAL, arg(&alarm)) != 0 || alarm.it_value.tv_sec || alarm.it_value.tv_usec;
-}
-
 // ---- the report ----
 
 void report(uint32_t workers, uint64_t parked) {
@@ -123,6 +105,24 @@ void report(uint32_t workers, uint64_t parked) {
 }
 
 }  // namespace
+
+// Handlers of an explored program count only while a signal is on its way: a timer that has sent it is not set any more, and the kernel thread
+// that takes it may lack the CPU, or has just left the rest to sysmon.
+bool signal_on_its_way() {
+  int me = static_cast<int>(raw_syscall(SYS_gettid));
+  for (Worker* list : {all_workers(), all_helpers()})
+    for (Worker* w = list; w; w = w->thread.all_next) {
+      int tid = w->thread.initial ? w->thread.tid : w->thread.kernel_tid.load(std::memory_order_acquire);
+      if (tid && tid != me && !asleep_by_proc(tid)) return true;
+    }
+  return sysmon_is_called();
+}
+
+bool timer_set() {
+  itimerval alarm{};
+  return raw_syscall(SYS_getitimer, ITIMER_REAL, arg(&alarm)) != 0 || alarm.it_value.tv_sec || alarm.it_value.tv_usec ||
+         (exploring && embedder().timers_set());
+}
 
 // The directory has a link for each thread, and two of its own.
 bool no_other_thread(uint32_t workers) {
@@ -164,8 +164,7 @@ bool deadlock_check() {
     if (s == State::Parked) parked++;
     return s == State::Done || (s == State::Parked && waits_for_fibers(f));
   });
-  if (!stuck || parked == 0 || parked != live || alarm_set() || (exploring && embedder().timers_set()) || !no_other_thread(workers))
-    return false;
+  if (!stuck || parked == 0 || parked != live || timer_set() || !no_other_thread(workers)) return false;
   if (exploring && signal_on_its_way()) return true;  // after the look at timers, and before that at what the workers have done
   uint64_t beats_now;
   if (look_at_workers(workers, beats_now) != Workers::Idle || beats_now != beats) return true;

@@ -14,6 +14,12 @@ bool deadlock_reported();  // in this process
 // Returns true if there is no kernel thread but so many workers, sysmon, the reaper and the helpers.
 bool no_other_thread(uint32_t workers);
 
+// Returns true if the program has set a timer of the kernel that shows real time: an alarm, whose default action would end it, or while exploring
+// any other. Otherwise, timers of its own have handlers.
+bool timer_set();
+// Returns true if a kernel thread of ours other than the caller's may be about to give a fiber a signal.
+bool signal_on_its_way();
+
 // Ends the process by SIGABRT, even if the program handles, blocks or ignores that signal. On sysmon.
 void deadlock_ends_process();
 

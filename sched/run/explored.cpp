@@ -92,6 +92,11 @@ bool has_rings() {
   return found;
 }
 
+bool has_child() {
+  // __WALL: also those made by clone()
+  return raw_syscall(SYS_waitid, P_ALL, 0, 0, WEXITED | WNOHANG | WNOWAIT | __WALL, 0) != -ECHILD;
+}
+
 // Called in worker context. Returns true if no descriptor that fibers wait for can become ready before a fiber runs.
 bool nothing_comes() {
   uint32_t workers = 0;
@@ -102,8 +107,7 @@ bool nothing_comes() {
   }
   if (!poll_each_waited(is_own) || !no_other_thread(workers)) return false;
   // A child may have the descriptors too.
-  if (raw_syscall(SYS_waitid, P_ALL, 0, 0, WEXITED | WNOHANG | WNOWAIT | __WALL, 0) != -ECHILD) return false;
-  return !has_rings();
+  return !has_child() && !has_rings();
 }
 
 bool can_be_stopped(FiberRecord* me) {
@@ -183,6 +187,8 @@ bool explored_stop(const ExplorePoint& access, uint8_t written) {
   if (written) memcpy(at, read, written);
   return true;
 }
+
+bool explored_outside_may_come() { return timer_set() || signal_on_its_way() || has_child(); }
 
 void* explored_start(void* argument) {
   void* (*start)(void*) = explore_begins(tls_current);

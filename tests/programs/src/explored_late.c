@@ -100,6 +100,25 @@ static void* blocks_alarm(void* p) {
   return p;
 }
 
+// These go on for longer than a livelock is waited for. What ends that comes from outside.
+static void* goes_on_for_alarm(void* p) {
+  struct itimerval t = {{0, 0}, {0, 300000}};
+  assert(setitimer(ITIMER_REAL, &t, NULL) == 0);
+  return goes_on(p);
+}
+static void* goes_on_for_child(void* p) {
+  pid_t pid = fork();
+  if (pid == 0) {
+    usleep(300000);
+    _exit(3);
+  }
+  while (waitpid(pid, NULL, WNOHANG) == 0) {
+    pthread_mutex_lock(&lock);
+    pthread_mutex_unlock(&lock);
+  }
+  return p;
+}
+
 static void* waits_for_child(void* p) {
   pid_t pid = fork();
   if (pid == 0) _exit(3);
@@ -193,6 +212,8 @@ int main(int argc, char** argv) {
   if (!strcmp(what, "own")) one = has_own_timer, other = goes_on;
   if (!strcmp(what, "sigwait")) one = takes_signal, other = sends_signal;
   if (!strcmp(what, "itself")) one = other = looks_for_itself;
+  if (!strcmp(what, "long")) one = goes_on_for_alarm, other = raises_later;
+  if (!strcmp(what, "poll")) one = goes_on_for_child, other = raises_later;
   sigset_t s = usr1(), a = alarm_signal();
   if (p) pthread_attr_setsigmask_np(&attr, &a);
   if (!strcmp(what, "sigwait")) pthread_sigmask(SIG_BLOCK, &s, NULL);
