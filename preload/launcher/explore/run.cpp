@@ -110,6 +110,10 @@ void check_program(const char* name, RunSettings& s) {
                     ": it cannot be explored: ThreadSanitizer is linked into it. Link it with -shared-libsan, or without -static-libtsan");
   s.instrumented = sanitizer == ThreadSanitizer::Shared;
   if (why = why_nothing_is_preloaded(s.program); !why.empty()) wrong(name, s.command[0] + ": it cannot be explored: " + why);
+  // The loader goes on without a library that it does not find, and then there would be one schedule only.
+  for (const char* part : {"libfiberthread-explore.so", "libfiberthread-explore-memory.so", "fiberthread-tsan"})
+    if (std::string path = find_explore(part); path.find('/') != std::string::npos && access(path.c_str(), R_OK) != 0)
+      wrong(name, path + ": " + strerror(errno) + "; it comes with the library, which must be installed anew");
 }
 
 Job::Job(bool anew) : launcher_(getpid()), anew_(anew) {

@@ -32,6 +32,8 @@ says 2 'none of random, pct, pos and bounded' "$explore" explore --strategy best
 says 2 'no time' "$explore" explore --time soon ./account
 says 2 'ENOENT\|No such file' "$explore" explore ./none
 gcc -O1 -w -static -pthread -o static "$here/../../explore/account.c" 2>/dev/null && says 2 'cannot be explored' "$explore" explore ./static
+mkdir part && cp "$BUILD"/fiberthread "$BUILD"/libfiberthread.so part/
+says 2 'part/.*libfiberthread-explore.so: No such file' part/fiberthread explore ./account
 # The threads may be those of a child, or of another program after an exec.
 says 1 'exit status 134' "$explore" explore -q -n 1000 sh -c './account; exit $?'
 grep -q 'is stopped .* pthread_mutex_.*lock(&lock) in withdraws at .*account.c:1[12]' out || fail "what it needs: $(cat out)"
