@@ -63,6 +63,7 @@ static const struct {
     {"mutex-alone", mutex_alone, 1},
     {"mutex-uncontended", mutex_uncontended, 1},
     {"mutex", mutex_crowd, 8},
+    {"sigmask", mask_of_main, 1},
     {"broadcast", broadcast, 1000},
     {"socketpair-ping-pong", socketpair_ping_pong, 2},
     {"spinners", spinners, 64},

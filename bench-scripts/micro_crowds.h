@@ -46,6 +46,21 @@ static void mutex_uncontended(void) {
   measure(uncontended_batch, 1000000);
 }
 
+static void mask_batch(long n) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR1);
+  for (long i = 0; i < n; i++) {
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+  }
+}
+static void mask_of_main(void) {
+  pthread_t t;
+  create(&t, NULL, sleeper, NULL, 0);
+  measure(mask_batch, 10000);
+}
+
 static pthread_cond_t go = PTHREAD_COND_INITIALIZER, all_done = PTHREAD_COND_INITIALIZER;
 static long waiting, woken, generation;
 static void* broadcast_body(void* p) {

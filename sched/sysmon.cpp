@@ -67,7 +67,9 @@ constexpr uint32_t kAwake = 0, kDeep = 1, kShort = 2, kInPoll = 4, kOnPoller = 8
 std::atomic<uint32_t> asleep{kAwake};
 std::atomic<uint64_t> wake_at{kNever};
 std::atomic<int> tid{0};
-std::atomic<uint32_t> mask_done{0};  // the version of main's mask that sysmon has
+constexpr uint64_t kBlocked = ~uint64_t{0};  // a new kernel thread of ours
+std::atomic<uint32_t> mask_done{0};          // the version of main's mask that sysmon has
+std::atomic<uint64_t> mask_had{kBlocked};    // what sysmon blocks at least, of what main may block
 std::atomic<uint32_t> called{0};
 // These are opened before a chroot can hide them. To open one later would take a number from the program for an instant.
 std::atomic<int> proc_status{-1};  // /proc/self/status
@@ -255,7 +257,7 @@ void sleep_in_poll(uint64_t until, bool on_poller) {
   pollfd p[] = {{has_timer ? clock_timer.load() : -1, POLLIN, 0}, {on_poller ? poll_descriptor() : -1, POLLIN, 0}, {metrics, events, 0}};
   uint64_t now = now_ns(), left = until > now ? until - now : 0;
   timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
-  uint64_t mask = main_mask() & ~kWake;
+  uint64_t mask = without_trap(mask_had.load(std::memory_order_relaxed)) & ~kWake;
   if (asleep.load(std::memory_order_acquire) == kAwake) return;
   if (raw_syscall(SYS_ppoll, arg(p), 3, until == kNever ? 0 : arg(&t), arg(&mask), 8) > 0 && p[0].revents && clock_was_set())
     sysmon_clock_was_set();
@@ -265,11 +267,22 @@ void sleep_in_poll(uint64_t until, bool on_poller) {
 uint64_t next_due() { return exploring ? kNever : next_timer(); }
 bool poller_unwatched() { return !exploring && poll_active() && !poll_watched(); }
 
+// Main goes on without waiting if `mask_had` has all that it blocks. So sysmon announces what it is about to let in, and looks for a newer mask
+// before it does. Either main sees the announcement, or sysmon sees that main has another mask.
 void adopt_mask() {
-  uint32_t v = main_mask_version();
+  uint32_t v = main_mask_version(), newest;
   if (v == mask_done.load(std::memory_order_relaxed)) return;
-  uint64_t mask = without_trap(main_mask() | kWake);
-  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&mask), 0, 8);
+  uint64_t had = mask_had.load(std::memory_order_relaxed), mask;
+  for (;; v = newest) {
+    mask = main_mask();
+    mask_had.store(had & mask, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if ((newest = main_mask_version()) == v) break;
+  }
+  chaos_delay();
+  uint64_t in_kernel = without_trap(mask | kWake);
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, arg(&in_kernel), 0, 8);
+  mask_had.store(mask, std::memory_order_release);  // after the call
   mask_done.store(v, std::memory_order_release);
   futex_wake(&mask_done, 1 << 30);
 }
@@ -359,9 +372,14 @@ void sysmon_watch_poller() {
   if (s != kAwake && !(s & kOnPoller) && asleep.compare_exchange_strong(s, kAwake, std::memory_order_acq_rel)) end_sleep(s);
 }
 
-void sysmon_adopt_mask(uint32_t v) {
+void sysmon_adopt_mask(uint32_t v, uint64_t blocked, bool anew) {
   if (sysmon_waits() && v - first_mask > 2) sysmon_begin();
-  if (sysmon_waits()) return;  // main's mask is what it was, or there is no room for a thread
+  if (sysmon_waits()) return;                           // main's mask is what it was, or there is no room for a thread
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // the version, before the look at what sysmon has
+  // What it is only to let in, main's own kernel thread lets in while main runs. So sysmon may adopt that at its next look. But a new one has
+  // begun when this returns, and its number is known.
+  bool has = !(blocked & ~mask_had.load(std::memory_order_acquire)) && mask_done.load(std::memory_order_acquire) != 0;
+  if (has && !anew) return sysmon_wake();
   end_sleep(asleep.exchange(kAwake, std::memory_order_seq_cst));
   for (uint32_t d; static_cast<int32_t>((d = mask_done.load(std::memory_order_acquire)) - v) < 0;) futex_wait(&mask_done, d);
 }
@@ -377,6 +395,7 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, sysmon, [](FiberRecord*) {
   late.store(Late::No);
   reserved = nullptr;
   mask_done.store(0);
+  mask_had.store(kBlocked);
   called.store(0);
   growth = {};
   try_wake_ups = {};

@@ -81,6 +81,22 @@ void sched_await_blocked(uint64_t signals) {
     }
 }
 
+namespace {
+// Returns once neither the first thread, while its worker sleeps, nor sysmon lets in what is blocked now. `anew`: once sysmon has made the call.
+void set_main_mask(uint64_t m, bool anew) {
+  // Not preempted in between: another fiber may wait in sched_await_blocked() until the first thread has this mask.
+  Busy busy;
+  mask.store(m, std::memory_order_relaxed);
+  uint32_t v = version.fetch_add(2, std::memory_order_seq_cst) + 2;
+  if (Worker* w = first.load(std::memory_order_acquire))
+    for (uint32_t f; (f = w->idle.follows.load(std::memory_order_seq_cst)) && static_cast<int32_t>(f - v) < 0;) {
+      get_up(w);
+      futex_wait(&w->idle.follows, f);
+    }
+  sysmon_adopt_mask(v, m, anew);
+}
+}  // namespace
+
 // A worker keeps the mask of the fiber that it ran last while it looks for work, and makes calls meanwhile. So all masks change before there
 // is a filter. `filtered` was raised first. Either set_kernel_mask() sees that after its call, or the signal comes after that call, and
 // changes what it has set.
@@ -90,7 +106,7 @@ void sched_await_blocked(uint64_t signals) {
 void sched_open_trap() {
   if (!sched_started()) return;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (mask.load(std::memory_order_relaxed) & kTrapMask) sched_set_main_mask(mask.load(std::memory_order_relaxed));
+  if (mask.load(std::memory_order_relaxed) & kTrapMask) set_main_mask(mask.load(std::memory_order_relaxed), true);
   for (Worker* w = all_workers(); w; w = w->thread.all_next)
     for (uint32_t looks = 0; __atomic_load_n(&w->run.kernel_mask, __ATOMIC_ACQUIRE) & kTrapMask && looks < 1000; looks++) {
       constexpr long kNap[2] = {0, 20'000};
@@ -175,17 +191,7 @@ void awake_mask(Worker* w) {
 }
 
 void sched_set_main_mask(uint64_t m) {
-  if (!sched_started()) return;
-  // Not preempted in between: another fiber may wait in sched_await_blocked() until the first thread has this mask.
-  Busy busy;
-  mask.store(m, std::memory_order_relaxed);
-  uint32_t v = version.fetch_add(2, std::memory_order_seq_cst) + 2;
-  if (Worker* w = first.load(std::memory_order_acquire))
-    for (uint32_t f; (f = w->idle.follows.load(std::memory_order_seq_cst)) && static_cast<int32_t>(f - v) < 0;) {
-      get_up(w);
-      futex_wait(&w->idle.follows, f);
-    }
-  sysmon_adopt_mask(v);
+  if (sched_started()) set_main_mask(m, false);
 }
 
 // Sequentially consistent, as sleep_mask() stores `follows` and then reads `opened`: it sees the signals, or we see that it sleeps.
