@@ -69,7 +69,7 @@ std::atomic<uint64_t> wake_at{kNever};
 std::atomic<int> tid{0};
 constexpr uint64_t kBlocked = ~uint64_t{0};  // a new kernel thread of ours
 std::atomic<uint32_t> mask_done{0};          // the version of main's mask that sysmon has
-std::atomic<uint64_t> mask_had{kBlocked};    // what sysmon blocks at least, of what main may block
+std::atomic<uint64_t> mask_had{kBlocked};    // what sysmon blocks for sure, of what main may block; only sysmon stores it
 std::atomic<uint32_t> called{0};
 // These are opened before a chroot can hide them. To open one later would take a number from the program for an instant.
 std::atomic<int> proc_status{-1};  // /proc/self/status
@@ -372,13 +372,13 @@ void sysmon_watch_poller() {
   if (s != kAwake && !(s & kOnPoller) && asleep.compare_exchange_strong(s, kAwake, std::memory_order_acq_rel)) end_sleep(s);
 }
 
-void sysmon_adopt_mask(uint32_t v, uint64_t blocked, bool anew) {
+void sysmon_adopt_mask(uint32_t v, bool anew) {
   if (sysmon_waits() && v - first_mask > 2) sysmon_begin();
   if (sysmon_waits()) return;                           // main's mask is what it was, or there is no room for a thread
   std::atomic_thread_fence(std::memory_order_seq_cst);  // the version, before the look at what sysmon has
   // What it is only to let in, main's own kernel thread lets in while main runs. So sysmon may adopt that at its next look. But a new one has
   // begun when this returns, and its number is known.
-  bool has = !(blocked & ~mask_had.load(std::memory_order_acquire)) && mask_done.load(std::memory_order_acquire) != 0;
+  bool has = !(main_mask() & ~mask_had.load(std::memory_order_acquire)) && mask_done.load(std::memory_order_acquire) != 0;
   if (has && !anew) return sysmon_wake();
   end_sleep(asleep.exchange(kAwake, std::memory_order_seq_cst));
   for (uint32_t d; static_cast<int32_t>((d = mask_done.load(std::memory_order_acquire)) - v) < 0;) futex_wait(&mask_done, d);

@@ -362,9 +362,9 @@ bool own_wait_is_to_end(Worker* w);
 int sysmon_tid();
 bool sysmon_is_called();   // Embedder::on_sysmon() is due
 int sysmon_proc_status();  // the descriptor of /proc/self/status, or -1
-// Returns once sysmon blocks what is `blocked` in this version of main's mask, or `anew` once it has made the call for this or a later one. It lets
-// the others in within a tick.
-void sysmon_adopt_mask(uint32_t version, uint64_t blocked, bool anew);
+// Called when main's mask has got this version. Returns once sysmon blocks all that main blocks, or `anew` once it has set its mask since. What main lets
+// in, sysmon lets in at its next look.
+void sysmon_adopt_mask(uint32_t version, bool anew);
 // In run/rivals.cpp. Sysmon calls rivals_look() at each look. slots_now(): base_slots() without those that are held back; at least 1.
 void rivals_look(uint64_t now);
 uint32_t slots_now();

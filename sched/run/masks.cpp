@@ -82,18 +82,17 @@ void sched_await_blocked(uint64_t signals) {
 }
 
 namespace {
-// Returns once neither the first thread, while its worker sleeps, nor sysmon lets in what is blocked now. `anew`: once sysmon has made the call.
-void set_main_mask(uint64_t m, bool anew) {
+// Returns once neither the first thread, while its worker sleeps, nor sysmon lets in what main's mask blocks. `anew`: once sysmon has made the call.
+void tell_main_mask(bool anew) {
   // Not preempted in between: another fiber may wait in sched_await_blocked() until the first thread has this mask.
   Busy busy;
-  mask.store(m, std::memory_order_relaxed);
   uint32_t v = version.fetch_add(2, std::memory_order_seq_cst) + 2;
   if (Worker* w = first.load(std::memory_order_acquire))
     for (uint32_t f; (f = w->idle.follows.load(std::memory_order_seq_cst)) && static_cast<int32_t>(f - v) < 0;) {
       get_up(w);
       futex_wait(&w->idle.follows, f);
     }
-  sysmon_adopt_mask(v, m, anew);
+  sysmon_adopt_mask(v, anew);
 }
 }  // namespace
 
@@ -106,7 +105,7 @@ void set_main_mask(uint64_t m, bool anew) {
 void sched_open_trap() {
   if (!sched_started()) return;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (mask.load(std::memory_order_relaxed) & kTrapMask) set_main_mask(mask.load(std::memory_order_relaxed), true);
+  if (mask.load(std::memory_order_relaxed) & kTrapMask) tell_main_mask(true);
   for (Worker* w = all_workers(); w; w = w->thread.all_next)
     for (uint32_t looks = 0; __atomic_load_n(&w->run.kernel_mask, __ATOMIC_ACQUIRE) & kTrapMask && looks < 1000; looks++) {
       constexpr long kNap[2] = {0, 20'000};
@@ -190,8 +189,11 @@ void awake_mask(Worker* w) {
   follow_no_more(w);
 }
 
+// Only main calls this.
 void sched_set_main_mask(uint64_t m) {
-  if (sched_started()) set_main_mask(m, false);
+  if (!sched_started()) return;
+  mask.store(m, std::memory_order_relaxed);
+  tell_main_mask(false);
 }
 
 // Sequentially consistent, as sleep_mask() stores `follows` and then reads `opened`: it sees the signals, or we see that it sleeps.

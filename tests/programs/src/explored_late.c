@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -100,19 +101,22 @@ static void* blocks_alarm(void* p) {
   return p;
 }
 
-// These go on for longer than a livelock is waited for. What ends that comes from outside.
+// The next two threads come to more points than make a livelock. Their loops are ended from outside: by an alarm, and by a child.
 static void* goes_on_for_alarm(void* p) {
   struct itimerval t = {{0, 0}, {0, 300000}};
   assert(setitimer(ITIMER_REAL, &t, NULL) == 0);
   return goes_on(p);
 }
 static void* goes_on_for_child(void* p) {
+  int* turns = mmap(NULL, sizeof *turns, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert(turns != MAP_FAILED);
   pid_t pid = fork();
   if (pid == 0) {
-    usleep(300000);
+    while (__atomic_load_n(turns, __ATOMIC_RELAXED) < 1000000) sched_yield();
     _exit(3);
   }
   while (waitpid(pid, NULL, WNOHANG) == 0) {
+    __atomic_fetch_add(turns, 1, __ATOMIC_RELAXED);
     pthread_mutex_lock(&lock);
     pthread_mutex_unlock(&lock);
   }
