@@ -15,7 +15,6 @@ struct Statistics {
   std::atomic<uint64_t> handovers{0}, polls{0};
   std::atomic<uint64_t> fresh{0};  // births on memory that had no fiber before
   std::atomic<uint64_t> peak{0};   // highest live_fibers(), while statistics are asked for
-  std::atomic<uint32_t> workers{0};
 };
 extern Statistics statistics;
 uint64_t fibers_spawned();
@@ -129,6 +128,7 @@ uint64_t live_fibers();
 // of bytes written, or a negative errno value: EINVAL for too few bytes, EFAULT. Not for sysmon. Does not park.
 long process_cpus(void* set, long size);
 
+uint64_t workers_made();  // how many kernel threads run fibers, or did
 // Set while the last worker that was wanted could not be made: the kernel refused it (RLIMIT_NPROC, a filter), or there was no memory.
 extern std::atomic<bool> workers_refused;
 
@@ -166,7 +166,6 @@ bool sched_lets_in(uint64_t signals);
 void sched_open_for_main(uint64_t signals);
 // Makes waits with kFollowsRealtime end from now on when that clock is set. Cheap, except for the first call.
 void sysmon_follow_clock();
-void sysmon_clock_was_set();  // ends these waits now
 // Makes sysmon call Embedder::on_sysmon() soon. From any context, signal handlers too.
 void sysmon_call();
 // The same at sysmon's next look, within some milliseconds. Only a long sleep of sysmon's is ended for it.

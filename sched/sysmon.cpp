@@ -17,12 +17,12 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/timerfd.h>
 #include <time.h>
 
 #include "sched/accounting.h"
 #include "sched/asleep.h"
 #include "sched/chaos.h"
+#include "sched/clock.h"
 #include "sched/explore/explore.h"
 #include "sched/life/fork.h"
 #include "sched/observe/cycles.h"
@@ -71,9 +71,8 @@ constexpr uint64_t kBlocked = ~uint64_t{0};  // a new kernel thread of ours
 std::atomic<uint32_t> mask_done{0};          // the version of main's mask that sysmon has
 std::atomic<uint64_t> mask_had{kBlocked};    // what sysmon blocks for sure, of what main may block; only sysmon stores it
 std::atomic<uint32_t> called{0};
-// These are opened before a chroot can hide them. To open one later would take a number from the program for an instant.
+// Opened before a chroot can hide it. To open it later would take a number from the program for an instant.
 std::atomic<int> proc_status{-1};  // /proc/self/status
-std::atomic<int> clock_timer{-1};  // a timerfd that is readable once CLOCK_REALTIME was set
 std::atomic<bool> follows_clock{false};
 
 // An explored process needs sysmon in few of its schedules, and would spend an eighth of its time on that thread. There, sysmon is a helper. It
@@ -217,50 +216,20 @@ void end_sleep(uint32_t slept) {
   else if (slept) futex_wake(&asleep, 1);
 }
 
-// For processes whose filter refuses a timer that is cancelled when CLOCK_REALTIME is set. Two bounds of how far that clock is ahead of the
-// monotonic one.
-constexpr uint64_t kClockLook = 100'000'000;
-std::atomic<bool> no_clock_timer{false};
-SpinLock ahead_lock;
-int64_t least_ahead, most_ahead;
-
-bool is_ahead_otherwise() {
-  SpinGuard guard(ahead_lock);
-  timespec t;
-  auto before = static_cast<int64_t>(now_ns());
-  clock_gettime(CLOCK_REALTIME, &t);
-  auto after = static_cast<int64_t>(now_ns()), real = t.tv_sec * 1'000'000'000 + t.tv_nsec;
-  bool otherwise = real - before < least_ahead || real - after > most_ahead;
-  least_ahead = real - after;
-  most_ahead = real - before;
-  return otherwise;
-}
-
-// Arms the clock timer anew. Returns true if the clock was set since the last time. Does not read the timer: a program that closed its
-// number may have a file of its own there.
-bool clock_was_set() {
-  itimerspec never{};
-  never.it_value.tv_sec = 0x7fffffff00;  // only so that it is armed
-  long r = no_clock_timer.load(std::memory_order_relaxed)
-               ? -ENOSYS
-               : raw_syscall(SYS_timerfd_settime, clock_timer, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, arg(&never), 0);
-  if (r == 0 || r == -ECANCELED) return r == -ECANCELED;
-  no_clock_timer.store(true, std::memory_order_relaxed);
-  return is_ahead_otherwise();
-}
+constexpr uint64_t kClockLook = 100'000'000;  // ns between looks at the clock where no descriptor tells that it was set
 
 // Sleeps until a thread stores kAwake, the time `until` has come, the clock was set, or the poller or a client of the metrics has something.
 void sleep_in_poll(uint64_t until, bool on_poller) {
-  bool has_timer = follows_clock.load(std::memory_order_relaxed) && !no_clock_timer.load(std::memory_order_relaxed);
+  int clock = follows_clock.load(std::memory_order_relaxed) ? clock_descriptor() : -1;
   short events = 0;
   int metrics = metrics_descriptor(events);
-  pollfd p[] = {{has_timer ? clock_timer.load() : -1, POLLIN, 0}, {on_poller ? poll_descriptor() : -1, POLLIN, 0}, {metrics, events, 0}};
+  pollfd p[] = {{clock, POLLIN, 0}, {on_poller ? poll_descriptor() : -1, POLLIN, 0}, {metrics, events, 0}};
   uint64_t now = now_ns(), left = until > now ? until - now : 0;
   timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
   uint64_t mask = without_trap(mask_had.load(std::memory_order_relaxed)) & ~kWake;
   if (asleep.load(std::memory_order_acquire) == kAwake) return;
   if (raw_syscall(SYS_ppoll, arg(p), 3, until == kNever ? 0 : arg(&t), arg(&mask), 8) > 0 && p[0].revents && clock_was_set())
-    sysmon_clock_was_set();
+    end_waits_for_clock();
 }
 
 // While exploring, timers and descriptors are the worker's own business.
@@ -353,16 +322,6 @@ void sysmon_follow_clock() {
   end_sleep(asleep.exchange(kAwake, std::memory_order_seq_cst));
 }
 
-void sysmon_clock_was_set() {
-  clock_settings.fetch_add(1, std::memory_order_acq_rel);
-  auto wake = [](FiberRecord* f, void*) {
-    if (__atomic_load_n(&f->wait.clock_seen, __ATOMIC_SEQ_CST)) unpark(f);
-    return true;
-  };
-  wake(main_fiber, nullptr);
-  block_each(wake, nullptr);
-}
-
 void sysmon_wake_for_timers() {
   if (next_timer() < wake_at.load(std::memory_order_relaxed)) sysmon_wake();  // does nothing to a short sleep, which is over soon anyway
 }
@@ -387,9 +346,6 @@ void sysmon_adopt_mask(uint32_t v, bool anew) {
 FIBERTHREAD_IN_FORK_CHILD(Sysmon, sysmon, [](FiberRecord*) {
   asleep.store(kAwake);
   follows_clock.store(false);
-  no_clock_timer.store(false);
-  ahead_lock.reset();
-  own_fd_close(clock_timer);
   wake_at.store(kNever);
   tid.store(0);
   late.store(Late::No);
@@ -404,8 +360,6 @@ FIBERTHREAD_IN_FORK_CHILD(Sysmon, sysmon, [](FiberRecord*) {
 
 void sysmon_prepare() { own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/status"), O_RDONLY | O_CLOEXEC), proc_status); }
 
-void sysmon_open_clock() { own_fd_take(raw_syscall(SYS_timerfd_create, CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK), clock_timer); }
-
 [[noreturn]] void sysmon_main() {
   if (exploring) explore_has_sysmon();
   tid.store(static_cast<int>(raw_syscall(SYS_gettid)), std::memory_order_relaxed);
@@ -417,8 +371,8 @@ void sysmon_open_clock() { own_fd_take(raw_syscall(SYS_timerfd_create, CLOCK_REA
   for (;;) {
     adopt_mask();
     if (called.load(std::memory_order_relaxed) && called.exchange(0, std::memory_order_acq_rel)) embedder().on_sysmon();
-    bool looks_at_clock = follows_clock.load(std::memory_order_acquire) && no_clock_timer.load(std::memory_order_relaxed);
-    if (__builtin_expect(looks_at_clock, 0) && clock_was_set()) sysmon_clock_was_set();
+    bool looks_at_clock = follows_clock.load(std::memory_order_acquire) && clock_descriptor() < 0;
+    if (__builtin_expect(looks_at_clock, 0) && clock_was_set()) end_waits_for_clock();
     uint64_t now = now_ns();
     recent_ns.store(now, std::memory_order_relaxed);
     // While exploring, the worker's own choices let time pass. A fiber that sleeps in the kernel loses its slot late.

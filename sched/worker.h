@@ -337,10 +337,9 @@ void balance_queues();       // moves fibers from long local queues to the globa
 uint32_t queued_count();     // approximate; an inbox counts as one
 uint64_t next_timer();       // returns when the first timer of all slots is due; kNever: there is none
 void run_timers(uint64_t now);  // fires all that are due
-// Opens sysmon's descriptors. Called before sysmon's thread is made, because a table of descriptors that no threads share grows at once. (A
-// late sysmon opens them when it begins: to open a file of /proc takes 10 µs.)
+// Opens sysmon's descriptor. Called before sysmon's thread is made, because a table of descriptors that no threads share grows at once. (A
+// late sysmon opens it when it begins: to open a file of /proc takes 10 µs.)
 void sysmon_prepare();
-void sysmon_open_clock();  // the one that tells when CLOCK_REALTIME was set; called at the same time
 [[noreturn]] void sysmon_main();
 // For an explored process. sysmon_comes_late() is called when the scheduler starts, and returns whether no thread is to be made for sysmon then.
 // sysmon_reserve() takes the memory for it. sysmon_begin() makes it, if that has not been done; signal handlers may call it too.

@@ -14,6 +14,7 @@
 #include <initializer_list>
 
 #include "sched/accounting.h"
+#include "sched/clock.h"
 #include "sched/worker.h"
 #include "tests/test.h"
 
@@ -76,7 +77,7 @@ void* wait_an_hour(void* p) {
 
 void set_clock(long by) {
   offset += by;
-  sysmon_clock_was_set();  // does what the kernel's message about the clock causes
+  end_waits_for_clock();  // does what the kernel's message about the clock causes
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "sched/accounting.h"
 #include "sched/arch/arch.h"
+#include "sched/clock.h"
 #include "sched/embedder.h"
 #include "sched/explore/explore.h"
 #include "sched/glibc/go.h"
@@ -120,7 +121,7 @@ bool sched_start() {
     const char* why = refusal();
     if (!why) {
       if (!exploring || !explore_unclaimed()) {  // else no clock is followed, and one worker runs
-        sysmon_open_clock();
+        clock_open();
         place_prepare();
       }
       bool late = sysmon_comes_late();

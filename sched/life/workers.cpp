@@ -56,7 +56,6 @@ void publish_worker(Worker* w) {
   if (w->thread.published) return;
   w->thread.published = true;
   add_to(worker_list, w);
-  statistics.workers.fetch_add(1, std::memory_order_relaxed);
 }
 
 int worker_main(void* p) {
@@ -334,6 +333,11 @@ int start_helper(int (*main)(void*), Worker* reserved) {
 }
 
 Worker* all_workers() { return worker_list.load(std::memory_order_acquire); }
+uint64_t workers_made() {
+  uint64_t n = 0;
+  for (Worker* w = all_workers(); w; w = w->thread.all_next) n += w->thread.tid != 0;  // 0: the kernel has refused its thread
+  return n;
+}
 Worker* all_helpers() { return helper_list.load(std::memory_order_acquire); }
 
 Worker* start_worker(Slot* s, FiberRecord* bound, bool moves) {
@@ -489,7 +493,6 @@ FIBERTHREAD_IN_FORK_CHILD(Workers, workers, [](FiberRecord*) {
   left_count = left_least = 0;
   left_news = false;
   left_due.store(kNever);
-  statistics.workers.store(0);
   workers_refused.store(false);
   pool.store(0);
   helpers.store(0);

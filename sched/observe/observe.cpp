@@ -253,7 +253,7 @@ void report_statistics(int fd) {
     uint64_t n;
   } rows[] = {
       {"fibers", c.spawned},
-      {"workers", statistics.workers.load()},
+      {"workers", workers_made()},
       {"switches", c.switches},
       {"parks", c.parks},
       {"steals", c.steals},

@@ -130,5 +130,5 @@ FIBERTHREAD_API void fiberthread_get_statistics(fiberthread_statistics_t* s) {
   s->spawned = fibers_spawned();
   s->ended = s->spawned + 1 > live ? s->spawned + 1 - live : 0;
   s->recycled = fibers_recycled();
-  s->workers = statistics.workers.load(std::memory_order_relaxed);
+  s->workers = workers_made();
 }

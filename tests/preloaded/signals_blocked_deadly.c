@@ -59,10 +59,8 @@ int main(void) {
     assert(pthread_sigmask(SIG_UNBLOCK, &set, NULL) == 0);
     random = random * 1103515245 + 12345;
     // Long enough for another kernel thread to let the signal in, or not, or just now.
-    if (random >> 16 & 1) usleep(random >> 20 & 2047);
-    else
-      for (volatile unsigned i = random >> 20; i; i--) {
-      }
+    for (volatile unsigned i = random >> (random >> 16 & 1 ? 12 : 20); i; i--) {
+    }
   }
   assert(sem_post(&end) == 0 && pthread_join(t, NULL) == 0);
   assert(waitpid(sender, NULL, 0) == sender);
