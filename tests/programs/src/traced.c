@@ -17,10 +17,11 @@
 enum { kWaiters = 20, kYields = 5, kHogs = 8 };
 static sem_t go;
 static int gate[2];
-static atomic_int turns;
+static atomic_int come, turns;
 
 static void* waits(void* p) {
   pthread_setname_np(pthread_self(), "waiter");
+  come++;
   while (sem_wait(&go)) {
   }
   for (int i = 0; i < kYields; i++) sched_yield();
@@ -51,9 +52,11 @@ static void* blocks(void* p) {
 static void all(void) {
   pthread_t t[kWaiters], hog[kHogs], other, blocker;
   sem_init(&go, 0, 0);
-  for (int i = 0; i < kWaiters; i++) assert(!pthread_create(&t[i], NULL, waits, NULL));
   struct timespec a_while = {0, 20000000};
-  nanosleep(&a_while, NULL);  // by now all threads wait
+  come = 0;
+  for (int i = 0; i < kWaiters; i++) assert(!pthread_create(&t[i], NULL, waits, NULL));
+  do nanosleep(&a_while, NULL);  // by now all threads wait
+  while (come < kWaiters);
   for (int i = 0; i < kWaiters; i++) sem_post(&go);
   for (int i = 0; i < kWaiters; i++) pthread_join(t[i], NULL);
   pthread_create(&blocker, NULL, blocks, NULL);
