@@ -42,6 +42,7 @@ uint32_t quota_of(Path dir, Cgroup version) {
   }
   if (!dir.add("/cpu.cfs_quota_us", 17) || !read_text(dir.text, text, sizeof text)) return kUnlimited;
   long quota = read_number(p);
+  if (quota <= 0) return kUnlimited;
   dir.length = base;
   if (!dir.add("/cpu.cfs_period_us", 18) || !read_text(dir.text, text, sizeof text)) return kUnlimited;
   p = text;

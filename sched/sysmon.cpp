@@ -177,16 +177,15 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
     try_take(w, beat);  // right at any time, only useless
     return;
   }
-  // The reader may have been late. If the worker has run meanwhile, it sleeps since then only.
-  if (ran || goes_on || w->run.in_sched.load(std::memory_order_relaxed) || !asleep_by_proc(w->thread.tid) ||
-      cpu_time_of_thread(w->thread.tid) != cpu)
-    return;
-  if (suspected && used == 0) {
-    try_take(w, beat);
-  } else {
+  // On a CPU at this moment, the time of the worker's thread goes on.
+  if (ran || goes_on || w->run.in_sched.load(std::memory_order_relaxed) || cpu_time_of_thread(w->thread.tid) != cpu) return;
+  if (!suspected || used != 0) {
     w->notes.suspected = true;
     look.suspects = true;
+    return;
   }
+  // Since the look before, it has slept or lacked the CPU. Without the CPU it cannot have fallen asleep, so its sleep, if it is one, is that long.
+  if (asleep_by_proc(w->thread.tid) && cpu_time_of_thread(w->thread.tid) == cpu) try_take(w, beat);  // the reader may have been late
 }
 
 // Returns whether the worker that has the slot of an explored process has been asleep in the kernel since kLongSleep looks ago. `runs`: there is

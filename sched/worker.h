@@ -21,7 +21,6 @@ constexpr uint32_t kMaxSlots = 256;
 
 // The right to run fibers. Only its holder pushes into `local`.
 struct Slot {
-  LocalQueue local;
   Inbox inbox;
   // A fiber to run next, before those in `local`. Other workers may take it once it is old: see is_old().
   alignas(64) std::atomic<FiberRecord*> next{nullptr};
@@ -33,6 +32,7 @@ struct Slot {
   uint32_t seen_heartbeat = 0;
   Slot* free_next = nullptr;
   uint32_t index = 0;
+  LocalQueue local;  // last, since it ends in its ring: all else shares the first pages
 };
 
 enum Revoked : uint32_t { kKept = 0, kAsked = 1, kTaken = 2 };  // kAsked: sysmon wants the slot. kTaken: another worker has it

@@ -132,7 +132,7 @@ bool wipe(char* low, size_t size) {
 
 char* map_stack(size_t size, size_t guard) {
   char* mem = map_memory(size, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_STACK);
-  if (mem) raw_syscall(SYS_mprotect, arg(mem), static_cast<long>(guard), PROT_NONE);
+  if (mem && guard) raw_syscall(SYS_mprotect, arg(mem), static_cast<long>(guard), PROT_NONE);
   return mem;
 }
 
