@@ -458,13 +458,13 @@ bool poll_look() {
   return events.n && poll_dispatch(events);
 }
 
-void poll_sleep(PollEvents& events, uint64_t deadline) {
+void poll_sleep(PollEvents& events, uint64_t deadline, uint64_t slack) {
   int ep = epoll_fd.load(std::memory_order_acquire);
   long n;
   if (deadline == kNever) {
     n = look_at_epoll(ep, events, -1);
   } else {
-    uint64_t now = now_ns(), left = deadline > now ? deadline - now : 0;
+    uint64_t now = now_ns(), left = deadline > now ? begin_of_slack(deadline, slack, now) - now : 0;
     timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
     n = no_pwait2.load(std::memory_order_relaxed) ? -ENOSYS
                                                   : raw_syscall(SYS_epoll_pwait2, ep, arg(events.all), kPollEvents, arg(&t), 0, 8);

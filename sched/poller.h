@@ -120,8 +120,8 @@ bool poll_each_waited(bool (*visit)(int fd));
 bool poll_active();  // epoll is open, so there is something to look at
 // Looks at epoll once, without sleeping. Returns true if it has made a fiber runnable. Under Busy, or in worker context.
 bool poll_look();
-// Sleeps until there are events, poll_wake(), or the deadline.
-void poll_sleep(PollEvents& events, uint64_t deadline_ns);
+// Sleeps until there are events, poll_wake(), or the deadline. `slack_ns`: the kernel ends the sleep later by so much.
+void poll_sleep(PollEvents& events, uint64_t deadline_ns, uint64_t slack_ns);
 bool poll_dispatch(const PollEvents& events);  // ends the waits for these events; true if it has made a fiber runnable
 void poll_wake();                              // ends the watcher's sleep
 int poll_descriptor();                         // epoll's descriptor, which is readable when there are events; -1: none

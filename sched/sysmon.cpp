@@ -48,6 +48,7 @@ namespace {
 constexpr uint64_t kTick = 900'000;  // ns between looks while there is work
 constexpr uint64_t kSecondLook = 100'000;
 constexpr uint64_t kOffCpu = 50'000;       // a worker that lacked the CPU for less of a tick is not suspected
+constexpr uint64_t kAttended = 200'000;    // how long after a timer's time sysmon comes if an idle worker attends to it
 constexpr uint64_t kHotTick = 50'000;      // from a look that finds what an idle worker could run to the next look
 constexpr uint32_t kLinger = 2;            // looks without news before sysmon rests
 constexpr uint64_t kRest = 36'000'000;     // ns of rest before it looks for a deadlock and rests until something happens
@@ -231,8 +232,12 @@ void sleep_in_poll(uint64_t until, bool on_poller) {
     end_waits_for_clock();
 }
 
-// While exploring, timers and descriptors are the worker's own business.
-uint64_t next_due() { return exploring ? kNever : next_timer(); }
+// While exploring, timers and descriptors are the worker's own business. Where an idle worker sleeps until the next timer, to wake beside it would
+// only keep it from its CPU. Sysmon comes later then, in case that worker lacks a CPU, or has found other work.
+uint64_t next_due() {
+  uint64_t due = exploring ? kNever : next_timer();
+  return due != kNever && timer_attended(due) ? due + kAttended : due;
+}
 bool poller_unwatched() { return !exploring && poll_active() && !poll_watched(); }
 
 // Main goes on without waiting if `mask_had` has all that it blocks. So sysmon announces what it is about to let in, and looks for a newer mask
@@ -436,7 +441,7 @@ void sysmon_prepare() { own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc
         continue;
       }
     } else {
-      if (timer < until) until = timer;
+      if (timer < until) until = timer > now + kHotTick ? timer : now + kHotTick;  // many may come one after the other
       on_poller = poll_left_to_sysmon();
       if (on_poller) in_poll = kInPoll | kOnPoller;
       wake_at.store(until, std::memory_order_relaxed);

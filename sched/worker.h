@@ -180,6 +180,9 @@ struct alignas(64) Worker {
     Worker* next = nullptr;
     bool listed = false;               // it is in the idle list (under the idle lock), or waits outside of it
     std::atomic<uint32_t> follows{0};  // futex: the version of main's mask that it sleeps with, see run/masks.cpp; 0: none
+    long slack = -1;                   // ns, of its kernel thread's timers; negative: it has not asked
+
+    void reset() { slack = -1; }
   } idle;
 
   // For run/place.cpp: what the worker's set of CPUs was before another thread changed it to wake the worker.
@@ -241,6 +244,7 @@ struct alignas(64) Worker {
   void reset() {
     run.reset();
     look.reset();
+    idle.reset();
     bond.reset();
     thread.reset();
     cpu.reset();
@@ -336,6 +340,11 @@ bool work_neglected();       // returns true if that is more than a worker may k
 void balance_queues();       // moves fibers from long local queues to the global one: no worker steals while all slots are busy
 uint32_t queued_count();     // approximate; an inbox counts as one
 uint64_t next_timer();       // returns when the first timer of all slots is due; kNever: there is none
+bool timer_attended(uint64_t due);  // an idle worker sleeps until then at most
+// Returns when a sleep until `deadline` is to end for a kernel that ends it up to `slack` ns later. After `now`, so that it is a sleep.
+inline uint64_t begin_of_slack(uint64_t deadline, uint64_t slack, uint64_t now) {
+  return deadline == kNever ? kNever : deadline > now + slack ? deadline - slack : now + 1;
+}
 void run_timers(uint64_t now);  // fires all that are due
 // Opens sysmon's descriptor. Called before sysmon's thread is made, because a table of descriptors that no threads share grows at once. (A
 // late sysmon opens it when it begins: to open a file of /proc takes 10 µs.)

@@ -2,6 +2,7 @@
 // Workers that have nothing to run: which of them sleep, which of these sleeps until the next timer or in epoll, which is woken for new
 // work, and which ends.
 #include <errno.h>
+#include <sys/prctl.h>
 
 #include "sched/life/fork.h"
 #include "sched/observe/names.h"
@@ -16,11 +17,12 @@ std::atomic<WakePays> wake_pays{WakePays::Try};
 
 namespace {
 
-// Under the idle lock: the list of idle workers, the one that sleeps until the next timer, and when that is due.
+// Under the idle lock: the list of idle workers, the one that sleeps until the next timer, and when that is due. Sysmon reads the last without
+// the lock, as a hint.
 Worker* idle_workers = nullptr;
 uint32_t idle_count = 0;
 Worker* timer_sleeper = nullptr;
-uint64_t timer_deadline = kNever;
+std::atomic<uint64_t> timer_deadline{kNever};
 // The worker that sleeps in epoll; the worker that got events last, and cycles() then.
 std::atomic<Worker*> poll_watcher{nullptr};
 std::atomic<Worker*> harvester{nullptr};
@@ -55,7 +57,7 @@ Worker* pop_idle_worker() {  // idle lock
 void leave_idle(Worker* w) {  // idle lock
   if (timer_sleeper == w) {
     timer_sleeper = nullptr;
-    timer_deadline = kNever;
+    timer_deadline.store(kNever, std::memory_order_relaxed);
   }
   if (poll_watcher.load(std::memory_order_relaxed) == w) poll_watcher.store(nullptr, std::memory_order_relaxed);
   if (!w->idle.listed) return;
@@ -77,6 +79,13 @@ bool retire(Worker* w) {
   leave_idle(w);
   w->thread.leaves.store(true, std::memory_order_relaxed);  // for itself
   return true;
+}
+
+// The kernel ends a sleep later than it was asked to, by the thread's slack, unless something else wakes its CPU before. A wheel has rounded its
+// timers up already. So the slack begins before the deadline, and timers are not later than on NPTL by both.
+uint64_t slack_of(Worker* w) {
+  if (w->idle.slack < 0 && !filtered.load(std::memory_order_relaxed)) w->idle.slack = raw_syscall(SYS_prctl, PR_GET_TIMERSLACK);
+  return w->idle.slack > 0 ? static_cast<uint64_t>(w->idle.slack) : 0;
 }
 
 // Sleeps until the worker is woken, or `deadline` has come. If it is one of too many, it may retire.
@@ -129,9 +138,9 @@ void go_idle(Worker* w) {
     w->idle.listed = true;
     too_many = ++idle_count > most_idle() && !w->thread.initial;
     deadline = next_timer();
-    if (deadline < timer_deadline) {
+    if (deadline < timer_deadline.load(std::memory_order_relaxed)) {
       timer_sleeper = w;
-      timer_deadline = deadline;
+      timer_deadline.store(deadline, std::memory_order_relaxed);
     } else {
       deadline = kNever;
     }
@@ -162,10 +171,10 @@ void go_idle(Worker* w) {
   if (!queued && free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed)) sysmon_wake();
   if (watches) {
     w->idle.in_poller.exchange(1, std::memory_order_seq_cst);
-    if (!queued && w->idle.wake.load(std::memory_order_seq_cst) == 0) poll_sleep(events, deadline);
+    if (!queued && w->idle.wake.load(std::memory_order_seq_cst) == 0) poll_sleep(events, deadline, slack_of(w));
     w->idle.in_poller.store(0, std::memory_order_relaxed);
-  } else if (!queued && now_ns() < deadline) {
-    sleep_idle(w, deadline, too_many);
+  } else if (uint64_t now = now_ns(); !queued && now < deadline) {
+    sleep_idle(w, begin_of_slack(deadline, slack_of(w), now), too_many);
   }
   awake_mask(w);
   if (w->thread.leaves.load(std::memory_order_relaxed)) return;
@@ -203,6 +212,8 @@ bool poll_left_to_sysmon() {
   SpinGuard guard(idle_lock);
   return !poll_watched() && !idle_workers && free_slots;
 }
+
+bool timer_attended(uint64_t due) { return timer_deadline.load(std::memory_order_relaxed) <= due; }
 
 bool poll_watched() { return poll_watcher.load(std::memory_order_relaxed); }
 
@@ -279,7 +290,7 @@ FIBERTHREAD_IN_FORK_CHILD(Slots, idle, [](FiberRecord*) {
   idle_workers = nullptr;
   idle_count = 0;
   timer_sleeper = nullptr;
-  timer_deadline = kNever;
+  timer_deadline.store(kNever);
   poll_watcher.store(nullptr);
   harvester.store(nullptr);
   searching.store(0);
