@@ -148,6 +148,7 @@ struct alignas(64) FiberRecord {
     size_t guard_size = 0;
     uint16_t chunk = 0;  // the chunk that the block is in
     bool user_stack = false;
+    bool locked = false;       // its stack and TCB are kept in RAM, see memory/locked.h
     uint32_t guard_asked = 0;  // bytes of guard that the program asked for, if the guard is larger
   } memory;
 

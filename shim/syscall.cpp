@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -103,6 +104,8 @@ constexpr struct {
     {SYS_execveat, by_name<execveat>},
     {SYS_wait4, by_name_not_cancelled<wait4>},
     {SYS_prctl, by_name<prctl_here>},
+    {SYS_mlockall, by_name<mlockall>},
+    {SYS_munlockall, by_name<munlockall>},
 #ifdef SYS_arch_prctl
     {SYS_arch_prctl, own<calls::arch_prctl>},
 #endif

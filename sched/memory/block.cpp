@@ -8,6 +8,7 @@
 #include "sched/glibc/tcb.h"
 #include "sched/memory/extents.h"
 #include "sched/memory/guard.h"
+#include "sched/memory/locked.h"
 #include "sched/memory/reaper.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
@@ -169,6 +170,7 @@ FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
     // A stale block is mapped anew, because its guard may have been changing at the fork.
     bool stale = f->memory.chunk < stale_chunks, empty = !stale || wipe(f->memory.block, f->memory.block_size);
     if (stale) f->memory.guard_size = 0;
+    f->memory.locked = false;
     if (!empty || !tcb_make(*f, top)) {
       drop(f->memory.block, f->memory.block + f->memory.block_size);
       give_back_unborn(c, f);
@@ -186,6 +188,13 @@ FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
     set_guard(*f, guard_below(*f, stack_size), guard_size);
     if (__atomic_load_n(&c.stack_size, __ATOMIC_RELAXED) != stack_size) __atomic_store_n(&c.stack_size, stack_size, __ATOMIC_RELAXED);
     if (__atomic_load_n(&c.guard_size, __ATOMIC_RELAXED) != guard_size) __atomic_store_n(&c.guard_size, guard_size, __ATOMIC_RELAXED);
+  }
+  if (__builtin_expect(!f->memory.locked && locks_new(), 0)) {
+    char* low = f->memory.guard_size ? f->memory.guard + f->memory.guard_size : f->memory.block;
+    if (!lock_block(*f, low, f->memory.block + f->memory.block_size)) {
+      block_put(f);
+      return nullptr;
+    }
   }
   f->identity.id = new_id(w);
   // A fiber that makes one often makes another. So the caches fetch meanwhile what the next birth will touch.

@@ -8,6 +8,7 @@
 #include "sched/life/fork.h"
 #include "sched/memory/block.h"
 #include "sched/memory/guard.h"
+#include "sched/memory/locked.h"
 #include "sched/memory/reaper.h"
 #include "sched/syscall.h"
 
@@ -67,7 +68,7 @@ size_t address_space() {
 // Maps memory for the chunk's blocks. Returns false if the kernel refuses. chunk_lock is held.
 bool map_chunk(Chunk& k) {
   size_t size = size_of(k);
-  char* mem = map_memory(size, protection(), MAP_NORESERVE | MAP_STACK);
+  char* mem = map_unlocked(size, protection(), MAP_NORESERVE | MAP_STACK);
   if (!mem) return false;
   raw_syscall(SYS_madvise, arg(mem), static_cast<long>(size), MADV_NOHUGEPAGE);
   char* base = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(mem) + kGranule - 1) & ~(kGranule - 1));
@@ -140,7 +141,7 @@ bool add_chunk(SizeClass& c, unsigned cls, size_t stride) {
     // So no two extents share a page of records where pages have 4 kB.
     static_assert(sizeof(FiberRecord) * kPerExtent % 4096 == 0);
     size_t records = to_pages(sizeof(FiberRecord) * blocks), size = records + sizeof(Extent) * extents;
-    char* fibers = map_memory(size, PROT_READ | PROT_WRITE, MAP_NORESERVE);
+    char* fibers = map_unlocked(size, PROT_READ | PROT_WRITE, MAP_NORESERVE);
     if (!fibers) continue;
     Chunk& k = chunks[n];
     k.stride = stride;

@@ -10,6 +10,7 @@
 
 #include "sched/memory/block.h"
 #include "sched/memory/extents.h"
+#include "sched/memory/locked.h"
 #include "sched/syscall.h"
 
 #ifndef MADV_GUARD_INSTALL
@@ -97,12 +98,15 @@ void change_guard(FiberRecord& f, char* low, size_t size) {
   // The old guard goes as a whole. If it is a mapping, this only joins mappings, and cannot fail.
   if (f.memory.guard_size) remove_guard(f.memory.guard, f.memory.guard_size);
   f.memory.guard = low;
+  f.memory.locked = false;  // what was a guard may be stack now
   uint64_t bit;
   f.memory.guard_size = size && extent(extent_of(&f, bit)).guarded && install_guard(low, size) ? size : 0;
 }
 
 void drop(char* low, char* high) {
-  if (low < high) raw_syscall(SYS_madvise, arg(low), high - low, MADV_DONTNEED);
+  if (low >= high || raw_syscall(SYS_madvise, arg(low), high - low, MADV_DONTNEED) == 0) return;
+  unlock(low, high);
+  raw_syscall(SYS_madvise, arg(low), high - low, MADV_DONTNEED);
 }
 
 void clear(char* low, char* high) {
@@ -119,10 +123,13 @@ void clear(char* low, char* high) {
 }
 
 bool wipe(char* low, size_t size) {
-  int prot = protection();
+  // Nothing is put into RAM where nothing may be read or written.
+  bool locks = locks_new();
+  int prot = locks ? PROT_NONE : protection();
   long r = raw_syscall(SYS_mmap, arg(low), static_cast<long>(size), prot,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK | MAP_FIXED, -1, 0);
   if (r != arg(low)) return false;
+  if (locks) unlock(low, low + size);
   raw_syscall(SYS_madvise, arg(low), static_cast<long>(size), MADV_NOHUGEPAGE);
   if (protection() != prot) raw_syscall(SYS_mprotect, arg(low), static_cast<long>(size), protection());
   return true;
@@ -131,7 +138,7 @@ bool wipe(char* low, size_t size) {
 }  // namespace memory
 
 char* map_stack(size_t size, size_t guard) {
-  char* mem = map_memory(size, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_STACK);
+  char* mem = memory::map_unlocked(size, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_STACK);
   if (mem && guard) raw_syscall(SYS_mprotect, arg(mem), static_cast<long>(guard), PROT_NONE);
   return mem;
 }

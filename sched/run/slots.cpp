@@ -6,6 +6,7 @@
 
 #include "sched/life/fork.h"
 #include "sched/preempt.h"
+#include "sched/memory/locked.h"
 #include "sched/run/parts.h"
 #include "sched/syscall.h"
 
@@ -110,11 +111,9 @@ bool want_slots(uint32_t n) {
       s->retired.store(false, std::memory_order_relaxed);
     } else {
       uint32_t made = slot_count.load(std::memory_order_relaxed);
-      void* mem = made == kMaxSlots ? MAP_FAILED : slots[made];  // from before a fork
-      if (!mem)
-        mem = reinterpret_cast<void*>(
-            raw_syscall(SYS_mmap, 0, sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-      if (reinterpret_cast<uintptr_t>(mem) > ~uintptr_t{4095}) {
+      void* mem = made == kMaxSlots ? nullptr : slots[made];  // from before a fork
+      if (!mem && made != kMaxSlots) mem = memory::map_unlocked(sizeof(Slot), PROT_READ | PROT_WRITE, MAP_NORESERVE);
+      if (!mem) {
         wanted.store(circulating.load(std::memory_order_relaxed), std::memory_order_release);
         return false;
       }

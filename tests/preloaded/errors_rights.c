@@ -11,6 +11,7 @@
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -158,6 +159,11 @@ static void rights(void) {
   FAILS("more than allowed", prlimit, 0, RLIMIT_NOFILE, &more, NULL);
   FAILS("root's process", prlimit, 1, RLIMIT_NOFILE, NULL, &more);
   FAILS("more than allowed", prlimit64, 0, RLIMIT_NOFILE, (void*)&more, NULL);
+  struct rlimit page = {4096, 4096}, none = {0, 0};
+  if (setrlimit(RLIMIT_MEMLOCK, &page)) perror("setrlimit");
+  FAILS("more than allowed", mlockall, MCL_CURRENT);
+  if (setrlimit(RLIMIT_MEMLOCK, &none)) perror("setrlimit");
+  FAILS("not allowed", mlockall, MCL_FUTURE);
   struct iovec here = {&header, sizeof header};
   FAILS("root's process", process_vm_readv, 1, &here, 1, &here, 1, 0);
   FAILS("root's process", process_vm_writev, 1, &here, 1, &here, 1, 0);
@@ -270,6 +276,9 @@ static void bad_memory(void) {
   FAILS("bad memory", sched_rr_get_interval, 0, bad);
   FAILS("bad memory", prctl, PR_SET_NAME, bad);
   FAILS("9999", prctl, 9999, 0, 0, 0, 0);
+  FAILS("nothing", mlockall, 0);
+  FAILS("on fault only", mlockall, MCL_ONFAULT);
+  FAILS("99", mlockall, 99);
   FAILS("bad memory", setgroups, 1, bad);
   FAILS("a million", setgroups, 1000000, bad);
   FAILS("bad memory", capset, bad, bad);
