@@ -263,6 +263,18 @@ FIBERTHREAD_EXPORT int pthread_setcancelstate(int state, int* old) {
 }
 
 FIBERTHREAD_EXPORT int pthread_setcanceltype(int type, int* old) {
+  // Programs may make this call around each allocation, as PARI does. So it is one operation where libc's bit is known, and nothing else to do.
+  FiberRecord* fiber = tls_current;
+  bool plain = type == PTHREAD_CANCEL_DEFERRED || type == PTHREAD_CANCEL_ASYNCHRONOUS;
+  if (fiber && plain && libc_cancel_asynchronous.known() && !state_of(fiber).requested.load(std::memory_order_relaxed)) {
+    Cancellation& s = state_of(fiber);
+    bool on = type == PTHREAD_CANCEL_ASYNCHRONOUS, was = libc_cancel_asynchronous.is_set(fiber->memory.tcb);
+    s.asynchronous.store(on, std::memory_order_relaxed);
+    if (was != on) libc_cancel_asynchronous.set(fiber->memory.tcb, on);  // orders the store before the look for a request
+    if (old) *old = was ? PTHREAD_CANCEL_ASYNCHRONOUS : PTHREAD_CANCEL_DEFERRED;
+    if (__builtin_expect(s.requested.load(std::memory_order_seq_cst), 0)) cancel_if_asynchronous();
+    return 0;
+  }
   int e = REAL(pthread_setcanceltype)(type, old);
   if (FiberRecord* me = sched_started() ? self() : tls_current; e == 0 && me) {
     // Stored before the look for a request. A thread that requests looks at this afterwards.

@@ -40,8 +40,9 @@ void find_bit(LibcCancelBit& bit, int (*set)(int, int*), int value, int cleared)
       uint32_t here = before[i] ^ tcb[i];
       if (!here) continue;
       changes += __builtin_popcount(here);
-      at = static_cast<int32_t>(i * sizeof before[0]);
-      changed = here;
+      int byte = __builtin_ctz(here) / 8;  // both processors are little-endian
+      at = static_cast<int32_t>(i * sizeof before[0]) + byte;
+      changed = here >> byte * 8;
     }
     set(old, nullptr);
     if (old != cleared) return;

@@ -21,6 +21,14 @@ struct LibcCancelBit {
     int32_t at = offset.load(std::memory_order_acquire);
     return at >= 0 && static_cast<volatile unsigned char*>(tcb)[at] & bits.load(std::memory_order_relaxed);
   }
+  // Sets it for the calling thread, where it is known. Sequentially consistent. libc changes the bits beside it by such operations too.
+  void set(void* tcb, bool on) const {
+    auto* at = static_cast<unsigned char*>(tcb) + offset.load(std::memory_order_relaxed);
+    auto bit = static_cast<unsigned char>(bits.load(std::memory_order_relaxed));
+    if (on) __atomic_fetch_or(at, bit, __ATOMIC_SEQ_CST);
+    else __atomic_fetch_and(at, static_cast<unsigned char>(~bit), __ATOMIC_SEQ_CST);
+  }
+  bool known() const { return offset.load(std::memory_order_acquire) >= 0; }
 };
 extern LibcCancelBit libc_cancel_asynchronous __attribute__((visibility("hidden")));
 extern LibcCancelBit libc_cancel_disabled __attribute__((visibility("hidden")));
