@@ -335,6 +335,18 @@ using namespace signals;
 void signal_thread_ends(FiberRecord* me) {
   forget_alternate();
   ThreadSignals& s = state_of(me);
+  // A worker keeps the fiber's mask while it looks for work. A signal that comes after a join must not find that, if nobody else lets it in. Main
+  // nearly always does.
+  uint64_t open = ~mask_of(me) & ~kNeverBlocked;
+  if (!state_of(main_fiber).ended.load(std::memory_order_relaxed)) open &= mask_of(main_fiber);
+  if (open && me != main_fiber) {
+    {
+      Busy busy;
+      set_mask_of(me, ~kNeverBlocked);
+      sched_apply_mask();
+    }
+    sched_await_blocked(open);
+  }
   s.ended.exchange(true, std::memory_order_seq_cst);
   if (s.arriving.load(std::memory_order_seq_cst) == 0) return;  // the usual end makes no system call
   Pending *homeless = nullptr, **end = &homeless;
