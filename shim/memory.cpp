@@ -10,9 +10,11 @@ using namespace fiberthread;
 
 FIBERTHREAD_EXPORT int mlockall(int flags) {
   bool future = flags & MCL_FUTURE;
-  if (future) memory_lock_new(flags & MCL_ONFAULT ? MLOCK_ONFAULT : 0);  // before the call, as a thread may be made beside it
+  // Before the call, as a thread may be made beside it.
+  int before = future ? memory_lock_new(flags & MCL_ONFAULT ? MLOCK_ONFAULT : 0) : -1;
   int r = REAL(mlockall)(flags);
-  if (r != 0 ? future : !future) memory_lock_new(-1);
+  if (r == 0 && !future) memory_lock_new(-1);
+  if (r != 0 && future) memory_lock_new(before);
   return r;
 }
 

@@ -189,7 +189,7 @@ FiberRecord* block_get(size_t stack_size, size_t guard_size, void* user_stack) {
     if (__atomic_load_n(&c.stack_size, __ATOMIC_RELAXED) != stack_size) __atomic_store_n(&c.stack_size, stack_size, __ATOMIC_RELAXED);
     if (__atomic_load_n(&c.guard_size, __ATOMIC_RELAXED) != guard_size) __atomic_store_n(&c.guard_size, guard_size, __ATOMIC_RELAXED);
   }
-  if (__builtin_expect(!f->memory.locked && locks_new(), 0)) {
+  if (__builtin_expect(locks_new() && !__atomic_load_n(&f->memory.locked, __ATOMIC_RELAXED), 0)) {
     char* low = f->memory.guard_size ? f->memory.guard + f->memory.guard_size : f->memory.block;
     if (!lock_block(*f, low, f->memory.block + f->memory.block_size)) {
       block_put(f);

@@ -56,7 +56,8 @@ char* map_stack(size_t size, size_t guard);
 // Looks whether a loaded object wants executable stacks (PT_GNU_STACK). If one does, all blocks are executable from then on, those in use
 // too. Takes the loader's lock: not in worker context.
 void stack_look_at_objects();
-// Called when the kernel has begun to keep all new memory in RAM. `how` is mlock2()'s flags for that. Negative: it no longer does, or locks nothing.
-void memory_lock_new(int how);
+// Called when the kernel begins to keep all new memory in RAM. `how` is mlock2()'s flags for that. Negative: it no longer does. Returns how it was
+// before.
+int memory_lock_new(int how);
 
 }  // namespace fiberthread

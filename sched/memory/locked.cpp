@@ -19,11 +19,14 @@ std::atomic<int> new_memory{kNo};
 
 }  // namespace
 
-void memory_lock_new(int how) {
-  new_memory.store(how < 0 ? kNo : how, std::memory_order_relaxed);
-  if (how >= 0) return;
-  // What was locked is so no more.
-  block_each([](FiberRecord* f, void*) { return f->memory.locked = false, true; }, nullptr);
+int memory_lock_new(int how) {
+  int before = new_memory.exchange(how < 0 ? kNo : how, std::memory_order_relaxed);
+  auto forget = [](FiberRecord* f, void*) {
+    __atomic_store_n(&f->memory.locked, false, __ATOMIC_RELAXED);  // what was locked may be so no more
+    return true;
+  };
+  if (how < 0) block_each(forget, nullptr);
+  return before;
 }
 
 namespace memory {
@@ -44,8 +47,9 @@ char* map_unlocked(size_t size, int protection, int more_flags) {
 
 bool lock_block(FiberRecord& f, char* low, char* high) {
   int how = new_memory.load(std::memory_order_relaxed);
-  f.memory.locked = how != kNo && raw_syscall(SYS_mlock2, arg(low), high - low, how) == 0;
-  return f.memory.locked || how == kNo;
+  bool locks = how != kNo && raw_syscall(SYS_mlock2, arg(low), high - low, how) == 0;
+  __atomic_store_n(&f.memory.locked, locks, __ATOMIC_RELAXED);
+  return locks || how == kNo;
 }
 
 void unlock(char* low, char* high) { raw_syscall(SYS_munlock, arg(low), high - low); }

@@ -77,6 +77,18 @@ static void all(void) {
   CHECK(grows_by(4 * kMB, 1) < 4 * kThreads + 8);  // a size of its own: libc uses stacks again as they are
 }
 
+// A call that fails changes nothing.
+static void failing(void) {
+  struct rlimit page = {4096, 4096};
+  CHECK(mlockall(MCL_FUTURE) == 0);
+  CHECK(mlockall(99) == -1 && errno == EINVAL);
+  CHECK(grows_by(3 * kMB, 1) < 3 * kThreads + 40);
+  CHECK(munlockall() == 0);
+  CHECK(setrlimit(RLIMIT_MEMLOCK, &page) == 0 && (geteuid() != 0 || setuid(65534) == 0));
+  CHECK(mlockall(MCL_CURRENT | MCL_FUTURE) == -1);
+  CHECK(grows_by(4 * kMB, 0) < 8);
+}
+
 static void on_fault(void) {
   CHECK(mlockall(MCL_FUTURE | MCL_ONFAULT) == 0);
   CHECK(grows_by(8 * kMB, 0) < 20);
@@ -115,7 +127,7 @@ static void limited(void) {
 }
 
 int main(void) {
-  static void (*const parts[])(void) = {all, on_fault, forked, limited};
+  static void (*const parts[])(void) = {all, failing, on_fault, forked, limited};
   struct rlimit limit;
   CHECK(getrlimit(RLIMIT_MEMLOCK, &limit) == 0);
   CHECK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0);  // a large page could be a whole stack
