@@ -59,10 +59,10 @@ struct Turns {
   }
 };
 
-// Runs `first` and `second` on fibers beside so many that never wait that some are always in a queue. Four times as many slots as at first are the
+// Runs `first` and `second` on fibers beside so many that never wait that some are always in a queue. Four times as many slots as CPUs are the
 // most that there may be.
 void in_a_crowd(void* (*first)(void*), void* (*second)(void*)) {
-  std::vector<pthread_t> busy(4 * base_slots() + 2);
+  std::vector<pthread_t> busy(4 * cpu_count() + 2);
   pthread_t a, b;
   stop = false;
   for (pthread_t& t : busy) pthread_create(&t, nullptr, keep_busy, nullptr);
