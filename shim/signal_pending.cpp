@@ -335,8 +335,8 @@ using namespace signals;
 void signal_thread_ends(FiberRecord* me) {
   forget_alternate();
   ThreadSignals& s = state_of(me);
-  // A worker keeps the fiber's mask while it looks for work. A signal that comes after a join must not find that, if nobody else lets it in. Main
-  // nearly always does.
+  // A worker that looks for work still has the mask of the fiber that it ran last. After a join, it must not take a signal that no living thread
+  // lets in. Main usually lets in all that the others do, and then there is nothing to close.
   uint64_t open = ~mask_of(me) & ~kNeverBlocked;
   if (!state_of(main_fiber).ended.load(std::memory_order_relaxed)) open &= mask_of(main_fiber);
   if (open && me != main_fiber) {

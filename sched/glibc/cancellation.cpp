@@ -25,24 +25,23 @@ namespace {
 void find_bit(LibcCancelBit& bit, int (*set)(int, int*), int value, int cleared) {
   if (bit.offset.load(std::memory_order_acquire) >= 0) return;
   // The whole struct pthread is compared: glibc 2.34 and 2.35 have these two bits at its very end.
-  uint32_t before[1024];
-  const size_t words = (tcb_size() < sizeof before ? tcb_size() : sizeof before) / sizeof before[0];
-  auto* tcb = static_cast<volatile uint32_t*>(self()->memory.tcb);
+  unsigned char before[4096];
+  const size_t size = tcb_size() < sizeof before ? tcb_size() : sizeof before;
+  auto* tcb = static_cast<volatile unsigned char*>(self()->memory.tcb);
   Busy busy;
   constexpr int kMostTries = 1000;
   for (int tries = 0; tries < kMostTries; tries++) {
     int old, changes = 0;
-    for (size_t i = 0; i < words; i++) before[i] = tcb[i];
+    for (size_t i = 0; i < size; i++) before[i] = tcb[i];
     if (set(value, &old) != 0) return;
     int32_t at = -1;
     uint32_t changed = 0;
-    for (size_t i = 0; i < words; i++) {
+    for (size_t i = 0; i < size; i++) {
       uint32_t here = before[i] ^ tcb[i];
       if (!here) continue;
       changes += __builtin_popcount(here);
-      int byte = __builtin_ctz(here) / 8;  // both processors are little-endian
-      at = static_cast<int32_t>(i * sizeof before[0]) + byte;
-      changed = here >> byte * 8;
+      at = static_cast<int32_t>(i);
+      changed = here;
     }
     set(old, nullptr);
     if (old != cleared) return;

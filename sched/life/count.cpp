@@ -65,4 +65,10 @@ FIBERTHREAD_IN_FORK_CHILD(Counts, counts, [](FiberRecord*) {
   last_ended.store(false);
 })
 
+uint64_t workers_made() {
+  uint64_t n = 0;
+  for (Worker* w = all_workers(); w; w = w->thread.all_next) n += w->thread.tid != 0;  // 0: the kernel has refused its thread
+  return n;
+}
+
 }  // namespace fiberthread

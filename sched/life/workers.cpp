@@ -333,11 +333,6 @@ int start_helper(int (*main)(void*), Worker* reserved) {
 }
 
 Worker* all_workers() { return worker_list.load(std::memory_order_acquire); }
-uint64_t workers_made() {
-  uint64_t n = 0;
-  for (Worker* w = all_workers(); w; w = w->thread.all_next) n += w->thread.tid != 0;  // 0: the kernel has refused its thread
-  return n;
-}
 Worker* all_helpers() { return helper_list.load(std::memory_order_acquire); }
 
 Worker* start_worker(Slot* s, FiberRecord* bound, bool moves) {

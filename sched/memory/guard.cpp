@@ -105,6 +105,7 @@ void change_guard(FiberRecord& f, char* low, size_t size) {
 
 void drop(char* low, char* high) {
   if (low >= high || raw_syscall(SYS_madvise, arg(low), high - low, MADV_DONTNEED) == 0) return;
+  // The kernel refuses to drop pages that the program has locked.
   unlock(low, high);
   raw_syscall(SYS_madvise, arg(low), high - low, MADV_DONTNEED);
 }

@@ -12,8 +12,8 @@ namespace fiberthread::memory {
 char* map_unlocked(size_t size, int protection, int more_flags);
 // Has the kernel keep the block's stack and TCB in RAM, if it is to do that with new memory. Returns false if it refuses.
 bool lock_block(FiberRecord& f, char* low, char* high);
-// Lets pages go that are kept in RAM. The kernel drops no others.
+// Lets the kernel take these pages out of RAM again.
 void unlock(char* low, char* high);
-bool locks_new();
+bool locks_new();  // returns true if the kernel keeps all new memory in RAM
 
 }  // namespace fiberthread::memory
