@@ -14,7 +14,7 @@ namespace fiberthread {
 // line. They also serve fibers that compute better, for which more kernel threads are only more switches. When there are fewer spinners,
 // the slots go one by one.
 struct Growth {
-  static constexpr uint32_t kStuckLooks = 20;    // after so many looks without a switch, the fiber cannot be stopped where it is
+  static constexpr uint32_t kStuckLooks = 40;    // looks without a switch though others wait; a fiber in libc's code may take four ticks
   static constexpr uint32_t kShrinkLooks = 100;  // looks with fewer spinners than slots, before there is one less
   static constexpr uint32_t kMostGrowth = 4;     // times the base
 
@@ -22,7 +22,7 @@ struct Growth {
   uint32_t spare_looks = 0;
 
   void count(Worker* w, bool progress) {
-    w->notes.stuck_looks = progress ? 0 : w->notes.stuck_looks + 1;
+    w->notes.stuck_looks = progress || who_waits_for(w) == Waiting::Nobody ? 0 : w->notes.stuck_looks + 1;
     FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
     if (!f || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) || w->run.revoked.load(std::memory_order_relaxed) == kTaken) return;
     if (is_spinner(f) || w->notes.stuck_looks >= kStuckLooks) spinners++;
