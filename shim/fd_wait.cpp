@@ -42,6 +42,16 @@ uint32_t kind_of(int fd, PollNotes* notes) {
   return kind;
 }
 
+uint32_t kind_to_read(int fd, PollNotes* notes) {
+  uint32_t kind = notes->kind.load(std::memory_order_relaxed);
+  if (__builtin_expect(kind & kKindMask, 1)) return kind;
+  // readahead() succeeds for what kind_of() calls a file, and for nothing else. There are no pages to read beyond the end.
+  constexpr long kBeyondAnyEnd = 0x7fff'ffff'ffff'0000;
+  if (raw_syscall(SYS_readahead, fd, kBeyondAnyEnd, 1) != 0) return kind_of(fd, notes);
+  notes->kind.store(kFile, std::memory_order_relaxed);
+  return kFile;
+}
+
 bool is_direct(int fd, PollNotes* notes) {
   uint32_t kind = notes->kind.load(std::memory_order_relaxed);
   if (__builtin_expect(kind & kDirectKnown, 1)) return kind & kDirect;

@@ -159,7 +159,7 @@ ssize_t read_plainly(int fd, uint32_t kind, Plain plain, Raw raw) {
 // Returns the notes of a file that is read or written at a position. Null: it is no file.
 PollNotes* notes_of_file(int fd) {
   PollNotes* notes = notes_to_wait(fd);
-  return notes && (kind_of(fd, notes) & kKindMask) == kFile ? notes : nullptr;
+  return notes && (kind_to_read(fd, notes) & kKindMask) == kFile ? notes : nullptr;
 }
 
 bool writes_wait(int fd) {  // without O_DIRECT, writes end in memory
@@ -208,7 +208,7 @@ using namespace fiberthread;
 
 FIBERTHREAD_EXPORT ssize_t read(int fd, void* buf, size_t n) {
   PollNotes* notes = n ? notes_to_wait(fd) : nullptr;
-  uint32_t kind = notes ? kind_of(fd, notes) & kKindMask : kUnknown;
+  uint32_t kind = notes ? kind_to_read(fd, notes) & kKindMask : kUnknown;
   if (kind < kPlain) take_turns();
   if (!notes) return n ? read_at_once(fd, [&] { return REAL(read)(fd, buf, n); }) : REAL(read)(fd, buf, n);
   if (kind < kPlain) return with_errno(read_here(fd, notes, buf, n));
@@ -235,7 +235,7 @@ FIBERTHREAD_ALIAS(__write, write);
 
 FIBERTHREAD_EXPORT ssize_t readv(int fd, const iovec* v, int n) {
   PollNotes* notes = n > 0 ? notes_to_wait(fd) : nullptr;
-  uint32_t kind = notes ? kind_of(fd, notes) & kKindMask : kUnknown;
+  uint32_t kind = notes ? kind_to_read(fd, notes) & kKindMask : kUnknown;
   if (kind < kPlain) take_turns();
   if (!notes) return read_at_once(fd, [&] { return REAL(readv)(fd, v, n); });
   if (kind < kPlain) return with_errno(readv_here(fd, notes, v, n));

@@ -23,6 +23,7 @@ static const struct Call {
     {"guard", SYS_madvise, 2, 0, 102, EINVAL},    // MADV_GUARD_INSTALL
     {"guard", SYS_madvise, 2, 0, 103, EINVAL},    // MADV_GUARD_REMOVE
     {"populate", SYS_madvise, 2, 0, 23, EINVAL},  // MADV_POPULATE_WRITE
+    {"readahead", SYS_readahead, -1, 0, 0, 0},
     {"epoll_pwait2", 441, -1, 0, 0, ENOSYS},
     {"membarrier", SYS_membarrier, -1, 0, 0, 0},
     {"nowait", SYS_preadv2, 5, 8, 0, EOPNOTSUPP},
