@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+// Which fibers count as spinners, for which slots grow. The worker and its fiber are made up, and nothing runs.
+// alone: sched
+#include "sched/run/growth.h"
+
+#include "tests/test.h"
+
+using namespace fiberthread;
+
+namespace {
+
+struct Machine {
+  Worker worker;
+  Slot slot;
+  FiberRecord fiber, other;
+  Growth growth;
+
+  Machine() {
+    worker.run.slot = &slot;
+    worker.run.running.store(&fiber);
+  }
+
+  // Returns in how many of sysmon's looks the fiber counted.
+  uint32_t look(uint32_t times, bool progress = false) {
+    uint32_t before = growth.spinners;
+    for (uint32_t i = 0; i < times; i++) growth.count(&worker, progress);
+    return growth.spinners - before;
+  }
+};
+
+}  // namespace
+
+Test(growth, computing_while_nobody_waits_is_not_spinning) {
+  static Machine m;
+  cr_assert_eq(m.look(1000), 0u);
+  m.slot.local.push(&m.other);  // only from here on could it have been asked to give way
+  cr_assert_eq(m.look(Growth::kStuckLooks - 1), 0u);
+}
+
+Test(growth, a_fiber_that_cannot_be_stopped_counts_as_a_spinner) {
+  static Machine m;
+  m.slot.next.store(&m.other);
+  cr_assert_eq(m.look(Growth::kStuckLooks - 1), 0u);
+  cr_assert_eq(m.look(10), 10u);
+  cr_assert_eq(m.look(1, true), 0u);
+  cr_assert_eq(m.look(Growth::kStuckLooks - 1), 0u);
+  m.slot.next.store(nullptr);
+  cr_assert_eq(m.look(1000), 0u);
+}
+
+Test(growth, a_hog_in_one_loop_counts_at_once) {
+  static Machine m;
+  m.fiber.turns.preempted.store(3);
+  cr_assert_eq(m.look(1), 0u);
+  m.fiber.turns.place.waits.store(LoopPlace::kEnough);
+  cr_assert_eq(m.look(1), 1u);
+  m.worker.run.revoked.store(kTaken);  // its worker goes on without a slot
+  cr_assert_eq(m.look(1), 0u);
+  m.worker.run.revoked.store(kKept);
+  m.worker.run.slot = nullptr;
+  cr_assert_eq(m.look(1), 0u);
+}
