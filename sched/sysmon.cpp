@@ -140,7 +140,7 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
   w->look.without_hog.fetch_add(1, std::memory_order_relaxed);
   if (look.queued) w->look.oldest_due.store(true, std::memory_order_relaxed);
   if (stalls_watched()) stall_look_at(w, now);
-  growth.count(w, progress);
+  growth.count(w, progress, look.queued);
   if (own_wait_is_to_end(w)) {
     signal_worker(w, kPreemptSignal, nullptr);
     look.suspects = true;

@@ -220,7 +220,8 @@ struct alignas(64) Worker {
   // For sysmon: its notes from look to look.
   struct Notes {
     uint32_t heartbeat = 0, stuck_looks = 0;
-    uint64_t beat_at = 0;  // the look that first saw this heartbeat
+    uint64_t stuck_cpu = 0;  // its CPU time at the first of these looks
+    uint64_t beat_at = 0;    // the look that first saw this heartbeat
     uint64_t cpu = 0, at = 0;
     bool suspected = false;
     uint64_t rotated_at = 0;
@@ -333,14 +334,13 @@ Worker* all_workers();
 bool poll_watched();
 void poll_get_watcher();
 void poll_wake_again();
-bool poll_left_to_sysmon();        // a worker could run what comes, but none is idle, to watch
-Waiting who_waits();               // what is in all queues
-Waiting who_waits_for(Worker* w);  // for whom that worker should give way. From any thread
-bool work_queued();                // returns true if any queue has fibers
-bool work_neglected();    // returns true if that is more than a worker may keep to itself, or if it has not switched since the last call
-void balance_queues();    // moves fibers from long local queues to the global one: no worker steals while all slots are busy
-uint32_t queued_count();  // approximate; an inbox counts as one
-uint64_t next_timer();    // returns when the first timer of all slots is due; kNever: there is none
+bool poll_left_to_sysmon();  // a worker could run what comes, but none is idle, to watch
+Waiting who_waits();         // what is in all queues
+bool work_queued();          // returns true if any queue has fibers
+bool work_neglected();       // returns true if that is more than a worker may keep to itself, or if it has not switched since the last call
+void balance_queues();       // moves fibers from long local queues to the global one: no worker steals while all slots are busy
+uint32_t queued_count();     // approximate; an inbox counts as one
+uint64_t next_timer();       // returns when the first timer of all slots is due; kNever: there is none
 bool timer_attended(uint64_t due);  // an idle worker sleeps until then at most
 // Returns when a sleep until `deadline` is to end for a kernel that ends it up to `slack` ns later. After `now`, so that it is a sleep.
 inline uint64_t begin_of_slack(uint64_t deadline, uint64_t slack, uint64_t now) {

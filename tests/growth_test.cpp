@@ -3,6 +3,7 @@
 // alone: sched
 #include "sched/run/growth.h"
 
+#include "sched/syscall.h"
 #include "tests/test.h"
 
 using namespace fiberthread;
@@ -12,40 +13,59 @@ namespace {
 struct Machine {
   Worker worker;
   Slot slot;
-  FiberRecord fiber, other;
+  FiberRecord fiber;
   Growth growth;
+  bool queued = false;
 
   Machine() {
     worker.run.slot = &slot;
     worker.run.running.store(&fiber);
+    worker.thread.tid = static_cast<int>(raw_syscall(SYS_gettid));  // its CPU time is that of the test
   }
 
   // Returns in how many of sysmon's looks the fiber counted.
   uint32_t look(uint32_t times, bool progress = false) {
     uint32_t before = growth.spinners;
-    for (uint32_t i = 0; i < times; i++) growth.count(&worker, progress);
+    for (uint32_t i = 0; i < times; i++) growth.count(&worker, progress, queued);
     return growth.spinners - before;
   }
 };
+
+void compute(uint64_t ns) {
+  for (uint64_t begun = cpu_time_of_thread(0); cpu_time_of_thread(0) - begun < ns;) {
+  }
+}
 
 }  // namespace
 
 Test(growth, computing_while_nobody_waits_is_not_spinning) {
   static Machine m;
+  m.look(1);
+  compute(Growth::kStuckNs);
   cr_assert_eq(m.look(1000), 0u);
-  m.slot.local.push(&m.other);  // only from here on could it have been asked to give way
+  m.queued = true;  // only from here on could it have been asked to give way
   cr_assert_eq(m.look(Growth::kStuckLooks - 1), 0u);
 }
 
 Test(growth, a_fiber_that_cannot_be_stopped_counts_as_a_spinner) {
   static Machine m;
-  m.slot.next.store(&m.other);
-  cr_assert_eq(m.look(Growth::kStuckLooks - 1), 0u);
+  m.queued = true;
+  m.look(1);
+  compute(Growth::kStuckNs);
+  cr_assert_eq(m.look(Growth::kStuckLooks - 2), 0u);
   cr_assert_eq(m.look(10), 10u);
   cr_assert_eq(m.look(1, true), 0u);
   cr_assert_eq(m.look(Growth::kStuckLooks - 1), 0u);
-  m.slot.next.store(nullptr);
+  m.queued = false;
   cr_assert_eq(m.look(1000), 0u);
+}
+
+Test(growth, a_worker_that_lacks_the_cpu_is_not_stuck) {
+  static Machine m;
+  m.queued = true;
+  cr_assert_eq(m.look(2 * Growth::kStuckLooks), 0u);
+  compute(Growth::kStuckNs);
+  cr_assert_eq(m.look(1), 1u);
 }
 
 Test(growth, a_hog_in_one_loop_counts_at_once) {

@@ -3,7 +3,9 @@
 #pragma once
 #include <cstdint>
 
+#include "sched/accounting.h"
 #include "sched/observe/observe.h"
+#include "sched/preempt.h"
 #include "sched/worker.h"
 
 namespace fiberthread {
@@ -14,18 +16,24 @@ namespace fiberthread {
 // line. They also serve fibers that compute better, for which more kernel threads are only more switches. When there are fewer spinners,
 // the slots go one by one.
 struct Growth {
-  static constexpr uint32_t kStuckLooks = 40;    // looks without a switch though others wait; a fiber in libc's code may take four ticks
+  // A fiber that goes on for so many looks, and for so much CPU time, while others wait, cannot be stopped where it is. A hog has four ticks, and
+  // four more where it is in libc's code then.
+  static constexpr uint32_t kStuckLooks = 20;
+  static constexpr uint64_t kStuckNs = 10 * kTickNs;
   static constexpr uint32_t kShrinkLooks = 100;  // looks with fewer spinners than slots, before there is one less
   static constexpr uint32_t kMostGrowth = 4;     // times the base
 
   uint32_t spinners = 0, last_spinners = 0;  // with a slot, in this look and the one before
   uint32_t spare_looks = 0;
 
-  void count(Worker* w, bool progress) {
-    w->notes.stuck_looks = progress || who_waits_for(w) == Waiting::Nobody ? 0 : w->notes.stuck_looks + 1;
+  // `queued`: a fiber waits, in whatever queue. Without that nobody is asked to give way, and a long run says nothing. With it all long runs
+  // count: the fiber may stand behind one that cannot be stopped, and the other workers do not look there while theirs go on.
+  void count(Worker* w, bool progress, bool queued) {
     FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
-    if (!f || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) || w->run.revoked.load(std::memory_order_relaxed) == kTaken) return;
-    if (is_spinner(f) || w->notes.stuck_looks >= kStuckLooks) spinners++;
+    bool has_slot = __atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) && w->run.revoked.load(std::memory_order_relaxed) != kTaken;
+    if (progress || !queued || !f || !has_slot) w->notes.stuck_looks = 0;
+    else if (w->notes.stuck_looks++ == 0) w->notes.stuck_cpu = cpu_time_of_thread(w->thread.tid);
+    if (f && has_slot && (is_spinner(f) || is_stuck(w))) spinners++;
   }
 
   void decide(bool queued) {
@@ -49,6 +57,13 @@ struct Growth {
   // Before a long sleep. While there is a spinner, the slots stay: a program whose spinners hand work on is quiet between two looks.
   void settle() {
     if (last_spinners == 0 && slots_now() < slots_wanted()) want_slots(slots_now());
+  }
+
+ private:
+  static bool is_stuck(Worker* w) {
+    if (w->notes.stuck_looks < kStuckLooks) return false;
+    uint64_t cpu = cpu_time_of_thread(w->thread.tid);
+    return cpu == 0 || cpu - w->notes.stuck_cpu >= kStuckNs;  // 0: a filter refuses the clock
   }
 };
 

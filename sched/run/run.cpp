@@ -428,7 +428,9 @@ Waiting preempt_wanted_by(FiberRecord* f) {
   auto others = [](bool wait) { return wait ? Waiting::Others : Waiting::Nobody; };
   Worker* w = f->run.worker;
   if (Worker* b = f->run.bound.load(std::memory_order_relaxed)) return others(b != w);
-  return who_waits_for(w);
+  if (w->run.revoked.load(std::memory_order_relaxed) == kTaken || !w->run.slot || slot_has_work(w->run.slot) || !global_queue.empty())
+    return Waiting::Others;
+  return hogs.empty() ? Waiting::Nobody : Waiting::Hogs;
 }
 
 void preempt_switch_out(FiberRecord* me) {

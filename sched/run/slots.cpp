@@ -145,12 +145,6 @@ Waiting who_waits() {
   return hogs.empty() ? Waiting::Nobody : Waiting::Hogs;
 }
 
-Waiting who_waits_for(Worker* w) {
-  Slot* s = __atomic_load_n(&w->run.slot, __ATOMIC_RELAXED);
-  if (w->run.revoked.load(std::memory_order_relaxed) == kTaken || !s || slot_has_work(s) || !global_queue.empty()) return Waiting::Others;
-  return hogs.empty() ? Waiting::Nobody : Waiting::Hogs;
-}
-
 bool work_neglected() {
   bool found = !global_queue.empty() || !hogs.empty();
   uint32_t n = slot_count.load(std::memory_order_acquire);
