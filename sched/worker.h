@@ -121,10 +121,10 @@ struct alignas(64) Worker {
     std::atomic<FiberRecord*> handed{nullptr};  // the fiber while it is runnable: this is its queue entry
     // Why it lasts; 0: habit alone. Changed under the fiber's join.lock, which orders it. Relaxed where it is read without.
     std::atomic<Reasons> reasons{0};
-    // The kernel sends the fiber's signals to this worker's kernel thread. So that thread lets them in while the fiber is parked. Relaxed:
-    // the thread that sets this wakes the fiber afterwards, and the worker reads it when the fiber has run.
+    // The kernel sends the fiber's signals to this worker's kernel thread. So that also lets in, while the fiber is parked, what the fiber
+    // waits for by sigwait. Relaxed: the thread that sets this wakes the fiber afterwards, and the worker reads it when the fiber has run.
     std::atomic<bool> takes_signals{false};
-    // The mask that the kernel thread has, or is to get, while it sleeps for that. Sequentially consistent: sched_await_blocked() reads it
+    // The mask that the kernel thread has, or is to get, while its fiber is parked. Sequentially consistent: sched_await_blocked() reads it
     // against `kernel_mask`, which changes after this on the way to sleep, and before this on the way back.
     std::atomic<uint64_t> asleep_with{kIdleMask};
     // While the fiber is bound by habit, since the last look at that: its waits for which it need not be bound, and how often the kernel
@@ -401,7 +401,7 @@ inline void apply_mask(Worker* w, uint64_t mask) {
 void main_mask_of(Worker* w);  // `w` has the process's first thread
 uint64_t main_mask();
 uint32_t main_mask_version();
-// Gives the kernel thread the mask of a worker that sleeps: kIdleMask, or what its own parked fiber refuses (Bond::takes_signals), or main's
+// Gives the kernel thread the mask of a worker that sleeps: kIdleMask, or that of its own parked fiber (masks.cpp), or main's
 // mask on the process's first thread. From then on sched_set_main_mask() makes the worker get up. So `wake` was cleared before, and the
 // worker looks at it afterwards.
 void sleep_mask(Worker* w);

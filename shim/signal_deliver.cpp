@@ -153,6 +153,7 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
   sched_apply_mask();
   follow_main(me, after);
   give_away(me, after & ~during);
+  wants_again(me);
   if (!me->run.kernel) set_alternate(context->uc_stack, sp);
   errno = error;
   return a.flags & SA_RESTART ? Ran::Restarts : Ran::Interrupts;
@@ -443,6 +444,7 @@ extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fi
   sched_apply_mask();
   follow_main(me, mask);
   give_away(me, blocked);
+  wants_again(me);
   if (busy == 0) {
     if (me->run.interrupts.load(std::memory_order_relaxed) & kInterruptSafePoint) {
       me->run.interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);

@@ -199,7 +199,12 @@ void wake_waiter(int sig, TellBy by) {
 
 void unblocked_beside_main(uint64_t mask) {
   uint64_t bits = __atomic_load_n(&followed, __ATOMIC_SEQ_CST) & ~mask & ~kNeverBlocked;
-  if (__builtin_expect(bits & ~listened.load(std::memory_order_relaxed), 0)) listen_for(bits);
+  // Sequentially consistent, as the mask was stored before: the listener clears the bit, and then looks who wants the signal.
+  if (__builtin_expect(bits & ~listened.load(std::memory_order_seq_cst), 0)) listen_for(bits);
+}
+
+void wants_again(FiberRecord* me) {
+  if (me != main_fiber && !me->run.kernel) unblocked_beside_main(mask_of(me));
 }
 
 void blocked_by_main(uint64_t mask) {

@@ -207,6 +207,9 @@ void listen_for(uint64_t bits);
 void listen_on_sysmon();  // starts the listener if the thread that needed it could not
 // Called when a fiber gets this mask. It shall get the signals that main blocks and it does not.
 void unblocked_beside_main(uint64_t mask);
+// The caller has the mask again that it had before a handler, or before a call that changes it. Meanwhile the listener may have found that nobody
+// wanted a signal, and would leave it in the kernel from then on.
+void wants_again(FiberRecord* me);
 // Does the same when main begins to block these.
 void blocked_by_main(uint64_t mask);
 // Called when the caller blocks these, and has just stopped waiting for them. From its return on, no kernel thread takes one out of the kernel

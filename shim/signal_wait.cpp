@@ -90,6 +90,7 @@ bool signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted) {
     // The kernel has gone back to the old mask by itself, or a default action that ran has set the other one.
     sched_apply_mask();
     give_away(me, blocked);
+    wants_again(me);
   }
   end_busy();
   await_unwanted(blocked);
@@ -144,6 +145,7 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
     set_mask_of(me, old);
     sched_apply_mask();
     give_away(me, old & ~mask);
+    wants_again(me);
   }
   end_busy();
   await_unwanted(old & ~mask);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The signal masks of kernel threads. A worker has the mask of the fiber that it runs, and blocks all signals while it sleeps. As an
-// exception, one whose own fiber gets signals from the kernel (Bond::takes_signals) keeps them open while that is parked.
+// The signal masks of kernel threads. A worker has the mask of the fiber that it runs, and blocks all signals while it sleeps. A bound worker
+// keeps its parked fiber's mask, as a thread of NPTL does: to close and open it would be two calls for each wait. If the kernel sends that
+// fiber's signals to it (Bond::takes_signals), it also lets in what the fiber waits for by sigwait.
 //
 // Two kernel threads take signals for the main fiber while it does not run. Sysmon takes those sent to the process. The process's first
 // thread has main's number, so the kernel gives it what other processes send to main alone. It takes these while its worker sleeps.
@@ -142,8 +143,10 @@ void follow_no_more(Worker* w) {
 void sleep_mask(Worker* w) {
   if (!w->thread.initial) {
     // A fiber that was bound a moment ago may still be on another worker, and change its mask at any time.
-    FiberRecord* f = !w->run.cord && w->bond.takes_signals.load(std::memory_order_relaxed) ? w->bond.fiber : nullptr;
-    uint64_t m = f && f->run.worker == w ? embedder().refused_by(f) & kIdleMask : kIdleMask;
+    FiberRecord* f = w->run.cord ? nullptr : w->bond.fiber;
+    uint64_t m = !f || f->run.worker != w                                ? kIdleMask
+                 : w->bond.takes_signals.load(std::memory_order_relaxed) ? embedder().refused_by(f)
+                                                                         : f->run.sigmask;
     if (m != kIdleMask) w->bond.asleep_with.store(m, std::memory_order_seq_cst);
     return apply_mask(w, m);
   }
@@ -179,7 +182,7 @@ void let_trap_in(void* context) {
 
 void awake_mask(Worker* w) {
   if (w->bond.asleep_with.load(std::memory_order_relaxed) != kIdleMask) {
-    apply_mask(w, kIdleMask);
+    if (!w->bond.handed.load(std::memory_order_relaxed)) apply_mask(w, kIdleMask);  // else it goes on with that mask
     w->bond.asleep_with.store(kIdleMask, std::memory_order_seq_cst);
   }
   uint32_t v = w->idle.follows.load(std::memory_order_relaxed);
