@@ -125,7 +125,8 @@ struct alignas(64) Worker {
     // waits for by sigwait. Relaxed: the thread that sets this wakes the fiber afterwards, and the worker reads it when the fiber has run.
     std::atomic<bool> takes_signals{false};
     // The mask that the kernel thread has, or is to get, while its fiber is parked. Sequentially consistent: sched_await_blocked() reads it
-    // against `kernel_mask`, which changes after this on the way to sleep, and before this on the way back.
+    // against `kernel_mask`, which changes after this on the way to sleep. On the way back it changes before this, or stays if the fiber
+    // goes on: then a caller there waits until the fiber runs.
     std::atomic<uint64_t> asleep_with{kIdleMask};
     // While the fiber is bound by habit, since the last look at that: its waits for which it need not be bound, and how often the kernel
     // thread has slept in these.

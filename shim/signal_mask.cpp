@@ -72,6 +72,14 @@ void change_mask(FiberRecord* me, uint64_t mask) {
   run_unblocked(me);
 }
 
+void end_mask_of_handler(FiberRecord* me, uint64_t mask, uint64_t closed) {
+  set_mask_of(me, mask);
+  sched_apply_mask();
+  follow_main(me, mask);
+  give_away(me, closed);
+  wants_again(me);
+}
+
 void run_unblocked(FiberRecord* me) {
   if (!pending_for(me, ~mask_of(me))) return;
   me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_relaxed);

@@ -207,11 +207,11 @@ void listen_for(uint64_t bits);
 void listen_on_sysmon();  // starts the listener if the thread that needed it could not
 // Called when a fiber gets this mask. It shall get the signals that main blocks and it does not.
 void unblocked_beside_main(uint64_t mask);
-// The caller has the mask again that it had before a handler, or before a call that changes it. Meanwhile the listener may have found that nobody
-// wanted a signal, and would leave it in the kernel from then on.
-void wants_again(FiberRecord* me);
 // Does the same when main begins to block these.
 void blocked_by_main(uint64_t mask);
+// Called when the caller has the mask again that it had before a handler, or before a call that changes it. Meanwhile the listener may have found
+// that nobody wanted a signal, and would then leave it in the kernel.
+void wants_again(FiberRecord* me);
 // Called when the caller blocks these, and has just stopped waiting for them. From its return on, no kernel thread takes one out of the kernel
 // because of what the caller wanted before: not the listener, and if a signalfd may show the signal, no worker. What was recorded for the caller
 // until now is with the kernel, if a signalfd may show it.
@@ -259,6 +259,8 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
 // ---- masks (signal_mask.cpp) ----
 
 void change_mask(FiberRecord* me, uint64_t mask);
+// Gives the caller its mask after a handler. `closed` is what that blocks and the handler's mask did not. Busy.
+void end_mask_of_handler(FiberRecord* me, uint64_t mask, uint64_t closed);
 // Runs the handlers of what is pending and no longer blocked.
 void run_unblocked(FiberRecord* me);
 // Called when this becomes the mask of `me`. If `me` is the main fiber, sysmon takes signals as main would.
