@@ -114,6 +114,8 @@ void sched_add_reason(FiberRecord* f, Reasons why);
 Worker* sched_keep_bond(FiberRecord* f);
 // Called when the kernel may send signals for f, which is bound for good, to its kernel thread. They reach f from now on, parked or not.
 void sched_take_signals(FiberRecord* f);
+// Does the kernel send signals for f, the caller, to its kernel thread?
+bool sched_takes_signals(const FiberRecord* f);
 // The fiber whose own kernel thread the caller is on, in worker context, if it takes signals there. Null: none. Async-signal-safe.
 FiberRecord* sched_taker_here();
 // Binds the caller, a fiber on its own stack, to the kernel thread that it is on for good, if that is the process's first.

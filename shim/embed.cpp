@@ -37,7 +37,7 @@ void embed() {
   e.thread_adopted = cancel_adopt;
   e.thread_ends = private_robust_mutexes_owner_died;
   e.thread_unjoined = detach;
-  e.refused_by = signals::refused_by;
+  e.refused_by = signals::refused_asleep;
   e.timers_set = timers_set;
   e.on_sysmon = signals::on_sysmon;
   sched_embed(e);

@@ -234,7 +234,8 @@ FIBERTHREAD_EXPORT int timer_create(clockid_t clock, struct sigevent* event, tim
   if (f) {
     for_process = *event;
     for_process.sigev_notify = SIGEV_SIGNAL;
-    if (int sig = event->sigev_signo; sig > 0 && sig <= signals::kSignals) signals::catch_by_default(signals::bit(sig));
+    if (int sig = event->sigev_signo; sig > 0 && sig <= signals::kSignals)
+      signals::catch_by_default(signals::bit(sig) & ~signals::kIgnoredByDefault);
     event = &for_process;
   }
   int r = REAL(timer_create)(clock, event, timer);

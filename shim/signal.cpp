@@ -88,7 +88,7 @@ void install(int sig, const Action& a) {
 }  // namespace
 
 void catch_by_default(uint64_t bits) {
-  bits &= ~caught_by_default.load(std::memory_order_relaxed) & ~kIgnoredByDefault & ~kNeverBlocked;
+  bits &= ~caught_by_default.load(std::memory_order_relaxed) & ~kNeverBlocked;
   if (!bits) return;
   SignalsGuard guard;
   caught_by_default.fetch_or(bits, std::memory_order_relaxed);

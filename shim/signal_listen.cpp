@@ -151,18 +151,22 @@ void listen_on_sysmon() {
   if (listened.load(std::memory_order_seq_cst) && listener.load(std::memory_order_relaxed) == 0) start_listener();
 }
 
+// Acquire: what the listener has recorded is seen from now on.
+void await_taken(uint64_t signals) {
+  if (!signals || !listener.load(std::memory_order_relaxed)) return;
+  // The caller has stored its mask, and looks. The listener notes what it takes, and looks who wants that.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (uint32_t looks = 0; __builtin_expect(taking.load(std::memory_order_acquire) & signals, 0); looks++) {
+    constexpr long kNap[2] = {0, 20'000};
+    if (looks < 100) cpu_relax();
+    else raw_syscall(SYS_nanosleep, arg(kNap), 0);
+  }
+}
+
 void await_unwanted(uint64_t signals) {
   bool shown = signalfd_may_show(signals);
   if (__builtin_expect(shown, 0)) sched_await_blocked(signals);
-  if (signals && listener.load(std::memory_order_relaxed)) {
-    // The caller has stored that it does not want these, and looks. The listener notes what it takes, and looks who wants that.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    for (uint32_t looks = 0; __builtin_expect(taking.load(std::memory_order_acquire) & signals, 0); looks++) {
-      constexpr long kNap[2] = {0, 20'000};
-      if (looks < 100) cpu_relax();
-      else raw_syscall(SYS_nanosleep, arg(kNap), 0);
-    }
-  }
+  await_taken(signals);
   if (__builtin_expect(shown, 0)) {
     drop_pokes(self(), signals);
     keep_recorded_in_kernel(self(), signals);

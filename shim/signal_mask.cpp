@@ -68,13 +68,16 @@ void change_mask(FiberRecord* me, uint64_t mask) {
     }
     if (me == main_fiber) blocked_by_main(mask & ~before);
     else unblocked_beside_main(mask);
+    await_taken(before & ~mask);
   }
   run_unblocked(me);
 }
 
 void end_mask_of_handler(FiberRecord* me, uint64_t mask, uint64_t closed) {
+  uint64_t opened = mask_of(me) & ~mask;
   set_mask_of(me, mask);
   sched_apply_mask();
+  await_taken(opened);
   follow_main(me, mask);
   give_away(me, closed);
   wants_again(me);

@@ -71,7 +71,8 @@ extern int process;  // pid
 // Returns true if on_signal() is the kernel's handler for `sig`.
 bool kernel_calls_us(int sig);
 // From now on the default action of these signals is ours to take, because they may be a fiber's that blocks them: main waits for them in
-// sigwait, or a fiber's timer sends them. The kernel sees a signal to the process, and that another fiber has it unblocked.
+// sigwait, or a fiber's timer sends them. The kernel sees a signal to the process, and that another fiber has it unblocked. Or a fiber that
+// takes signals (sched_take_signals) waits for them in sigwait, and its parked kernel thread lets them in.
 void catch_by_default(uint64_t signals);
 
 // The kernel's handler for all signals that the program handles (signal_deliver.cpp).
@@ -132,6 +133,8 @@ bool pending_for(FiberRecord* me, uint64_t wanted);
 
 // Returns the signals that the fiber has blocked and does not wait for.
 uint64_t refused_by(FiberRecord* f);
+// Embedder::refused_by(). What the fiber waits for is let in only if the kernel calls us for it. Otherwise the kernel would act, or drop it.
+uint64_t refused_asleep(FiberRecord* f);
 inline uint64_t mask_of(const FiberRecord* f) { return __atomic_load_n(&f->run.sigmask, __ATOMIC_SEQ_CST); }
 // Sequentially consistent. A thread that changes a mask looks at what is pending afterwards, and a thread that adds a pending signal looks
 // at the mask afterwards. So one of them sees the other.
@@ -216,6 +219,9 @@ void wants_again(FiberRecord* me);
 // because of what the caller wanted before: not the listener, and if a signalfd may show the signal, no worker. What was recorded for the caller
 // until now is with the kernel, if a signalfd may show it.
 void await_unwanted(uint64_t signals);
+// Called when the caller lets these in, and the kernel has been told. On return, what the listener has taken out of the kernel of these is
+// recorded. So a signal that was sent before runs before the call returns that has let it in, as POSIX has it.
+void await_taken(uint64_t signals);
 // Gives a signal that was taken out of the kernel to the fiber that it belongs to.
 void hand_out(const siginfo_t& info);
 // Returns true if a fiber is in sigwait or its kin for the signal.

@@ -72,6 +72,7 @@ uint64_t signal_begin_mask(FiberRecord* me, uint64_t mask, MaskedWait wait) {
   if (wait != MaskedWait::Parks || !(old & ~mask)) return old;
   sched_apply_mask();  // what the kernel keeps for us comes now, and is recorded
   kept_have_come(me);
+  await_taken(old & ~mask);
   unblocked_beside_main(mask);
   if (pending_for(me, ~mask_of(me))) me->run.interrupts.fetch_or(kInterruptSafePoint, std::memory_order_seq_cst);
   return old;
@@ -81,7 +82,7 @@ bool signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   siginfo_t info;
   bool ran = false;
-  uint64_t blocked = old & ~mask_of(me);
+  uint64_t blocked = old & ~mask_of(me), opened = mask_of(me) & ~old;
   main_lets_in(me, 0);
   // As in the kernel: a signal that only the other mask lets in runs if it has ended the call. Otherwise it stays pending.
   while (interrupted && !ran && take_any(me, ~mask_of(me), &info)) ran = run_as_call(me, &info, old) != Ran::No;
@@ -89,6 +90,7 @@ bool signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted) {
     set_mask_of(me, old);
     // The kernel has gone back to the old mask by itself, or a default action that ran has set the other one.
     sched_apply_mask();
+    await_taken(opened);
     give_away(me, blocked);
     wants_again(me);
   }
@@ -144,6 +146,7 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
   if (!ran) {
     set_mask_of(me, old);
     sched_apply_mask();
+    await_taken(mask & ~old);
     give_away(me, old & ~mask);
     wants_again(me);
   }
@@ -210,10 +213,11 @@ FIBERTHREAD_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const 
       // Stored before the next look: a thread that sends a signal afterwards wakes us.
       listed = true;
       s.waited_for.exchange(wanted, std::memory_order_seq_cst);
-      if (me == main_fiber) catch_by_default(wanted);
+      if (me == main_fiber) catch_by_default(wanted & ~kIgnoredByDefault);
       add_waiter(waiter);
       listen_for(wanted);
     } else {
+      if (sched_takes_signals(me)) catch_by_default(wanted);
       main_lets_in(me, wanted);
       park_if(&never, 0, {"sigwait"}, deadline);
       main_lets_in(me, 0);

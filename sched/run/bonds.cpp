@@ -49,6 +49,11 @@ void sched_take_signals(FiberRecord* f) {
   if (w && w != own) preempt_sleeper(w);
 }
 
+bool sched_takes_signals(const FiberRecord* f) {
+  Worker* own = f->run.bound.load(std::memory_order_acquire);
+  return own && own->bond.takes_signals.load(std::memory_order_relaxed);  // if another thread has just stored it, f is interrupted
+}
+
 FiberRecord* sched_taker_here() {
   Worker* w = tls_current ? nullptr : this_worker();
   return w && !w->run.cord && w->bond.takes_signals.load(std::memory_order_relaxed) ? w->bond.fiber : nullptr;

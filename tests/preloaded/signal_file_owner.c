@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The signals of a file reach the thread that owns it (F_OWNER_TID) however that waits, and whichever thread made it the owner. Another thread
-// can block the same signal meanwhile.
+// can block the same signal meanwhile. A thread in sigwait gets them without a handler too, also those that have no effect by default.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -22,6 +23,7 @@ static const char* const names[kWays] = {"sigwaitinfo", "sigtimedwait", "sigsusp
 static int ends[2], nothing[2];
 static pid_t child;  // that does not end
 static sem_t ready, taken, never;
+static int sent = SIGIO;
 static _Thread_local volatile sig_atomic_t got;
 static void handler(int sig, siginfo_t* info, void* context) { got++; }
 
@@ -38,8 +40,8 @@ static int wait_for_it(enum How how, const sigset_t* io) {
   struct timespec long_time = {100, 0};
   char c;
   switch (how) {
-    case kInfo: return sigwaitinfo(io, &info) == SIGIO && info.si_code == SI_KERNEL;
-    case kTimed: return sigtimedwait(io, &info, &long_time) == SIGIO;
+    case kInfo: return sigwaitinfo(io, &info) == sent && info.si_code == (sent == SIGIO ? SI_KERNEL : POLL_IN);
+    case kTimed: return sigtimedwait(io, &info, &long_time) == sent;
     case kSuspend: return sigsuspend(&none) == -1 && errno == EINTR && got == 1;
     // The signal may come before these, or once more.
     case kPause: return got || (pause() == -1 && errno == EINTR && got);
@@ -59,7 +61,7 @@ static void* waits(void* p) {
   const struct Case* c = p;
   sigset_t io;
   sigemptyset(&io);
-  sigaddset(&io, SIGIO);
+  sigaddset(&io, sent);
   if (c->how <= kSuspend) pthread_sigmask(SIG_BLOCK, &io, NULL);
   if (c->by_itself) own(gettid());
   id = gettid();
@@ -135,6 +137,14 @@ int main(void) {
     for (int by_itself = 1; by_itself >= 0; by_itself--) round_trip((struct Case){how, by_itself});
   stop = 1;
   pthread_join(blocker, NULL);
+  signal(SIGIO, SIG_DFL);
+  const int by_default[] = {SIGIO, SIGRTMIN + 1, SIGURG, SIGWINCH};
+  for (int i = 0; i < 4; i++) {
+    printf("no handler, %s:\n", strsignal(sent = by_default[i]));
+    if (i) fcntl(ends[0], F_SETSIG, sent);
+    for (int how = kInfo; how <= kTimed; how++)
+      for (int by_itself = 1; by_itself >= 0; by_itself--) round_trip((struct Case){how, by_itself});
+  }
   kill(child, SIGKILL);
   waitpid(child, NULL, 0);
   return 0;
