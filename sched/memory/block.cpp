@@ -10,6 +10,7 @@
 #include "sched/memory/guard.h"
 #include "sched/memory/locked.h"
 #include "sched/memory/reaper.h"
+#include "sched/memory/shortage.h"
 #include "sched/syscall.h"
 #include "sched/worker.h"
 
@@ -80,6 +81,7 @@ FiberRecord* take_unborn(SizeClass& c, unsigned cls, size_t stride) {
   uint32_t id, i;
   {
     SpinGuard guard(c.lock);
+    if (__builtin_expect((c.unborn_taken + 1) % kBetweenLooks == 0, 0) && is_short()) return nullptr;  // the next one looks again
     while ((id = c.first[kCold]) == kNone)
       if (!open_extent(c) && !add_chunk(c, cls, stride)) return nullptr;
     Extent& e = extent(id);
