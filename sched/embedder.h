@@ -59,8 +59,8 @@ struct Embedder {
   // any more, and the function must not need one.
   void (*thread_unjoined)(FiberRecord* f) = [](FiberRecord*) {};
 
-  // Returns the mask that the kernel thread of f, a bound fiber, has while f is parked there: the signals that f blocks and does not wait
-  // for. Called in worker context. Async-signal-safe.
+  // Returns the mask that the kernel thread of f, a bound fiber, has while f is parked there: what f blocks, but not the signals that it
+  // waits for and that the kernel calls the embedder for. Called in worker context. Async-signal-safe.
   uint64_t (*refused_by)(FiberRecord* f) = [](FiberRecord* f) { return f->run.sigmask; };
 
   // Called on sysmon, soon after a sysmon_call(). Runs no code of the program, and takes no lock of libc.

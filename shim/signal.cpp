@@ -99,9 +99,14 @@ void catch_by_default(uint64_t bits) {
   }
 }
 
-bool kernel_calls_us(int sig) {
-  Action a = action_of(sig);
-  return handled(a) || (a.handler == reinterpret_cast<void*>(SIG_DFL) && caught_by_default.load(std::memory_order_relaxed) & bit(sig));
+uint64_t kernel_calls_us(uint64_t signals) {
+  uint64_t calls = 0, by_default = caught_by_default.load(std::memory_order_relaxed);
+  for (; signals; signals &= signals - 1) {
+    int sig = __builtin_ctzll(signals) + 1;
+    Action a = action_of(sig);
+    if (handled(a) || (a.handler == reinterpret_cast<void*>(SIG_DFL) && by_default & bit(sig))) calls |= bit(sig);
+  }
+  return calls;
 }
 
 namespace {

@@ -149,7 +149,7 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
   state_of(me).back = outer;
   me->wait.pins_below = below;
   uint64_t after = words(context->uc_sigmask) & ~kNeverBlocked;
-  end_mask_of_handler(me, after, after & ~during);
+  restore_mask(me, after);
   if (!me->run.kernel) set_alternate(context->uc_stack, sp);
   errno = error;
   return a.flags & SA_RESTART ? Ran::Restarts : Ran::Interrupts;
@@ -435,8 +435,7 @@ extern "C" __attribute__((visibility("hidden"), used)) std::atomic<uint32_t>* fi
   frame_leaving(me, f, &busy);
   set_words(uc->uc_sigmask, without_trap(words(uc->uc_sigmask)));  // the kernel's rt_sigreturn() may set it
   uint64_t mask = words(uc->uc_sigmask) & ~kNeverBlocked;
-  uint64_t blocked = mask & ~mask_of(me);
-  end_mask_of_handler(me, mask, blocked);
+  restore_mask(me, mask);
   if (busy == 0) {
     if (me->run.interrupts.load(std::memory_order_relaxed) & kInterruptSafePoint) {
       me->run.interrupts.fetch_and(~uint32_t{kInterruptSafePoint}, std::memory_order_seq_cst);

@@ -207,10 +207,6 @@ void unblocked_beside_main(uint64_t mask) {
   if (__builtin_expect(bits & ~listened.load(std::memory_order_seq_cst), 0)) listen_for(bits);
 }
 
-void wants_again(FiberRecord* me) {
-  if (me != main_fiber && !me->run.kernel) unblocked_beside_main(mask_of(me));
-}
-
 void blocked_by_main(uint64_t mask) {
   struct Search {
     uint64_t wanted, found;

@@ -43,12 +43,7 @@ void follow_main_anew() {
 
 void main_lets_in(FiberRecord* me, uint64_t signals) {
   if (me != main_fiber) return;
-  uint64_t caught = 0;
-  for (signals &= followed; signals; signals &= signals - 1) {
-    int sig = __builtin_ctzll(signals) + 1;
-    if (kernel_calls_us(sig)) caught |= bit(sig);
-  }
-  sched_open_for_main(caught);
+  sched_open_for_main(kernel_calls_us(signals & followed));
 }
 
 void change_mask(FiberRecord* me, uint64_t mask) {
@@ -73,14 +68,15 @@ void change_mask(FiberRecord* me, uint64_t mask) {
   run_unblocked(me);
 }
 
-void end_mask_of_handler(FiberRecord* me, uint64_t mask, uint64_t closed) {
-  uint64_t opened = mask_of(me) & ~mask;
+void restore_mask(FiberRecord* me, uint64_t mask) {
+  uint64_t before = mask_of(me);
   set_mask_of(me, mask);
   sched_apply_mask();
-  await_taken(opened);
+  await_taken(before & ~mask);
   follow_main(me, mask);
-  give_away(me, closed);
-  wants_again(me);
+  give_away(me, mask & ~before);
+  // Meanwhile the listener may have found that nobody wanted a signal, and would leave it in the kernel.
+  if (me != main_fiber && !me->run.kernel) unblocked_beside_main(mask);
 }
 
 void run_unblocked(FiberRecord* me) {

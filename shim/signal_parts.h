@@ -68,8 +68,8 @@ inline bool handled(const Action& a) {
   return a.handler != reinterpret_cast<void*>(SIG_DFL) && a.handler != reinterpret_cast<void*>(SIG_IGN);
 }
 extern int process;  // pid
-// Returns true if on_signal() is the kernel's handler for `sig`.
-bool kernel_calls_us(int sig);
+// Returns those of the signals for which on_signal() is the kernel's handler.
+uint64_t kernel_calls_us(uint64_t signals);
 // From now on the default action of these signals is ours to take, because they may be a fiber's that blocks them: main waits for them in
 // sigwait, or a fiber's timer sends them. The kernel sees a signal to the process, and that another fiber has it unblocked. Or a fiber that
 // takes signals (sched_take_signals) waits for them in sigwait, and its parked kernel thread lets them in.
@@ -212,9 +212,6 @@ void listen_on_sysmon();  // starts the listener if the thread that needed it co
 void unblocked_beside_main(uint64_t mask);
 // Does the same when main begins to block these.
 void blocked_by_main(uint64_t mask);
-// Called when the caller has the mask again that it had before a handler, or before a call that changes it. Meanwhile the listener may have found
-// that nobody wanted a signal, and would then leave it in the kernel.
-void wants_again(FiberRecord* me);
 // Called when the caller blocks these, and has just stopped waiting for them. From its return on, no kernel thread takes one out of the kernel
 // because of what the caller wanted before: not the listener, and if a signalfd may show the signal, no worker. What was recorded for the caller
 // until now is with the kernel, if a signalfd may show it.
@@ -265,8 +262,8 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
 // ---- masks (signal_mask.cpp) ----
 
 void change_mask(FiberRecord* me, uint64_t mask);
-// Gives the caller its mask after a handler. `closed` is what that blocks and the handler's mask did not. Busy.
-void end_mask_of_handler(FiberRecord* me, uint64_t mask, uint64_t closed);
+// Gives the caller the mask back that it had before a handler, or before a call that changes it. Busy.
+void restore_mask(FiberRecord* me, uint64_t mask);
 // Runs the handlers of what is pending and no longer blocked.
 void run_unblocked(FiberRecord* me);
 // Called when this becomes the mask of `me`. If `me` is the main fiber, sysmon takes signals as main would.

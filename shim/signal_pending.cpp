@@ -129,10 +129,8 @@ void add_overruns(siginfo_t& info, uint64_t more) {
 uint64_t refused_by(FiberRecord* f) { return mask_of(f) & ~state_of(f).waited_for.load(std::memory_order_seq_cst); }
 
 uint64_t refused_asleep(FiberRecord* f) {
-  uint64_t mask = mask_of(f), refused = mask;
-  for (uint64_t left = mask & state_of(f).waited_for.load(std::memory_order_seq_cst); left; left &= left - 1)
-    if (int sig = __builtin_ctzll(left) + 1; kernel_calls_us(sig)) refused &= ~bit(sig);
-  return refused;
+  uint64_t mask = mask_of(f);
+  return mask & ~kernel_calls_us(mask & state_of(f).waited_for.load(std::memory_order_seq_cst));
 }
 
 bool nothing_is_pending() { return pending_count.load(std::memory_order_seq_cst) == 0; }

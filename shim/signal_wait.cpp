@@ -82,18 +82,12 @@ bool signal_end_mask(FiberRecord* me, uint64_t old, bool interrupted) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   siginfo_t info;
   bool ran = false;
-  uint64_t blocked = old & ~mask_of(me), opened = mask_of(me) & ~old;
+  uint64_t blocked = old & ~mask_of(me);
   main_lets_in(me, 0);
   // As in the kernel: a signal that only the other mask lets in runs if it has ended the call. Otherwise it stays pending.
   while (interrupted && !ran && take_any(me, ~mask_of(me), &info)) ran = run_as_call(me, &info, old) != Ran::No;
-  if (!ran) {
-    set_mask_of(me, old);
-    // The kernel has gone back to the old mask by itself, or a default action that ran has set the other one.
-    sched_apply_mask();
-    await_taken(opened);
-    give_away(me, blocked);
-    wants_again(me);
-  }
+  // The kernel has gone back to the old mask by itself, or a default action that ran has set the other one.
+  if (!ran) restore_mask(me, old);
   end_busy();
   await_unwanted(blocked);
   run_unblocked(me);
@@ -143,13 +137,7 @@ FIBERTHREAD_EXPORT int sigsuspend(const sigset_t* set) {
     park_if(&never, 0, {"signal"});
     main_lets_in(me, 0);  // at once: a handler may leave this call by a jump
   }
-  if (!ran) {
-    set_mask_of(me, old);
-    sched_apply_mask();
-    await_taken(mask & ~old);
-    give_away(me, old & ~mask);
-    wants_again(me);
-  }
+  if (!ran) restore_mask(me, old);
   end_busy();
   await_unwanted(old & ~mask);
   run_unblocked(me);  // signals that were recorded while the handler blocked them

@@ -12,7 +12,7 @@
 enum { kRounds = 500 };
 enum Way { kMask, kHandler, kSuspend, kPoll, kWays };
 static const char* const names[] = {"pthread_sigmask", "the end of a handler", "sigsuspend", "ppoll"};
-static sem_t shut, sent, looked;
+static sem_t shut, sent, came, looked;
 static atomic_int handled;
 static int pipes[2];
 static sigset_t usr1, usr2, all_but_usr2;
@@ -21,7 +21,10 @@ static void wait_for(sem_t* s) {
   while (sem_wait(s)) {
   }
 }
-static void on_usr1(int sig) { handled += sig == SIGUSR1; }
+static void on_usr1(int sig) {
+  handled += sig == SIGUSR1;
+  sem_post(&came);
+}
 static void on_usr2(int sig) {
   (void)sig;
   sem_post(&shut);
@@ -55,7 +58,7 @@ static void* lets_in(void* p) {
     int before = handled;
     let_in(*(enum Way*)p);
     late += handled == before;
-    while (handled == before) usleep(10);
+    wait_for(&came);
     sem_post(&looked);
   }
   return (void*)late;
