@@ -163,10 +163,30 @@ long send_messages(int fd, PollNotes* notes, mmsghdr* v, unsigned n, int flags) 
   return static_cast<long>(done);
 }
 
+// Notes of a new socket what is known of the listening one, which saves the calls that would find it out. Which options a socket takes
+// over depends on its family. But where they are not set, the new one does not have them either.
+void note_accepted(const PollNotes* from, int fd, int flags) {
+  uint32_t kind = from->kind.load(std::memory_order_relaxed) & (kKindMask | kSocket | kStream);
+  PollNotes* notes = poll_notes(fd);
+  if (!notes || !(kind & kSocket)) return;
+  uint32_t version = from->version.load(std::memory_order_acquire);
+  bool unset = !from->receive.load(std::memory_order_relaxed) && !from->send.load(std::memory_order_relaxed) &&
+               !from->low_water.load(std::memory_order_relaxed);
+  if (unset) {
+    notes->receive.store(0, std::memory_order_relaxed);
+    notes->send.store(0, std::memory_order_relaxed);
+    notes->low_water.store(0, std::memory_order_relaxed);
+    notes->version.store(version, std::memory_order_release);
+  }
+  notes->kind.store(kind | (flags & SOCK_NONBLOCK ? uint32_t{kNonblocking} : 0), std::memory_order_relaxed);
+}
+
 template <class Plain>
-long accept_here(int fd, PollNotes* notes, Plain plain) {
-  return wait_for(
+long accept_here(int fd, PollNotes* notes, int flags, Plain plain) {
+  long r = wait_for(
       fd, notes, EPOLLIN, kCancels | kRestarts | kAsks, [&]() -> long { return is_ready(fd, EPOLLIN) ? kInKernel : -EAGAIN; }, plain);
+  if (r >= 0) note_accepted(notes, static_cast<int>(r), flags);
+  return r;
 }
 
 }  // namespace
@@ -273,13 +293,13 @@ FIBERTHREAD_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
 FIBERTHREAD_EXPORT int accept(int fd, sockaddr* from, socklen_t* size) {
   PollNotes* notes = notes_to_wait(fd);
   if (!notes) return despite_others([&] { return REAL(accept)(fd, from, size); });
-  return static_cast<int>(with_errno(accept_here(fd, notes, [&] { return REAL(accept)(fd, from, size); })));
+  return static_cast<int>(with_errno(accept_here(fd, notes, 0, [&] { return REAL(accept)(fd, from, size); })));
 }
 
 FIBERTHREAD_EXPORT int accept4(int fd, sockaddr* from, socklen_t* size, int flags) {
   PollNotes* notes = notes_to_wait(fd);
   if (!notes) return despite_others([&] { return REAL(accept4)(fd, from, size, flags); });
-  return static_cast<int>(with_errno(accept_here(fd, notes, [&] { return REAL(accept4)(fd, from, size, flags); })));
+  return static_cast<int>(with_errno(accept_here(fd, notes, flags, [&] { return REAL(accept4)(fd, from, size, flags); })));
 }
 
 FIBERTHREAD_EXPORT int setsockopt(int fd, int level, int option, const void* value, socklen_t size) noexcept {
