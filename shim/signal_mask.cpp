@@ -74,6 +74,7 @@ void restore_mask(FiberRecord* me, uint64_t mask) {
   sched_apply_mask();
   await_taken(before & ~mask);
   follow_main(me, mask);
+  if (mask & ~before && !me->run.kernel) sched_await_blocked(mask & ~before);
   give_away(me, mask & ~before);
   // Meanwhile the listener may have found that nobody wanted a signal, and would leave it in the kernel.
   if (me != main_fiber && !me->run.kernel) unblocked_beside_main(mask);

@@ -262,7 +262,8 @@ Ran run_as_call(FiberRecord* me, siginfo_t* info, uint64_t back, ucontext_t* con
 // ---- masks (signal_mask.cpp) ----
 
 void change_mask(FiberRecord* me, uint64_t mask);
-// Gives the caller the mask back that it had before a handler, or before a call that changes it. Busy.
+// Gives the caller the mask back that it had before a handler, or before a call that changes it. On return, no worker that the caller has
+// left lets in what this mask blocks: else the kernel could take a default action. Busy.
 void restore_mask(FiberRecord* me, uint64_t mask);
 // Runs the handlers of what is pending and no longer blocked.
 void run_unblocked(FiberRecord* me);
