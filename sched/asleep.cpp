@@ -13,8 +13,14 @@
 namespace fiberthread {
 namespace {
 
-bool reader_runs = false;  // sysmon's own, as the next
-bool reader_impossible = false;
+// A futex word, for those who wait until the reader is no longer Starting. It goes back to None if there is no memory or thread for it now.
+enum Reader : uint32_t { kNone, kStarting, kRuns, kImpossible };
+std::atomic<uint32_t> reader{kNone};
+
+void set_reader(Reader r) {
+  reader.store(r, std::memory_order_release);
+  futex_wake(&reader, 1 << 30);
+}
 
 // Sysmon stores `asked` after `answer`, and the reader `answer` after it has read. Each is a futex word that the other side waits for.
 enum Answer : uint32_t { kNotYet, kAsleep, kAwake };
@@ -52,9 +58,10 @@ Answer look(int tid) {
 }
 
 [[noreturn]] int read_for_sysmon(void*) {
-  // A table without any of the program's files. They are not even copied: a copy, however short, could be the last to be closed.
+  // A table without any of the program's files. The kernel copies the first 64 of them all the same, and closes the copies.
   bool ready = raw_syscall(SYS_close_range, 0, ~0u, CLOSE_RANGE_UNSHARE) == 0 &&
                raw_syscall(SYS_openat, AT_FDCWD, arg("/proc/self/task"), O_PATH | O_DIRECTORY | O_CLOEXEC) == kTask;
+  set_reader(kRuns);
   for (;;) {
     int tid;
     while (!(tid = asked.load(std::memory_order_acquire))) futex_wait(&asked, 0);
@@ -64,21 +71,25 @@ Answer look(int tid) {
   }
 }
 
-bool start_reader() {
+void start_reader() {
+  uint32_t none = kNone;
+  if (!reader.compare_exchange_strong(none, kStarting, std::memory_order_relaxed)) return;
   // Without a kernel that knows the call, or without /proc, it would be of no use. The call says here that the range is none.
   struct statx s;
   if (raw_syscall(SYS_close_range, 1, 0, CLOSE_RANGE_UNSHARE) != -EINVAL ||
       raw_syscall(SYS_statx, AT_FDCWD, arg("/proc/self/task"), 0, STATX_TYPE, arg(&s)) != 0)
-    reader_impossible = true;
-  else reader_runs = start_helper(read_for_sysmon) > 0;  // else perhaps there will be memory, or room for a thread, at the next look
-  return reader_runs;
+    set_reader(kImpossible);
+  else if (start_helper(read_for_sysmon) <= 0) set_reader(kNone);
 }
 
 }  // namespace
 
 bool asleep_by_proc(int tid) {
-  // A filter may end the process for what the reader does.
-  if (reader_impossible || filtered.load(std::memory_order_relaxed) || (!reader_runs && !start_reader())) return true;
+  if (filtered.load(std::memory_order_relaxed)) return true;  // a filter may end the process for what the reader does
+  if (reader.load(std::memory_order_acquire) != kRuns) {
+    start_reader();
+    return true;  // at the next look, then: to close the copies may take long, for files of a network
+  }
   answer.store(kNotYet, std::memory_order_relaxed);
   asked.store(tid, std::memory_order_release);
   futex_wake(&asked, 1);
@@ -87,8 +98,16 @@ bool asleep_by_proc(int tid) {
   return a == kAsleep;
 }
 
+void asleep_make_no_copies() {
+  uint32_t r = kNone;
+  while (!reader.compare_exchange_strong(r, kImpossible, std::memory_order_acq_rel) && r == kStarting) {
+    futex_wait(&reader, kStarting);
+    r = kNone;
+  }
+}
+
 FIBERTHREAD_IN_FORK_CHILD(Sysmon, asleep, [](FiberRecord*) {
-  reader_runs = reader_impossible = false;
+  reader.store(kNone);
   asked.store(0);
   answer.store(kNotYet);
 })

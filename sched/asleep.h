@@ -4,14 +4,18 @@
 // A file of /proc must be opened to be read, and a new descriptor takes the lowest free number for an instant. The program may expect that
 // number from an open() of its own, or put a file there by dup2(), which we would then close. So a kernel thread of the library's own, the
 // *reader*, opens these files. It has a table of descriptors of its own, with nothing of the program's in it. It is started when it is first
-// needed.
+// needed. As it starts, copies of the program's first 64 descriptors are closed in it, which the kernel makes in any case.
 #pragma once
 
 namespace fiberthread {
 
 // Returns true if the kernel thread of the process sleeps in the kernel. A thread that only lacks a CPU does not. Returns true as well if
-// /proc says nothing, if there is no reader (a kernel before 5.9, a filter of system calls), or if the process has made a filter. (Two equal
-// readings of the thread's CPU clock must do then.) Only sysmon may call it, and waits for the reader.
+// /proc says nothing, if there is no reader (a kernel before 5.9, a filter of system calls, mq_notify), or not yet, or if the process has made
+// a filter. (Two equal readings of the thread's CPU clock must do then.) Only sysmon may call it, and waits for the reader.
 bool asleep_by_proc(int tid);
+
+// A notice of a message queue (mq_notify) ends when any thread of the process closes a copy of the queue's descriptor. Called before the
+// process asks for one: no reader starts any more, and one that is starting has closed its copies on return. Any thread may call it.
+void asleep_make_no_copies();
 
 }  // namespace fiberthread

@@ -10,6 +10,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "sched/asleep.h"
 #include "sched/own_descriptors.h"
 #include "sched/syscall.h"
 #include "sched/scheduler.h"
@@ -92,6 +93,11 @@ FIBERTHREAD_ALIAS(__close, close);
 FIBERTHREAD_EXPORT int mq_close(mqd_t queue) noexcept {
   Closing closing(queue);
   return REAL(mq_close)(queue);
+}
+
+FIBERTHREAD_EXPORT int mq_notify(mqd_t queue, const sigevent* event) noexcept {
+  if (event) asleep_make_no_copies();
+  return REAL(mq_notify)(queue, event);
 }
 
 FIBERTHREAD_EXPORT int dup2(int from, int to) noexcept {

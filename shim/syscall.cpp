@@ -18,6 +18,7 @@
 
 #include <utility>
 
+#include "sched/asleep.h"
 #include "sched/poller.h"
 #include "sched/scheduler.h"
 #include "shim/export.h"
@@ -240,6 +241,7 @@ long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f) {
   FiberRecord* me = tls_current;
   bool fiber = me && sched_started() && !me->run.kernel;
   if (nr == SYS_clone && a & CLONE_VM && !(a & CLONE_THREAD)) poll_memory_shared();
+  if (nr == SYS_mq_notify && b) asleep_make_no_copies();
   bool sets_filter = (nr == SYS_seccomp && a <= SECCOMP_SET_MODE_FILTER) || (nr == SYS_prctl && a == PR_SET_SECCOMP);
   if (__builtin_expect(sets_filter, 0)) {
     bool has_program = nr == SYS_seccomp ? a == SECCOMP_SET_MODE_FILTER : b == SECCOMP_MODE_FILTER;
