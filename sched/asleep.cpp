@@ -71,25 +71,25 @@ Answer look(int tid) {
   }
 }
 
-void start_reader() {
-  uint32_t none = kNone;
-  if (!reader.compare_exchange_strong(none, kStarting, std::memory_order_relaxed)) return;
+// Returns true if there is a reader, or will be.
+bool start_reader() {
+  uint32_t now = kNone;
+  if (!reader.compare_exchange_strong(now, kStarting, std::memory_order_relaxed)) return now != kImpossible;
   // Without a kernel that knows the call, or without /proc, it would be of no use. The call says here that the range is none.
   struct statx s;
   if (raw_syscall(SYS_close_range, 1, 0, CLOSE_RANGE_UNSHARE) != -EINVAL ||
       raw_syscall(SYS_statx, AT_FDCWD, arg("/proc/self/task"), 0, STATX_TYPE, arg(&s)) != 0)
     set_reader(kImpossible);
   else if (start_helper(read_for_sysmon) <= 0) set_reader(kNone);
+  else return true;
+  return false;
 }
 
 }  // namespace
 
 bool asleep_by_proc(int tid) {
   if (filtered.load(std::memory_order_relaxed)) return true;  // a filter may end the process for what the reader does
-  if (reader.load(std::memory_order_acquire) != kRuns) {
-    start_reader();
-    return true;  // at the next look, then: to close the copies may take long, for files of a network
-  }
+  if (!start_reader()) return true;
   answer.store(kNotYet, std::memory_order_relaxed);
   asked.store(tid, std::memory_order_release);
   futex_wake(&asked, 1);

@@ -10,8 +10,7 @@
 namespace fiberthread {
 
 // Returns true if the kernel thread of the process sleeps in the kernel. A thread that only lacks a CPU does not. Returns true as well if
-// /proc says nothing, if there is no reader (a kernel before 5.9, a filter of system calls, mq_notify), or not yet, or if the process has made
-// a filter. (Two equal readings of the thread's CPU clock must do then.) Only sysmon may call it, and waits for the reader.
+// /proc says nothing, if there is no reader (a kernel before 5.9, a filter of system calls, mq_notify), or if the process has made a filter. (Two equal readings of the thread's CPU clock must do then.) Only sysmon may call it, and waits for the reader.
 bool asleep_by_proc(int tid);
 
 // A notice of a message queue (mq_notify) ends when any thread of the process closes a copy of the queue's descriptor. Called before the
