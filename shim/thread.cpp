@@ -168,7 +168,10 @@ int join(pthread_t t, FiberRecord* f, void** result, uint64_t deadline_ns) {
   for (;;) {
     bool joined = join_wait(f, result, deadline_ns, kInterruptLeave | (cancel_enabled(me) ? uint32_t{kInterruptUnwind} : 0));
     wait_over(me);
-    if (joined) return 0;
+    if (joined) {
+      go_to_own_worker();  // the thread that has ended may have given the caller its own set of CPUs, while that did not park
+      return 0;
+    }
     if (cancel_pending(me)) cancel_self();
     if (passed(self(), deadline_ns)) return ETIMEDOUT;
     if (int e = join_register(me, f)) return e;
