@@ -10,11 +10,13 @@
 namespace fiberthread {
 
 // Returns true if the kernel thread of the process sleeps in the kernel. A thread that only lacks a CPU does not. Returns true as well if
-// /proc says nothing, if there is no reader (a kernel before 5.9, a filter of system calls, mq_notify), or if the process has made a filter. (Two equal readings of the thread's CPU clock must do then.) Only sysmon may call it, and waits for the reader.
+// /proc says nothing, if there is no reader (a kernel before 5.9, a filter of system calls, mq_notify), or if the process has made a filter.
+// (Two equal readings of the thread's CPU clock must do then.) Only sysmon may call it, and waits for the reader.
 bool asleep_by_proc(int tid);
 
-// A notice of a message queue (mq_notify) ends when any thread of the process closes a copy of the queue's descriptor. Called before the
-// process asks for one: no reader starts any more, and one that is starting has closed its copies on return. Any thread may call it.
+// Called before the process asks for a notice of a message queue (mq_notify), which the kernel takes back when any thread of the process closes
+// a copy of the queue's descriptor. After the call no reader starts any more, and a reader that was starting has closed its copies. The caller
+// may wait for that in the kernel, without parking. Any thread may call it.
 void asleep_make_no_copies();
 
 }  // namespace fiberthread

@@ -169,7 +169,7 @@ int join(pthread_t t, FiberRecord* f, void** result, uint64_t deadline_ns) {
     bool joined = join_wait(f, result, deadline_ns, kInterruptLeave | (cancel_enabled(me) ? uint32_t{kInterruptUnwind} : 0));
     wait_over(me);
     if (joined) {
-      go_to_own_worker();  // the thread that has ended may have given the caller its own set of CPUs, while that did not park
+      go_to_own_worker();  // if the ended thread has bound the caller, and the caller did not park since
       return 0;
     }
     if (cancel_pending(me)) cancel_self();
