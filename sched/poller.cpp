@@ -26,7 +26,6 @@ namespace fiberthread {
 
 // One wait, of one fiber for any number of descriptors.
 struct PollGroup {
-  FiberRecord* fiber;
   std::atomic<uint32_t> fired{0};
   std::atomic<bool> event{false};  // false: only closes have fired
 };
@@ -136,7 +135,8 @@ bool register_for(Descriptor* d, int fd, uint32_t events) {
   if (!d->registered) d->again = asked_again(fd);
   if (d->again == kAll) {
     // Only the events of present waits. Epoll would report again and again what is ready all the time.
-    for (PollItem* i = d->first.load(std::memory_order_relaxed); i; i = i->next) events |= epoll_events(i->events);
+    for (PollItem* i = d->first.load(std::memory_order_relaxed); i; i = i->next)
+      if (!i->ended) events |= epoll_events(i->events);
   } else {
     events |= d->registered;
   }
@@ -180,16 +180,40 @@ void unlink(Descriptor* d, PollItem* i) {
 
 enum class Why { Event, Closed };
 void end_wait(Descriptor* d, PollItem* i, Why why) {
-  unlink(d, i);
+  if (i->stays && why == Why::Event) i->ended = true;
+  else unlink(d, i);
   PollGroup* g = i->group;
-  FiberRecord* f = g->fiber;
+  FiberRecord* f = i->fiber;
   if (why == Why::Event) g->event.store(true, std::memory_order_relaxed);
   g->fired.store(1, std::memory_order_release);
   unpark(f);  // the group may be gone
 }
 
-void end_all(Descriptor* d, Why why) {
-  while (PollItem* i = d->first.load(std::memory_order_relaxed)) end_wait(d, i, why);
+void end_all(Descriptor* d) {
+  for (PollItem *i = d->first.load(std::memory_order_relaxed), *next; i; i = next) {
+    next = i->next;
+    if (!i->ended) end_wait(d, i, Why::Event);
+  }
+}
+
+// Moves a wait for `fd`, which is about to be closed, to a duplicate. Returns false if there can be none. Takes the lock of a number that no
+// other thread knows yet, so the order of such locks is that of closing.
+bool move_to_kept(Descriptor* d, PollItem* i, int fd) {
+  int number = own_fd_keep(fd, i->fiber);
+  Descriptor* to = number >= 0 ? find_or_make(number) : nullptr;
+  bool moved = false;
+  if (to) {
+    SpinGuard guard(to->lock);
+    // What is ready by now, epoll reports at once.
+    if ((moved = register_for(to, number, epoll_events(i->events)))) {
+      unlink(d, i);
+      i->seen = unpacked(to->seen.load(std::memory_order_relaxed));
+      i->kept.store(number, std::memory_order_relaxed);
+      link(to, i);
+    }
+  }
+  if (!moved && number >= 0) own_fd_let_go(number);
+  return moved;
 }
 
 // Ends the waits for these events: those of all, or only the exclusive ones. Returns true if it has ended one.
@@ -200,7 +224,7 @@ bool happened(Descriptor* d, uint32_t events, Whose whose) {
   for (PollItem *i = d->first.load(std::memory_order_relaxed), *next; i; i = next) {
     next = i->next;
     uint32_t hit = epoll_events(i->events) & events;
-    if (!all && !hit) continue;
+    if (i->ended || (!all && !hit)) continue;
     if (i->exclusive && !all && !(hit & EPOLLRDHUP) && !(hit & ~taken)) continue;
     if (!i->exclusive && whose == Whose::Exclusive) continue;
     if (i->exclusive) taken |= hit;
@@ -215,7 +239,7 @@ bool happened(Descriptor* d, uint32_t events, Whose whose) {
 void arm_again(Descriptor* d, int fd, uint32_t events) {
   if (d->again != kAll) return;
   for (PollItem* i = d->first.load(std::memory_order_relaxed); i; i = i->next)
-    if (!(epoll_events(i->events) & events)) {
+    if (!i->ended && !(epoll_events(i->events) & events)) {
       register_for(d, fd, epoll_events(i->events));
       return;
     }
@@ -230,6 +254,20 @@ void count_event(Descriptor* d, uint32_t events) {
 }  // namespace
 
 // ---- waiting ----
+
+namespace {
+// Called by the waiting fiber. A thread that closes the descriptor may move the item meanwhile.
+void unlink_own(PollItem* i) {
+  for (;;) {
+    int number = i->number();
+    Descriptor* d = descriptor_of(number);
+    SpinGuard guard(d->lock);
+    if (i->number() != number) continue;
+    if (i->linked) unlink(d, i);
+    return;
+  }
+}
+}  // namespace
 
 PollSeen poll_seen(int fd) {
   Descriptor* d = find_or_make(fd);
@@ -246,23 +284,25 @@ PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t int
   Busy busy;
   if (me->run.kernel) return PollEnd::Refused;  // a handler has forked since the caller looked, and this is the child
   clear_pending_unpark(me);
-  PollGroup group{me};
+  PollGroup group;
   PollEnd end = PollEnd::Ready;
   size_t tried = 0;
   bool go_on = true;
   for (; tried < n && go_on; tried++) {
     PollItem& i = items[tried];
-    i.linked = false;
+    i.linked = i.ended = false;
     i.group = &group;
+    i.fiber = me;
     if (i.fd < 0) continue;
-    Descriptor* d = find_or_make(i.fd);
+    int number = i.number();
+    Descriptor* d = find_or_make(number);
     if (!d) {
       end = PollEnd::Refused;
       break;
     }
     SpinGuard guard(d->lock);
     PollSeen now = unpacked(d->seen.load(std::memory_order_relaxed));
-    if (now == i.seen && register_for(d, i.fd, epoll_events(i.events))) {
+    if (now == i.seen && register_for(d, number, epoll_events(i.events))) {
       link(d, &i);
     } else {
       end = now.life != i.seen.life ? PollEnd::Closed : now.events != i.seen.events ? PollEnd::Ready : PollEnd::Refused;
@@ -283,25 +323,27 @@ PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t int
   }
   // A thread that has ended our only wait does not touch the item any more.
   if (n != 1 || !group.fired.load(std::memory_order_acquire)) {
-    for (size_t k = 0; k < tried; k++) {
-      if (items[k].fd < 0) continue;
-      Descriptor* d = descriptor_of(items[k].fd);
-      SpinGuard guard(d->lock);
-      if (items[k].linked) unlink(d, &items[k]);
-    }
+    for (size_t k = 0; k < tried; k++)
+      if (items[k].fd >= 0) unlink_own(&items[k]);
   }
   // An exclusive wait that was ended must take what there is, even if the deadline or an interrupt came at the same time.
   if (group.fired.load(std::memory_order_acquire)) return group.event.load(std::memory_order_relaxed) ? PollEnd::Ready : PollEnd::Closed;
   return end;
 }
 
-PollEnd poll_wait(int fd, uint32_t events, PollSeen seen, uint64_t deadline, uint32_t interrupt_mask) {
-  PollItem item;
-  item.fd = fd;
-  item.events = events;
-  item.seen = seen;
-  item.exclusive = true;
-  return poll_wait_any(&item, 1, deadline, interrupt_mask);
+void poll_leave(PollItem& item) {
+  Busy busy;
+  unlink_own(&item);
+}
+
+void poll_let_go(int kept) {
+  poll_closing(kept);
+  own_fd_let_go(kept);
+  poll_closed(kept);
+}
+
+void poll_let_go_all(const FiberRecord* keeper) {
+  for (int number = -1; (number = own_fd_next_kept(number + 1, keeper)) >= 0;) poll_let_go(number);
 }
 
 void poll_pass(int fd, uint32_t events) {
@@ -318,7 +360,7 @@ void poll_nudge(int fd) {
   Busy busy;
   SpinGuard guard(d->lock);
   count_event(d, ~0u);
-  end_all(d, Why::Event);
+  end_all(d);
 }
 
 void poll_was_empty(int fd, PollSeen seen) {
@@ -348,7 +390,11 @@ void poll_closing(int fd) {
   d->notes.kind.store(0, std::memory_order_relaxed);
   d->notes.version.store(0, std::memory_order_relaxed);
   if (d->registered) deregister(d, fd);  // while other descriptors have the file too, it would stay registered
-  end_all(d, Why::Closed);
+  while (PollItem* i = d->first.load(std::memory_order_relaxed)) {
+    if (move_to_kept(d, i, fd)) continue;
+    if (i->ended) unlink(d, i);
+    else end_wait(d, i, Why::Closed);
+  }
 }
 
 void poll_memory_shared() { memory_shared.store(true, std::memory_order_relaxed); }
@@ -363,7 +409,7 @@ void poll_closed(int fd) {
   if ((!d->registered && !d->first.load(std::memory_order_relaxed)) || another_process()) return;
   now_registered(d, 0);
   count_event(d, ~0u);
-  end_all(d, Why::Event);
+  end_all(d);
 }
 
 namespace {
@@ -400,8 +446,17 @@ bool poll_each_waited(bool (*visit)(int fd)) {
   return go_on;
 }
 
-void poll_closing_range(unsigned first, unsigned last) { each_known(first, last, poll_closing); }
-void poll_closed_range(unsigned first, unsigned last) { each_known(first, last, poll_closed); }
+// Closing a range leaves out what the library keeps.
+void poll_closing_range(unsigned first, unsigned last) {
+  each_known(first, last, [](int fd) {
+    if (!descriptor_of(fd)->first.load(std::memory_order_relaxed) || !is_own_fd(fd)) poll_closing(fd);
+  });
+}
+void poll_closed_range(unsigned first, unsigned last) {
+  each_known(first, last, [](int fd) {
+    if (!descriptor_of(fd)->first.load(std::memory_order_relaxed) || !is_own_fd(fd)) poll_closed(fd);
+  });
+}
 
 // ---- looking ----
 

@@ -5,14 +5,17 @@
 //
 //     PollSeen seen = poll_seen(fd);              // before the try
 //     r = a call that cannot block;               // recv(…, MSG_DONTWAIT), poll(…, 0)
-//     if (r is EAGAIN) poll_wait(fd, EPOLLIN, seen, …), and try again
+//     if (r is EAGAIN) poll_wait_any(…), and try again
 //
 // A descriptor that becomes ready after the try ends the wait, because that is an event that `seen` does not count. Epoll reports edges, or
 // each event once. So a wait without a try before it may last for ever, and the end of a wait promises nothing.
 //
 // Waits are exclusive or shared. An event ends the oldest of the exclusive waits for the same thing. Its caller takes what there is. If its
 // next try is not EAGAIN (it got something, or an error, or gave up), it calls poll_pass(), because there may be more. An event ends all
-// shared waits. Errors, hang-ups and close end all waits of both kinds.
+// shared waits. Errors and hang-ups end all waits of both kinds.
+//
+// If a number is closed, or given to another file, a wait for it goes on for the file that it had, as on Linux. The poller keeps that file
+// by a duplicate, until the caller lets it go (PollItem::kept).
 //
 // Fibers that may park (may_park()) may call these functions. Any thread may call poll_closing() and poll_closed(), even in a handler of
 // the program. Waiting under Busy is allowed, and needed to learn of a signal before its handler runs.
@@ -42,7 +45,7 @@ struct PollSeen {
 
 enum class PollEnd {
   Ready,        // try again
-  Closed,       // the number was closed or given to another file since `seen`: do not try again, it may be another file's
+  Closed,       // the number was closed or given to another file before the wait began, or that file could not be kept: do not try again
   TimedOut,     // the deadline has passed
   Interrupted,  // an interrupt of the mask is set, and still pending if the caller is Busy
   Refused,      // epoll does not take it (EPERM: a regular file; EBADF; no memory): wait in the kernel
@@ -51,32 +54,47 @@ enum class PollEnd {
 // Returns the state of fd now. Where the poller has no room for a number, the result is always the same, and waits for it are refused.
 PollSeen poll_seen(int fd);
 
-// Waits for fd, exclusively. `events`: EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP and their kin as in poll(); errors and hang-ups always
-// count. `deadline_ns` is on now_ns()'s clock, `interrupt_mask` has bits of FiberRecord::run.interrupts.
-PollEnd poll_wait(int fd, uint32_t events, PollSeen seen, uint64_t deadline_ns = kNever, uint32_t interrupt_mask = 0);
 // Passes an event on to the next exclusive wait, see above. Cheap when no fiber waits.
 void poll_pass(int fd, uint32_t events);
 
 // Makes all waits for fd try again, after a change that poll() may not show.
 void poll_nudge(int fd);
 
-// One of several descriptors to wait for. It stands on the waiting fiber's stack, or elsewhere, until the call returns.
+// A descriptor to wait for. It stands on the waiting fiber's stack, or elsewhere, until the call returns.
 struct PollItem {
-  int fd = -1;  // negative: this item is skipped
-  uint32_t events = 0;
-  PollSeen seen{};  // by poll_seen(), before the try
+  int fd = -1;          // negative: this item is skipped
+  uint32_t events = 0;  // EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP and their kin as in poll(); errors and hang-ups always count
+  PollSeen seen{};      // by poll_seen(number()), before the try
   bool exclusive = false;
+  bool stays = false;  // it stays with its descriptor after an event, until poll_leave(). One such item is waited for at a time
+  // The number that the poller has given to the file of `fd` when that was closed under the wait; -1: it has not. It is one of the library's
+  // own until poll_let_go(). Changes only while `linked`, under the lock of the descriptor that the item then leaves.
+  std::atomic<int> kept{-1};
+
+  // The number to try, and to wait for.
+  int number() const {
+    int k = kept.load(std::memory_order_relaxed);
+    return k >= 0 ? k : fd;
+  }
 
   // For the poller.
-  bool linked = false;  // under the descriptor's lock
+  bool linked = false;  // under the descriptor's lock, as is the next one
+  bool ended = false;   // it stays, and does not wait any more
   struct PollGroup* group = nullptr;
+  FiberRecord* fiber = nullptr;
   PollItem* next = nullptr;
   PollItem* prev = nullptr;
 };
-// Waits until any of the descriptors has had an event, or was closed (Closed, if there was no other reason). Refused: it has waited for
-// none of them. (poll() always shows as ready what epoll refuses, so the try before would have succeeded.) Without descriptors, waits for
-// the deadline or an interrupt.
+// Waits until any of the descriptors has had an event, or is Closed. Refused: it has waited for none of them. (poll() always shows as ready
+// what epoll refuses, so the try before would have succeeded.) Without descriptors, waits for the deadline or an interrupt. `deadline_ns` is
+// on now_ns()'s clock, `interrupt_mask` has bits of FiberRecord::run.interrupts.
 PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline_ns = kNever, uint32_t interrupt_mask = 0);
+
+// Ends the stay of an item. From here on the descriptor may be closed under the caller, who has made its try.
+void poll_leave(PollItem& item);
+// Closes the file of PollItem::kept. A fiber that ends lets go of all of its own.
+void poll_let_go(int kept);
+void poll_let_go_all(const FiberRecord* keeper);
 
 // Notes that a call that cannot block found nothing to read: EAGAIN. `seen` is from before that call.
 void poll_was_empty(int fd, PollSeen seen);
@@ -94,7 +112,7 @@ struct PollNotes {
 };
 PollNotes* poll_notes(int fd);  // null if the poller has no room for fd
 
-// poll_closing() is called when the number is about to be closed or replaced. It ends waits as Closed, and removes the registration.
+// poll_closing() is called when the number is about to be closed or replaced. It moves its waits to duplicates, and removes the registration.
 // poll_closed() is called afterwards, because a fiber may have begun a wait between the two.
 void poll_closing(int fd);
 void poll_closed(int fd);

@@ -144,7 +144,19 @@ size_t low_water(int fd, PollNotes* notes, size_t n) {
 
 // ---- waiting ----
 
-long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again, uint64_t* until) {
+namespace {
+// If the descriptor was closed under the wait, `fd` and `notes` become those of its file. Returns whether they did.
+bool go_on_with(const PollItem& item, int& fd, PollNotes*& notes) {
+  int number = item.number();
+  if (__builtin_expect(number == fd, 1)) return false;
+  fd = number;
+  notes = poll_notes(fd);
+  kind_of(fd, notes);
+  return true;
+}
+}  // namespace
+
+long wait_and_try(int& fd, PollNotes*& notes, uint32_t events, PollSeen seen, unsigned how, Try again, uint64_t* until) {
   SetTo set = look_at_options(fd, notes, events);
   if (set != SetTo::Wait) return set == SetTo::NotWait ? -EAGAIN : kInKernel;
   if (signal_show_pending()) return kInKernel;
@@ -163,17 +175,31 @@ long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsi
       if (!may_park()) return kInKernel;  // a handler has forked since the caller looked, and this is the child
       uint32_t interrupts = kInterruptSafePoint | (how & kCancels ? wait_interrupts(me) : 0);
       for (;;) {
-        end = poll_wait(fd, events, seen, deadline, interrupts);
+        PollItem item{.fd = fd, .events = events, .seen = seen, .exclusive = true, .stays = true};
+        end = poll_wait_any(&item, 1, deadline, interrupts);
+        bool goes_on = go_on_with(item, fd, notes);
         if (end != PollEnd::Ready) break;
         PollSeen now = poll_seen(fd);
-        if (now.life != seen.life) {
-          end = PollEnd::Closed;
-          break;
+        if (now.life != seen.life && !goes_on) {
+          poll_leave(item);  // by then, the thread that closes it has moved the item
+          if (!go_on_with(item, fd, notes)) {
+            end = PollEnd::Closed;
+            break;
+          }
+          now = poll_seen(fd);
         }
         seen = now;
         // An error that came during the wait goes before what a new call would find.
-        long r = events & EPOLLOUT && how & kRestarts && !(how & kKeepsError) ? -error_of(fd) : 0;
-        if (r == 0) r = again.call(again.data);
+        auto try_again = [&]() -> long {
+          long error = events & EPOLLOUT && how & kRestarts && !(how & kKeepsError) ? -error_of(fd) : 0;
+          return error ? error : again.call(again.data);
+        };
+        long r = try_again();
+        poll_leave(item);
+        if (go_on_with(item, fd, notes)) {  // closed just before the try, or after it
+          seen = poll_seen(fd);
+          if (r == -EBADF) r = try_again();
+        }
         if (r == kInKernel) return r;
         if (r != -EAGAIN) {
           poll_pass(fd, events);

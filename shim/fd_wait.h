@@ -85,12 +85,33 @@ struct Try {
   void* data;
 };
 // Waits for `events`, and calls `again` until that no longer returns -EAGAIN. Returns its result, kInKernel, or the error that ended the
-// wait. If `until` is not null, it holds the deadline of all parts of a call. The first part that waits sets it. 0: not set yet.
-long wait_and_try(int fd, PollNotes* notes, uint32_t events, PollSeen seen, unsigned how, Try again, uint64_t* until);
+// wait. If `until` is not null, it holds the deadline of all parts of a call. The first part that waits sets it. 0: not set yet. If the
+// descriptor is closed meanwhile, `fd` and `notes` become those by which the call goes on with the file.
+long wait_and_try(int& fd, PollNotes*& notes, uint32_t events, PollSeen seen, unsigned how, Try again, uint64_t* until);
 
-// attempt() returns -EAGAIN if it would wait, kInKernel, or the result. plain() makes libc's call.
+// Stands around a whole call. At its end, lets go of a file that the call went on with.
+class GoesOn {
+ public:
+  GoesOn(int& fd, PollNotes*& notes) : fd_(fd), notes_(notes), fd_before_(fd), notes_before_(notes) {}
+  ~GoesOn() {
+    if (__builtin_expect(fd_ == fd_before_, 1)) return;
+    poll_let_go(fd_);
+    fd_ = fd_before_;
+    notes_ = notes_before_;
+  }
+  GoesOn(const GoesOn&) = delete;
+
+ private:
+  int& fd_;
+  PollNotes*& notes_;
+  int fd_before_;
+  PollNotes* notes_before_;
+};
+
+// Makes a part of a call, which ends with the whole. attempt() returns -EAGAIN if it would wait, kInKernel, or the result. plain() makes
+// libc's call. Both take the `fd` and `notes` that the caller of the whole has, by reference.
 template <class Attempt, class Plain>
-long wait_for(int fd, PollNotes* notes, uint32_t events, unsigned how, Attempt attempt, Plain plain, uint64_t* until = nullptr) {
+long wait_for_part(int& fd, PollNotes*& notes, uint32_t events, unsigned how, Attempt attempt, Plain plain, uint64_t* until = nullptr) {
   if (how & kCancels) test_cancel();
   PollSeen seen = poll_seen(fd);
   long r = attempt();
@@ -103,14 +124,22 @@ long wait_for(int fd, PollNotes* notes, uint32_t events, unsigned how, Attempt a
   return r;
 }
 
+// The same for a call of one part.
+template <class Attempt, class Plain>
+long wait_for(int& fd, PollNotes*& notes, uint32_t events, unsigned how, Attempt attempt, Plain plain) {
+  GoesOn whole(fd, notes);
+  return wait_for_part(fd, notes, events, how, attempt, plain);
+}
+
 // Makes a receiving call that ends when it has `want` bytes. 0: any number. attempt(done) receives behind the first `done` bytes.
 // ends_here() is asked after each part.
 enum class Taking { Takes, Peeks };
 template <class Attempt, class Plain, class Ends>
-long receive(int fd, PollNotes* notes, size_t want, Taking taking, Attempt attempt, Plain plain, Ends ends_here) {
+long receive(int& fd, PollNotes*& notes, size_t want, Taking taking, Attempt attempt, Plain plain, Ends ends_here) {
   constexpr unsigned kHow = kCancels | kRestarts;
+  GoesOn whole(fd, notes);
   if (__builtin_expect(!want, 1))
-    return wait_for(fd, notes, EPOLLIN, kHow, [&] { return attempt(size_t{0}); }, [&] { return plain(size_t{0}); });
+    return wait_for_part(fd, notes, EPOLLIN, kHow, [&] { return attempt(size_t{0}); }, [&] { return plain(size_t{0}); });
   if (taking == Taking::Peeks) {
     long seen = 0;
     auto look = [&]() -> long {
@@ -119,13 +148,13 @@ long receive(int fd, PollNotes* notes, size_t want, Taking taking, Attempt attem
       // This asks whether the peer can send more.
       return r <= 0 || static_cast<size_t>(r) >= want || is_ready(fd, EPOLLRDHUP) ? r : -EAGAIN;
     };
-    long r = wait_for(fd, notes, EPOLLIN, kHow | kAsks, look, [&] { return plain(size_t{0}); });
+    long r = wait_for_part(fd, notes, EPOLLIN, kHow | kAsks, look, [&] { return plain(size_t{0}); });
     return r < 0 && seen ? seen : r;
   }
   uint64_t until = 0;
   for (size_t done = 0;;) {
     auto part = [&]() -> long { return done && has_error(fd) ? 0 : attempt(done); };
-    long r = wait_for(fd, notes, EPOLLIN, done ? unsigned{kCancels} : kHow, part, [&] { return plain(done); }, &until);
+    long r = wait_for_part(fd, notes, EPOLLIN, done ? unsigned{kCancels} : kHow, part, [&] { return plain(done); }, &until);
     if (r <= 0) return done ? static_cast<long>(done) : r;
     done += static_cast<size_t>(r);
     if (done >= want || ends_here()) return static_cast<long>(done);
@@ -133,7 +162,7 @@ long receive(int fd, PollNotes* notes, size_t want, Taking taking, Attempt attem
 }
 
 template <class Attempt, class Plain>
-long receive(int fd, PollNotes* notes, size_t want, Taking taking, Attempt attempt, Plain plain) {
+long receive(int& fd, PollNotes*& notes, size_t want, Taking taking, Attempt attempt, Plain plain) {
   return receive(fd, notes, want, taking, attempt, plain, [] { return false; });
 }
 
@@ -146,11 +175,12 @@ enum class Pipe {
 // Makes a sending call, which ends when everything has gone. Only streams and pipes ever take less at once. attempt(done) sends behind the
 // first `done` bytes. size() is asked once some bytes have gone.
 template <class Attempt, class Plain, class Size>
-long send_parts(int fd, PollNotes* notes, size_t done, Pipe pipe, Attempt attempt, Plain plain, Size size) {
+long send_parts(int& fd, PollNotes*& notes, size_t done, Pipe pipe, Attempt attempt, Plain plain, Size size) {
+  GoesOn whole(fd, notes);
   uint64_t until = 0;
   for (;;) {
     bool tried = false;
-    long r = wait_for(
+    long r = wait_for_part(
         fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
         [&]() -> long {
           if (pipe != Pipe::Kernel && done && has_error(fd)) return 0;

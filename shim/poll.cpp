@@ -5,6 +5,7 @@
 // A program's own epoll descriptor is waited for like any other: it is readable when it has something to tell. If several fibers wait for
 // the same one, an event ends one wait. A fiber that has found something lets the next one look.
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -74,6 +75,8 @@ class Items {
     return true;
   }
   ~Items() {
+    for (PollItem& i : *this)
+      if (i.number() != i.fd) poll_let_go(i.number());
     if (size_) unmap_memory(items_, size_);
   }
   PollItem& add(int fd, uint32_t events) {
@@ -94,11 +97,20 @@ class Items {
   size_t n_ = 0, size_ = 0;
 };
 
-// Returns true if a number was closed, or given to another file, while we waited. The kernel would go on with the file. We return what it
-// says of closed numbers.
+bool is_gone(const PollItem& i) { return i.fd >= 0 && poll_seen(i.number()).life != i.seen.life; }
+
+// Returns true if a number was closed, or given to another file, before we waited for it. We return what the kernel says of closed numbers.
 bool gone(const Items& items) {
   for (const PollItem& i : items)
-    if (i.fd >= 0 && poll_seen(i.fd).life != i.seen.life) return true;
+    if (is_gone(i)) return true;
+  return false;
+}
+
+// Returns true if a number was closed while we waited. As in the kernel, the wait then goes on for the file, and the next look is at what
+// has the number by then.
+bool any_kept(const Items& items) {
+  for (const PollItem& i : items)
+    if (i.number() != i.fd) return true;
   return false;
 }
 
@@ -107,7 +119,7 @@ bool gone(const Items& items) {
 bool known_empty(const Items& items) {
   if (items.size() != 1) return false;
   const PollItem& i = *items.begin();
-  return i.fd >= 0 && i.events && !(i.events & ~uint32_t{POLLIN | POLLRDNORM}) && poll_is_empty(i.fd, i.seen);
+  return i.fd >= 0 && i.events && !(i.events & ~uint32_t{POLLIN | POLLRDNORM}) && poll_is_empty(i.number(), i.seen);
 }
 
 // Waits under Busy. `ask` returns what the system call returns; 0 means not yet. `closed` gives the result when a descriptor is gone.
@@ -115,7 +127,7 @@ template <class Ask, class Closed>
 long ask_and_wait(FiberRecord* me, Items& items, uint64_t deadline, Ask ask, Closed closed) {
   for (;;) {
     for (PollItem& i : items)
-      if (i.fd >= 0) i.seen = poll_seen(i.fd);
+      if (i.fd >= 0) i.seen = poll_seen(i.number());
     long r = known_empty(items) ? 0 : ask();
     PollEnd end = PollEnd::Ready;
     if (r == 0) {
@@ -136,7 +148,7 @@ long ask_and_wait(FiberRecord* me, Items& items, uint64_t deadline, Ask ask, Clo
     }
     if (r == 0) continue;
     for (PollItem& i : items)
-      if (i.exclusive) poll_pass(i.fd, i.events);
+      if (i.exclusive) poll_pass(i.number(), i.events);
     return r;
   }
 }
@@ -215,7 +227,7 @@ long poll_parked(pollfd* fds, nfds_t n, uint64_t deadline, const uint64_t* mask)
     long r = ask();
     if (r < 0) return r;
     for (nfds_t i = 0; i < n; i++) {
-      if (fds[i].fd < 0 || poll_seen(fds[i].fd).life == all.begin()[i].seen.life) continue;
+      if (!is_gone(all.begin()[i])) continue;
       if (!fds[i].revents) r++;
       fds[i].revents = POLLNVAL;
     }
@@ -246,6 +258,29 @@ long select_parked(int n, fd_set* const user[3], uint64_t deadline, const uint64
       return raw_syscall(SYS_pselect6, n, set(0), set(1), set(2), arg(&none), 0);
     }));
   };
+  Items items;
+  // In the midst of a call, a number that is closed is ready for all that was asked of it. (Before 5.17, the kernel passes over it.)
+  auto ask_again = [&]() -> long {
+    long r = ask();
+    if (r != -EBADF || !any_kept(items)) return r;
+    Sets closed{};
+    for (const PollItem& i : items) {
+      if (raw_syscall(SYS_fcntl, i.fd, F_GETFD) >= 0) continue;
+      unsigned long bit = 1ul << i.fd % kBits;
+      for (int k = 0; k < 3; k++) {
+        if (!user[k]) continue;
+        closed.words[k][i.fd / kBits] |= wanted.words[k][i.fd / kBits] & bit;
+        wanted.words[k][i.fd / kBits] &= ~bit;
+      }
+    }
+    if ((r = ask()) < 0) return r;
+    for (int k = 0; k < 3; k++)
+      for (size_t w = 0; user[k] && w < size / sizeof(long); w++) {
+        found.words[k][w] |= closed.words[k][w];
+        r += __builtin_popcountl(closed.words[k][w]);
+      }
+    return r;
+  };
   auto bits = [&](int fd) {
     uint32_t events = 0;
     for (int k = 0; k < 3; k++)
@@ -258,13 +293,12 @@ long select_parked(int n, fd_set* const user[3], uint64_t deadline, const uint64
     r = ask();
     if (r == 0) r = let_in(mask);
   } else {
-    Items items;
     size_t count = 0;
     for (int fd = 0; fd < n; fd++) count += bits(fd) != 0;
     if (!items.reserve(count)) return kInKernel;
     for (int fd = 0; fd < n; fd++)
       if (uint32_t events = bits(fd)) items.add(fd, events);
-    r = wait_parked(items, deadline, mask, ask, [](Items&) -> long { return -EBADF; });
+    r = wait_parked(items, deadline, mask, ask_again, [](Items&) -> long { return -EBADF; });
   }
   if (r < 0) return r;
   for (int k = 0; k < 3; k++)
@@ -275,13 +309,16 @@ long select_parked(int n, fd_set* const user[3], uint64_t deadline, const uint64
 // ---- epoll ----
 
 long epoll_parked(int fd, epoll_event* events, int n, uint64_t deadline, const uint64_t* mask) {
-  auto ask = [&]() -> long { return unless_refused(at_once([&] { return raw_syscall(SYS_epoll_pwait, fd, arg(events), n, 0, 0, 8); })); };
+  Items items;
+  PollItem& item = items.add(fd, EPOLLIN);
+  item.exclusive = true;
+  auto ask = [&]() -> long {
+    return unless_refused(at_once([&] { return raw_syscall(SYS_epoll_pwait, item.number(), arg(events), n, 0, 0, 8); }));
+  };
   if (deadline == 0) {
     test_cancel();
     return ask();
   }
-  Items items;
-  items.add(fd, EPOLLIN).exclusive = true;
   return wait_parked(items, deadline, mask, ask, [](Items&) -> long { return -EBADF; });
 }
 

@@ -182,7 +182,7 @@ void note_accepted(const PollNotes* from, int fd, int flags) {
 }
 
 template <class Plain>
-long accept_here(int fd, PollNotes* notes, int flags, Plain plain) {
+long accept_here(int& fd, PollNotes* notes, int flags, Plain plain) {
   long r = wait_for(
       fd, notes, EPOLLIN, kCancels | kRestarts | kAsks, [&]() -> long { return is_ready(fd, EPOLLIN) ? kInKernel : -EAGAIN; }, plain);
   if (r >= 0) note_accepted(notes, static_cast<int>(r), flags);

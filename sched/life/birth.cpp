@@ -11,6 +11,7 @@
 #include "sched/observe/probe.h"
 #include "sched/observe/observe.h"
 #include "sched/memory/block.h"
+#include "sched/poller.h"
 #include "sched/worker.h"
 
 // Functions of the sanitizers, in programs that have them. To AddressSanitizer, a recycled stack is as its last fiber left it.
@@ -70,6 +71,7 @@ void fiber_entry(void* p) {
 // Ends the calling fiber. Does not return, but the compiler must not know that: then the call at its end is a jump.
 extern "C" void fiberthread_end() {
   tls_busy = 1;
+  poll_let_go_all(tls_current);
   if (tls_current->memory.block) tell_leak_sanitizer(tls_current, __lsan_unregister_root_region);
   suspend(tls_current, post_exit, join_choose_next(tls_current));
 }

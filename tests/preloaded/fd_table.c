@@ -27,7 +27,7 @@ static void start_on(struct job* j, int fd, long (*call)(struct job*), char* buf
   j->fd = fd, j->call = call, j->buffer = buffer;
   start_job(j);
 }
-// The kernel goes on with the file that the number stood for. The library may return that the number is bad. Neither may use another file.
+// The kernel goes on with the file that the number stood for, or says that the number is bad to a call that comes later.
 static const char* ended(struct job* j, long like) {
   pthread_join(j->thread, NULL);
   return j->result == like || (j->result < 0 && j->error == EBADF) ? "ended" : "went wrong";

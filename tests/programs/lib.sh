@@ -135,3 +135,14 @@ same_verdicts() {
   done
   verdicts=$((${verdicts:-0} + $($filter <"$TMP/fiber" | wc -l)))
 }
+# under_chaos TEST WORKERS SEED…: under FIBERTHREAD_CHAOS, the test of tests/preloaded gives the same output as on NPTL.
+under_chaos() {
+  local test=$BUILD/tests/preloaded/$1 workers=$2 seed
+  [ -x "$test" ] || fail "make has not built $test"
+  "$test" >"$TMP/nptl" || fail "$1 on NPTL: status $?"
+  shift 2
+  for seed; do
+    FIBERTHREAD_CHAOS=$seed FIBERTHREAD_WORKERS=$workers LD_PRELOAD=$LIBRARY "$test" >"$TMP/fibers" || fail "$(basename "$test"), chaos $seed on $workers workers: status $?"
+    cmp "$TMP/nptl" "$TMP/fibers" || fail "$(basename "$test"), chaos $seed on $workers workers: $(diff "$TMP/nptl" "$TMP/fibers")"
+  done
+}

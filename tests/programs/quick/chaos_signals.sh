@@ -3,17 +3,6 @@
 # The masks of kernel threads, under FIBERTHREAD_CHAOS: four tests of tests/preloaded give the same output as on NPTL. Without chaos, a mask
 # that comes too late is hardly ever seen.
 . "$(dirname "$0")/../lib.sh"
-# under_chaos TEST WORKERS SEED…
-under_chaos() {
-  local test=$BUILD/tests/preloaded/$1 workers=$2 seed
-  [ -x "$test" ] || fail "make has not built $test"
-  "$test" >"$TMP/nptl" || fail "$1 on NPTL: status $?"
-  shift 2
-  for seed; do
-    FIBERTHREAD_CHAOS=$seed FIBERTHREAD_WORKERS=$workers LD_PRELOAD=$LIBRARY "$test" >"$TMP/fibers" || fail "$(basename "$test"), chaos $seed on $workers workers: status $?"
-    cmp "$TMP/nptl" "$TMP/fibers" || fail "$(basename "$test"), chaos $seed on $workers workers: $(diff "$TMP/nptl" "$TMP/fibers")"
-  done
-}
 under_chaos signals_main_tid 1 1 2
 under_chaos signals_main_tid 2 1 2
 under_chaos signals_blocked 1 1 2 3 4
