@@ -93,6 +93,7 @@ long wait_and_try(int& fd, PollNotes*& notes, uint32_t events, PollSeen seen, un
 class GoesOn {
  public:
   GoesOn(int& fd, PollNotes*& notes) : fd_(fd), notes_(notes), fd_before_(fd), notes_before_(notes) {}
+  explicit GoesOn(int& fd) : fd_(fd), notes_(unused_), fd_before_(fd), notes_before_(nullptr) {}
   ~GoesOn() {
     if (__builtin_expect(fd_ == fd_before_, 1)) return;
     poll_let_go(fd_);
@@ -106,6 +107,7 @@ class GoesOn {
   PollNotes*& notes_;
   int fd_before_;
   PollNotes* notes_before_;
+  PollNotes* unused_ = nullptr;
 };
 
 // Makes a part of a call, which ends with the whole. attempt() returns -EAGAIN if it would wait, kInKernel, or the result. plain() makes

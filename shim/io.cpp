@@ -175,8 +175,9 @@ long read_from_memory(int fd, PollNotes* notes, const iovec* v, size_t n, off64_
   return r <= 0 || static_cast<size_t>(r) >= total_length(v, n) ? r : -EAGAIN;
 }
 
-// Called before a call that can only be made plainly. Waits until that has something to begin with. Returns 0, or the error to return.
-long until_ready(int fd, uint32_t events, unsigned how) {
+// Called before a call that can only be made plainly. Waits until that has something to begin with. Returns 0, or the error to return. The
+// caller has a GoesOn for `fd`.
+long until_ready(int& fd, uint32_t events, unsigned how) {
   PollNotes* notes = notes_for_transfer(fd);
   if (!notes) return 0;
   // It waits once only, as the event that ends the wait may be one that poll() does not show.
@@ -186,7 +187,7 @@ long until_ready(int fd, uint32_t events, unsigned how) {
     waited = true;
     return -EAGAIN;
   };
-  long r = wait_for(fd, notes, events, how | kRestarts | kAsks, look, [] { return 0; });
+  long r = wait_for_part(fd, notes, events, how | kRestarts | kAsks, look, [] { return 0; });
   bool nonblocking = r == -EAGAIN && notes->kind.load(std::memory_order_relaxed) & kNonblocking;
   return nonblocking ? 0 : r;  // the kernel finds out
 }
@@ -289,12 +290,14 @@ FIBERTHREAD_EXPORT ssize_t writev(int fd, const iovec* v, int n) {
 }
 
 FIBERTHREAD_EXPORT ssize_t sendfile(int out, int in, off_t* at, size_t n) noexcept {
+  GoesOn whole(out);
   if (long r = until_ready(out, EPOLLOUT, 0)) return with_errno(r);
   return and_take_pipe(REAL(sendfile)(out, in, at, n));
 }
 FIBERTHREAD_ALIAS(sendfile64, sendfile);
 
 FIBERTHREAD_EXPORT ssize_t splice(int in, off64_t* in_at, int out, off64_t* out_at, size_t n, unsigned flags) {
+  GoesOn from(in), to(out);
   if (!(flags & SPLICE_F_NONBLOCK)) {
     if (long r = until_ready(in, EPOLLIN, kCancels)) return with_errno(r);
     if (long r = until_ready(out, EPOLLOUT, kCancels)) return with_errno(r);
@@ -303,6 +306,7 @@ FIBERTHREAD_EXPORT ssize_t splice(int in, off64_t* in_at, int out, off64_t* out_
 }
 
 FIBERTHREAD_EXPORT ssize_t tee(int in, int out, size_t n, unsigned flags) {
+  GoesOn from(in), to(out);
   if (!(flags & SPLICE_F_NONBLOCK)) {
     if (long r = until_ready(in, EPOLLIN, kCancels)) return with_errno(r);
     if (long r = until_ready(out, EPOLLOUT, kCancels)) return with_errno(r);

@@ -105,6 +105,7 @@ long receive_messages(int fd, PollNotes* notes, mmsghdr* v, unsigned n, int flag
     if (timeout->tv_sec < 4'000'000'000) end = now_ns() + static_cast<uint64_t>(timeout->tv_sec * kNsPerSec + timeout->tv_nsec);
   }
   bool one_by_one = (flags & MSG_WAITALL || low_water_used.load(std::memory_order_relaxed)) && is_stream(fd, notes);
+  GoesOn whole(fd, notes);
   unsigned done = 0;
   long r;
   do {
@@ -115,7 +116,7 @@ long receive_messages(int fd, PollNotes* notes, mmsghdr* v, unsigned n, int flag
         r = 1;
       }
     } else {
-      r = wait_for(
+      r = wait_for_part(
           fd, notes, EPOLLIN, done ? kCancels : kCancels | kRestarts,
           [&]() -> long {
             return done && has_error(fd)
@@ -136,10 +137,11 @@ long receive_messages(int fd, PollNotes* notes, mmsghdr* v, unsigned n, int flag
 }
 
 long send_messages(int fd, PollNotes* notes, mmsghdr* v, unsigned n, int flags) {
+  GoesOn whole(fd, notes);
   unsigned done = 0;
   while (done < n) {
     bool tried = false;
-    long r = wait_for(
+    long r = wait_for_part(
         fd, notes, EPOLLOUT, done ? kCancels : kCancels | kRestarts,
         [&]() -> long {
           if (done && has_error(fd)) return 0;

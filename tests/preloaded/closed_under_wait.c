@@ -19,6 +19,12 @@ static long do_recvmsg(struct job* j) {
   return recvmsg(j->fd, &m, j->flags);
 }
 static long do_write(struct job* j) { return write(j->fd, j->buffer, j->size); }
+static long do_splice(struct job* j) { return splice(j->fd, NULL, j->other[1], NULL, j->size, 0); }
+static long do_recvmmsg(struct job* j) {
+  struct iovec v[2] = {{j->buffer, 5}, {j->buffer + 5, 5}};
+  struct mmsghdr m[2] = {{.msg_hdr = {.msg_iov = &v[0], .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &v[1], .msg_iovlen = 1}}};
+  return recvmmsg(j->fd, m, 2, 0, NULL);
+}
 static long do_accept(struct job* j) { return accept(j->fd, NULL, NULL); }
 static long do_epoll(struct job* j) {
   struct epoll_event e;
@@ -197,6 +203,32 @@ static void several(enum how how) {
   free_number(fd[0], how), close(fd[1]);
 }
 
+// Two calls that wait in several steps.
+static void steps(enum how how) {
+  struct job j = {0};
+  int in[2], out[2];
+  assert(pipe(in) == 0 && pipe(out) == 0);
+  memset(buffer, 0, sizeof buffer);
+  j.other[1] = out[1];
+  begin_wait(&j, in[0], do_splice, 10);
+  end_life(in[0], how);
+  assert(write(in[1], "hello", 5) == 5);
+  report("splice", how, &j);
+  printf("  %zd, %s\n", read(out[0], buffer, 10), let_go(in[1]));
+  free_number(in[0], how), close(in[1]), close(out[0]), close(out[1]);
+
+  j = (struct job){0};
+  assert(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, in) == 0);
+  begin_wait(&j, in[0], do_recvmmsg, 0);
+  end_life(in[0], how);
+  assert(write(in[1], "one", 3) == 3);
+  pause_ms(20);
+  assert(write(in[1], "two", 3) == 3);
+  report("recvmmsg", how, &j);
+  printf("  %s, %s, %s\n", buffer, buffer + 5, let_go(in[1]));
+  free_number(in[0], how), close(in[1]);
+}
+
 static void ended_otherwise(enum how how) {
   int fd[2];
   struct job j = {0};
@@ -281,6 +313,7 @@ int main(void) {
     writes(how);
     others(how);
     several(how);
+    steps(how);
     ended_otherwise(how);
     race(how);
   }
