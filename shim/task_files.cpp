@@ -2,7 +2,6 @@
 // fopen() of a thread's files in /proc/self/task. The kernel has none for a fiber. OpenJDK reads a thread's user time in `stat`.
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -29,11 +28,12 @@ const char* file_of_task(const char* path, int* id) {
   char pid[16];
   snprintf(pid, sizeof pid, "%d", static_cast<int>(getpid()));
   if (!skip("/proc/") || !(skip("self") || skip(pid)) || !skip("/task/")) return nullptr;
-  char* end;
-  long n = *path >= '1' && *path <= '9' ? strtol(path, &end, 10) : 0;
-  if (n <= 0 || n > 0x7fffffff || *end != '/') return nullptr;
+  constexpr long kMost = 0x7fffffff;
+  long n = 0;  // by hand: libc's strtol() has another name from 2.38 on
+  while (*path >= '0' && *path <= '9' && n <= kMost) n = n * 10 + (*path++ - '0');
+  if (n <= 0 || n > kMost || *path != '/') return nullptr;
   *id = static_cast<int>(n);
-  return end + 1;
+  return path + 1;
 }
 
 // Writes the fiber's line to `to`, after the pattern of the process's: the fiber's id, name, state and CPU time, which is all the user's.
