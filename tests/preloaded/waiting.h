@@ -259,6 +259,7 @@ struct job {
   int other[2];  // a pipe for splice and tee, a file for sendfile
   const void* more;
   atomic_int started, handled, done;
+  int tid;  // before `started`
   long result;
   int error;
   pthread_t thread;
@@ -272,6 +273,7 @@ static inline void count_signal(int sig) {
 static inline void* wait_in_call(void* p) {
   struct job* j = p;
   mine = j;
+  j->tid = (int)syscall(SYS_gettid);
   j->started = 1;
   errno = 0;
   j->result = j->call(j);
