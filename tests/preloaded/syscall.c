@@ -147,10 +147,15 @@ static void* on_thread(void* p) {
 }
 static void* nothing(void* p) { return p; }
 
+static volatile int asked;
 static void* asleep(void* p) {
   *(volatile int*)p = 1;
   struct timespec t = {0, 20000000};
-  long r = syscall(SYS_nanosleep, &t, NULL);  // no cancellation point
+  long r;
+  for (int before = 0; !before;) {  // the last sleep begins with the request pending
+    before = asked;
+    r = syscall(SYS_nanosleep, &t, NULL);  // no cancellation point
+  }
   *(volatile int*)p = 2 + (r != 0);
   pthread_testcancel();
   *(volatile int*)p = 4;
@@ -180,6 +185,7 @@ int main() {
   pthread_create(&t, NULL, asleep, (void*)&step);
   while (!step) sched_yield();
   pthread_cancel(t);
+  asked = 1;
   void* result;
   pthread_join(t, &result);
   printf("cancelled %d, after the sleep %d\n", result == PTHREAD_CANCELED, step == 2 || step == 3);
