@@ -14,7 +14,8 @@ namespace fiberthread {
 namespace {
 
 // A futex word, for those who wait until the reader is no longer Starting. It goes back to None if there is no memory or thread for it now.
-// Whoever takes it from None decides whether a reader starts. Release and acquire: one who sees Runs knows that the copies have been closed.
+// The thread that takes it from None decides whether a reader starts. Release and acquire: a thread that sees Runs knows that the reader has
+// closed its copies.
 enum Reader : uint32_t { kNone, kStarting, kRuns, kImpossible };
 std::atomic<uint32_t> reader{kNone};
 

@@ -3,12 +3,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include <new>
 
@@ -337,6 +335,7 @@ void poll_leave(PollItem& item) {
 }
 
 void poll_let_go(int kept) {
+  Busy busy;  // a handler that leaves by a jump, or forks, would leave the entry half ended
   poll_closing(kept);
   own_fd_let_go(kept);
   poll_closed(kept);
@@ -481,56 +480,6 @@ bool poll_dispatch(const PollEvents& events) {
     arm_again(d, static_cast<int>(e.data.u64), e.events);
   }
   return any;
-}
-
-namespace {
-#ifndef SYS_epoll_pwait2
-#define SYS_epoll_pwait2 441
-#endif
-
-std::atomic<bool> no_pwait2{false};  // an old kernel, or a filter, refuses it
-
-bool refused(long r) { return r == -ENOSYS || r == -EPERM; }
-
-// Tries two system calls: a filter allows the one that libc makes for epoll_wait(), and may refuse the other.
-long look_at_epoll(int ep, PollEvents& events, int ms) {
-  long n = raw_syscall(SYS_epoll_pwait, ep, arg(events.all), kPollEvents, ms, 0, 8);
-#ifdef SYS_epoll_wait
-  if (refused(n)) n = raw_syscall(SYS_epoll_wait, ep, arg(events.all), kPollEvents, ms);
-#endif
-  return n;
-}
-}  // namespace
-
-bool poll_look() {
-  int ep = epoll_fd.load(std::memory_order_acquire);
-  if (ep < 0) return false;
-  PollEvents events;
-  if (Worker* w = this_worker()) w->counts.polls++;
-  else statistics.polls.fetch_add(1, std::memory_order_relaxed);
-  long n = look_at_epoll(ep, events, 0);
-  events.n = n > 0 ? static_cast<int>(n) : 0;
-  return events.n && poll_dispatch(events);
-}
-
-void poll_sleep(PollEvents& events, uint64_t deadline, uint64_t slack) {
-  int ep = epoll_fd.load(std::memory_order_acquire);
-  long n;
-  if (deadline == kNever) {
-    n = look_at_epoll(ep, events, -1);
-  } else {
-    uint64_t now = now_ns(), left = deadline > now ? begin_of_slack(deadline, slack, now) - now : 0;
-    timespec t{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
-    n = no_pwait2.load(std::memory_order_relaxed) ? -ENOSYS
-                                                  : raw_syscall(SYS_epoll_pwait2, ep, arg(events.all), kPollEvents, arg(&t), 0, 8);
-    if (refused(n)) {  // two calls are as exact
-      no_pwait2.store(true, std::memory_order_relaxed);
-      pollfd p{ep, POLLIN, 0};
-      n = raw_syscall(SYS_ppoll, arg(&p), 1, arg(&t), 0, 8);
-      if (n > 0) n = look_at_epoll(ep, events, 0);
-    }
-  }
-  events.n = n > 0 ? static_cast<int>(n) : 0;
 }
 
 void poll_wake() {

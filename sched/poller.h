@@ -90,7 +90,7 @@ struct PollItem {
 // on now_ns()'s clock, `interrupt_mask` has bits of FiberRecord::run.interrupts.
 PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline_ns = kNever, uint32_t interrupt_mask = 0);
 
-// Ends the stay of an item. From here on the descriptor may be closed under the caller, who has made its try.
+// Ends the stay of an item. The caller has made its try: a close that follows no longer concerns this wait.
 void poll_leave(PollItem& item);
 // Closes the file of PollItem::kept. A fiber that ends lets go of all of its own.
 void poll_let_go(int kept);
