@@ -57,8 +57,6 @@ unsigned long long ranges_generation;  // the loader's count of changes when the
 // Ticks in a row that found this fiber where it is not stopped, or only reluctantly.
 thread_local constinit uint32_t tls_refused __attribute__((tls_model("initial-exec"))) = 0;
 constexpr uint32_t kMaxRefused = 3;
-// A hog gives way to other hogs after so many ticks, for what it computes with is in this CPU's cache. A spinner waits for what another does.
-constexpr uint8_t kHogTicks = 4;
 constexpr uint32_t kMaxForeignMask = 64;  // in ticks of kTickNs; after that, the program probably set the mask itself, on purpose
 uint32_t max_foreign_mask = kMaxForeignMask;
 
@@ -179,7 +177,8 @@ bool gives_way(ucontext_t* uc, Found found) {
     f->turns.place.note(interrupted_pc(uc), interrupted_sp(uc), [uc](unsigned i) { return interrupted_register(uc, i); });
   };
   if (code == Code::Free) note_place();  // a place in libc only where the fiber is stopped there: it is seldom a loop
-  if (who == Waiting::Hogs && !sleeper && is_hog(f) && !is_spinner(f) && ++f->turns.ticks < kHogTicks) return false;
+  // A spinner waits for what another does.
+  if (who == Waiting::Hogs && !sleeper && is_hog(f) && !is_spinner(f) && ++f->turns.ticks < hog_turn(f->run.worker)) return false;
   // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.
   uint64_t mask;
   memcpy(&mask, &uc->uc_sigmask, sizeof mask);

@@ -86,8 +86,11 @@ bool preempt_in_program(uintptr_t pc);
 
 // Which fibers wait for a worker. Others: some that are no hogs, or the fiber in question must move to a worker of its own.
 enum class Waiting { Nobody, Hogs, Others };
-// Returns for which fibers the running fiber `f`, the caller, should give way. Called in the handler. In sched/run, as is the next function.
+// Returns for which fibers the running fiber `f`, the caller, should give way. Called in the handler. In sched/run, as are the next two functions.
 Waiting preempt_wanted_by(FiberRecord* f);
+// Returns after how many ticks a hog of this worker gives way to other hogs. Called in the handler.
+uint8_t hog_turn(const Worker* w);
+constexpr uint8_t kLongestTurn = 32;
 // Queues `f`, the caller, and switches away. f goes to the front of the global queue if turns.in_libc is set, to the hogs if it is one, and
 // otherwise to its slot's own queue. Returns when f runs again. Called under Busy, on the fiber's stack.
 void preempt_switch_out(FiberRecord* f);

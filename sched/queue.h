@@ -177,12 +177,17 @@ class GlobalQueue {
   FiberRecord* pop() {
     if (empty()) return nullptr;
     SpinGuard guard(lock_);
-    FiberRecord* f = head_;
-    if (!f) return nullptr;
-    head_ = f->run.queue_next;
-    if (!head_) tail_ = nullptr;
-    size_.store(size_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
-    return f;
+    return head_ ? unlink(nullptr, head_) : nullptr;
+  }
+  // Takes the oldest that suits, or if none does, the oldest of all. That one is passed over at most so many times.
+  template <class Suits>
+  FiberRecord* pop_suiting(Suits suits, uint32_t most_passed) {
+    SpinGuard guard(lock_);
+    FiberRecord *before = nullptr, *f = passed_ < most_passed ? head_ : nullptr;
+    for (; f && !suits(f); f = f->run.queue_next) before = f;
+    if (!f) return head_ ? unlink(nullptr, head_) : nullptr;
+    if (before) passed_++;
+    return unlink(before, f);
   }
   // Takes out the entry with this number, counted from the oldest. Null if there are fewer.
   FiberRecord* take(uint32_t number) {
@@ -192,11 +197,7 @@ class GlobalQueue {
       before = f;
       f = f->run.queue_next;
     }
-    if (!f) return nullptr;
-    (before ? before->run.queue_next : head_) = f->run.queue_next;
-    if (tail_ == f) tail_ = before;
-    size_.store(size_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
-    return f;
+    return f ? unlink(before, f) : nullptr;
   }
   FiberRecord* first() const { return head_; }  // its successors are in run.queue_next. Only while nobody else uses the queue
   bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
@@ -204,11 +205,22 @@ class GlobalQueue {
   void reset() {
     lock_.reset();
     head_ = tail_ = nullptr;
+    passed_ = 0;
     size_.store(0, std::memory_order_relaxed);
   }
 
  private:
+  // lock_ is held. `before` is the entry before f; null: f is the oldest.
+  FiberRecord* unlink(FiberRecord* before, FiberRecord* f) {
+    (before ? before->run.queue_next : head_) = f->run.queue_next;
+    if (tail_ == f) tail_ = before;
+    if (!before) passed_ = 0;
+    size_.store(size_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+    return f;
+  }
+
   alignas(64) SpinLock lock_;
+  uint32_t passed_ = 0;  // how often pop_suiting() has passed over the oldest
   FiberRecord* head_ = nullptr;
   FiberRecord* tail_ = nullptr;
   std::atomic<uint32_t> size_{0};

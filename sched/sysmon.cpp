@@ -125,7 +125,8 @@ struct TryWakeUps {
 } try_wake_ups;
 
 struct Findings {
-  bool queued;            // a fiber waits for a slot
+  Waiting waiting;  // for a slot
+  bool queued = waiting != Waiting::Nobody;
   bool busy = false;      // a worker has made more than a few switches since the last look
   bool suspects = false;  // a worker sleeps, perhaps for long
 };
@@ -140,7 +141,7 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
   w->look.without_hog.fetch_add(1, std::memory_order_relaxed);
   if (look.queued) w->look.oldest_due.store(true, std::memory_order_relaxed);
   if (stalls_watched()) stall_look_at(w, now);
-  growth.count(w, progress, look.queued);
+  growth.count(w, progress, look.waiting);
   if (own_wait_is_to_end(w)) {
     signal_worker(w, kPreemptSignal, nullptr);
     look.suspects = true;
@@ -387,14 +388,14 @@ void sysmon_prepare() { own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc
       poll_get_watcher();
     }
     Waiting waiting = stays_out ? Waiting::Nobody : who_waits();
-    Findings look{waiting != Waiting::Nobody};
+    Findings look{waiting};
     for (Worker* w = stays_out ? nullptr : all_workers(); w; w = w->thread.all_next)
       if (w->thread.initial || w->thread.kernel_tid.load(std::memory_order_relaxed)) look_at(w, now, look);  // else it has ended
     bool queued = look.queued;
     try_wake_ups.look();
     place_look(now);
     rivals_look(now);
-    if (!exploring) growth.decide(queued);
+    if (!exploring) growth.decide(waiting);
     if (chaos(64)) want_slots(base_slots() + chaos_number() % 4);
     if (queued && any_free_slot()) {
       if (workers_refused.load(std::memory_order_relaxed)) empty_unheld_slots();

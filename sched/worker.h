@@ -90,6 +90,7 @@ struct alignas(64) Worker {
     bool depth_first = false;              // the last fiber to wait here was in a join: the fiber that was queued last comes first
     std::atomic<bool> oldest_due{false};   // set by sysmon: once, the oldest comes first all the same
     std::atomic<uint32_t> without_hog{0};  // sysmon's looks since a hog last left it; relaxed, as a lost count or reset does no harm
+    std::atomic<uint32_t> own_hogs{0};     // hogs in the line that ran here last; relaxed, as a wrong count does no harm
     bool ran_hog = false;                  // a hog has run, and without_hog is yet to be reset
     bool timer_added = false;              // a fiber has added a timer since the worker last went on to another fiber
     bool searching = false;                // counted in `searching`, run/idle.cpp
@@ -105,7 +106,10 @@ struct alignas(64) Worker {
       uint64_t since = 0;  // cycles()
     } candidate;
 
-    void reset() { searching = own_wait = false; }
+    void reset() {
+      searching = own_wait = false;
+      own_hogs.store(0, std::memory_order_relaxed);
+    }
   } look;
 
   // Free blocks of one class, and ids for fibers, for use without a lock; see memory/block.cpp.

@@ -15,7 +15,7 @@ struct Machine {
   Slot slot;
   FiberRecord fiber;
   Growth growth;
-  bool queued = false;
+  Waiting waiting = Waiting::Nobody;
 
   Machine() {
     worker.run.slot = &slot;
@@ -26,7 +26,7 @@ struct Machine {
   // Returns in how many of sysmon's looks the fiber counted.
   uint32_t look(uint32_t times, bool progress = false) {
     uint32_t before = growth.spinners;
-    for (uint32_t i = 0; i < times; i++) growth.count(&worker, progress, queued);
+    for (uint32_t i = 0; i < times; i++) growth.count(&worker, progress, waiting);
     return growth.spinners - before;
   }
 };
@@ -43,28 +43,47 @@ Test(growth, computing_while_nobody_waits_is_not_spinning) {
   m.look(1);
   compute(Growth::kStuckNs);
   cr_assert_eq(m.look(1000), 0u);
-  m.queued = true;  // only from here on could it have been asked to give way
+  m.waiting = Waiting::Others;  // only from here on could it have been asked to give way
   cr_assert_eq(m.look(Growth::kStuckLooks - 1), 0u);
 }
 
 Test(growth, a_fiber_that_cannot_be_stopped_counts_as_a_spinner) {
   static Machine m;
-  m.queued = true;
+  m.waiting = Waiting::Others;
   m.look(1);
   compute(Growth::kStuckNs);
   cr_assert_eq(m.look(Growth::kStuckLooks - 2), 0u);
   cr_assert_eq(m.look(10), 10u);
   cr_assert_eq(m.look(1, true), 0u);
   cr_assert_eq(m.look(Growth::kStuckLooks - 1), 0u);
-  m.queued = false;
+  m.waiting = Waiting::Nobody;
   cr_assert_eq(m.look(1000), 0u);
 }
 
 Test(growth, a_worker_that_lacks_the_cpu_is_not_stuck) {
   static Machine m;
-  m.queued = true;
+  m.waiting = Waiting::Others;
   cr_assert_eq(m.look(2 * Growth::kStuckLooks), 0u);
   compute(Growth::kStuckNs);
+  cr_assert_eq(m.look(1), 1u);
+}
+
+Test(growth, beside_hogs_a_hog_may_have_a_long_turn) {
+  static Machine m;
+  m.waiting = Waiting::Hogs;
+  m.look(2 * Growth::kStuckLooks);
+  compute(Growth::kStuckNs);
+  cr_assert_eq(m.look(1), 0u);
+  m.growth.decide(m.waiting);
+  m.waiting = Waiting::Others;  // only from here on is it to give way at the next tick
+  cr_assert_eq(m.look(1), 0u);
+  m.growth.decide(m.waiting);
+  m.look(2 * Growth::kStuckLooks);
+  compute(Growth::kStuckNs);
+  cr_assert_eq(m.look(1), 1u);
+  m.waiting = Waiting::Hogs;
+  cr_assert_eq(m.look(1), 0u);
+  compute(Growth::kStuckBesideHogsNs);
   cr_assert_eq(m.look(1), 1u);
 }
 

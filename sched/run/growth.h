@@ -16,27 +16,30 @@ namespace fiberthread {
 // line. They also serve fibers that compute better, for which more kernel threads are only more switches. When there are fewer spinners,
 // the slots go one by one.
 struct Growth {
-  // A fiber that goes on for so many looks, and for so much CPU time, while others wait, cannot be stopped where it is. A hog has four ticks, and
-  // four more where it is in libc's code then.
+  // A fiber that goes on for so many looks, and for so much CPU time, while others wait, cannot be stopped where it is. A hog gives way at the
+  // next tick, or after kLongestTurn if only hogs wait, and four ticks later where it is in libc's code then.
   static constexpr uint32_t kStuckLooks = 20;
-  static constexpr uint64_t kStuckNs = 10 * kTickNs;
+  static constexpr uint64_t kStuckNs = 10 * kTickNs, kStuckBesideHogsNs = (kLongestTurn + 8) * kTickNs;
   static constexpr uint32_t kShrinkLooks = 100;  // looks with fewer spinners than slots, before there is one less
   static constexpr uint32_t kMostGrowth = 4;     // times the base
 
   uint32_t spinners = 0, last_spinners = 0;  // with a slot, in this look and the one before
   uint32_t spare_looks = 0;
+  Waiting last_waiting = Waiting::Nobody;
 
-  // `queued`: a fiber waits, in whatever queue. Without that nobody is asked to give way, and a long run says nothing. With it all long runs
+  // `waiting`: fibers in whatever queue. Without any nobody is asked to give way, and a long run says nothing. With them all long runs
   // count: the fiber may stand behind one that cannot be stopped, and the other workers do not look there while theirs go on.
-  void count(Worker* w, bool progress, bool queued) {
+  void count(Worker* w, bool progress, Waiting waiting) {
     FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
     bool has_slot = __atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) && w->run.revoked.load(std::memory_order_relaxed) != kTaken;
-    if (progress || !queued || !f || !has_slot) w->notes.stuck_looks = 0;
+    bool now_asked = waiting == Waiting::Others && last_waiting == Waiting::Hogs;
+    if (progress || waiting == Waiting::Nobody || now_asked || !f || !has_slot) w->notes.stuck_looks = 0;
     else if (w->notes.stuck_looks++ == 0) w->notes.stuck_cpu = cpu_time_of_thread(w->thread.tid);
-    if (f && has_slot && (is_spinner(f) || is_stuck(w))) spinners++;
+    if (f && has_slot && (is_spinner(f) || is_stuck(w, waiting))) spinners++;
   }
 
-  void decide(bool queued) {
+  void decide(Waiting waiting) {
+    bool queued = waiting != Waiting::Nobody;
     uint32_t base = slots_now(), now = slots_wanted();
     if (queued && spinners >= now) {
       uint32_t need = now + queued_count();
@@ -51,6 +54,7 @@ struct Growth {
       spare_looks = 0;
     }
     last_spinners = spinners;
+    last_waiting = waiting;
     spinners = 0;
   }
 
@@ -60,10 +64,11 @@ struct Growth {
   }
 
  private:
-  static bool is_stuck(Worker* w) {
+  static bool is_stuck(Worker* w, Waiting waiting) {
     if (w->notes.stuck_looks < kStuckLooks) return false;
     uint64_t cpu = cpu_time_of_thread(w->thread.tid);
-    return cpu == 0 || cpu - w->notes.stuck_cpu >= kStuckNs;  // 0: a filter refuses the clock
+    return cpu == 0 ||
+           cpu - w->notes.stuck_cpu >= (waiting == Waiting::Others ? kStuckNs : kStuckBesideHogsNs);  // 0: a filter refuses the clock
   }
 };
 

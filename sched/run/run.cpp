@@ -22,7 +22,9 @@ constexpr uint32_t kFairTick = 61;    // at every 61st look, at the latest, come
 // faster than they end, their line would grow for ever, and with it what waits for them. Between two hogs the others have a look's time at
 // least.
 constexpr uint32_t kMostWithoutHog = 22;
-constexpr uint32_t kFewHogs = 4;  // so many more halve that time, twice as many make it a third, and so on
+constexpr uint32_t kFewHogs = 4;     // so many more halve that time, twice as many make it a third, and so on
+constexpr uint32_t kShortLine = 16;  // hogs that wait, up to which each goes on where it ran last
+constexpr uint32_t kMostPassed = 4;  // how often each worker may pass over the first of these
 
 std::atomic<uint32_t> round_robin{0};
 
@@ -166,9 +168,23 @@ FiberRecord* pick_of_cord(Worker* w) {
 }
 
 namespace {
+// Returns the number of waiting hogs that ran on `w` last, if that is the worker's share of them at least. Else returns -1: it shall take
+// hogs from elsewhere. A hog that goes on elsewhere finds nothing of its data in the caches near by.
+int own_hogs(const Worker* w, uint32_t line) {
+  uint32_t own = w->look.own_hogs.load(std::memory_order_relaxed), workers = circulating.load(std::memory_order_relaxed);
+  return line <= kShortLine && (own + 1) * workers > line ? static_cast<int>(own) : -1;
+}
+
 FiberRecord* pop_hog(Worker* w) {
-  FiberRecord* f = hogs.pop();
-  if (f) w->look.ran_hog = true;
+  uint32_t line = hogs.size();
+  if (line == 0) return nullptr;
+  auto ran_here = [w](const FiberRecord* f) { return f->run.worker == w; };
+  // The first may have run on a worker that has no slot any more, or takes no hogs. So it is not passed over for ever.
+  FiberRecord* f = own_hogs(w, line) > 0 ? hogs.pop_suiting(ran_here, kMostPassed * circulating.load(std::memory_order_relaxed))
+                                         : hogs.pop();
+  if (!f) return nullptr;
+  f->run.worker->look.own_hogs.fetch_sub(1, std::memory_order_relaxed);
+  w->look.ran_hog = true;
   return f;
 }
 
@@ -417,6 +433,7 @@ void post_preempt(Worker* w, FiberRecord* f) {
   if (f->turns.in_libc) global_queue.push_front(f);  // it may hold one of libc's locks
   else if (is_hog(f) && !exploring) {
     w->look.ran_hog = true;
+    w->look.own_hogs.fetch_add(1, std::memory_order_relaxed);
     hogs.push(f);
   } else enqueue_local(w, f);  // its data are in this CPU's cache
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -431,6 +448,13 @@ Waiting preempt_wanted_by(FiberRecord* f) {
   if (w->run.revoked.load(std::memory_order_relaxed) == kTaken || !w->run.slot || slot_has_work(w->run.slot) || !global_queue.empty())
     return Waiting::Others;
   return hogs.empty() ? Waiting::Nobody : Waiting::Hogs;
+}
+
+// What a hog computes with is in its CPU's caches. In a long line, though, all of them would wait too long.
+uint8_t hog_turn(const Worker* w) {
+  uint32_t line = hogs.size();
+  if (line > kShortLine) return 4;
+  return own_hogs(w, line) == 0 ? kLongestTurn : 8;
 }
 
 void preempt_switch_out(FiberRecord* me) {

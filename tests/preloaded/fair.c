@@ -134,6 +134,7 @@ int main(int argc, char** argv) {
   double time = argc > 1 ? atof(argv[1]) : 1;
   if (time >= 10) most = 2;
   shares(3, time);
+  shares(7, time);
   shares(8, time);
   shares(64, time * 3);
   spinners(8);
