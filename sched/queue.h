@@ -179,15 +179,14 @@ class GlobalQueue {
     SpinGuard guard(lock_);
     return head_ ? unlink(nullptr, head_) : nullptr;
   }
-  // Takes the oldest that suits, or if none does, the oldest of all. That one is passed over at most so many times.
+  // Takes the oldest that suits, or if none does, the oldest of all.
   template <class Suits>
-  FiberRecord* pop_suiting(Suits suits, uint32_t most_passed) {
+  FiberRecord* pop_suiting(Suits suits) {
     SpinGuard guard(lock_);
-    FiberRecord *before = nullptr, *f = passed_ < most_passed ? head_ : nullptr;
+    FiberRecord *before = nullptr, *f = head_;
     for (; f && !suits(f); f = f->run.queue_next) before = f;
-    if (!f) return head_ ? unlink(nullptr, head_) : nullptr;
-    if (before) passed_++;
-    return unlink(before, f);
+    if (f) return unlink(before, f);
+    return head_ ? unlink(nullptr, head_) : nullptr;
   }
   // Takes out the entry with this number, counted from the oldest. Null if there are fewer.
   FiberRecord* take(uint32_t number) {
@@ -205,7 +204,6 @@ class GlobalQueue {
   void reset() {
     lock_.reset();
     head_ = tail_ = nullptr;
-    passed_ = 0;
     size_.store(0, std::memory_order_relaxed);
   }
 
@@ -214,13 +212,11 @@ class GlobalQueue {
   FiberRecord* unlink(FiberRecord* before, FiberRecord* f) {
     (before ? before->run.queue_next : head_) = f->run.queue_next;
     if (tail_ == f) tail_ = before;
-    if (!before) passed_ = 0;
     size_.store(size_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
     return f;
   }
 
   alignas(64) SpinLock lock_;
-  uint32_t passed_ = 0;  // how often pop_suiting() has passed over the oldest
   FiberRecord* head_ = nullptr;
   FiberRecord* tail_ = nullptr;
   std::atomic<uint32_t> size_{0};

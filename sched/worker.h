@@ -91,6 +91,7 @@ struct alignas(64) Worker {
     std::atomic<bool> oldest_due{false};   // set by sysmon: once, the oldest comes first all the same
     std::atomic<uint32_t> without_hog{0};  // sysmon's looks since a hog last left it; relaxed, as a lost count or reset does no harm
     std::atomic<uint32_t> own_hogs{0};     // hogs in the line that ran here last; relaxed, as a wrong count does no harm
+    uint32_t hogs_taken = 0;               // wraps
     bool ran_hog = false;                  // a hog has run, and without_hog is yet to be reset
     bool timer_added = false;              // a fiber has added a timer since the worker last went on to another fiber
     bool searching = false;                // counted in `searching`, run/idle.cpp

@@ -65,21 +65,17 @@ Test(queue, inbox_and_global_keep_their_order) {
   cr_assert(global.pop() == nullptr && global.empty());
 }
 
-Test(queue, the_oldest_is_passed_over_a_few_times_only) {
+Test(queue, the_oldest_that_suits_comes_first) {
   static FiberRecord f[6];
   GlobalQueue global;
-  auto odd = [](const FiberRecord* x) { return (x - f) % 2 == 1; };
-  auto pop_odd = [&] { return global.pop_suiting(odd, 2); };
+  auto pop_odd = [&] { return global.pop_suiting([](const FiberRecord* x) { return (x - f) % 2 == 1; }); };
   cr_assert(pop_odd() == nullptr);
   for (auto& x : f) global.push(&x);
+  for (int i = 1; i < 6; i += 2) cr_assert(pop_odd() == &f[i]);
+  global.push(&f[1]);  // behind f[4], since f[5] was the last
+  cr_assert(global.size() == 4);
   cr_assert(pop_odd() == &f[1]);
-  cr_assert(pop_odd() == &f[3]);
-  cr_assert(pop_odd() == &f[0]);  // it has been passed over twice
-  cr_assert(pop_odd() == &f[5]);  // the count begins anew, and f[5] was the last
-  global.push(&f[1]);
-  cr_assert(global.size() == 3);
-  cr_assert(pop_odd() == &f[1]);
-  for (int i = 2; i <= 4; i += 2) cr_assert(pop_odd() == &f[i]);  // none suits
+  for (int i = 0; i < 6; i += 2) cr_assert(pop_odd() == &f[i]);  // none suits
   cr_assert(pop_odd() == nullptr && global.empty());
 }
 

@@ -24,7 +24,7 @@ constexpr uint32_t kFairTick = 61;    // at every 61st look, at the latest, come
 constexpr uint32_t kMostWithoutHog = 22;
 constexpr uint32_t kFewHogs = 4;     // so many more halve that time, twice as many make it a third, and so on
 constexpr uint32_t kShortLine = 16;  // hogs that wait, up to which each goes on where it ran last
-constexpr uint32_t kMostPassed = 4;  // how often each worker may pass over the first of these
+constexpr uint32_t kMixed = 4;       // one in so many that a worker takes is chosen at random
 
 std::atomic<uint32_t> round_robin{0};
 
@@ -175,14 +175,16 @@ int own_hogs(const Worker* w, uint32_t line) {
   return line <= kShortLine && (own + 1) * workers > line ? static_cast<int>(own) : -1;
 }
 
+// Every fourth hog is one of all at random. So none waits for ever, if its worker has no slot any more or takes no hogs. And those that wait
+// for each other, but are not taken for spinners, come to run at the same time, or one after the other.
 FiberRecord* pop_hog(Worker* w) {
   uint32_t line = hogs.size();
   if (line == 0) return nullptr;
-  auto ran_here = [w](const FiberRecord* f) { return f->run.worker == w; };
-  // The first may have run on a worker that has no slot any more, or takes no hogs. So it is not passed over for ever.
-  FiberRecord* f = own_hogs(w, line) > 0 ? hogs.pop_suiting(ran_here, kMostPassed * circulating.load(std::memory_order_relaxed))
-                                         : hogs.pop();
-  if (!f) return nullptr;
+  w->look.random = w->look.random * 1664525 + 1013904223;
+  FiberRecord* f = nullptr;
+  if (++w->look.hogs_taken % kMixed == 0) f = hogs.take((w->look.random >> 16) % (line < kShortLine ? line : kShortLine));
+  else if (own_hogs(w, line) > 0) f = hogs.pop_suiting([w](const FiberRecord* hog) { return hog->run.worker == w; });
+  if (!f && !(f = hogs.pop())) return nullptr;
   f->run.worker->look.own_hogs.fetch_sub(1, std::memory_order_relaxed);
   w->look.ran_hog = true;
   return f;
@@ -450,12 +452,8 @@ Waiting preempt_wanted_by(FiberRecord* f) {
   return hogs.empty() ? Waiting::Nobody : Waiting::Hogs;
 }
 
-// What a hog computes with is in its CPU's caches. In a long line, though, all of them would wait too long.
-uint8_t hog_turn(const Worker* w) {
-  uint32_t line = hogs.size();
-  if (line > kShortLine) return 4;
-  return own_hogs(w, line) == 0 ? kLongestTurn : 8;
-}
+// What a hog computes with is in its CPU's caches. But some hogs wait for what another one computes.
+uint8_t hog_turn(const Worker* w) { return own_hogs(w, hogs.size()) == 0 ? kLongestTurn : 4; }
 
 void preempt_switch_out(FiberRecord* me) {
   Busy busy;
