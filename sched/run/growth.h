@@ -32,7 +32,7 @@ struct Growth {
   void count(Worker* w, bool progress, Waiting waiting) {
     FiberRecord* f = w->run.running.load(std::memory_order_relaxed);
     bool has_slot = __atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) && w->run.revoked.load(std::memory_order_relaxed) != kTaken;
-    bool now_asked = waiting == Waiting::Others && last_waiting == Waiting::Hogs;
+    bool now_asked = waiting == Waiting::Others && last_waiting == Waiting::Hogs;  // to give way at the next tick
     if (progress || waiting == Waiting::Nobody || now_asked || !f || !has_slot) w->notes.stuck_looks = 0;
     else if (w->notes.stuck_looks++ == 0) w->notes.stuck_cpu = cpu_time_of_thread(w->thread.tid);
     if (f && has_slot && (is_spinner(f) || is_stuck(w, waiting))) spinners++;

@@ -21,7 +21,7 @@ namespace fiberthread {
 extern Slot* slots[kMaxSlots];
 extern std::atomic<uint32_t> slot_count;
 extern GlobalQueue global_queue;
-extern GlobalQueue hogs;  // all hogs in one line: each would get more on a slot with few of them
+extern GlobalQueue hogs;  // all hogs in one line, since each would get more on a slot with few of them; see pop_hog()
 extern SpinLock idle_lock;
 extern Slot* free_slots;
 extern std::atomic<uint32_t> free_slot_count;
