@@ -179,24 +179,17 @@ class GlobalQueue {
     SpinGuard guard(lock_);
     return head_ ? unlink(nullptr, head_) : nullptr;
   }
-  // Takes the oldest that suits, or if none does, the oldest of all.
+  // Takes the oldest that suits. Null if none does.
   template <class Suits>
-  FiberRecord* pop_suiting(Suits suits) {
+  FiberRecord* take_if(Suits suits) {
     SpinGuard guard(lock_);
     FiberRecord *before = nullptr, *f = head_;
     for (; f && !suits(f); f = f->run.queue_next) before = f;
-    if (f) return unlink(before, f);
-    return head_ ? unlink(nullptr, head_) : nullptr;
+    return f ? unlink(before, f) : nullptr;
   }
   // Takes out the entry with this number, counted from the oldest. Null if there are fewer.
   FiberRecord* take(uint32_t number) {
-    SpinGuard guard(lock_);
-    FiberRecord *before = nullptr, *f = head_;
-    while (f && number--) {
-      before = f;
-      f = f->run.queue_next;
-    }
-    return f ? unlink(before, f) : nullptr;
+    return take_if([&](const FiberRecord*) { return number-- == 0; });
   }
   FiberRecord* first() const { return head_; }  // its successors are in run.queue_next. Only while nobody else uses the queue
   bool empty() const { return size_.load(std::memory_order_acquire) == 0; }

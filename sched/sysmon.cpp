@@ -125,10 +125,11 @@ struct TryWakeUps {
 } try_wake_ups;
 
 struct Findings {
-  Waiting waiting;  // for a slot
-  bool queued = waiting != Waiting::Nobody;
+  Waiting waiting;        // which fibers wait for a slot
   bool busy = false;      // a worker has made more than a few switches since the last look
   bool suspects = false;  // a worker sleeps, perhaps for long
+
+  bool queued() const { return waiting != Waiting::Nobody; }
 };
 
 void look_at(Worker* w, uint64_t now, Findings& look) {
@@ -139,7 +140,7 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
   look.busy |= beat - w->notes.heartbeat > kFewSwitches;
   w->notes.heartbeat = beat;
   w->look.without_hog.fetch_add(1, std::memory_order_relaxed);
-  if (look.queued) w->look.oldest_due.store(true, std::memory_order_relaxed);
+  if (look.queued()) w->look.oldest_due.store(true, std::memory_order_relaxed);
   if (stalls_watched()) stall_look_at(w, now);
   growth.count(w, progress, look.waiting);
   if (own_wait_is_to_end(w)) {
@@ -149,7 +150,7 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
   bool suspected = w->notes.suspected;
   w->notes.suspected = false;
   // The kernel refuses a worker for this one's slot. If this one sleeps for ever, the others would too. So its fiber gives way.
-  if (workers_refused.load(std::memory_order_relaxed) && look.queued && any_free_slot() && now - w->notes.rotated_at > kRotation &&
+  if (workers_refused.load(std::memory_order_relaxed) && look.queued() && any_free_slot() && now - w->notes.rotated_at > kRotation &&
       w->run.running.load(std::memory_order_relaxed) && !w->bond.fiber &&
       (w->run.revoked.load(std::memory_order_relaxed) == kTaken || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED)) &&
       asleep_by_proc(w->thread.tid)) {
@@ -157,7 +158,7 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
     preempt_sleeper(w);
   }
   // A worker without a slot to lose may sleep as it likes, and so may others while a slot is free for the next fiber.
-  if (!(look.queued || !any_free_slot()) || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) ||
+  if (!(look.queued() || !any_free_slot()) || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) ||
       !w->run.running.load(std::memory_order_relaxed) || w->run.revoked.load(std::memory_order_relaxed) == kTaken) {
     w->notes.at = 0;
     return;
@@ -391,7 +392,7 @@ void sysmon_prepare() { own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc
     Findings look{waiting};
     for (Worker* w = stays_out ? nullptr : all_workers(); w; w = w->thread.all_next)
       if (w->thread.initial || w->thread.kernel_tid.load(std::memory_order_relaxed)) look_at(w, now, look);  // else it has ended
-    bool queued = look.queued;
+    bool queued = look.queued();
     try_wake_ups.look();
     place_look(now);
     rivals_look(now);

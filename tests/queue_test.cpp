@@ -68,15 +68,18 @@ Test(queue, inbox_and_global_keep_their_order) {
 Test(queue, the_oldest_that_suits_comes_first) {
   static FiberRecord f[6];
   GlobalQueue global;
-  auto pop_odd = [&] { return global.pop_suiting([](const FiberRecord* x) { return (x - f) % 2 == 1; }); };
+  auto pop_odd = [&] { return global.take_if([](const FiberRecord* x) { return (x - f) % 2 == 1; }); };
   cr_assert(pop_odd() == nullptr);
   for (auto& x : f) global.push(&x);
   for (int i = 1; i < 6; i += 2) cr_assert(pop_odd() == &f[i]);
   global.push(&f[1]);  // behind f[4], since f[5] was the last
   cr_assert(global.size() == 4);
   cr_assert(pop_odd() == &f[1]);
-  for (int i = 0; i < 6; i += 2) cr_assert(pop_odd() == &f[i]);  // none suits
-  cr_assert(pop_odd() == nullptr && global.empty());
+  cr_assert(pop_odd() == nullptr);
+  cr_assert(global.take(3) == nullptr);
+  cr_assert(global.take(1) == &f[2]);
+  for (int i = 0; i < 6; i += 4) cr_assert(global.pop() == &f[i]);
+  cr_assert(global.empty());
 }
 
 // One owner and several thieves. Each fiber comes out as often as it went in.

@@ -37,8 +37,7 @@ bool is_old(Worker* w, Slot* s) {
 
 FiberRecord* steal(Worker* w) {
   uint32_t n = slot_count.load(std::memory_order_acquire);
-  w->look.random = w->look.random * 1664525 + 1013904223;
-  uint32_t start = w->look.random >> 16;
+  uint32_t start = random_number(w);
   for (uint32_t i = 0; i < n; i++) {
     Slot* s = slots[(start + i) % n];
     FiberRecord* f;

@@ -34,6 +34,12 @@ inline bool slot_has_work(const Slot* s) { return s->next.load(std::memory_order
 
 inline bool too_many_slots() { return circulating.load(std::memory_order_relaxed) > wanted.load(std::memory_order_relaxed); }
 
+// A number of 16 bits, for choices. The worker itself calls it.
+inline uint32_t random_number(Worker* w) {
+  w->look.random = w->look.random * 1664525 + 1013904223;
+  return w->look.random >> 16;
+}
+
 inline FiberRecord* take_next(Slot* s) {
   return s->next.load(std::memory_order_relaxed) ? s->next.exchange(nullptr, std::memory_order_acq_rel) : nullptr;
 }

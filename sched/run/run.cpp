@@ -168,11 +168,12 @@ FiberRecord* pick_of_cord(Worker* w) {
 }
 
 namespace {
-// Returns the number of waiting hogs that ran on `w` last, if that is the worker's share of them at least. Else returns -1: it shall take
-// hogs from elsewhere. A hog that goes on elsewhere finds nothing of its data in the caches near by.
-int own_hogs(const Worker* w, uint32_t line) {
-  uint32_t own = w->look.own_hogs.load(std::memory_order_relaxed), workers = circulating.load(std::memory_order_relaxed);
-  return line <= kShortLine && (own + 1) * workers > line ? static_cast<int>(own) : -1;
+// Number of hogs in the line that ran on `w` last. One that goes on elsewhere finds nothing of its data in the caches near by.
+uint32_t own_hogs(const Worker* w) { return w->look.own_hogs.load(std::memory_order_relaxed); }
+
+// Returns true if these are at least the worker's share of the line. Else it shall take hogs from elsewhere.
+bool has_its_share(const Worker* w, uint32_t line) {
+  return line <= kShortLine && (own_hogs(w) + 1) * circulating.load(std::memory_order_relaxed) > line;
 }
 
 // Every fourth hog is one of all at random. So none waits for ever, if its worker has no slot any more or takes no hogs. And those that wait
@@ -180,10 +181,9 @@ int own_hogs(const Worker* w, uint32_t line) {
 FiberRecord* pop_hog(Worker* w) {
   uint32_t line = hogs.size();
   if (line == 0) return nullptr;
-  w->look.random = w->look.random * 1664525 + 1013904223;
   FiberRecord* f = nullptr;
-  if (++w->look.hogs_taken % kMixed == 0) f = hogs.take((w->look.random >> 16) % (line < kShortLine ? line : kShortLine));
-  else if (own_hogs(w, line) > 0) f = hogs.pop_suiting([w](const FiberRecord* hog) { return hog->run.worker == w; });
+  if (++w->look.hogs_taken % kMixed == 0) f = hogs.take(random_number(w) % (line < kShortLine ? line : kShortLine));
+  else if (own_hogs(w) && has_its_share(w, line)) f = hogs.take_if([w](const FiberRecord* hog) { return hog->run.worker == w; });
   if (!f && !(f = hogs.pop())) return nullptr;
   f->run.worker->look.own_hogs.fetch_sub(1, std::memory_order_relaxed);
   w->look.ran_hog = true;
@@ -453,7 +453,10 @@ Waiting preempt_wanted_by(FiberRecord* f) {
 }
 
 // What a hog computes with is in its CPU's caches. But some hogs wait for what another one computes.
-uint8_t hog_turn(const Worker* w) { return own_hogs(w, hogs.size()) == 0 ? kLongestTurn : 4; }
+uint8_t hog_turn(const Worker* w) {
+  constexpr uint8_t kTurn = 4;
+  return own_hogs(w) == 0 && has_its_share(w, hogs.size()) ? kLongestTurn : kTurn;
+}
 
 void preempt_switch_out(FiberRecord* me) {
   Busy busy;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Shares of the CPU: equal threads get equal shares. A setter runs among spinners, each of those that take beside one that makes, short threads
-// beside a hog, and the oldest thread beside joiners.
+// Shares of the CPU: equal threads get equal shares. A setter runs among spinners, short threads beside a hog, and the oldest thread beside
+// joiners. Each thread that takes what another one makes gets something.
 // args: 1
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -91,28 +91,28 @@ static void spinners(int n) {
 
 // Each of n threads wants something that a maker has in its only place while the maker runs. Another thread that runs then takes it at once.
 // So each must come to run at the same time as the maker. They compute between their tries, so nothing tells that they only wait.
-static atomic_int place, thieves;
+static atomic_int place, without;  // `without`: those that have had nothing yet
 static atomic_uint computed;
 static void compute_a_little(unsigned* x) {
   for (unsigned i = *x >> 20; i; i--) *x = *x * 1664525 + 1013904223;
 }
 static void* make_things(void* p) {
-  for (unsigned x = 1; atomic_load(&thieves); compute_a_little(&x)) atomic_store(&place, 1);
+  for (unsigned x = 1; atomic_load(&without); compute_a_little(&x)) atomic_store(&place, 1);
   return p;
 }
 static void* take_one(void* p) {
   unsigned x = (unsigned)(long)p;
   int got = 0;
-  while (atomic_load(&thieves)) {
+  while (atomic_load(&without)) {
     compute_a_little(&x);
-    if (atomic_exchange(&place, 0) && !got++) atomic_fetch_sub(&thieves, 1);
+    if (atomic_exchange(&place, 0) && !got++) atomic_fetch_sub(&without, 1);
   }
   atomic_fetch_add(&computed, x);
   return NULL;
 }
 static void takers(int n) {
   pthread_t t[64], maker;
-  atomic_store(&thieves, nptl_release() ? 0 : n);  // NPTL's threads need minutes for it on one CPU
+  atomic_store(&without, nptl_release() ? 0 : n);  // NPTL's threads need minutes for it on one CPU
   for (long i = 0; i < n; i++) pthread_create(&t[i], NULL, take_one, (void*)((i + 1) * 0x12345679));
   pthread_create(&maker, NULL, make_things, NULL);
   for (int i = 0; i < n; i++) pthread_join(t[i], NULL);
