@@ -17,6 +17,7 @@ import tempfile
 import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+line_program = None  # line.c, once there is a Build
 
 
 class Build:
@@ -27,6 +28,8 @@ class Build:
         if not os.path.exists(self.so):
             sys.exit(f"There is no {self.so}: run make first.")
         os.makedirs(self.bench, exist_ok=True)
+        global line_program
+        line_program = self.program("line")
 
     def program(self, name):
         return os.path.join(self.bench, name)
@@ -71,14 +74,30 @@ def environment(preload=None):
     return {**env, "LD_PRELOAD": preload} if preload else env
 
 
+def between_cpus():
+    """Returns how many ns a cache line takes from one CPU to another and back, as text. Empty if there is only one, or line.c is not built."""
+    if not line_program or not os.path.exists(line_program):
+        return ""
+    try:
+        found = figures([line_program])
+    except Cannot:
+        return ""
+    if not found:
+        return ""
+    near, far = found["nearest"], found["farthest"]
+    return f"{near:.0f} ns" if far < 1.2 * near else f"{near:.0f} to {far:.0f} ns"
+
+
 def machine():
     model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "")
-    return {"cpus": len(os.sched_getaffinity(0)), "model": model, "kernel": os.uname().release, "load": os.getloadavg()[0]}
+    return {"cpus": len(os.sched_getaffinity(0)), "model": model, "kernel": os.uname().release, "load": os.getloadavg()[0],
+            "between_cpus": between_cpus()}
 
 
 def announce(what):
     m = machine()
-    print(f"{what}; {m['cpus']} CPUs ({m['model']}), load {m['load']:.1f}")
+    apart = f", {m['between_cpus']} from one to another and back" if m["between_cpus"] else ""
+    print(f"{what}; {m['cpus']} CPUs ({m['model']}{apart}), load {m['load']:.1f}")
     if m["load"] > m["cpus"] / 2:
         print("The machine is busy with something else: trust the ratios little, and the figures less.")
     print()

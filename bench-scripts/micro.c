@@ -69,6 +69,7 @@ static const struct {
     {"spinners", spinners, 64},
     {"sleep-bound", sleep_bound, 1},
     {"read", read_file, 1},
+    {"disk", disk, 4},
     {"sleepers", sleepers, 100000},
     {"blocked", blocked, 1000000},
     {"blocked-256k", blocked_256k, 1000000},

@@ -180,6 +180,29 @@ static void read_file(void) {
   CHECK(pthread_join(t, NULL));
 }
 
+// Reads that wait for the disk: past the kernel's memory, as O_DIRECT has it.
+enum { kDiskPage = 4096, kDiskPages = 1024 };
+static int disk_file;
+static void* disk_body(void* p) {
+  void* page = aligned_alloc(kDiskPage, kDiskPage);
+  uint64_t n = 0;
+  for (uint64_t place = (uintptr_t)page / kDiskPage; !stop; n++, place = place * 6364136223846793005 + 1442695040888963407)
+    if (pread(disk_file, page, kDiskPage, (off_t)(place >> 54) * kDiskPage) != kDiskPage) fail("pread", errno);
+  free(page);
+  sum += n;
+  return p;
+}
+static void disk(void) {
+  disk_file = open(".", O_TMPFILE | O_RDWR | O_DIRECT, 0600);
+  if (disk_file < 0) cannot(0, "the directory's file system has no O_TMPFILE or no O_DIRECT");
+  void* page = aligned_alloc(kDiskPage, kDiskPage);
+  memset(page, 1, kDiskPage);
+  for (int i = 0; i < kDiskPages; i++)
+    if (pwrite(disk_file, page, kDiskPage, (off_t)i * kDiskPage) != kDiskPage) fail("pwrite", errno);
+  free(page);
+  measure_crowd(disk_body);
+}
+
 static void* sleep_body(void* p) {
   sleep_ms(100);
   return p;
