@@ -22,6 +22,7 @@
 #include "shim/real.h"
 #include "shim/result.h"
 #include "shim/signal.h"
+#include "shim/thread.h"
 #include "shim/thread_names.h"
 #include "shim/user_memory.h"
 
@@ -210,6 +211,14 @@ FIBERTHREAD_EXPORT int prctl(int option, ...) noexcept {
       name_of(me, name.text);
       return copy_user(reinterpret_cast<decltype(name)*>(a), &name) ? 0 : static_cast<int>(with_errno(-EFAULT));
     }
+  }
+  // The kernel's word is the worker's. A program that writes to it, or names it for its thread, would seem to end the worker.
+  if (option == PR_GET_TID_ADDRESS && calling_fiber()) {
+    uint32_t* word = nullptr;
+    int r = REAL(prctl)(option, &word, b, c, d);  // some kernels do not tell
+    if (r != 0) return r;
+    word = tid_word();
+    return copy_user(reinterpret_cast<uint32_t**>(a), &word) ? 0 : static_cast<int>(with_errno(-EFAULT));
   }
   if (option == PR_SET_SECCOMP) {
     bool has_program = a == SECCOMP_MODE_FILTER;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "sched/glibc/tcb.h"
+#include "sched/life/fork.h"
 #include "sched/worker.h"
 #include "shim/fork.h"
 #include "shim/own_thread.h"
@@ -21,15 +22,21 @@ FiberRecord* scheduled_fiber(int tid) {
 
 namespace {
 
-// The word that the thread named by set_tid_address. The kernel is not told: it would clear the word when the worker ends.
+// The word that the thread named by set_tid_address. The kernel is not told: it would clear the word when the worker ends. Until a thread
+// names one, or if it names the one that libc has for it, that is the word.
+thread_local constinit bool has_named = false;
 thread_local constinit uint32_t* named_word = nullptr;
+
+FIBERTHREAD_IN_FORK_CHILD(EmbeddersThreads, named_word, [](FiberRecord*) { has_named = false; })
 
 }  // namespace
 
+uint32_t* tid_word() { return has_named ? named_word : tcb_tid(self()->memory.tcb); }
+
 void clear_named_word() {
   uint32_t* word = named_word;
-  if (!word) return;
-  named_word = nullptr;
+  if (!has_named || !word) return;
+  has_named = false;
   uint32_t zero = 0;
   copy_user(word, &zero);
   raw_syscall(SYS_futex, arg(word), FUTEX_WAKE, 1);  // as the kernel does, for threads that wait as on a shared one
@@ -40,6 +47,7 @@ namespace calls {
 long gettid() { return self()->identity.id; }
 
 long set_tid_address(uint32_t* word) {
+  has_named = word != tcb_tid(self()->memory.tcb);
   named_word = word;
   return self()->identity.id;
 }

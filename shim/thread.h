@@ -33,6 +33,9 @@ void thread_begin(FiberRecord* f);
 
 // Ends the calling fiber as pthread_exit does, unwinding it.
 [[noreturn]] void thread_exit(void* value);
+// Returns the address of the word that the kernel would clear at the calling fiber's end, were the fiber a kernel thread; see prctl(2),
+// PR_GET_TID_ADDRESS.
+uint32_t* tid_word();
 // Clears the word that the calling fiber named by set_tid_address, when the fiber ends (syscall_threads.cpp).
 void clear_named_word();
 // Ends the calling fiber without any handler, as SYS_exit ends an NPTL thread.
