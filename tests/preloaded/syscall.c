@@ -120,24 +120,11 @@ static void scheduling(void) {
   FAILS(ESRCH, SYS_sched_setattr, 999999999, &a, 0);
 }
 
-// Returns the word that the kernel clears when the calling thread ends. It is the thread's own. Null: the kernel does not tell.
-static int* word_to_clear(void) {
-  int* word = NULL;
-  return prctl(PR_GET_TID_ADDRESS, &word) == 0 ? word : NULL;
-}
-static int* word_of_main;
-
 static void identity(void) {
   int word = 0;
   void* head;
   size_t size;
   int tid = (int)syscall(SYS_gettid);
-  int *own = word_to_clear(), *again = NULL;
-  if (own) {
-    assert(tid == getpid() || own != word_of_main);
-    assert(syscall(SYS_set_tid_address, own) == tid);
-    assert(syscall(SYS_prctl, PR_GET_TID_ADDRESS, &again) == 0 && again == own);
-  }
   // NPTL's join would wait for the word that it has named.
   if (tid == getpid()) assert(syscall(SYS_set_tid_address, &word) == tid);
   FAILS(EINVAL, SYS_set_robust_list, &word, 23);
@@ -150,7 +137,24 @@ static void identity(void) {
   assert(pthread_getname_np(pthread_self(), name, sizeof name) == 0 && strcmp(name, "by syscall") == 0);
 }
 
+// The word that the kernel clears when the calling thread ends is the thread's own. Null: the kernel does not tell.
+static void* word_to_clear(void* p) {
+  int* word = NULL;
+  if (prctl(PR_GET_TID_ADDRESS, &word) != 0) return NULL;
+  assert(word);
+  return word;
+}
+static void words_to_clear(void) {
+  void *own = word_to_clear(NULL), *again = NULL, *of_other;
+  if (!own) return;
+  pthread_t other;
+  assert(pthread_create(&other, NULL, word_to_clear, NULL) == 0 && pthread_join(other, &of_other) == 0 && of_other != own);
+  assert(syscall(SYS_set_tid_address, own) == gettid());
+  assert(syscall(SYS_prctl, PR_GET_TID_ADDRESS, &again) == 0 && again == own);
+}
+
 static void* on_thread(void* p) {
+  words_to_clear();  // before it is bound by its own policy
   futexes();
   sleeping();
   signals();
@@ -185,7 +189,6 @@ int main() {
     // Runs in processes of their own, since the cases leave things behind.
     pid_t child = fork();
     if (child == 0) {
-      word_of_main = word_to_clear();
       pthread_create(&t, NULL, i ? on_thread : nothing, NULL);
       pthread_join(t, NULL);
       if (!i) on_thread(NULL);
