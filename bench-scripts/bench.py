@@ -79,7 +79,7 @@ def between_cpus():
     if not line_program or not os.path.exists(line_program):
         return ""
     try:
-        found = figures([line_program])
+        found = figures([line_program], time_limit=5)
     except Cannot:
         return ""
     if not found:

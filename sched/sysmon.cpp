@@ -57,7 +57,7 @@ constexpr uint32_t kMostPause = 16;        // looks from one try to the next, if
 constexpr uint64_t kHogsTick = 3'000'000;  // tick while only hogs wait
 constexpr uint64_t kRotation = 2'000'000;  // how long one worker may sleep in the kernel while the kernel refuses more workers
 constexpr uint64_t kLongRun = 800'000;     // ns on a worker without a wait, after which a fiber that keeps others waiting is a hog
-constexpr uint32_t kNaps = 2;              // see Notes::naps; so many, and the worker is asleep: its slot goes to another
+constexpr uint32_t kNaps = 2;              // more looks than that have found a napping fiber off the CPU when its worker loses the slot
 constexpr uint32_t kUnstoppableLooks = 5;  // the same where the kernel gives no timers
 
 // Sysmon treats an explored process as it treats others only at one look of kSeldom, and while its worker has been asleep in the kernel for
@@ -148,8 +148,8 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
     signal_worker(w, kPreemptSignal, nullptr);
     look.suspects = true;
   }
-  bool suspected = w->notes.suspected;
-  w->notes.suspected = false;
+  uint32_t off_cpu = w->notes.off_cpu;
+  w->notes.off_cpu = 0;
   // The kernel refuses a worker for this one's slot. If this one sleeps for ever, the others would too. So its fiber gives way.
   if (workers_refused.load(std::memory_order_relaxed) && look.queued() && any_free_slot() && now - w->notes.rotated_at > kRotation &&
       w->run.running.load(std::memory_order_relaxed) && !w->bond.fiber &&
@@ -181,30 +181,26 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
     try_take(w, beat);  // right at any time, only useless
     return;
   }
-  if (ran || goes_on || w->run.in_sched.load(std::memory_order_relaxed)) {
-    w->notes.naps = 0;
-    return;
-  }
-  // On a CPU at this moment, the time of the worker's thread goes on.
-  if (cpu_time_of_thread(w->thread.tid) != cpu) {
-    look.suspects |= w->notes.suspected = w->notes.naps > 0;
-    return;
-  }
-  if (!suspected || used != 0) {
-    // A fiber that sleeps again and again, each time for less than the time between looks, reads from a disk, perhaps a file that is mapped.
-    w->notes.naps = suspected && !progress && look.queued() ? w->notes.naps + 1 : 0;
-    if (w->notes.naps >= kNaps) {
-      w->notes.naps = 0;
-      if (asleep_by_proc(w->thread.tid)) try_take(w, beat);
-      return;
-    }
-    w->notes.suspected = true;
+  if (ran || goes_on || w->run.in_sched.load(std::memory_order_relaxed)) return;
+  auto suspect = [&](uint32_t looks) {
+    w->notes.off_cpu = looks;
     look.suspects = true;
+  };
+  // On a CPU at this moment, the time of the worker's thread goes on. A fiber that naps is found there from time to time.
+  if (cpu_time_of_thread(w->thread.tid) != cpu) {
+    if (off_cpu > 1) suspect(off_cpu);
     return;
   }
-  w->notes.naps = 0;
-  // Since the look before, it has slept or lacked the CPU. Without the CPU it cannot have fallen asleep, so its sleep, if it is one, is that long.
-  if (asleep_by_proc(w->thread.tid) && cpu_time_of_thread(w->thread.tid) == cpu) try_take(w, beat);  // the reader may have been late
+  // A fiber that has run since the look before, and is off the CPU again at each look, naps: it reads from a disk, perhaps a mapped file.
+  bool naps = false;
+  if (off_cpu == 0 || used != 0) {
+    off_cpu = progress || !look.queued() ? 1 : off_cpu + 1;
+    naps = off_cpu > kNaps;
+    if (!naps) return suspect(off_cpu);
+  }
+  // Or it has slept or lacked the CPU since the look before. Without the CPU it cannot have fallen asleep, so its sleep, if it is one, is that
+  // long. The reader may have been late.
+  if (asleep_by_proc(w->thread.tid) && (naps || cpu_time_of_thread(w->thread.tid) == cpu)) try_take(w, beat);
 }
 
 // Returns whether the worker that has the slot of an explored process has been asleep in the kernel since kLongSleep looks ago. `runs`: there is

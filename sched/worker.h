@@ -229,8 +229,7 @@ struct alignas(64) Worker {
     uint64_t stuck_cpu = 0;  // its CPU time at the first of these looks
     uint64_t beat_at = 0;    // the look that first saw this heartbeat
     uint64_t cpu = 0, at = 0;
-    bool suspected = false;
-    uint32_t naps = 0;  // looks that found it off the CPU, with the same fiber as before, though it had run since the look before
+    uint32_t off_cpu = 0;  // looks that found it off the CPU, with the same fiber; not 0: sysmon looks again soon
     uint64_t rotated_at = 0;
     // For the stall watch: the heartbeat at which the worker seemed stuck, since when it runs its fiber as far as is known, its CPU time at the
     // last look, and when that was; 0: that heartbeat is done with.

@@ -22,8 +22,8 @@ FiberRecord* scheduled_fiber(int tid) {
 
 namespace {
 
-// The word that the thread named by set_tid_address. The kernel is not told: it would clear the word when the worker ends. Until a thread
-// names one, or if it names the one that libc has for it, that is the word.
+// The word that the thread named by set_tid_address. The kernel is not told: it would clear the word when the worker ends. A thread that has
+// named none, or the one that it was told first, has the number in its TCB as its word. That one is not cleared.
 thread_local constinit bool has_named = false;
 thread_local constinit uint32_t* named_word = nullptr;
 
@@ -47,8 +47,8 @@ namespace calls {
 long gettid() { return self()->identity.id; }
 
 long set_tid_address(uint32_t* word) {
-  has_named = word != tcb_tid(self()->memory.tcb);
   named_word = word;
+  has_named = word != tcb_tid(self()->memory.tcb);
   return self()->identity.id;
 }
 

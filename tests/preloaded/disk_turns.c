@@ -37,6 +37,7 @@ static void* read_pages(void* p) {
 int main(void) {
   char name[] = "fileXXXXXX";
   int w = mkostemp(name, O_CLOEXEC);
+  if (w < 0) abort();
   fd = open(name, O_RDONLY | O_DIRECT | O_CLOEXEC);  // not every file system has it
   unlink(name);
   if (fd >= 0) {
