@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kReads = 3000, kPage = 4096, kPages = 1024 };
+enum { kRounds = 8, kReads = 1500, kPage = 4096, kPages = 1024 };
 static int fd;
 static atomic_int last, turns, waits;
 
@@ -46,12 +46,19 @@ int main(void) {
       if (write(w, page, kPage) != kPage) abort();
     free(page);
     if (fsync(w)) abort();
+  }
+  // Two threads may come to take turns by chance, but not in each round.
+  int fewest = 100;
+  for (int round = 0; fd >= 0 && round < kRounds; round++) {
+    atomic_store(&waits, 0), atomic_store(&turns, 0);
     pthread_t t[2];
     int names[2] = {1, 2};
     for (int i = 0; i < 2; i++) pthread_create(&t[i], NULL, read_pages, &names[i]);
     for (int i = 0; i < 2; i++) pthread_join(t[i], NULL);
+    int percent = atomic_load(&waits) ? 100 * atomic_load(&turns) / atomic_load(&waits) : 100;
+    if (percent < fewest) fewest = percent;
   }
-  fprintf(stderr, "%d reads waited, %d turns\n", atomic_load(&waits), atomic_load(&turns));
-  puts(atomic_load(&turns) >= atomic_load(&waits) / 16 ? "they take turns" : "one reads, the other waits");
+  fprintf(stderr, "turns: at least %d for 100 reads that waited\n", fewest);
+  puts(fewest >= 3 ? "they take turns" : "one reads, the other waits");
   return 0;
 }
