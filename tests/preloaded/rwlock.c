@@ -6,12 +6,15 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "nptl.h"
 
 static struct timespec in_ms(clockid_t clock, long ms) {
   struct timespec t;
@@ -159,8 +162,11 @@ int main() {
     pthread_rwlockattr_setkind_np(&a, kinds[k]);
     assert(pthread_rwlock_init(&lock, &a) == 0);
     pthread_t t[kThreads];
-    for (long i = 0; i < kThreads; i++) pthread_create(&t[i], NULL, load, (void*)(i + 1));
-    for (int i = 0; i < kThreads; i++) pthread_join(t[i], NULL);
+    // Under such a load, NPTL's threads spin for ever in locks of this kind, in one of some hundred runs (seen with glibc 2.36 and 2.41).
+    bool livelocks = kinds[k] == PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP && nptl_release();
+    int n = livelocks ? 0 : kThreads;
+    for (long i = 0; i < n; i++) pthread_create(&t[i], NULL, load, (void*)(i + 1));
+    for (int i = 0; i < n; i++) pthread_join(t[i], NULL);
 
     assert(pthread_rwlock_wrlock(&lock) == 0);
     assert(pthread_rwlock_wrlock(&lock) == EDEADLK && pthread_rwlock_rdlock(&lock) == EDEADLK);
