@@ -136,7 +136,16 @@ bool prctl_is_of_thread(int option) {
     case PR_CAP_AMBIENT:
     case PR_SET_SPECULATION_CTRL:
     case PR_SET_SYSCALL_USER_DISPATCH:
-    case PR_SVE_SET_VL: return true;
+    case PR_SCHED_CORE:
+    case PR_SET_IO_FLUSHER:
+    case PR_PAC_RESET_KEYS:
+    case PR_PAC_SET_ENABLED_KEYS:
+    case PR_SET_TAGGED_ADDR_CTRL:
+    case PR_SVE_SET_VL:
+#ifdef PR_SME_SET_VL
+    case PR_SME_SET_VL:
+#endif
+      return true;
     default: return false;
   }
 }

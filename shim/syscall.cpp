@@ -79,7 +79,7 @@ long of_process(long a, long b, long c, long d, long e, long f) {
   return plain_call(kNumber, process_of(static_cast<int>(a)), b, c, d, e, f);
 }
 
-// The calls that mean something special on a fiber, except SYS_futex.
+// The calls that mean something special on a fiber, except those of futexes.
 constexpr struct {
   long number;
   Handler* handler;
@@ -238,6 +238,10 @@ long in_fiber(long nr, long a, long b, long c, long d, long e, long f) {
 
 long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f) {
   if (nr == SYS_futex && sched_started()) return call_with<futex_call>(a, b, c, d, e, f);
+  if (__builtin_expect(nr >= kFutexWake && nr <= kFutexRequeue, 0) && sched_started()) {
+    if (nr == kFutexWake) return call_with<futex2_wake>(a, b, c, d, e, f);
+    return nr == kFutexWait ? call_with<futex2_wait>(a, b, c, d, e, f) : call_with<futex2_requeue>(a, b, c, d, e, f);
+  }
   FiberRecord* me = tls_current;
   bool fiber = me && sched_started() && !me->run.kernel;
   if (nr == SYS_clone && a & CLONE_VM && !(a & CLONE_THREAD)) poll_memory_shared();

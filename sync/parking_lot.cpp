@@ -73,9 +73,10 @@ void queue_add(Bucket& b, const void* address, Waiter& w) {
   }
 }
 
-void queue_remove(Bucket& b, Waiter& w) {
+void unlink(Bucket& b, Waiter& w) {
   Waiter** link = head_link(b, w.address);
   Waiter* head = *link;
+  if (!head) __builtin_unreachable();  // w is in that queue
   if (&w != head) {
     w.prev->next = w.next;
     (w.next ? w.next : head)->prev = w.prev;
@@ -86,6 +87,10 @@ void queue_remove(Bucket& b, Waiter& w) {
   } else {
     *link = w.next_head;
   }
+}
+
+void queue_remove(Bucket& b, Waiter& w) {
+  unlink(b, w);
   // Relaxed: the waiter's owner only concludes that the mark will come.
   w.bucket.store(nullptr, std::memory_order_relaxed);
 }
@@ -120,6 +125,28 @@ void LockedQueue::add(Waiter& w) {
 
 void LockedQueue::remove(Waiter& w) { queue_remove(bucket_, w); }
 
+LockedQueues::LockedQueues(const void* from, const void* to) : from_(from), to_(to), a_(bucket_of(from)), b_(bucket_of(to)) {
+  // By address: two threads that move waiters in opposite directions must not wait for each other.
+  lock_bucket(&a_ < &b_ ? a_ : b_);
+  if (&a_ != &b_) lock_bucket(&a_ < &b_ ? b_ : a_);
+}
+
+LockedQueues::~LockedQueues() {
+  if (&a_ != &b_) b_.lock.unlock();
+  a_.lock.unlock();
+}
+
+Waiter* LockedQueues::first() const { return *head_link(a_, from_); }
+
+void LockedQueues::remove(Waiter& w) { queue_remove(a_, w); }
+
+void LockedQueues::move(Waiter& w) {
+  // Its owner may look at `bucket` without a lock, and must not take it for taken out: the mark would not come.
+  unlink(a_, w);
+  w.in_front = false;
+  queue_add(b_, to_, w);
+}
+
 void WakeList::wake_all() {
   if (!first_) return;
   Busy leave;
@@ -143,38 +170,31 @@ WakeReason wait(Waiter& w, const ParkReason& reason, uint64_t deadline, uint32_t
 }
 
 size_t requeue_waiters(const void* from, const void* to, bool (*may_move)(void*), void* context) {
-  Busy busy;
-  Bucket& a = bucket_of(from);
-  Bucket& b = bucket_of(to);
-  // By address: two threads that requeue in opposite directions must not wait for each other.
-  lock_bucket(&a < &b ? a : b);
-  if (&a != &b) lock_bucket(&a < &b ? b : a);
   WakeList list;
   size_t n = 0;
-  bool asked = false;
-  Waiter* stand_in = nullptr;
-  while (Waiter* w = *head_link(a, from)) {
-    n++;
-    queue_remove(a, *w);
-    bool move = w->requeue_to == to;
-    if (move && !asked) {
-      asked = true;
-      if (!may_move(context)) {
-        stand_in = w;
-        move = false;
+  {
+    LockedQueues q(from, to);
+    bool asked = false;
+    Waiter* stand_in = nullptr;
+    while (Waiter* w = q.first()) {
+      n++;
+      bool move = w->requeue_to == to;
+      if (move && !asked) {
+        asked = true;
+        if (!may_move(context)) {
+          stand_in = w;
+          move = false;
+        }
+      }
+      if (move) {
+        w->requeued = true;
+        q.move(*w);
+        if (stand_in) stand_in->token = 1;
+      } else {
+        list.add(q, *w);
       }
     }
-    if (move) {
-      w->requeued = true;
-      w->in_front = false;
-      queue_add(b, to, *w);
-      if (stand_in) stand_in->token = 1;
-    } else {
-      list.append(*w);
-    }
   }
-  if (&a != &b) b.lock.unlock();
-  a.lock.unlock();
   list.wake_all();
   return n;
 }

@@ -78,11 +78,31 @@ class LockedQueue {
   Bucket& bucket_;
 };
 
+// The queues of two addresses, locked together. The addresses may be equal. The caller is Busy as long as it lives.
+class LockedQueues {
+ public:
+  LockedQueues(const void* from, const void* to);
+  ~LockedQueues();
+  LockedQueues(const LockedQueues&) = delete;
+
+  Waiter* first() const;   // of `from`; null: empty. The next ones follow by Waiter::next
+  void remove(Waiter& w);  // one of `from`, which is in transit then
+  // Puts one of `from` behind its equals in the queue of `to`. It sleeps on, and its wait ends as before: by a thread that takes it out, at
+  // its deadline or by an interrupt.
+  void move(Waiter& w);
+
+ private:
+  Busy busy_;
+  const void *from_, *to_;
+  Bucket &a_, &b_;
+};
+
 // Waiters that were taken out, to be woken in this order once the lock is released. The caller is Busy from the first one on. Otherwise a
 // handler that jumps out of the caller, or unwinding of the caller, would leave these waiters waiting for ever.
 class WakeList {
  public:
-  void add(LockedQueue& q, Waiter& w) {
+  template <class Queue>
+  void add(Queue& q, Waiter& w) {
     q.remove(w);
     append(w);
   }

@@ -321,7 +321,77 @@ Test(parking_lot, waiters_with_another_target_are_woken_instead_of_moved) {
   unpark_all(&to);
 }
 
+Test(parking_lot, a_queue_may_be_moved_to_itself_or_in_part) {
+  char from, to;
+  Threads t;
+  for (uint32_t i = 0; i < 4; i++) {
+    t.fiber([&, i] {
+      Waiter w;
+      w.tag = i;
+      park(&from, w, always, {"test"});
+    });
+    until_queued(&from, i + 1);
+  }
+  {
+    LockedQueues q(&from, &to);
+    Waiter* second = q.first()->next;
+    q.move(*second);
+  }
+  {
+    LockedQueue q(&to);
+    cr_assert_eq(q.first()->tag, 1u);
+    cr_assert_null(q.first()->next);
+  }
+  {
+    LockedQueues q(&from, &from);
+    q.move(*q.first());
+  }
+  {
+    LockedQueue q(&from);
+    Waiter* w = q.first();
+    for (uint32_t tag : {2u, 3u, 0u}) {
+      cr_assert_eq(w->tag, tag);
+      w = w->next;
+    }
+  }
+  cr_assert_eq(unpark_all(&from) + unpark_all(&to), 4u);
+}
+
 // ---- everything at once ----
+
+// No thread wakes these waiters, so each must see its deadline, wherever it was moved meanwhile.
+Test(parking_lot, waiters_that_are_moved_give_up, .timeout = 240) {
+  constexpr int kWaiters = 16, kRounds = 3000;
+  static char here, there;
+  std::atomic<int> left{kWaiters};
+  Threads t;
+  auto waiter = [&](int i) {
+    Random random{static_cast<uint64_t>(i)};
+    for (int r = 0; r < kRounds; r++) {
+      Waiter w;
+      w.in_front = random(4) == 0;
+      cr_assert(park(random(2) ? &there : &here, w, always, {"test"}, now_ns() + random(100'000)) == WakeReason::TimedOut);
+      cr_assert_null(w.bucket.load());
+    }
+    left--;
+  };
+  for (int i = 0; i < 4; i++) t.kernel([&, i] { waiter(i); });
+  for (int i = 4; i < kWaiters; i++) t.fiber([&, i] { waiter(i); });
+  for (int i = 0; i < 3; i++)
+    t.fiber([&, i] {
+      Random random{static_cast<uint64_t>(i) + 1000};
+      while (left > 0) {
+        bool back = random(2);
+        {
+          LockedQueues q(back ? &there : &here, back ? &here : &there);
+          for (uint64_t n = random(4); n > 0 && q.first(); n--) q.move(*q.first());
+        }
+        if (random(4) == 0) give_way();
+      }
+    });
+  t.join();
+  cr_assert_eq(queued(&here) + queued(&there), 0u);
+}
 
 // Each wake-up that a waker sent must reach exactly one waiter. Meanwhile waiters give up, are interrupted and are moved both ways.
 Test(parking_lot, no_wake_up_is_lost_or_made_up, .timeout = 240) {
@@ -377,7 +447,7 @@ Test(parking_lot, no_wake_up_is_lost_or_made_up, .timeout = 240) {
 
 Test(parking_lot, counts_of_wake_ups_agree, .timeout = 240) {
   constexpr int kWaiters = 24, kRounds = 4000;
-  static char address;
+  static char here, there;
   std::atomic<uint64_t> sent{0}, got{0};
   std::atomic<int> left{kWaiters};
   Threads t;
@@ -386,7 +456,7 @@ Test(parking_lot, counts_of_wake_ups_agree, .timeout = 240) {
     for (int r = 0; r < kRounds; r++) {
       Waiter w;
       w.in_front = random(4) == 0;
-      got += park(&address, w, always, {"test"}, random(3) ? now_ns() + random(200'000) : kNever) == WakeReason::Woken;
+      got += park(random(2) ? &here : &there, w, always, {"test"}, random(3) ? now_ns() + random(200'000) : kNever) == WakeReason::Woken;
     }
     left--;
   };
@@ -396,8 +466,22 @@ Test(parking_lot, counts_of_wake_ups_agree, .timeout = 240) {
     t.fiber([&, i] {
       Random random{static_cast<uint64_t>(i) + 1000};
       while (left > 0) {
-        if (random(2)) sent += unpark_waiters(&address, 1 + random(3));
-        else give_way();
+        char* a = random(2) ? &here : &there;
+        switch (random(3)) {
+          case 0: sent += unpark_waiters(a, 1 + random(3)); break;
+          case 1: {
+            WakeList list;
+            {
+              LockedQueues q(a, a == &here ? &there : &here);
+              if (q.first()) list.add(q, *q.first());
+              while (q.first()) q.move(*q.first());
+            }
+            list.wake_all();
+            sent += list.size();
+            break;
+          }
+          default: give_way();
+        }
       }
     });
   t.join();
