@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Calls that change what the kernel keeps for the calling thread alone, and passes on to the threads which that one clones. These are
-// namespaces, file-system ids, capabilities, filters, the tracer, the base of GS. The fiber gets a kernel thread of its own first, and so
-// do the fibers that it makes.
+// namespaces, file-system ids, capabilities, filters, the tracer, the base of GS, rights by protection keys. The fiber gets a kernel thread of
+// its own first, and so do the fibers that it makes.
 #include "shim/own_thread.h"
 
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/fsuid.h>
+#include <sys/mman.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -104,7 +105,8 @@ bool call_is_of_thread(long number, long b) {
     case SYS_setregid:
     case SYS_setresuid:
     case SYS_setresgid:
-    case SYS_setgroups: return true;
+    case SYS_setgroups:
+    case SYS_pkey_alloc: return true;  // it sets the thread's rights to the key
     case SYS_seccomp: return !(b & kAllThreads);
 #ifdef SYS_landlock_restrict_self
     case SYS_landlock_restrict_self: return true;
@@ -161,6 +163,14 @@ FIBERTHREAD_EXPORT int unshare(int flags) noexcept {
 }
 FIBERTHREAD_EXPORT int setns(int fd, int type) noexcept {
   return own_thread_with_errno(SYS_setns, fd, [&] { return REAL(setns)(fd, type); });
+}
+FIBERTHREAD_EXPORT int pkey_alloc(unsigned flags, unsigned rights) noexcept {
+  return static_cast<int>(syscall(SYS_pkey_alloc, flags, rights));
+}
+// This writes a register of the processor.
+FIBERTHREAD_EXPORT int pkey_set(int key, unsigned rights) noexcept {
+  if (int e = own_kernel_thread()) return static_cast<int>(with_errno(-e));
+  return REAL(pkey_set)(key, rights);
 }
 // These two do not tell whether they have failed.
 FIBERTHREAD_EXPORT int setfsuid(uid_t u) noexcept {

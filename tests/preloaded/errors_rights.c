@@ -42,6 +42,15 @@ static void* on_thread(void* p) {
 #define OPEN(state, ...) show("pidfd_open", state, (errno = 0, open_pidfd(__VA_ARGS__)) == -1 ? errno : 0)
 
 // The calls that take an id, by all that it may name.
+// There are none at all where the processor has none.
+static void no_key_left(void) {
+  int keys[16], n = 0;
+  while (n < 16 && (keys[n] = pkey_alloc(0, 0)) >= 0) n++;
+  assert(n < 16);
+  FAILS("no key left", pkey_alloc, 0, 0);
+  while (n > 0) pkey_free(keys[--n]);
+}
+
 static void about_processes(void) {
   static const struct {
     const char* name;
@@ -299,6 +308,11 @@ static void bad_memory(void) {
   int names = open("/proc/self/ns/uts", O_RDONLY);
   FAILS("of another kind", setns, names, CLONE_NEWNET);
   close(names);
+  FAILS("flags", pkey_alloc, 1, 0);
+  FAILS("bad rights", pkey_alloc, 0, 77);
+  no_key_left();
+  FAILS("bad key", pkey_set, 77, 0);
+  FAILS("bad rights", pkey_set, 1, 77);
   FAILS("itself", ptrace, PTRACE_ATTACH, getpid(), NULL, NULL);
   FAILS("1", unshare, 1);
   FAILS("-1", setns, -1, 0);
