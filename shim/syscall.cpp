@@ -26,6 +26,7 @@
 #include "shim/futex.h"
 #include "shim/own_thread.h"
 #include "shim/process.h"
+#include "shim/rings.h"
 #include "shim/scheduling.h"
 #include "shim/signal.h"
 #include "shim/syscall_parts.h"
@@ -242,6 +243,7 @@ long syscall_of_fiber(long nr, long a, long b, long c, long d, long e, long f) {
     if (nr == kFutexWake) return call_with<futex2_wake>(a, b, c, d, e, f);
     return nr == kFutexWait ? call_with<futex2_wait>(a, b, c, d, e, f) : call_with<futex2_requeue>(a, b, c, d, e, f);
   }
+  if (__builtin_expect(nr == SYS_io_uring_setup || nr == SYS_io_uring_register, 0)) return ring_call(nr, a, b, c, d);
   FiberRecord* me = tls_current;
   bool fiber = me && sched_started() && !me->run.kernel;
   if (nr == SYS_clone && a & CLONE_VM && !(a & CLONE_THREAD)) poll_memory_shared();

@@ -28,6 +28,7 @@
 #include "shim/libgomp.h"
 #include "shim/mutex.h"
 #include "shim/real.h"
+#include "shim/rings.h"
 #include "shim/scheduling.h"
 #include "shim/shared_use.h"
 #include "shim/signal.h"
@@ -270,6 +271,7 @@ bool thread_start_scheduler() {
     // This is done now, since libc may find by itself that main was cancelled.
     if (is_main && !me->memory.block) redirect_end_of_main();
     if (is_main) scheduling_look_up_rank(me);
+    if (is_main) rings_scheduler_started();
     shared_scheduler_started();
     signal_scheduler_started();
     cancel_scheduler_started();
