@@ -41,7 +41,7 @@ const char* nearest_option(const char* name, size_t length);
 
 // Sets `n` to the value as a number, as options.def describes it. Returns false if the value is not valid.
 bool understand(const Form& form, const char* value, uint64_t& n);
-// Writes why the value is not valid: " is not a number from 1 to 256" and the like.
+// Writes why the value is not valid: " is not a number from 1 to 1024" and the like.
 void explain(Text& out, const Form& form, const char* value);
 
 // Returns the least number of letters to change, add or leave out that turn one word into the other.

@@ -101,9 +101,9 @@ uint32_t cgroup_quota() {
 }  // namespace
 
 uint32_t cpu_count() {
-  cpu_set_t set;
-  long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof set, arg(&set));
-  uint32_t cpus = n > 0 ? static_cast<uint32_t>(CPU_COUNT_S(static_cast<size_t>(n), &set)) : 1;
+  cpu_set_t sets[8];  // the kernel refuses room for fewer CPUs than there may ever be, at most 8,192
+  long n = raw_syscall(SYS_sched_getaffinity, 0, sizeof sets, arg(sets));
+  uint32_t cpus = n > 0 ? static_cast<uint32_t>(CPU_COUNT_S(static_cast<size_t>(n), sets)) : 1;
   uint32_t quota = cgroup_quota();
   return quota < cpus ? quota : cpus;
 }

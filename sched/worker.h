@@ -17,7 +17,7 @@
 
 namespace fiberthread {
 
-constexpr uint32_t kMaxSlots = 256;
+constexpr uint32_t kMaxSlots = 1024;
 
 // The right to run fibers. Only its holder pushes into `local`.
 struct Slot {

@@ -31,7 +31,8 @@ namespace fiberthread {
 
 namespace {
 
-constexpr long kDefaultPolicy = 0;  // MPOL_DEFAULT
+constexpr long kDefaultPolicy = 0;     // MPOL_DEFAULT
+constexpr long kLsmSetSelfAttr = 460;  // lsm_set_self_attr, of Linux 6.8
 
 // The calling fiber. Null: the caller is a kernel thread.
 FiberRecord* calling_fiber() {
@@ -107,6 +108,7 @@ bool call_is_of_thread(long number, long b) {
     case SYS_setresgid:
     case SYS_setgroups:
     case SYS_pkey_alloc: return true;  // it sets the thread's rights to the key
+    case kLsmSetSelfAttr: return true;
     case SYS_seccomp: return !(b & kAllThreads);
 #ifdef SYS_landlock_restrict_self
     case SYS_landlock_restrict_self: return true;

@@ -20,7 +20,7 @@ gives 0 'fiberthread 0.' --version
 gives 0 '--stack-size' --help
 gives 2 'no program'
 gives 2 'nearest: --workers' --wokers 2 true
-gives 2 'a number from 1 to 256' --workers none true
+gives 2 'a number from 1 to 1024' --workers none true
 gives 2 'needs a value' --workers
 gives 2 'takes no value' --verbose=1 true
 gives 2 'nearest: round-robin' --spawn roundrobin true

@@ -6,7 +6,7 @@
 gcc -O2 -w -pthread -o "$TMP/many" "$(dirname "$0")/../src/many.c" || fail "gcc failed"
 run() { env LD_PRELOAD="$LIBRARY" FIBERTHREAD_STATS=1 "$@" "$TMP/many" 100 >"$TMP/out" 2>"$TMP/err" || fail "$*: status $?"; }
 says() { [ "$(grep -c "$1" "$TMP/err")" = 1 ] || fail "expected one line with \"$1\": $(cat "$TMP/err")"; }
-for bad in WORKERS=abc WORKERS= WORKERS=0 WORKERS=-1 WORKERS=99999999999999999999 WORKERS=2x SPAWN=sideways STATS=maybe NPTL=yes SELFCHECK=pass NO_SUCH=1 STACK_SIZE=1k STACK_SIZE=9x DEBUG=joi TRACE= PREEMPT=off; do
+for bad in WORKERS=abc WORKERS= WORKERS=0 WORKERS=-1 WORKERS=1025 WORKERS=99999999999999999999 WORKERS=2x SPAWN=sideways STATS=maybe NPTL=yes SELFCHECK=pass NO_SUCH=1 STACK_SIZE=1k STACK_SIZE=9x DEBUG=joi TRACE= PREEMPT=off; do
   run FIBERTHREAD_$bad
   [ "$(grep -vc 'fibers=' "$TMP/err")" = 1 ] || fail "$bad: $(cat "$TMP/err")"
   says "FIBERTHREAD_${bad%%=*}"
@@ -20,7 +20,7 @@ run FIBERTHREAD_SPAWN=roundrobin
 says 'nearest: round-robin'
 run FIBERTHREAD_DEBUG=join,pork
 says 'nearest: park'
-for good in SPAWN=round-robin SPAWN=local SPAWN=adaptive WORKERS=3 WORKERS=256 STACK_SIZE=64k PREEMPT=0 PREEMPT=1; do
+for good in SPAWN=round-robin SPAWN=local SPAWN=adaptive WORKERS=3 WORKERS=1024 STACK_SIZE=64k PREEMPT=0 PREEMPT=1; do
   run FIBERTHREAD_$good
   says 'fibers=164'
 done

@@ -74,7 +74,7 @@ broken() { # the line after the file's name
   [ "$(grep -v ' fibers=0 ' "$TMP/err")" = "fiberthread: $conf$1; this program's threads stay libc's" ] || fail "$1: $(cat "$TMP/err")"
 }
 settings 'workers = 2\n\nwokers = 3\n' && broken ':3: WOKERS is no option (nearest: WORKERS)'
-settings '[other]\nworkers = many' && broken ':2: WORKERS=many is not a number from 1 to 256'
+settings '[other]\nworkers = many' && broken ':2: WORKERS=many is not a number from 1 to 1024'
 settings 'workers' && broken ':1: neither "name = value" nor "[program]"'
 settings '[many\n' && broken ':1: a line that begins with [ must end with ]'
 settings '[]\n' && broken ':1: no program between [ and ]'
