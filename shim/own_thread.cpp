@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Calls that change what the kernel keeps for the calling thread alone, and passes on to the threads which that one clones. These are
-// namespaces, file-system ids, capabilities, filters, the tracer, the base of GS, rights by protection keys. The fiber gets a kernel thread of
-// its own first, and so do the fibers that it makes.
+// namespaces, file-system ids, capabilities, filters, the tracer, rights by protection keys. The fiber gets a kernel thread of its own
+// first, and so do the fibers that it makes.
 #include "shim/own_thread.h"
 
 #include <errno.h>

@@ -94,7 +94,7 @@ long clone3() { return -ENOSYS; }
 long arch_prctl(long code, long address) {
   constexpr long kSetGs = 0x1001, kSetFs = 0x1002, kSetCpuid = 0x1012;  // ARCH_…
   if (code == kSetFs) return -EPERM;                                    // libc would fail at once, and the next switch would lose it
-  if (code == kSetGs || code == kSetCpuid)
+  if ((code == kSetGs && !fiberthread_fsgsbase) || code == kSetCpuid)   // else a switch keeps the base of GS
     if (int error = own_kernel_thread()) return -error;
   return program_syscall(SYS_arch_prctl, code, address);
 }

@@ -31,7 +31,7 @@ void switch_context(Context* from, Context* to);
 void context_init();
 
 // Lays out a first frame on the stack that ends at `stack_high`, rounded down to 16 bytes. The first switch to `c` then calls entry(arg),
-// with the caller's control words of floating point.
+// with the caller's control words of floating point, and on x86-64 its base of GS.
 void make_context(Context& c, char* stack_high, void* tp, void (*entry)(void*), void* arg);
 
 void set_thread_pointer(void* tp);

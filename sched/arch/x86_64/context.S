@@ -4,14 +4,15 @@
 // A context that is off its CPU is this frame on its own stack, and Context::sp points at its low end. context.h has it as struct
 // SavedFrame, and asserts the offsets.
 //
-//      sp + 64   end of the frame: rsp of the caller once it goes on
-//      sp + 56   rip   return address of fiberthread_switch
-//      sp + 48   rbp
-//      sp + 40   rbx   in a new fiber: its entry function
-//      sp + 32   r12   in a new fiber: the argument
-//      sp + 24   r13
-//      sp + 16   r14
-//      sp +  8   r15
+//      sp + 72   end of the frame: rsp of the caller once it goes on
+//      sp + 64   rip   return address of fiberthread_switch
+//      sp + 56   rbp
+//      sp + 48   rbx   in a new fiber: its entry function
+//      sp + 40   r12   in a new fiber: the argument
+//      sp + 32   r13
+//      sp + 24   r14
+//      sp + 16   r15
+//      sp +  8   base of GS, if user code may write it itself (FSGSBASE)
 //      sp +  6   (unused, 2 bytes)
 //      sp +  4   x87 control word, 2 bytes
 //      sp +  0   mxcsr, 4 bytes
@@ -22,6 +23,7 @@
 #define CONTEXT_TP 8
 #define FRAME_MXCSR 0
 #define FRAME_X87 4
+#define FRAME_GS 8
 // Rounding, masks, DAZ, FTZ and AMD's misaligned mode. The rest are sticky flags, which a call may change anyway.
 #define MXCSR_CONTROL 0x2ffc0
 #define SYS_arch_prctl 158
@@ -54,21 +56,25 @@ fiberthread_switch:
         push    %r15
         .cfi_adjust_cfa_offset 8
         .cfi_rel_offset r15, 0
-        lea     -8(%rsp), %rsp
-        .cfi_adjust_cfa_offset 8
+        lea     -16(%rsp), %rsp
+        .cfi_adjust_cfa_offset 16
         stmxcsr FRAME_MXCSR(%rsp)
         fnstcw  FRAME_X87(%rsp)
         mov     FRAME_MXCSR(%rsp), %eax
         movzwl  FRAME_X87(%rsp), %ecx
         mov     %fs:0, %r8                      // the ABI keeps the thread pointer there
-        mov     %rsp, CONTEXT_SP(%rdi)
         mov     %r8, CONTEXT_TP(%rdi)
-
         mov     CONTEXT_TP(%rsi), %rdx
-        mov     CONTEXT_SP(%rsi), %rsp
         cmpl    $0, fiberthread_fsgsbase(%rip)
         je      .Lask_kernel
+        rdgsbase %r8
+        mov     %r8, FRAME_GS(%rsp)
+        mov     %rsp, CONTEXT_SP(%rdi)
+
+        mov     CONTEXT_SP(%rsi), %rsp
         wrfsbase %rdx
+        cmp     FRAME_GS(%rsp), %r8
+        jne     .Lload_gs                       // a load is slow, and hardly any program uses GS
 .Lhave_tp:
         xor     FRAME_MXCSR(%rsp), %eax
         test    $MXCSR_CONTROL, %eax
@@ -77,8 +83,8 @@ fiberthread_switch:
         cmp     %cx, FRAME_X87(%rsp)
         jne     .Lload_x87
 .Lhave_x87:
-        lea     8(%rsp), %rsp
-        .cfi_adjust_cfa_offset -8
+        lea     16(%rsp), %rsp
+        .cfi_adjust_cfa_offset -16
         pop     %r15
         .cfi_adjust_cfa_offset -8
         .cfi_restore r15
@@ -104,7 +110,7 @@ fiberthread_switch:
         notrack jmp *%rcx
 
         // The unlikely paths, with the whole frame on the stack.
-        .cfi_def_cfa rsp, 64
+        .cfi_def_cfa rsp, 72
         .cfi_offset rip, -8
         .cfi_offset rbp, -16
         .cfi_offset rbx, -24
@@ -119,7 +125,13 @@ fiberthread_switch:
         fnclex                                  // a flag left by the other fiber would fault if ours unmasks it
         fldcw   FRAME_X87(%rsp)
         jmp     .Lhave_x87
+.Lload_gs:
+        mov     FRAME_GS(%rsp), %r8
+        wrgsbase %r8
+        jmp     .Lhave_tp
 .Lask_kernel:
+        mov     %rsp, CONTEXT_SP(%rdi)
+        mov     CONTEXT_SP(%rsi), %rsp
         mov     %rsi, %r9
         mov     %eax, %r10d
         mov     %ecx, %r8d

@@ -23,6 +23,7 @@ void make_context(Context& c, char* stack_high, void* tp, void (*entry)(void*), 
   auto* frame = reinterpret_cast<SavedFrame*>((reinterpret_cast<uintptr_t>(stack_high) & ~uintptr_t{15}) - sizeof(SavedFrame));
   *frame = SavedFrame{};
   asm volatile("stmxcsr %0\n\tfnstcw %1" : "=m"(frame->mxcsr), "=m"(frame->x87));
+  if (fiberthread_fsgsbase) asm volatile("rdgsbase %0" : "=r"(frame->gs));
   frame->rip = reinterpret_cast<uintptr_t>(fiberthread_entry);
   frame->rbx = reinterpret_cast<uintptr_t>(entry);
   frame->r12 = reinterpret_cast<uintptr_t>(arg);

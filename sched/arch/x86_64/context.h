@@ -8,12 +8,12 @@ struct SavedFrame {
   uint32_t mxcsr;
   uint16_t x87;
   uint16_t unused;
-  uint64_t r15, r14, r13, r12, rbx, rbp, rip;
+  uint64_t gs, r15, r14, r13, r12, rbx, rbp, rip;
 };
-static_assert(offsetof(SavedFrame, mxcsr) == 0 && offsetof(SavedFrame, x87) == 4 && offsetof(SavedFrame, r15) == 8 &&
-                  offsetof(SavedFrame, r14) == 16 && offsetof(SavedFrame, r13) == 24 && offsetof(SavedFrame, r12) == 32 &&
-                  offsetof(SavedFrame, rbx) == 40 && offsetof(SavedFrame, rbp) == 48 && offsetof(SavedFrame, rip) == 56 &&
-                  sizeof(SavedFrame) == 64,
+static_assert(offsetof(SavedFrame, mxcsr) == 0 && offsetof(SavedFrame, x87) == 4 && offsetof(SavedFrame, gs) == 8 &&
+                  offsetof(SavedFrame, r15) == 16 && offsetof(SavedFrame, r14) == 24 && offsetof(SavedFrame, r13) == 32 &&
+                  offsetof(SavedFrame, r12) == 40 && offsetof(SavedFrame, rbx) == 48 && offsetof(SavedFrame, rbp) == 56 &&
+                  offsetof(SavedFrame, rip) == 64 && sizeof(SavedFrame) == 72,
               "context.S has these typed in");
 
 // The switch comes back by a jump. If it were entered by a call, the processor would keep a return address too many, and predict every
