@@ -52,7 +52,7 @@ long futex_wait_here(uint32_t* word, uint32_t expected, clockid_t clock, const t
   }
 }
 
-// A waiter that waits for a lock with an owner may not be woken or moved like others. Those before it are.
+// The kernel refuses to wake or move, as others, a waiter for a lock with an owner. It has woken those before it by then, and so have we.
 long futex_wake_here(const uint32_t* word, int n, uint32_t bits) {
   WakeList list;
   bool owned = false;

@@ -28,6 +28,7 @@ namespace {
 
 constexpr uint32_t kSingleIssuer = 1 << 12;   // IORING_SETUP_SINGLE_ISSUER, of Linux 6.0
 constexpr unsigned kByRegistered = 1u << 31;  // IORING_REGISTER_USE_REGISTERED_RING, of Linux 6.3
+// Relaxed: main sets it before it starts the scheduler, and reads it then.
 std::atomic<bool> initial_thread_has_ring{false};
 
 bool enables_or_registers(unsigned what) {

@@ -41,7 +41,6 @@ static void* on_thread(void* p) {
 
 #define OPEN(state, ...) show("pidfd_open", state, (errno = 0, open_pidfd(__VA_ARGS__)) == -1 ? errno : 0)
 
-// The calls that take an id, by all that it may name.
 // There are none at all where the processor has none.
 static void no_key_left(void) {
   int keys[16], n = 0;
@@ -51,6 +50,7 @@ static void no_key_left(void) {
   while (n > 0) pkey_free(keys[--n]);
 }
 
+// The calls that take an id, by all that it may name.
 static void about_processes(void) {
   static const struct {
     const char* name;

@@ -4,7 +4,6 @@
 #define _GNU_SOURCE
 #include <assert.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,6 +11,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "go_elsewhere.h"
 
 #if defined(__x86_64__)
 enum { kThreads = 12, kRounds = 60 };
@@ -26,22 +27,6 @@ static long first_word(void) {
   long word;
   __asm__ volatile("mov %%gs:0, %0" : "=r"(word)::"memory");
   return word;
-}
-
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static void go_elsewhere(long i) {
-  switch (i % 4) {
-    case 0: sched_yield(); break;
-    case 1: usleep(200); break;
-    case 2:
-      pthread_mutex_lock(&mutex);
-      sched_yield();
-      pthread_mutex_unlock(&mutex);
-      break;
-    default:
-      for (volatile int k = 0; k < 300000; k++) {
-      }
-  }
 }
 
 static atomic_int wrong;

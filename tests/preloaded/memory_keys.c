@@ -5,7 +5,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,26 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "go_elsewhere.h"
+
 enum { kThreads = 12, kRounds = 40 };
 static int early, late = -1;
 static atomic_int* protected;
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-
-// Takes the thread to another place, in all ways.
-static void go_elsewhere(int i) {
-  switch (i % 4) {
-    case 0: sched_yield(); break;
-    case 1: usleep(300); break;
-    case 2:
-      pthread_mutex_lock(&mutex);
-      sched_yield();
-      pthread_mutex_unlock(&mutex);
-      break;
-    default:
-      for (volatile int k = 0; k < 300000; k++) {
-      }
-  }
-}
 
 // Main has had the key since before its first thread.
 static void* uses(void* p) {

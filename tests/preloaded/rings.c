@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <linux/io_uring.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +13,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "go_elsewhere.h"
 
 enum { kSingleIssuer = 1 << 12, kDeferTaskrun = 1 << 13, kDisabled = 1 << 6, kRegistered = 1 << 4 };
 enum { kEnableRings = 12, kRegisterRings = 20, kThreads = 8, kRounds = 60 };
@@ -72,21 +73,6 @@ static int use(struct ring* r) {
 }
 
 static void show(const char* what, int r) { printf("%s: %s\n", what, r < 0 ? strerrorname_np(-r) : "works"); }
-
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static void go_elsewhere(int i) {
-  switch (i % 3) {
-    case 0: usleep(200); break;
-    case 1:
-      pthread_mutex_lock(&mutex);
-      sched_yield();
-      pthread_mutex_unlock(&mutex);
-      break;
-    default:
-      for (volatile int k = 0; k < 200000; k++) {
-      }
-  }
-}
 
 static unsigned flags;
 static int registered, disabled;
