@@ -218,6 +218,19 @@ int timed_lock(Mutex& m, clockid_t clock, const timespec* t) {
 
 bool is_libcs(pthread_mutex_t* m) { return is_libcs(kind_of(of(m))); }
 
+[[gnu::noinline]] int trylock_other(pthread_mutex_t* mutex) {
+  if (is_libcs(mutex)) {
+    AsKernelThread as(use_of(kind_of(of(mutex))));
+    return REAL(pthread_mutex_trylock)(mutex);
+  }
+  Mutex& m = of(mutex);
+  int kind = kind_of(m);
+  FiberRecord* me = self();
+  // As in NPTL, a trylock does not check the owner of a plain mutex.
+  if (int e = owned_already(m, me, kind, kind & kRobust ? EDEADLK : EBUSY); e >= 0) return e;
+  return try_take(m, me) ? acquired(m, me, kind) : EBUSY;
+}
+
 // For reports. `r` has the word's address, and the owner at that time.
 void look(ParkReason& r) {
   auto* mutex = reinterpret_cast<const Mutex*>(static_cast<const char*>(r.object) - offsetof(Mutex, word));
@@ -302,20 +315,16 @@ int mutex_relock(pthread_mutex_t* mutex, FiberRecord* me, uint64_t token) {
 
 using namespace fiberthread;
 
-FIBERTHREAD_EXPORT int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept { return lock(mutex); }
-FIBERTHREAD_EXPORT int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept { return unlock(mutex); }
+FIBERTHREAD_EXPORT FIBERTHREAD_STOPPABLE int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept { return lock(mutex); }
+FIBERTHREAD_EXPORT FIBERTHREAD_STOPPABLE int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept { return unlock(mutex); }
 
-FIBERTHREAD_EXPORT int pthread_mutex_trylock(pthread_mutex_t* mutex) noexcept {
-  if (is_libcs(mutex)) {
-    AsKernelThread as(use_of(kind_of(of(mutex))));
-    return REAL(pthread_mutex_trylock)(mutex);
-  }
+FIBERTHREAD_EXPORT FIBERTHREAD_STOPPABLE int pthread_mutex_trylock(pthread_mutex_t* mutex) noexcept {
   Mutex& m = of(mutex);
-  int kind = kind_of(m);
+  if (__builtin_expect(kind_of(m) != PTHREAD_MUTEX_NORMAL, 0)) return trylock_other(mutex);
   FiberRecord* me = self();
-  // As in NPTL, a trylock does not check the owner of a plain mutex.
-  if (int e = owned_already(m, me, kind, kind & kRobust ? EDEADLK : EBUSY); e >= 0) return e;
-  return try_take(m, me) ? acquired(m, me, kind) : EBUSY;
+  if (!try_take(m, me)) return EBUSY;
+  m.owner = static_cast<int>(me->identity.id);
+  return 0;
 }
 
 FIBERTHREAD_EXPORT int pthread_mutex_timedlock(pthread_mutex_t* mutex, const timespec* t) noexcept {

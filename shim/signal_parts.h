@@ -148,9 +148,10 @@ enum class SentTo { Thread, Process };
 // Which thread wakes a fiber. A handler that may have interrupted the scheduler itself must leave it to sysmon. SysmonLater: at sysmon's next
 // look.
 enum class TellBy { Caller, Sysmon, SysmonLater };
-// Records a signal for `f`, or for the process if `f` is null. Returns false if the signal was dropped, because it is pending already,
-// there is no memory, it is an old one of a timer, or it was sent to a thread that has ended. In this last case a signal sent to the process goes to another fiber, and
-// `f` becomes that.
+// Records a signal for `f`, or for the process if `f` is null. Returns false if `f` need not be told: the signal was dropped, because it is
+// pending already, there is no memory, it is an old one of a timer, or it was sent to a thread that has ended. In this last case a signal sent
+// to the process goes to another fiber, and `f` becomes that. With a signal to the process, `f` also gets those of the number that no thread has
+// taken yet; it must be told of them even if the new one is dropped.
 bool record(FiberRecord*& f, const siginfo_t& info, SentTo to);
 bool record_locked(FiberRecord*& f, const siginfo_t& info, SentTo to);  // under SignalsGuard
 bool signalfd_may_show(uint64_t signals);  // returns true if the program has asked for a signalfd of one of these

@@ -186,21 +186,22 @@ bool record_locked(FiberRecord*& f, const siginfo_t& info, SentTo to) {
     f = pick_target(nullptr, info.si_signo);
   }
   PendingQueue& q = f ? state_of(f).queue : process_queue;
-  // Signals that came before it and that no thread took go to the same fiber. Otherwise they would come after it.
-  if (f && for_process && process_queue.bits.load(std::memory_order_relaxed) & bit(info.si_signo)) move(process_queue, q, info.si_signo);
+  // Signals that came before it and that no thread took go to the same fiber, which does not know of them. Otherwise they would come after it.
+  bool moves = f && for_process && process_queue.bits.load(std::memory_order_relaxed) & bit(info.si_signo);
+  if (moves) move(process_queue, q, info.si_signo);
   PosixTimer* timer = timer_of(info);
-  if (timer && timer_signal_is_old(*timer)) return false;
+  if (timer && timer_signal_is_old(*timer)) return moves;
   if (timer && timer->pending) {
     add_overruns(timer->pending->info, static_cast<uint64_t>(info.si_overrun) + 1);
     timer_stop(*timer);
-    return false;
+    return moves;
   }
   // Signals sent to the thread and signals sent to the process are counted separately, as in the kernel. Each timer has a signal of its own.
   if (!timer && info.si_signo < SIGRTMIN && q.bits.load(std::memory_order_relaxed) & bit(info.si_signo))
     for (Pending* p = q.first; p; p = p->next)
-      if (p->info.si_signo == info.si_signo && p->for_process == for_process) return false;
+      if (p->info.si_signo == info.si_signo && p->for_process == for_process) return moves;
   Pending* p = new_pending();
-  if (!p) return false;
+  if (!p) return moves;
   p->info = info;
   p->for_process = for_process;
   p->timer = timer;

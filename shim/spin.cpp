@@ -35,9 +35,9 @@ FIBERTHREAD_EXPORT int pthread_spin_init(pthread_spinlock_t* l, int) noexcept {
 
 FIBERTHREAD_EXPORT int pthread_spin_destroy(pthread_spinlock_t*) noexcept { return 0; }
 
-FIBERTHREAD_EXPORT int pthread_spin_trylock(pthread_spinlock_t* l) noexcept { return try_lock(l) ? 0 : EBUSY; }
+FIBERTHREAD_EXPORT FIBERTHREAD_STOPPABLE int pthread_spin_trylock(pthread_spinlock_t* l) noexcept { return try_lock(l) ? 0 : EBUSY; }
 
-FIBERTHREAD_EXPORT int pthread_spin_lock(pthread_spinlock_t* l) noexcept {
+FIBERTHREAD_EXPORT FIBERTHREAD_STOPPABLE int pthread_spin_lock(pthread_spinlock_t* l) noexcept {
   for (int spins = 0; !try_lock(l);) {
     if (++spins < kSpins) {
       cpu_relax();
@@ -49,7 +49,7 @@ FIBERTHREAD_EXPORT int pthread_spin_lock(pthread_spinlock_t* l) noexcept {
   return 0;
 }
 
-FIBERTHREAD_EXPORT int pthread_spin_unlock(pthread_spinlock_t* l) noexcept {
+FIBERTHREAD_EXPORT FIBERTHREAD_STOPPABLE int pthread_spin_unlock(pthread_spinlock_t* l) noexcept {
   __atomic_store_n(l, kFree, __ATOMIC_RELEASE);
   return 0;
 }
