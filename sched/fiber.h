@@ -25,6 +25,10 @@
 #include "sched/loop_place.h"
 #include "sched/spinlock.h"
 
+// Functions of the library in which a fiber may be stopped, as in the program's code. A program may be in these for most of its time. Between
+// any two of their instructions, as inlined, the fiber may go on on another worker. What they call has its own say.
+#define FIBERTHREAD_STOPPABLE __attribute__((section("fiberthread_stoppable")))
+
 namespace fiberthread {
 
 struct Worker;
@@ -109,19 +113,20 @@ struct alignas(64) FiberRecord {
     // `until_timed` counts the wake-ups until the next timed one. `went_on` counts how often in a row the fiber went on, up to 2.
     uint64_t woke_at = 0;
     uint8_t until_timed = 0, went_on = 0;
-    bool in_libc = false;   // preempted with its pc inside libc: goes to the front of the global queue
-    uint8_t ticks = 0;      // that it went on beside hogs that wait, since it began to run
-    uint8_t blocked = 0;    // blocking calls that cost its worker the slot
-    uint8_t habits = 0;     // bonds by habit that have ended
-    uint8_t slept = 0;      // waits in a row for which a worker had to sleep in the kernel: see OwnWait
-    uint8_t own_waits = 0;  // calls of OwnWait::begin() after that
+    bool heavy : 1 = false;    // was preempted before its last wait
+    bool in_libc : 1 = false;  // preempted with its pc inside libc: goes to the front of the global queue
+    uint8_t ticks = 0;         // that it went on beside hogs that wait, since it began to run
+    uint8_t blocked = 0;       // blocking calls that cost its worker the slot
+    uint8_t habits = 0;        // bonds by habit that have ended
+    uint8_t slept = 0;         // waits in a row for which a worker had to sleep in the kernel: see OwnWait
+    uint8_t own_waits = 0;     // calls of OwnWait::begin() after that
 
     void reset() {
       place.waits.store(0, std::memory_order_relaxed);
       preempted.store(0, std::memory_order_relaxed);
       woke_at = 0;
       until_timed = went_on = ticks = blocked = habits = slept = own_waits = 0;
-      in_libc = false;
+      in_libc = heavy = false;
     }
   } turns;
 

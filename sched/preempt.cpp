@@ -23,6 +23,12 @@
 #include "sched/syscall.h"
 #include "sched/worker.h"
 
+// From the linker: the bounds of the section that has FIBERTHREAD_STOPPABLE functions. Weak: a program of tests may have none.
+extern "C" {
+extern const char __start_fiberthread_stoppable[] __attribute__((visibility("hidden"), weak));
+extern const char __stop_fiberthread_stoppable[] __attribute__((visibility("hidden"), weak));
+}
+
 namespace fiberthread {
 
 namespace {
@@ -128,6 +134,11 @@ Code code_at(uintptr_t pc) {
   return code;
 }
 
+bool is_stoppable(uintptr_t pc) {
+  auto low = reinterpret_cast<uintptr_t>(__start_fiberthread_stoppable);
+  return pc - low < reinterpret_cast<uintptr_t>(__stop_fiberthread_stoppable) - low;
+}
+
 bool enabled = false;
 
 constexpr uintptr_t kCalled = 4096;  // stack for the function that is called
@@ -156,7 +167,8 @@ void give_way() {
   // A thread that asked for the end of this fiber while it was queued saw it not running, and sent no signal. This fence comes after the
   // worker has marked the fiber as running. So either that thread sees the mark, or we see its request.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (embedder().end_requested_at(tls_current, tls_current->turns.place.pc)) embedder().end_now();
+  uintptr_t pc = tls_current->turns.place.pc;
+  if (!is_stoppable(pc) && embedder().end_requested_at(tls_current, pc)) embedder().end_now();
 }
 
 // Decides in the handler whether the interrupted fiber gives way. One that sleeps in a system call has no use for its worker.
@@ -165,12 +177,18 @@ bool gives_way(ucontext_t* uc, Found found) {
   bool sleeper = found == Found::Asleep;
   FiberRecord* f = tls_current;
   if (!enabled || !f || f->run.kernel || tls_busy > 0) return false;
+  Worker* w = f->run.worker;
+  uint32_t beat = w ? w->run.heartbeat.load(std::memory_order_relaxed) : 0;
+  if (w && !sleeper) {
+    w->ticks.whole = w->ticks.beat == beat && !w->ticks.sampling_page;
+    w->ticks.beat = beat;
+  }
   uintptr_t pc = interrupted_pc(uc);
   // When a thread asked for the fiber's end, the fiber was where it could not be stopped. It may be stopped here.
   if (embedder().end_requested_at(f, pc) && inject_call(uc, embedder().end_now)) return false;
   uintptr_t high = asleep_high.load(std::memory_order_acquire), low = asleep_low.load(std::memory_order_relaxed);
   if (!sleeper && pc - low < high - low) return false;
-  Code code = code_at(pc);
+  Code code = is_stoppable(pc) ? Code::Free : code_at(pc);
   Waiting who = preempt_wanted_by(f);
   if (who == Waiting::Nobody || !has_room(f, uc)) return false;
   auto note_place = [&] {
@@ -182,7 +200,6 @@ bool gives_way(ucontext_t* uc, Found found) {
   // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.
   uint64_t mask;
   memcpy(&mask, &uc->uc_sigmask, sizeof mask);
-  Worker* w = f->run.worker;
   bool foreign_mask = w && (mask ^ w->run.kernel_mask) & ~kLibcsSignals;
   if (code == Code::Never || (code == Code::Reluctant && tls_refused < kMaxRefused && !sleeper) ||
       (foreign_mask && tls_refused < max_foreign_mask)) {
@@ -190,7 +207,7 @@ bool gives_way(ucontext_t* uc, Found found) {
     return false;
   }
   // These count as hogs at once. Else a request of some milliseconds would have three slices before the short ones behind it.
-  bool long_run = w && w->ticks.long_run.load(std::memory_order_relaxed) == w->run.heartbeat.load(std::memory_order_relaxed);
+  bool long_run = w && runs_long(w);
   if (sleeper || long_run) f->turns.preempted.store(f->turns.preempted.load(std::memory_order_relaxed) | 4, std::memory_order_relaxed);
   if (sleeper) {
     f->turns.in_libc = false;

@@ -36,8 +36,9 @@ struct Options {
   uint32_t workers = FIBERTHREAD_DEFAULT_WORKERS;  // 0: as many as CPUs
   SpawnPolicy spawn = SpawnPolicy::Adaptive;
   DeadlockPolicy deadlock = DeadlockPolicy::Report;
-  uint32_t preempt_us = 0;                               // test aid, 0: at the kernel's tick
-  int dump_signal = 0;                                   // 0: none
+  uint32_t reserve = 8;     // slots for fibers that wake up while others compute in all slots, see run/slots.cpp
+  uint32_t preempt_us = 0;  // test aid, 0: at the kernel's tick
+  int dump_signal = 0;      // 0: none
   uint64_t stack_size = FIBERTHREAD_DEFAULT_STACK_SIZE;  // 0: libc's default
   Report statistics = Report::None;
   const char* refused = nullptr;  // why threads must be libc's, if that was known before the start

@@ -51,6 +51,7 @@ constexpr uint64_t kOffCpu = 50'000;       // a worker that lacked the CPU for l
 constexpr uint64_t kAttended = 200'000;    // how long after a timer's time sysmon comes if an idle worker attends to it
 constexpr uint64_t kHotTick = 50'000;      // from a look that finds what an idle worker could run to the next look
 constexpr uint32_t kLinger = 2;            // looks without news before sysmon rests
+constexpr uint32_t kLingerLong = 12;       // the same while all slots but the reserve are held by fibers that run for long
 constexpr uint64_t kRest = 36'000'000;     // ns of rest before it looks for a deadlock and rests until something happens
 constexpr uint32_t kFewSwitches = 8;       // since the last look; a worker that makes more of them keeps sysmon from resting
 constexpr uint32_t kMostPause = 16;        // looks from one try to the next, if they are in vain
@@ -128,6 +129,7 @@ struct TryWakeUps {
 struct Findings {
   Waiting waiting;        // which fibers wait for a slot
   bool busy = false;      // a worker has made more than a few switches since the last look
+  bool progress = false;  // a worker has made one
   bool suspects = false;  // a worker sleeps, perhaps for long
 
   bool queued() const { return waiting != Waiting::Nobody; }
@@ -139,6 +141,7 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
   if (progress) w->notes.beat_at = now;
   else if (now - w->notes.beat_at >= kLongRun) w->ticks.long_run.store(beat, std::memory_order_relaxed);
   look.busy |= beat - w->notes.heartbeat > kFewSwitches;
+  look.progress |= progress;
   w->notes.heartbeat = beat;
   w->look.without_hog.fetch_add(1, std::memory_order_relaxed);
   if (look.queued()) w->look.oldest_due.store(true, std::memory_order_relaxed);
@@ -151,7 +154,7 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
   uint32_t off_cpu = w->notes.off_cpu;
   w->notes.off_cpu = 0;
   // The kernel refuses a worker for this one's slot. If this one sleeps for ever, the others would too. So its fiber gives way.
-  if (workers_refused.load(std::memory_order_relaxed) && look.queued() && any_free_slot() && now - w->notes.rotated_at > kRotation &&
+  if (workers_refused.load(std::memory_order_relaxed) && free_slot_for(look.waiting) && now - w->notes.rotated_at > kRotation &&
       w->run.running.load(std::memory_order_relaxed) && !w->bond.fiber &&
       (w->run.revoked.load(std::memory_order_relaxed) == kTaken || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED)) &&
       asleep_by_proc(w->thread.tid)) {
@@ -172,9 +175,9 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
   }
   uint64_t cpu = cpu_time_of_thread(w->thread.tid), used = cpu - w->notes.cpu, time = now - w->notes.at;
   bool ran = w->notes.at && used + kOffCpu > time;
-  // A worker that has gone on to another fiber and used a quarter of the time lacks the CPU rather than sleeps, as beside its load. If it
-  // sleeps, the next look sees that it has done neither.
-  bool goes_on = w->notes.at && progress && used * 4 > time;
+  // A worker that has gone on to another fiber and used a quarter of the time lacks the CPU rather than sleeps, as beside its load, or beside
+  // the workers of the reserve. If it sleeps, the next look sees that it has done neither.
+  bool goes_on = w->notes.at && (progress || reserve_is_wanted()) && used * 4 > time;
   w->notes.cpu = cpu;
   w->notes.at = now;
   if (chaos(16)) {
@@ -410,9 +413,10 @@ void sysmon_prepare() { own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc
     rivals_look(now);
     if (!exploring) growth.decide(waiting);
     if (chaos(64)) want_slots(base_slots() + chaos_number() % 4);
-    if (queued && any_free_slot()) {
+    if (chaos(16) && options.reserve) want_reserve(chaos_number() % 4);
+    if (free_slot_for(waiting)) {
       if (workers_refused.load(std::memory_order_relaxed)) empty_unheld_slots();
-      if (work_neglected() || chaos(8)) wake_if_needed();
+      if (work_neglected() || chaos(8)) wake_if_needed(waiting);
     } else if (queued) {
       balance_queues();
     }
@@ -421,16 +425,21 @@ void sysmon_prepare() { own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc
     if (uint64_t due = metrics_look(now); due < watch_due) watch_due = due;
     if (stalls_watched()) stall_attend(now);
     bool dumps = dump_attend();
-    quiet = look.busy || queued || dumps || runs ? 0 : quiet + !look.suspects;
+    // What a worker of the reserve then runs is soon over. It would wake sysmon each time, on a CPU that the fiber waits for.
+    bool reserve = reserve_is_wanted();
+    quiet = look.busy || queued || dumps || runs || (reserve && look.progress) ? 0 : quiet + !look.suspects;
 
     bool on_poller = false;
     short events;
     uint32_t in_poll = follows_clock.load(std::memory_order_acquire) || metrics_descriptor(events) >= 0 ? kInPoll : 0;
     uint64_t timer = next_due();
     // Only the second look tells whether the worker neglects the fiber. Where it does not, the next one is a tick away.
-    hot = queued && any_free_slot() && !hot;
-    uint64_t until = now + (hot ? kHotTick : look.suspects ? kSecondLook : waiting == Waiting::Hogs ? kHogsTick : kTick);
-    if (quiet >= kLinger && !look.suspects) {
+    hot = queued && free_slot_for(Waiting::Hogs) && !hot;
+    uint64_t until = now + (hot                                                ? kHotTick
+                            : look.suspects                                    ? kSecondLook
+                            : waiting == Waiting::Hogs || (reserve && !queued) ? kHogsTick
+                                                                               : kTick);
+    if (quiet >= (reserve ? kLingerLong : kLinger) && !look.suspects) {
       growth.settle();
       until = timer;
       if (looks_at_clock && until > now + kClockLook) until = now + kClockLook;

@@ -27,6 +27,7 @@ struct Slot {
   TimerWheel timers;
   std::atomic<Worker*> holder{nullptr};
   std::atomic<bool> retired{false};  // no worker may hold it
+  std::atomic<bool> reserve{false};  // for fibers that are no hogs, see slots.cpp; relaxed: others get a hint, and the holder needs no more
   // For sysmon: what it found in `next`, and the holder's heartbeat then.
   FiberRecord* seen_next = nullptr;
   uint32_t seen_heartbeat = 0;
@@ -220,6 +221,8 @@ struct alignas(64) Worker {
   struct Ticks {
     int timer = -1;  // -1: it has none, or a perf event with the page below
     long sampling_page = 0;
+    uint32_t beat = 0;                  // the heartbeat at the last tick
+    bool whole = false;                 // that was the heartbeat at the tick before, too
     std::atomic<uint32_t> long_run{0};  // the heartbeat at which sysmon last found a long turn; relaxed, a hint
   } ticks;
 
@@ -272,6 +275,10 @@ inline Worker* this_worker() {
 // ---- between the files of sched ----
 // Returns true if f was preempted so often in a row, without a wait in between, that it probably computes or spins.
 inline bool is_hog(const FiberRecord* f) { return f->turns.preempted.load(std::memory_order_relaxed) >= 3; }
+// In the handler of a tick. Returns true if the fiber has had the worker for about a millisecond, or since the tick before.
+inline bool runs_long(const Worker* w) {
+  return w->ticks.whole || w->ticks.long_run.load(std::memory_order_relaxed) == w->run.heartbeat.load(std::memory_order_relaxed);
+}
 // Returns true if f probably spins: it is a hog that was in the same loop at most ticks.
 inline bool is_spinner(const FiberRecord* f) { return is_hog(f) && f->turns.place.probably_waits(); }
 // These three are hidden. Otherwise the compiler would take them for variables of another library, and look for them in a table.
@@ -305,12 +312,17 @@ void release_caller(FiberRecord* me);
 void park_for(FiberRecord* me, FiberRecord* first);  // parks `me` and runs `first`; may return for no reason
 void arrive(FiberRecord* me);                        // called first on the fiber's stack after a switch to it
 bool any_free_slot();
+bool free_slot_for(Waiting waiting);  // returns true if a free slot may run these
+void want_reserve(uint32_t n);        // sets the number of slots of the reserve (run/slots.cpp) to n; there may be fewer without memory
+bool reserve_is_wanted();
+bool has_reserve(const Worker* w);  // w holds a slot of it; from any thread, a hint
+void free_woken_hogs();             // moves them to the global queue, once there is no reserve
 // Whether it pays to wake a worker for a fiber in a slot's `next`. A hint. Paid: a worker has stolen a fiber since the last such wake-up.
 // Try: sysmon wants to know. It tries the more rarely, the more wake-ups in a row were in vain.
 enum class WakePays : uint8_t { No, Try, Paid };
 extern std::atomic<WakePays> wake_pays __attribute__((visibility("hidden")));
 // Wakes or starts a worker if a slot is free and no worker searches. Called after work was queued, and after a full fence.
-void wake_if_needed();
+void wake_if_needed(Waiting waiting = Waiting::Others);
 // Returns null without memory or threads. With `moves`, the caller goes on, so the new thread begins on another CPU (run/place.cpp).
 Worker* start_worker(Slot* s, FiberRecord* bound = nullptr, bool moves = false);
 void get_up(Worker* w);  // ends w's sleep, on its futex or in epoll; in any context

@@ -24,10 +24,10 @@ static_assert(alignof(FiberRecord) > 1);
 
 }  // namespace
 
-void FiberMutex::lock() { lock(self()); }
-bool FiberMutex::try_lock() { return try_lock(self()); }
+FIBERTHREAD_STOPPABLE void FiberMutex::lock() { lock(self()); }
+FIBERTHREAD_STOPPABLE bool FiberMutex::try_lock() { return try_lock(self()); }
 bool FiberMutex::try_lock_until(uint64_t deadline_ns) { return try_lock_until(self(), plain_deadline(deadline_ns)); }
-void FiberMutex::unlock() { unlock(self()); }
+FIBERTHREAD_STOPPABLE void FiberMutex::unlock() { unlock(self()); }
 
 bool FiberMutex::lock_slow(FiberRecord* me, uint64_t deadline, uint64_t token) {
   uint64_t first = 0;  // time of the first wait

@@ -20,6 +20,7 @@ struct Machine {
   Machine() {
     worker.run.slot = &slot;
     worker.run.running.store(&fiber);
+    worker.run.heartbeat.store(1);
     worker.thread.tid = static_cast<int>(raw_syscall(SYS_gettid));  // its CPU time is that of the test
   }
 

@@ -151,3 +151,53 @@ Test(slots, concurrency_sets_the_number_of_slots) {
   ask_for(0);
   cr_assert_eq(slots_wanted(), cpu_count());
 }
+
+// While a fiber computes in the only slot, another worker runs those that wake up. Later it needs no slot any more.
+Test(slots, who_wakes_beside_a_hog_has_the_reserve) {
+  use_workers(1);
+  static std::atomic<bool> over{false};
+  static std::atomic<FiberRecord*> hog{nullptr};
+  auto compute = [](void*) -> void* {
+    hog = self();
+    uint32_t x = 1;
+    while (!over) x = x * 1664525 + 1013904223;
+    return reinterpret_cast<void*>(static_cast<uintptr_t>(x | 1));
+  };
+  auto wake = [](void*) -> void* {
+    for (;;) {
+      nap(1000);
+      Worker* w = self()->run.worker;
+      if (!has_reserve(w)) continue;
+      cr_assert_neq(w, __atomic_load_n(&hog.load()->run.worker, __ATOMIC_RELAXED));
+      over = true;
+      return nullptr;
+    }
+  };
+  Handle computing = spawn(compute);
+  join(spawn(wake));
+  join(computing);
+  while (reserve_is_wanted() || reserve_count.load() != 0) nap(1000);
+  cr_assert_eq(circulating.load(), slots_wanted());
+}
+
+// The reserve is lowered while its slots are held: these take the places of others, which go.
+Test(slots, a_slot_of_the_reserve_becomes_one_of_the_others) {
+  use_workers(2);
+  static std::atomic<uint32_t> rounds{0};
+  auto work = [](void*) -> void* {
+    while (rounds.load() < 300) give_way();
+    return nullptr;
+  };
+  Handle t[16];
+  for (auto& x : t) x = spawn(work);
+  for (; rounds.load() < 300; rounds++) {
+    want_reserve(rounds % 4);
+    want_slots(1 + rounds / 2 % 3);
+    nap(100);
+  }
+  for (auto& x : t) join(x);
+  want_reserve(0);
+  want_slots(2);
+  while (reserve_count.load() != 0 || circulating.load() != 2) nap(1000);
+  for (uint32_t i = 0, n = slot_count.load(); i < n; i++) cr_assert(!is_reserve(slots[i]));
+}

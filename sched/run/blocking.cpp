@@ -41,7 +41,7 @@ void Blocking::begin(Sleep sleep) {
   Busy busy;
   Worker* w = me->run.worker;
   Entry entry(w);
-  if (!w->run.slot || !(work_queued() || chaos(2))) return;
+  if (!w->run.slot || !((is_reserve(w->run.slot) ? who_waits() == Waiting::Others : work_queued()) || chaos(2))) return;
   // When the call returns is not ours to say. As long as no other fiber runs, it makes no difference.
   if (exploring) return;
   statistics.handovers.fetch_add(1, std::memory_order_relaxed);
@@ -130,7 +130,7 @@ bool OwnWait::begin() {
     if (!w->run.slot) take_free_slot(w);
     return false;
   }
-  if (work_queued()) wake_if_needed();
+  if (Waiting waiting = who_waits(); waiting != Waiting::Nobody) wake_if_needed(waiting);
   if (for_sysmon) sysmon_watch_poller();
   sysmon_wake_for_timers();
   return true;

@@ -59,7 +59,8 @@ FiberRecord* steal(Worker* w) {
 void stop_searching(Worker* w) {
   if (!w->look.searching) return;
   w->look.searching = false;
-  if (searching.fetch_sub(1, std::memory_order_seq_cst) == 1 && work_queued()) wake_if_needed();
+  if (searching.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
+  if (Waiting waiting = who_waits(); waiting != Waiting::Nobody) wake_if_needed(waiting);
 }
 
 // Returns the next fiber to run, after as much sleep as it takes. Null: the worker must end. In worker context.
@@ -108,7 +109,7 @@ FiberRecord* find(Worker* w) {
       if ((made = block_populate())) start = cycles();
       else
         for (int i = 0; i < 8; i++) cpu_relax();
-    } while (made || cycles() - start < w->look.spin_us * cycles_per_us);
+    } while (made || (!is_reserve(w->run.slot) && cycles() - start < w->look.spin_us * cycles_per_us));
     if (look_at_poller(w) && (f = pick(w))) return found(f);
     go_idle(w);
     slept = true;

@@ -15,6 +15,8 @@ namespace fiberthread {
 // kernel then slices their workers as it does NPTL's threads. Few slots serve a greater crowd better, because all hogs take turns in one
 // line. They also serve fibers that compute better, for which more kernel threads are only more switches. When there are fewer spinners,
 // the slots go one by one.
+//
+// While fibers that run for long have all slots, and perhaps none waits, there is a reserve for those that wake up (slots.cpp).
 struct Growth {
   // A fiber that goes on for so many looks, and for so much CPU time, while others wait, cannot be stopped where it is. A hog gives way at the
   // next tick, or after kLongestTurn if only hogs wait, and four ticks later where it is in libc's code then.
@@ -22,8 +24,12 @@ struct Growth {
   static constexpr uint64_t kStuckNs = 10 * kTickNs, kStuckBesideHogsNs = (kLongestTurn + 8) * kTickNs;
   static constexpr uint32_t kShrinkLooks = 100;  // looks with fewer spinners than slots, before there is one less
   static constexpr uint32_t kMostGrowth = 4;     // times the base
+  static constexpr uint32_t kNeedsReserve = 3;  // looks in a row that find fibers that run for long in all other slots, before there is one
+  static constexpr uint32_t kKeepsReserve = 16;  // looks in a row that do not, before it goes
 
-  uint32_t spinners = 0, last_spinners = 0;  // with a slot, in this look and the one before
+  uint32_t spinners = 0, last_spinners = 0;   // with a slot, in this look and the one before
+  uint32_t run_long = 0;                      // fibers that run for long, with a slot that is not of the reserve, in this look
+  uint32_t all_run_long = 0, some_short = 0;  // looks in a row that found these in all slots, and that did not
   uint32_t spare_looks = 0;
   Waiting last_waiting = Waiting::Nobody;
 
@@ -36,6 +42,9 @@ struct Growth {
     if (progress || waiting == Waiting::Nobody || now_asked || !f || !has_slot) w->notes.stuck_looks = 0;
     else if (w->notes.stuck_looks++ == 0) w->notes.stuck_cpu = cpu_time_of_thread(w->thread.tid);
     if (f && has_slot && (is_spinner(f) || is_stuck(w, waiting))) spinners++;
+    if (f && has_slot && !has_reserve(w) &&
+        (is_hog(f) || w->ticks.long_run.load(std::memory_order_relaxed) == w->run.heartbeat.load(std::memory_order_relaxed)))
+      run_long++;
   }
 
   void decide(Waiting waiting) {
@@ -53,6 +62,7 @@ struct Growth {
       want_slots(now - 1);
       spare_looks = 0;
     }
+    decide_reserve();
     last_spinners = spinners;
     last_waiting = waiting;
     spinners = 0;
@@ -61,9 +71,24 @@ struct Growth {
   // Before a long sleep. While there is a spinner, the slots stay: a program whose spinners hand work on is quiet between two looks.
   void settle() {
     if (last_spinners == 0 && slots_now() < slots_wanted()) want_slots(slots_now());
+    if (some_short) want_reserve(0);
   }
 
  private:
+  void decide_reserve() {
+    bool all = run_long && run_long >= slots_wanted();
+    run_long = 0;
+    all_run_long = all ? all_run_long + 1 : 0;
+    some_short = all ? 0 : some_short + 1;
+    if (all_run_long >= kNeedsReserve && !reserve_is_wanted() && options.reserve) {
+      if (observed(kObserveSysmon)) debug_line("sysmon", nullptr, "fibers that run for long have all slots; there is a reserve");
+      want_reserve(options.reserve);
+    } else if (some_short >= kKeepsReserve) {
+      want_reserve(0);
+    }
+    if (!reserve_is_wanted()) free_woken_hogs();
+  }
+
   static bool is_stuck(Worker* w, Waiting waiting) {
     if (w->notes.stuck_looks < kStuckLooks) return false;
     uint64_t cpu = cpu_time_of_thread(w->thread.tid);

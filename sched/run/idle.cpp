@@ -147,8 +147,9 @@ void go_idle(Worker* w) {
     if (deadline != kNever) too_many = false;
     // The last worker to fall asleep watches in any case. While all slots are in use no worker watches: it could run nothing, and the
     // workers with slots look for themselves.
-    bool all_idle = free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed);
-    if (free_slots && poll_active() && !poll_watcher.load(std::memory_order_relaxed) && (all_idle || !attended_without(w))) {
+    bool all_idle = all_slots_free(), only_reserve = !free_slots;
+    if (any_free_slot() && poll_active() && !poll_watcher.load(std::memory_order_relaxed) &&
+        (all_idle || only_reserve || !attended_without(w))) {
       poll_watcher.store(w, std::memory_order_relaxed);
       watches = true;
     }
@@ -158,17 +159,14 @@ void go_idle(Worker* w) {
   // The slot is free, and we no longer count as searching, before we look at the queues once more. The fence pairs with the one between
   // queueing and wake_if_needed() elsewhere: either that thread sees our stores, or we see its entry.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  bool queued = work_queued();
-  // Without a free slot we can do nothing for the queued fiber. Sysmon may.
-  if (queued && free_slot_count.load(std::memory_order_seq_cst) == 0) {
-    sysmon_wake();
-    queued = false;
-  }
+  Waiting waiting = who_waits();
+  bool queued = free_slot_for(waiting);
+  if (waiting != Waiting::Nobody && !queued) sysmon_wake();  // we can do nothing for the queued fiber; sysmon may
   chaos_delay();
   if (observed(kObserveNames) && !queued) name_worker(w, nullptr);
   sleep_mask(w);
   // This is the last worker to fall asleep. Sysmon, which may have slept for long, then looks for a deadlock.
-  if (!queued && free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed)) sysmon_wake();
+  if (!queued && all_slots_free()) sysmon_wake();
   if (watches) {
     w->idle.in_poller.exchange(1, std::memory_order_seq_cst);
     if (!queued && w->idle.wake.load(std::memory_order_seq_cst) == 0) poll_sleep(events, deadline, slack_of(w));
@@ -210,7 +208,7 @@ bool poll_needs_no_sysmon(Worker* w) {
 bool poll_left_to_sysmon() {
   if (!poll_active() || poll_watched()) return false;
   SpinGuard guard(idle_lock);
-  return !poll_watched() && !idle_workers && free_slots;
+  return !poll_watched() && !idle_workers && any_free_slot();
 }
 
 bool timer_attended(uint64_t due) { return timer_deadline.load(std::memory_order_relaxed) <= due; }
@@ -220,7 +218,7 @@ bool poll_watched() { return poll_watcher.load(std::memory_order_relaxed); }
 void poll_get_watcher() {
   if (attended_without(nullptr)) return;
   SpinGuard guard(idle_lock);
-  if (!poll_watched() && idle_workers && free_slots) get_up(idle_workers);
+  if (!poll_watched() && idle_workers && any_free_slot()) get_up(idle_workers);
 }
 
 void poll_wake_again() {
@@ -229,8 +227,8 @@ void poll_wake_again() {
 }
 
 // Wakes or starts a worker to search, unless one searches. Called after work was queued, and after a full fence.
-void wake_if_needed() {
-  if (free_slot_count.load(std::memory_order_relaxed) == 0) {
+void wake_if_needed(Waiting waiting) {
+  if (!free_slot_for(waiting)) {
     sysmon_wake();  // all slots are held, but some holders may be asleep in the kernel
     return;
   }

@@ -76,6 +76,7 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   me->wait.reason = reason;
   FIBERTHREAD_PROBE3("park", me, reason.what, reason.object);
   if (me->run.kernel) return park_in_kernel(me, deadline);
+  me->turns.heavy = me->turns.preempted.load(std::memory_order_relaxed) != 0;
   me->turns.preempted.store(0, std::memory_order_relaxed);
   me->run.worker->look.depth_first = reason.what == kJoin;
   // Relaxed: who reads it knows how old the fiber's state must be.
@@ -205,13 +206,13 @@ bool give_way() {
       others = w->run.cord && !in_cord_callback() && !w->run.cord->ready.empty();
     } else if (!others) {
       Entry entry(w);
-      others = !w->run.slot || slot_has_work(w->run.slot) || !global_queue.empty() || !hogs.empty();
+      others = !w->run.slot || slot_has_work(w->run.slot) || !global_queue.empty() || (hogs_wait() && !is_reserve(w->run.slot));
     }
     if (others) {
       w->look.depth_first = false;
       // Fibers that only yield to each other wait for something: for what a hog computes, or for another kernel thread that wants this CPU.
       if (own != w && w->run.heartbeat.load(std::memory_order_relaxed) % kManyYields == 0) {
-        if (!hogs.empty()) next_is_hog(w);
+        if (!hogs.empty() && w->run.slot && !is_reserve(w->run.slot)) next_is_hog(w);
         else raw_syscall(SYS_sched_yield);
       }
       suspend(me, post_yield);
@@ -243,7 +244,7 @@ void end_turn() {
     if (!w->run.slot || (w->run.slot->local.size() > kCrowd && !over(kLongTurnUs))) return;
     w->look.turn_began = now;
     look_at_poller(w);
-    if (!slot_has_work(w->run.slot) && global_queue.empty() && hogs.empty()) return;
+    if (!slot_has_work(w->run.slot) && global_queue.empty() && (!hogs_wait() || is_reserve(w->run.slot))) return;
   }
   me->turns.preempted.store(0, std::memory_order_relaxed);  // it is not a hog
   w->look.depth_first = false;

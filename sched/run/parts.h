@@ -21,18 +21,24 @@ namespace fiberthread {
 extern Slot* slots[kMaxSlots];
 extern std::atomic<uint32_t> slot_count;
 extern GlobalQueue global_queue;
-extern GlobalQueue hogs;  // all hogs in one line, since each would get more on a slot with few of them; see pop_hog()
 extern SpinLock idle_lock;
 extern Slot* free_slots;
 extern std::atomic<uint32_t> free_slot_count;
 // Number of slots held or free, and number of slots wanted.
 extern std::atomic<uint32_t> circulating, wanted;
+extern std::atomic<uint32_t> reserve_count, reserve_wanted;
 
 constexpr uint32_t kMostLeft = 2;  // fibers in a local queue that one worker may keep to itself, beside the slot's `next`
 
 inline bool slot_has_work(const Slot* s) { return s->next.load(std::memory_order_relaxed) || !s->local.empty() || !s->inbox.empty(); }
 
-inline bool too_many_slots() { return circulating.load(std::memory_order_relaxed) > wanted.load(std::memory_order_relaxed); }
+inline bool too_many_slots() {
+  return circulating.load(std::memory_order_relaxed) > wanted.load(std::memory_order_relaxed) ||
+         reserve_count.load(std::memory_order_relaxed) > reserve_wanted.load(std::memory_order_relaxed);
+}
+inline bool is_reserve(const Slot* s) { return s->reserve.load(std::memory_order_relaxed); }
+bool leave_reserve_if_possible(Slot* s);  // returns true if s, the caller's, is not of the reserve any more
+bool all_slots_free();
 
 // A number of 16 bits, for choices. The worker itself calls it.
 inline uint32_t random_number(Worker* w) {
@@ -49,6 +55,20 @@ void add_free_slot(Slot* s);         // idle lock
 Slot* pop_free_slot();               // idle lock
 void empty_slot(Slot* s);            // moves its fibers to the global queue; from its holder, or under the idle lock if it has none
 void give_up_slot(Worker* w);        // gives up the worker's slot, as there are too many
+
+// ---- hogs.cpp ----
+
+extern GlobalQueue hogs;  // all in one line, since each would get more on a slot with few of them
+// While there is a reserve: fibers that were preempted before the wait that is over. They go before the hogs, but not to the reserve.
+extern GlobalQueue woken_hogs;
+inline bool hogs_wait() { return !hogs.empty() || !woken_hogs.empty(); }
+
+void push_hog(Worker* w, FiberRecord* f);   // f has just run on w
+FiberRecord* pop_hog(Worker* w, bool due);  // the next hog for w, or null
+bool hogs_are_next_slow(Worker* w);
+// Returns true if w has run no hog for so long that its next fiber is to be one.
+inline bool hogs_are_next(Worker* w) { return w->look.without_hog.load(std::memory_order_relaxed) && hogs_are_next_slow(w); }
+void next_is_hog(Worker* w);  // the next fiber that the caller picks is a hog, if there is one
 
 // ---- idle.cpp ----
 
@@ -90,7 +110,6 @@ void post_turn(Worker* w, FiberRecord* f);
 void post_preempt(Worker* w, FiberRecord* f);
 
 FiberRecord* pick(Worker* w, bool preempting = false);
-void next_is_hog(Worker* w);  // the next fiber that the caller picks is a hog, if there is one
 FiberRecord* pick_of_cord(Worker* w);
 
 // ---- explored.cpp ----

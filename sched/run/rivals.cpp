@@ -137,7 +137,7 @@ void rivals_look(uint64_t now) {
   if (slots_are_asked_for() || base_slots() < 2 || filtered.load(std::memory_order_relaxed)) {
     decision.give_back();
     hold_back(0);
-  } else if (decision.wants_sample(now, !hogs.empty())) {
+  } else if (decision.wants_sample(now, hogs_wait())) {
     hold_back(decision.take(sample(now), base_slots()));
   }
 }

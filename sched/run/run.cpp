@@ -18,14 +18,6 @@ namespace {
 
 constexpr uint32_t kNextStreak = 32;  // fibers from `next` in a row before the queue gets its turn
 constexpr uint32_t kFairTick = 61;    // at every 61st look, at the latest, come timers, the poller, the inbox and the global queue
-// Looks of sysmon, about a millisecond each. Where others always wait, a few hogs get a tenth of the time, and many get more: if they come
-// faster than they end, their line would grow for ever, and with it what waits for them. Between two hogs the others have a look's time at
-// least.
-constexpr uint32_t kMostWithoutHog = 22;
-constexpr uint32_t kFewHogs = 4;     // so many more halve that time, twice as many make it a third, and so on
-constexpr uint32_t kShortLine = 16;  // hogs that wait, up to which each goes on where it ran last
-constexpr uint32_t kMixed = 4;       // one in so many that a worker takes is chosen at random
-
 std::atomic<uint32_t> round_robin{0};
 
 constexpr uint32_t kGoesOnUs = 15;  // a fiber that runs for longer after it woke another should wake an idle worker for that one
@@ -49,25 +41,30 @@ void enqueue_local(Worker* w, FiberRecord* f) {
   if (!w || exploring || !w->run.slot || !w->run.slot->local.push(f)) global_queue.push(f);
 }
 
-// Returns true if the waker probably goes on for long. A waker that is about to wait hands over its worker at no cost. One that goes on
-// would keep the woken fiber from running elsewhere until sysmon looks. The waker's past tells which it is: now and then, the time from a
-// wake-up to its next switch is taken.
-bool goes_on_after(FiberRecord* waker) {
-  if (__builtin_expect(waker->turns.until_timed-- == 0, 0)) {
-    waker->turns.woke_at = cycles();
-    waker->turns.until_timed = kTimed;
-  }
-  return __builtin_expect(waker->turns.went_on == 2, 0);
-}
-
-void time_wake_up(FiberRecord* waker) {
-  bool on = cycles() - waker->turns.woke_at > kGoesOnUs * cycles_per_us;
+// Called at the next switch after a wake-up that is timed, or at the next wake-up before that.
+void time_wake_up(FiberRecord* waker, uint64_t passed) {
+  bool on = passed > kGoesOnUs * cycles_per_us;
   waker->turns.woke_at = 0;
   if (!on) {
     waker->turns.went_on = 0;
   } else if (waker->turns.went_on < 2 && ++waker->turns.went_on == 1) {
     waker->turns.until_timed = 0;  // the kernel may have taken the CPU away this time, so the next wake-up is timed too
   }
+}
+
+// Returns true if the waker probably goes on for long. A waker that is about to wait hands over its worker at no cost. One that goes on
+// would keep the woken fiber from running elsewhere until sysmon looks. The waker's past tells which it is: now and then, the time from a
+// wake-up to its next switch is taken.
+bool goes_on_after(FiberRecord* waker) {
+  if (uint64_t at = waker->turns.woke_at; __builtin_expect(at != 0, 0)) {
+    uint64_t passed = cycles() - at;
+    if (passed > kGoesOnUs * cycles_per_us) time_wake_up(waker, passed);
+  }
+  if (__builtin_expect(waker->turns.until_timed-- == 0, 0)) {
+    waker->turns.woke_at = cycles();
+    waker->turns.until_timed = kTimed;
+  }
+  return __builtin_expect(waker->turns.went_on == 2, 0);
 }
 
 // A vain wake-up costs the waker 2 us, and another CPU some 25 us.
@@ -108,6 +105,12 @@ void enqueue_woken(FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
   if (__builtin_expect(exploring, 0)) return enqueue_global(f);
   Worker* w = this_worker();
+  bool in_sched = w && w->run.in_sched.load(std::memory_order_relaxed);  // between two fibers, or in unpark_in_order()
+  if (f->turns.heavy && reserve_is_wanted() && !in_sched) {
+    woken_hogs.push(f);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return wake_if_needed(Waiting::Hogs);
+  }
   if (!w) {
     Slot* s = slot_in_use(f->identity.id);
     if (observed(kObserveInbox))
@@ -118,17 +121,20 @@ void enqueue_woken(FiberRecord* f) {
     wake_if_needed();
     return;
   }
-  FiberRecord* waker = w->run.in_sched.load(std::memory_order_relaxed) ? nullptr : tls_current;
+  FiberRecord* waker = in_sched ? nullptr : tls_current;
   Entry entry(w);
   Slot* s = w->run.slot;
   if (chaos(2) && enqueue_anywhere(s, f)) return;
+  // The reserve is for what waits for a fiber that runs for long. For another it is sooner served here.
+  Waiting what = !s || (waker && waker->turns.preempted.load(std::memory_order_relaxed)) ? Waiting::Others : Waiting::Hogs;
   // The waker will often wait soon, and then f runs here at once.
-  if (s && !s->next.load(std::memory_order_relaxed) && !(waker && goes_on_after(waker) && any_free_slot()) &&
+  if (s && !s->next.load(std::memory_order_relaxed) && !(waker && goes_on_after(waker) && free_slot_for(what)) &&
       options.spawn != SpawnPolicy::RoundRobin) {
     s->next.store(f, std::memory_order_release);
     // If the waker does not wait, a woken worker or sysmon finds f.
     entry_fence();  // pairs with sysmon's membarrier
-    if (__builtin_expect(wake_pays.load(std::memory_order_relaxed) != WakePays::No, 0) && waker && any_free_slot()) wake_for_next();
+    if (__builtin_expect(wake_pays.load(std::memory_order_relaxed) != WakePays::No, 0) && waker && free_slot_for(Waiting::Hogs))
+      wake_for_next();
     else sysmon_wake();
     return;
   }
@@ -140,7 +146,7 @@ void enqueue_woken(FiberRecord* f) {
     return;
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  wake_if_needed();
+  wake_if_needed(what);
 }
 
 void enqueue_round_robin(FiberRecord* f) {
@@ -165,47 +171,6 @@ FiberRecord* pick_of_cord(Worker* w) {
     if (poll_active()) poll_look();
   }
   return c->ready.pop();
-}
-
-namespace {
-// Number of hogs in the line that ran on `w` last. One that goes on elsewhere finds nothing of its data in the caches near by.
-uint32_t own_hogs(const Worker* w) { return w->look.own_hogs.load(std::memory_order_relaxed); }
-
-// Returns true if these are at least the worker's share of the line. Else it shall take hogs from elsewhere.
-bool has_its_share(const Worker* w, uint32_t line) {
-  return line <= kShortLine && (own_hogs(w) + 1) * circulating.load(std::memory_order_relaxed) > line;
-}
-
-// Every fourth hog is one of all at random. So none waits for ever, if its worker has no slot any more or takes no hogs. And those that wait
-// for each other, but are not taken for spinners, come to run at the same time, or one after the other.
-FiberRecord* pop_hog(Worker* w) {
-  uint32_t line = hogs.size();
-  if (line == 0) return nullptr;
-  FiberRecord* f = nullptr;
-  if (++w->look.hogs_taken % kMixed == 0) f = hogs.take(random_number(w) % (line < kShortLine ? line : kShortLine));
-  else if (own_hogs(w) && has_its_share(w, line)) f = hogs.take_if([w](const FiberRecord* hog) { return hog->run.worker == w; });
-  if (!f && !(f = hogs.pop())) return nullptr;
-  f->run.worker->look.own_hogs.fetch_sub(1, std::memory_order_relaxed);
-  w->look.ran_hog = true;
-  return f;
-}
-
-bool hogs_are_next(Worker* w) {
-  uint32_t without = w->look.without_hog.load(std::memory_order_relaxed);
-  if (!without) return false;
-  if (w->look.ran_hog) {  // the time that a hog has had does not count, nor the slice after which a fiber is found to be one
-    w->look.ran_hog = false;
-    w->look.without_hog.store(0, std::memory_order_relaxed);
-    return false;
-  }
-  return without * (1 + hogs.size() / kFewHogs) >= kMostWithoutHog;
-}
-
-}  // namespace
-
-void next_is_hog(Worker* w) {
-  w->look.ran_hog = false;
-  w->look.without_hog.store(kMostWithoutHog, std::memory_order_relaxed);
 }
 
 namespace {
@@ -259,7 +224,8 @@ FiberRecord* pick(Worker* w, bool preempting) {
     s->timers.run(now_ns());
     look_at_poller(w);
   }
-  if (hogs_are_next(w) && (f = pop_hog(w))) return f;
+  bool runs_hogs = __builtin_expect(!is_reserve(s), 1) || leave_reserve_if_possible(s);
+  if (runs_hogs && hogs_are_next(w) && (f = pop_hog(w, true))) return f;
   if ((preempting || w->look.tick % kFairTick == kFairTick / 2) && (f = empty_inbox(s))) return f;
   bool newest = w->look.depth_first && !preempting;
   if (global_is_next(w, newest) && (f = global_queue.pop())) return f;
@@ -277,7 +243,7 @@ FiberRecord* pick(Worker* w, bool preempting) {
   if ((f = s->inbox.pop())) return f;
   if ((f = global_queue.pop())) return f;
   if ((f = take_next(s))) return f;
-  return pop_hog(w);
+  return runs_hogs ? pop_hog(w, false) : nullptr;
 }
 
 namespace {
@@ -361,7 +327,7 @@ void suspend(FiberRecord* me, void (*post)(Worker*, FiberRecord*), FiberRecord* 
   if (__builtin_expect(w->run.revoked.load(std::memory_order_relaxed) != kKept, 0)) Entry::settle(w);
   w->run.post = post;
   w->run.previous = me;
-  if (__builtin_expect(me->turns.woke_at != 0, 0)) time_wake_up(me);
+  if (__builtin_expect(me->turns.woke_at != 0, 0)) time_wake_up(me, cycles() - me->turns.woke_at);
   if (__builtin_expect(observing.load(std::memory_order_relaxed), 0)) observe_leaves(w, me, why_leaves(post));
   if (__builtin_expect(me->wait.called_by.load(std::memory_order_relaxed) != nullptr, 0) && !me->wait.calling && !gives_way(post))
     first = take_caller(me);
@@ -433,29 +399,10 @@ void post_preempt(Worker* w, FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
   if (chaos(2) && enqueue_anywhere(w->run.slot, f)) return;
   if (f->turns.in_libc) global_queue.push_front(f);  // it may hold one of libc's locks
-  else if (is_hog(f) && !exploring) {
-    w->look.ran_hog = true;
-    w->look.own_hogs.fetch_add(1, std::memory_order_relaxed);
-    hogs.push(f);
-  } else enqueue_local(w, f);  // its data are in this CPU's cache
+  else if (is_hog(f) && !exploring) push_hog(w, f);
+  else enqueue_local(w, f);  // its data are in this CPU's cache
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  wake_if_needed();
-}
-
-Waiting preempt_wanted_by(FiberRecord* f) {
-  if (__builtin_expect(exploring, 0) && !explore_stuck()) return Waiting::Nobody;
-  auto others = [](bool wait) { return wait ? Waiting::Others : Waiting::Nobody; };
-  Worker* w = f->run.worker;
-  if (Worker* b = f->run.bound.load(std::memory_order_relaxed)) return others(b != w);
-  if (w->run.revoked.load(std::memory_order_relaxed) == kTaken || !w->run.slot || slot_has_work(w->run.slot) || !global_queue.empty())
-    return Waiting::Others;
-  return hogs.empty() ? Waiting::Nobody : Waiting::Hogs;
-}
-
-// What a hog computes with is in its CPU's caches. But some hogs wait for what another one computes.
-uint8_t hog_turn(const Worker* w) {
-  constexpr uint8_t kTurn = 4;
-  return own_hogs(w) == 0 && has_its_share(w, hogs.size()) ? kLongestTurn : kTurn;
+  wake_if_needed(Waiting::Hogs);
 }
 
 void preempt_switch_out(FiberRecord* me) {

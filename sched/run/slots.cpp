@@ -14,7 +14,7 @@ namespace fiberthread {
 
 Slot* slots[kMaxSlots];
 std::atomic<uint32_t> slot_count{0};
-GlobalQueue global_queue, hogs;
+GlobalQueue global_queue;
 
 // Protects the free slots, the list of workers without a slot that sleep (idle.cpp), and which of these sleeps until the next timer.
 SpinLock idle_lock;
@@ -24,7 +24,14 @@ std::atomic<uint32_t> free_slot_count{0};
 // it in use a moment ago puts a fiber into its inbox. Thieves and balance_queues() find that fiber.
 std::atomic<uint32_t> circulating{0}, wanted{0};
 
+// The reserve: slots beside those, while fibers that run for long hold all of these. A fiber that is woken then would wait for a tick. With the
+// reserve, another worker is woken for it, and the kernel lets that go before the others, as it does a thread of NPTL that was asleep. Hogs get
+// no slot of the reserve, and who runs for long there gives way. Number of its slots held or free, wanted, and free. Under the idle lock.
+std::atomic<uint32_t> reserve_count{0}, reserve_wanted{0}, free_reserve_count{0};
+
 namespace {
+
+Slot* free_reserve = nullptr;
 
 Slot* retired_slots = nullptr;
 
@@ -37,31 +44,88 @@ Slot* slot_in_use(uint32_t number) {
   uint32_t n = slot_count.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < n; i++) {
     Slot* s = slots[(number + i) % n];
-    if (!s->retired.load(std::memory_order_relaxed)) return s;
+    if (!s->retired.load(std::memory_order_relaxed) && !is_reserve(s)) return s;
   }
   return nullptr;
 }
 
+namespace {
+// Sequentially consistent for free slots: see go_idle().
+void count(std::atomic<uint32_t>& n, int change) {
+  n.store(n.load(std::memory_order_relaxed) + static_cast<uint32_t>(change), std::memory_order_seq_cst);
+}
+
+void put(Slot*& list, Slot* s) {
+  s->free_next = list;
+  list = s;
+}
+
+Slot* take(Slot*& list) {
+  Slot* s = list;
+  if (s) list = s->free_next;
+  return s;
+}
+
+bool too_much_reserve() { return reserve_count.load(std::memory_order_relaxed) > reserve_wanted.load(std::memory_order_relaxed); }
+
+void retire(Slot* s) {
+  s->retired.store(true, std::memory_order_relaxed);
+  put(retired_slots, s);
+}
+
+void leave_reserve(Slot* s) {
+  s->reserve.store(false, std::memory_order_relaxed);
+  count(reserve_count, -1);
+}
+
+}  // namespace
+
 void add_free_slot(Slot* s) {  // idle lock
   s->holder.store(nullptr, std::memory_order_relaxed);
-  if (too_many_slots()) {
-    circulating.store(circulating.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
-    s->retired.store(true, std::memory_order_relaxed);
-    s->free_next = retired_slots;
-    retired_slots = s;
-    return;
+  if (is_reserve(s)) {
+    if (too_much_reserve()) {
+      leave_reserve(s);
+      return retire(s);
+    }
+    put(free_reserve, s);
+    return count(free_reserve_count, 1);
   }
-  s->free_next = free_slots;
-  free_slots = s;
-  free_slot_count.store(free_slot_count.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+  if (circulating.load(std::memory_order_relaxed) > wanted.load(std::memory_order_relaxed)) {
+    count(circulating, -1);
+    return retire(s);
+  }
+  if (too_much_reserve()) {  // a slot of the reserve, which is held, takes the place of this one
+    for (uint32_t i = 0; i < slot_count.load(std::memory_order_relaxed); i++)
+      if (is_reserve(slots[i])) {
+        leave_reserve(slots[i]);
+        return retire(s);
+      }
+  }
+  put(free_slots, s);
+  count(free_slot_count, 1);
 }
 
 Slot* pop_free_slot() {  // idle lock
-  Slot* s = free_slots;
-  if (!s) return nullptr;
-  free_slots = s->free_next;
-  free_slot_count.store(free_slot_count.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+  if (Slot* s = take(free_slots)) {
+    count(free_slot_count, -1);
+    return s;
+  }
+  Slot* s = take(free_reserve);
+  if (s) count(free_reserve_count, -1);
   return s;
+}
+
+// Another slot is free by now: the two change places.
+bool leave_reserve_if_possible(Slot* s) {
+  if (free_slot_count.load(std::memory_order_relaxed) == 0) return false;
+  SpinGuard guard(idle_lock);
+  Slot* other = is_reserve(s) ? take(free_slots) : nullptr;
+  if (!other) return !is_reserve(s);
+  count(free_slot_count, -1);
+  s->reserve.store(false, std::memory_order_relaxed);
+  other->reserve.store(true, std::memory_order_relaxed);
+  add_free_slot(other);
+  return true;
 }
 
 void hold_slot(Worker* w, Slot* s) {
@@ -70,7 +134,7 @@ void hold_slot(Worker* w, Slot* s) {
 }
 
 bool take_free_slot(Worker* w) {
-  if (free_slot_count.load(std::memory_order_relaxed) == 0) return false;
+  if (!any_free_slot()) return false;
   SpinGuard guard(idle_lock);
   Slot* s = pop_free_slot();
   if (!s) return false;
@@ -95,42 +159,92 @@ void give_up_slot(Worker* w) {
     w->run.slot = nullptr;
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (work_queued()) wake_if_needed();
+  if (Waiting waiting = who_waits(); waiting != Waiting::Nobody) wake_if_needed(waiting);
 }
 
 uint32_t slots_wanted() { return wanted.load(std::memory_order_relaxed); }
+
+namespace {
+// Returns a slot that is neither held nor free, or null without memory. Idle lock.
+Slot* get_retired() {
+  if (Slot* s = take(retired_slots)) {
+    s->retired.store(false, std::memory_order_relaxed);
+    return s;
+  }
+  uint32_t made = slot_count.load(std::memory_order_relaxed);
+  void* mem = made == kMaxSlots ? nullptr : slots[made];  // from before a fork
+  if (!mem && made != kMaxSlots) mem = memory::map_unlocked(sizeof(Slot), PROT_READ | PROT_WRITE, MAP_NORESERVE);
+  if (!mem) return nullptr;
+  if (!slots[made]) {
+    slots[made] = new (mem) Slot;
+    slots[made]->index = made;
+  }
+  slot_count.store(made + 1, std::memory_order_release);
+  return slots[made];
+}
+}  // namespace
+
+bool reserve_is_wanted() { return reserve_wanted.load(std::memory_order_relaxed) != 0; }
+
+void free_woken_hogs() {
+  while (FiberRecord* f = woken_hogs.pop()) global_queue.push(f);
+}
+
+void want_reserve(uint32_t n) {
+  if (n == reserve_wanted.load(std::memory_order_relaxed)) return;
+  SpinGuard guard(idle_lock);
+  reserve_wanted.store(n, std::memory_order_relaxed);
+  while (too_much_reserve())
+    if (Slot* s = take(free_reserve)) {
+      count(free_reserve_count, -1);
+      leave_reserve(s);
+      retire(s);
+    } else {
+      return;
+    }
+  while (reserve_count.load(std::memory_order_relaxed) < n)
+    if (Slot* s = get_retired()) {
+      s->reserve.store(true, std::memory_order_relaxed);
+      count(reserve_count, 1);
+      add_free_slot(s);
+    } else {
+      return;
+    }
+}
 
 bool want_slots(uint32_t n) {
   if (n > kMaxSlots) n = kMaxSlots;
   SpinGuard guard(idle_lock);
   wanted.store(n, std::memory_order_release);
   while (circulating.load(std::memory_order_relaxed) < n) {
-    Slot* s = retired_slots;
-    if (s) {
-      retired_slots = s->free_next;
-      s->retired.store(false, std::memory_order_relaxed);
-    } else {
-      uint32_t made = slot_count.load(std::memory_order_relaxed);
-      void* mem = made == kMaxSlots ? nullptr : slots[made];  // from before a fork
-      if (!mem && made != kMaxSlots) mem = memory::map_unlocked(sizeof(Slot), PROT_READ | PROT_WRITE, MAP_NORESERVE);
-      if (!mem) {
-        wanted.store(circulating.load(std::memory_order_relaxed), std::memory_order_release);
-        return false;
-      }
-      if (!slots[made]) {
-        slots[made] = new (mem) Slot;
-        slots[made]->index = made;
-      }
-      s = slots[made];
-      slot_count.store(made + 1, std::memory_order_release);
+    Slot* s = get_retired();
+    if (!s) {
+      wanted.store(circulating.load(std::memory_order_relaxed), std::memory_order_release);
+      return false;
     }
-    circulating.store(circulating.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    count(circulating, 1);
     add_free_slot(s);
   }
   return true;
 }
 
-bool any_free_slot() { return free_slot_count.load(std::memory_order_relaxed) != 0; }
+bool has_reserve(const Worker* w) {
+  Slot* s = __atomic_load_n(&w->run.slot, __ATOMIC_RELAXED);
+  return s && is_reserve(s);
+}
+
+bool any_free_slot() {
+  return free_slot_count.load(std::memory_order_relaxed) != 0 || free_reserve_count.load(std::memory_order_relaxed) != 0;
+}
+
+bool free_slot_for(Waiting waiting) {
+  return waiting == Waiting::Others ? any_free_slot() : waiting == Waiting::Hogs && free_slot_count.load(std::memory_order_relaxed) != 0;
+}
+
+bool all_slots_free() {
+  return free_reserve_count.load(std::memory_order_relaxed) == reserve_count.load(std::memory_order_relaxed) &&
+         free_slot_count.load(std::memory_order_relaxed) == circulating.load(std::memory_order_relaxed);
+}
 
 Slot** all_slots(uint32_t* count) {
   *count = slot_count.load(std::memory_order_acquire);
@@ -142,11 +256,11 @@ Waiting who_waits() {
   uint32_t n = slot_count.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < n; i++)
     if (slot_has_work(slots[i])) return Waiting::Others;
-  return hogs.empty() ? Waiting::Nobody : Waiting::Hogs;
+  return hogs_wait() ? Waiting::Hogs : Waiting::Nobody;
 }
 
 bool work_neglected() {
-  bool found = !global_queue.empty() || !hogs.empty();
+  bool found = !global_queue.empty() || (hogs_wait() && free_slot_for(Waiting::Hogs));
   uint32_t n = slot_count.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < n; i++) {
     Slot* s = slots[i];
@@ -164,7 +278,7 @@ bool work_neglected() {
 bool work_queued() { return who_waits() != Waiting::Nobody; }
 
 uint32_t queued_count() {
-  uint32_t total = global_queue.size() + hogs.size();
+  uint32_t total = global_queue.size() + hogs.size() + woken_hogs.size();
   uint32_t n = slot_count.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < n; i++)
     total += slots[i]->local.size() + !slots[i]->inbox.empty() + (slots[i]->next.load(std::memory_order_relaxed) != nullptr);
@@ -204,6 +318,7 @@ void empty_unheld_slots() {
   SpinGuard guard(idle_lock);
   for (Slot* s = free_slots; s; s = s->free_next) empty_slot(s);
   for (Slot* s = retired_slots; s; s = s->free_next) empty_slot(s);
+  for (Slot* s = free_reserve; s; s = s->free_next) empty_slot(s);
 }
 
 FIBERTHREAD_IN_FORK_CHILD(Slots, slots, [](FiberRecord*) {
@@ -213,6 +328,10 @@ FIBERTHREAD_IN_FORK_CHILD(Slots, slots, [](FiberRecord*) {
   free_slot_count.store(0);
   circulating.store(0);
   wanted.store(0);
+  free_reserve = nullptr;
+  reserve_count.store(0);
+  reserve_wanted.store(0);
+  free_reserve_count.store(0);
   uint32_t n = slot_count.load();
   for (uint32_t i = 0; i < n; i++) {
     Slot* s = slots[i];
@@ -222,10 +341,10 @@ FIBERTHREAD_IN_FORK_CHILD(Slots, slots, [](FiberRecord*) {
     s->timers.reset();
     s->holder.store(nullptr);
     s->retired.store(false);
+    s->reserve.store(false);
   }
   slot_count.store(0);
   global_queue.reset();
-  hogs.reset();
 })
 
 }  // namespace fiberthread
