@@ -27,6 +27,11 @@ struct LoopPlace {
   // Returns true if the fiber probably waits in a loop. From any thread.
   bool probably_waits() const { return waits.load(std::memory_order_relaxed) >= kEnough; }
 
+  // The fiber was seen at a pause, so it waits, whatever its registers are.
+  void waits_here() {
+    if (waits.load(std::memory_order_relaxed) < kEnough) waits.store(kEnough, std::memory_order_relaxed);
+  }
+
   // `read(i)` returns register i.
   template <typename Read>
   void note(uintptr_t new_pc, uintptr_t new_sp, Read read) {

@@ -155,6 +155,14 @@ bool has_room(const FiberRecord* f, ucontext_t* uc) {
   return sp <= high && sp >= low + inject_room(uc) + kCalled;
 }
 
+// Returns true if the code at `pc` is at a pause, where a loop with one is nearly always found.
+bool is_at_pause(uintptr_t pc) {
+  if (filtered.load(std::memory_order_relaxed)) return false;  // a filter may not know the call
+  unsigned char code[2 * kPauseSize];
+  return copy_own(code, reinterpret_cast<void*>(pc - kPauseSize), sizeof code) == sizeof code &&
+         (is_pause(code) || is_pause(code + kPauseSize));
+}
+
 // Called by injection, on the fiber's stack. Busy was entered by the handler.
 void give_way() {
   int error = errno;
@@ -194,7 +202,10 @@ bool gives_way(ucontext_t* uc, Found found) {
   auto note_place = [&] {
     f->turns.place.note(interrupted_pc(uc), interrupted_sp(uc), [uc](unsigned i) { return interrupted_register(uc, i); });
   };
-  if (code == Code::Free) note_place();  // a place in libc only where the fiber is stopped there: it is seldom a loop
+  if (code == Code::Free) {
+    note_place();  // a place in libc only where the fiber is stopped there: it is seldom a loop
+    if (is_at_pause(pc)) f->turns.place.waits_here();
+  }
   // A spinner waits for what another does.
   if (who == Waiting::Hogs && !sleeper && is_hog(f) && !is_spinner(f) && ++f->turns.ticks < hog_turn(f->run.worker)) return false;
   // libc changes the mask for some calls by itself (posix_spawn, system); the fiber must not leave its worker then.

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sys/uio.h>
 #include <time.h>
 
 #include "sched/explore/explore.h"
@@ -22,6 +23,12 @@ std::atomic<uint32_t> filtered{0};
 
 [[gnu::noinline, gnu::section("fiberthread_program")]] long program_syscall(long nr, long a, long b, long c, long d, long e, long f) {
   return raw_syscall(nr, a, b, c, d, e, f);
+}
+
+uint64_t copy_own(void* to, const void* from, uint64_t size) {
+  iovec here{to, size}, there{const_cast<void*>(from), size};
+  long n = raw_syscall(SYS_process_vm_readv, raw_syscall(SYS_getpid), arg(&here), 1, arg(&there), 1, 0);
+  return n > 0 ? static_cast<uint64_t>(n) : 0;
 }
 
 bool read_text(const char* path, char* text, size_t size) {

@@ -54,6 +54,9 @@ inline char* map_memory(size_t size, int protection, int more_flags = 0) {
 }
 inline void unmap_memory(void* low, size_t size) { raw_syscall(SYS_munmap, arg(low), static_cast<long>(size)); }
 
+// Returns how many bytes of our own memory could be copied. The kernel copies, because the pages may be unreadable, or vanish meanwhile.
+uint64_t copy_own(void* to, const void* from, uint64_t size);
+
 // Reads the start of a file, as a string. Returns false if there is none.
 bool read_text(const char* path, char* text, size_t size);
 // Reads a decimal number and moves `p` behind it. Returns -1 if there is none ("max", "-1").

@@ -51,6 +51,16 @@ uint32_t waiting(Fiber& f, Step step) {
 
 }  // namespace
 
+Test(loop_place, a_fiber_that_was_seen_to_wait) {
+  Fiber f;
+  f.place.note(kPc, kSp, [&](unsigned i) { return f.r.at[i]; });
+  cr_assert(!f.place.probably_waits());
+  f.place.waits_here();
+  cr_assert(f.place.probably_waits());
+  f.place.note(kPc + 4096, kSp, [&](unsigned i) { return f.r.at[i]; });  // it computes
+  cr_assert(!f.place.probably_waits());
+}
+
 Test(loop_place, a_count_and_a_word_that_is_read) {
   Fiber f;
   uint32_t n = waiting(f, [&](uint32_t) {

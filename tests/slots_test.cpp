@@ -201,3 +201,26 @@ Test(slots, a_slot_of_the_reserve_becomes_one_of_the_others) {
   while (reserve_count.load() != 0 || circulating.load() != 2) nap(1000);
   for (uint32_t i = 0, n = slot_count.load(); i < n; i++) cr_assert(!is_reserve(slots[i]));
 }
+
+// A loop with a pause waits for something, whatever else its registers do. One tick that finds the fiber there is enough.
+Test(slots, a_loop_with_a_pause_is_found) {
+  use_workers(1);
+  options.reserve = 0;
+  static std::atomic<bool> found{false};
+  auto wait = [](void*) -> void* {
+    uint32_t a = 1, b = 2, c = 3, d = 4, e = 5;
+    while (!self()->turns.place.probably_waits()) {
+      a = a * 1664525 + 1013904223, b ^= a >> 3, c += b, d ^= c << 1, e += d;
+      for (int i = 0; i < 8; i++) cpu_relax();
+    }
+    found = true;
+    return reinterpret_cast<void*>(static_cast<uintptr_t>(a + b + c + d + e));
+  };
+  auto compute = [](void*) -> void* {
+    uint32_t x = 1;
+    while (!found) x = x * 1664525 + 1013904223;
+    return reinterpret_cast<void*>(static_cast<uintptr_t>(x | 1));
+  };
+  Handle t[] = {spawn(wait), spawn(compute)};
+  for (auto& x : t) join(x);
+}

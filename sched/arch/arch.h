@@ -19,6 +19,9 @@ namespace fiberthread {
 // Passes a few cycles in a loop that waits for another thread.
 void cpu_relax();
 
+// Returns true if this instruction, of kPauseSize bytes, is one with which programs wait so.
+bool is_pause(const unsigned char* code);
+
 // Ticks of the constant-rate cycle counter. Not nanoseconds; only differences mean something.
 uint64_t cycles();
 

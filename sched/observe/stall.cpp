@@ -2,7 +2,6 @@
 #include "sched/observe/stall.h"
 
 #include <string.h>
-#include <sys/uio.h>
 
 #include "sched/accounting.h"
 #include "sched/arch/arch.h"
@@ -49,13 +48,6 @@ struct Watch {
 constinit Watch watch;
 
 void count(Stall kind) { counts[static_cast<int>(kind)].fetch_add(1, std::memory_order_relaxed); }
-
-// Returns how many bytes of our own memory could be copied. The kernel copies, because the pages may vanish meanwhile.
-uint64_t copy_own(void* to, const void* from, uint64_t size) {
-  iovec here{to, size}, there{const_cast<void*>(from), size};
-  long n = raw_syscall(SYS_process_vm_readv, raw_syscall(SYS_getpid), arg(&here), 1, arg(&there), 1, 0);
-  return n > 0 ? static_cast<uint64_t>(n) : 0;
-}
 
 // Of a fiber that is off its stack. It may be woken and end meanwhile: then there is no sample.
 bool copy_waiting(const FiberRecord* f) {

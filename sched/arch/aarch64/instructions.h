@@ -9,6 +9,14 @@ inline void cpu_relax() {
   asm volatile("isb" ::: "memory");  // takes longer than yield, which most cores ignore
 }
 
+constexpr uintptr_t kPauseSize = 4;
+inline bool is_pause(const unsigned char* code) {
+  constexpr uint32_t kYield = 0xd503203f, kWfe = 0xd503205f, kIsb = 0xd5033fdf;
+  uint32_t word;
+  __builtin_memcpy(&word, code, sizeof word);
+  return word == kYield || word == kWfe || word == kIsb;
+}
+
 inline uint64_t cycles() {
   uint64_t v;
   asm volatile("mrs %0, cntvct_el0" : "=r"(v));

@@ -7,6 +7,9 @@ namespace fiberthread {
 
 inline void cpu_relax() { __builtin_ia32_pause(); }
 
+constexpr uintptr_t kPauseSize = 2;
+inline bool is_pause(const unsigned char* code) { return code[0] == 0xf3 && code[1] == 0x90; }
+
 inline uint64_t cycles() { return __builtin_ia32_rdtsc(); }
 
 inline void* thread_pointer() {
