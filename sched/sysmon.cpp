@@ -343,13 +343,22 @@ void sysmon_follow_clock() {
   end_sleep(asleep.exchange(kAwake, std::memory_order_seq_cst));
 }
 
+namespace {
+void end_any_sleep(uint32_t slept) {
+  if (slept != kAwake && asleep.compare_exchange_strong(slept, kAwake, std::memory_order_acq_rel)) end_sleep(slept);
+}
+}  // namespace
+
 void sysmon_wake_for_timers() {
-  if (next_timer() < wake_at.load(std::memory_order_relaxed)) sysmon_wake();  // does nothing to a short sleep, which is over soon anyway
+  uint64_t due = next_timer(), at = wake_at.load(std::memory_order_relaxed);
+  if (due >= at) return;
+  if (at - due > kTick) end_any_sleep(asleep.load(std::memory_order_relaxed));
+  else sysmon_wake();  // does nothing to a short sleep, which is over soon anyway
 }
 
 void sysmon_watch_poller() {
   uint32_t s = asleep.load(std::memory_order_relaxed);
-  if (s != kAwake && !(s & kOnPoller) && asleep.compare_exchange_strong(s, kAwake, std::memory_order_acq_rel)) end_sleep(s);
+  if (!(s & kOnPoller)) end_any_sleep(s);
 }
 
 void sysmon_adopt_mask(uint32_t v, bool anew) {

@@ -221,6 +221,8 @@ Test(slots, a_loop_with_a_pause_is_found) {
     while (!found) x = x * 1664525 + 1013904223;
     return reinterpret_cast<void*>(static_cast<uintptr_t>(x | 1));
   };
-  Handle t[] = {spawn(wait), spawn(compute)};
-  for (auto& x : t) join(x);
+  Handle waiting = spawn(wait), computing[8];  // more than slots would grow for
+  for (auto& x : computing) x = spawn(compute);
+  join(waiting);
+  for (auto& x : computing) join(x);
 }

@@ -15,7 +15,8 @@
 // With ENDS, a worker that sleeps may end at any time if the other has not, and is started anew where no idle worker is found. Otherwise
 // workers are not started anew, as if there were no memory for them.
 //
-// Left out: how a slot is taken (handover.pml; one step here), timers, deadlines, the order in queues, fair ticks. Each of these is one step: a section under idle_lock, a look at one slot's queues, and
+// Left out: how a slot is taken (handover.pml; one step here), timers, deadlines, the order in queues, fair ticks, hogs, the reserve (its slots are
+// further free ones, but only for fibers that are no hogs). Each of these is one step: a section under idle_lock, a look at one slot's queues, and
 // sysmon's first look at everything. A plain store to a queue stays in the worker's store buffer until the worker's next locked
 // instruction, a membarrier, or any time before (x86).
 //
