@@ -26,7 +26,8 @@
 #include "sched/spinlock.h"
 
 // Functions of the library in which a fiber may be stopped, as in the program's code. A program may be in these for most of its time. Between
-// any two of their instructions, as inlined, the fiber may go on on another worker. What they call has its own say.
+// any two instructions in them, also of what is inlined there, the fiber may move to another worker. This does not hold for functions that they
+// call.
 #define FIBERTHREAD_STOPPABLE __attribute__((section("fiberthread_stoppable")))
 
 namespace fiberthread {
@@ -113,7 +114,7 @@ struct alignas(64) FiberRecord {
     // `until_timed` counts the wake-ups until the next timed one. `went_on` counts how often in a row the fiber went on, up to 2.
     uint64_t woke_at = 0;
     uint8_t until_timed = 0, went_on = 0;
-    bool heavy : 1 = false;    // was preempted before its last wait
+    bool heavy : 1 = false;    // was preempted before its last wait; written under Busy, so not while a tick writes its neighbour
     bool in_libc : 1 = false;  // preempted with its pc inside libc: goes to the front of the global queue
     uint8_t ticks = 0;         // that it went on beside hogs that wait, since it began to run
     uint8_t blocked = 0;       // blocking calls that cost its worker the slot

@@ -344,6 +344,7 @@ void sysmon_follow_clock() {
 }
 
 namespace {
+// `slept` is what `asleep` was. The CAS fails if sysmon has woken up since, or sleeps otherwise.
 void end_any_sleep(uint32_t slept) {
   if (slept != kAwake && asleep.compare_exchange_strong(slept, kAwake, std::memory_order_acq_rel)) end_sleep(slept);
 }
@@ -434,7 +435,7 @@ void sysmon_prepare() { own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc
     if (uint64_t due = metrics_look(now); due < watch_due) watch_due = due;
     if (stalls_watched()) stall_attend(now);
     bool dumps = dump_attend();
-    // What a worker of the reserve then runs is soon over. It would wake sysmon each time, on a CPU that the fiber waits for.
+    // A worker of the reserve would wake a sysmon that sleeps for long, before each fiber that it runs, on the CPU that this fiber waits for.
     bool reserve = reserve_is_wanted();
     quiet = look.busy || queued || dumps || runs || (reserve && look.progress) ? 0 : quiet + !look.suspects;
 

@@ -323,6 +323,7 @@ enum class WakePays : uint8_t { No, Try, Paid };
 extern std::atomic<WakePays> wake_pays __attribute__((visibility("hidden")));
 // Wakes or starts a worker if a slot is free and no worker searches. Called after work was queued, and after a full fence.
 void wake_if_needed(Waiting waiting = Waiting::Others);
+void wake_for_queued();  // does so for what is in all queues, if anything is
 // Returns null without memory or threads. With `moves`, the caller goes on, so the new thread begins on another CPU (run/place.cpp).
 Worker* start_worker(Slot* s, FiberRecord* bound = nullptr, bool moves = false);
 void get_up(Worker* w);  // ends w's sleep, on its futex or in epoll; in any context

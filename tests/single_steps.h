@@ -77,6 +77,7 @@ bool run(Threads& t, int at, F f, bool busy = false) {
 // Called before the first thread is made. With one slot no wake-up makes a worker. libc blocks SIGTRAP while it makes one, and the kernel
 // ends a process that comes to a step then.
 inline void one_worker() { fiberthread::options.workers = 1; }
+// A wake-up would make a worker for the reserve as well.
 inline const bool no_reserve = [] {
   fiberthread::options.reserve = 0;
   return true;

@@ -152,7 +152,7 @@ Test(slots, concurrency_sets_the_number_of_slots) {
   cr_assert_eq(slots_wanted(), cpu_count());
 }
 
-// While a fiber computes in the only slot, another worker runs those that wake up. Later it needs no slot any more.
+// While a fiber computes in the only slot, another worker runs those that wake up. Once that fiber has ended, the reserve goes.
 Test(slots, who_wakes_beside_a_hog_has_the_reserve) {
   use_workers(1);
   static std::atomic<bool> over{false};
@@ -180,7 +180,7 @@ Test(slots, who_wakes_beside_a_hog_has_the_reserve) {
   cr_assert_eq(circulating.load(), slots_wanted());
 }
 
-// The reserve is lowered while its slots are held: these take the places of others, which go.
+// Workers hold slots of the reserve while there shall be fewer. Those slots take the places of others, which are retired.
 Test(slots, a_slot_of_the_reserve_becomes_one_of_the_others) {
   use_workers(2);
   static std::atomic<uint32_t> rounds{0};

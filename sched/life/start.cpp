@@ -92,7 +92,7 @@ void sched_set_concurrency(uint32_t n) {
   if (!sched_started()) return;
   Busy busy;
   want_slots(base_slots());
-  if (Waiting waiting = who_waits(); waiting != Waiting::Nobody) wake_if_needed(waiting);
+  wake_for_queued();
 }
 
 bool sched_started() { return phase.load(std::memory_order_acquire) == Phase::On; }

@@ -130,7 +130,7 @@ bool OwnWait::begin() {
     if (!w->run.slot) take_free_slot(w);
     return false;
   }
-  if (Waiting waiting = who_waits(); waiting != Waiting::Nobody) wake_if_needed(waiting);
+  wake_for_queued();
   if (for_sysmon) sysmon_watch_poller();
   sysmon_wake_for_timers();
   return true;

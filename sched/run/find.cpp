@@ -60,7 +60,7 @@ void stop_searching(Worker* w) {
   if (!w->look.searching) return;
   w->look.searching = false;
   if (searching.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
-  if (Waiting waiting = who_waits(); waiting != Waiting::Nobody) wake_if_needed(waiting);
+  wake_for_queued();
 }
 
 // Returns the next fiber to run, after as much sleep as it takes. Null: the worker must end. In worker context.

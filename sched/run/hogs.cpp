@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Hogs: their line, when it is one's turn, and for whom a running fiber gives way.
+// Hogs: the line in which they wait, when a hog from it is a worker's next fiber, and for which fibers a running one gives way.
 #include "sched/life/fork.h"
 #include "sched/preempt.h"
 #include "sched/run/parts.h"

@@ -261,6 +261,10 @@ void wake_if_needed(Waiting waiting) {
   sysmon_wake();
 }
 
+void wake_for_queued() {
+  if (Waiting waiting = who_waits(); waiting != Waiting::Nobody) wake_if_needed(waiting);
+}
+
 bool hand_slot_to_spare(Slot* s) {
   Worker* w;
   // Before the worker can see that it is counted, and count itself out.

@@ -38,7 +38,7 @@ inline bool too_many_slots() {
 }
 inline bool is_reserve(const Slot* s) { return s->reserve.load(std::memory_order_relaxed); }
 bool leave_reserve_if_possible(Slot* s);  // returns true if s, the caller's, is not of the reserve any more
-bool all_slots_free();
+bool all_slots_free();                    // no worker holds a slot, nor one of the reserve
 
 // A number of 16 bits, for choices. The worker itself calls it.
 inline uint32_t random_number(Worker* w) {

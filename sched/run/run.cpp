@@ -125,10 +125,10 @@ void enqueue_woken(FiberRecord* f) {
   Entry entry(w);
   Slot* s = w->run.slot;
   if (chaos(2) && enqueue_anywhere(s, f)) return;
-  // The reserve is for what waits for a fiber that runs for long. For another it is sooner served here.
-  Waiting what = !s || (waker && waker->turns.preempted.load(std::memory_order_relaxed)) ? Waiting::Others : Waiting::Hogs;
+  // If the waker has run for long, f may have a slot of the reserve. Otherwise it is served sooner here.
+  Waiting may_wake_for = !s || (waker && waker->turns.preempted.load(std::memory_order_relaxed)) ? Waiting::Others : Waiting::Hogs;
   // The waker will often wait soon, and then f runs here at once.
-  if (s && !s->next.load(std::memory_order_relaxed) && !(waker && goes_on_after(waker) && free_slot_for(what)) &&
+  if (s && !s->next.load(std::memory_order_relaxed) && !(waker && goes_on_after(waker) && free_slot_for(may_wake_for)) &&
       options.spawn != SpawnPolicy::RoundRobin) {
     s->next.store(f, std::memory_order_release);
     // If the waker does not wait, a woken worker or sysmon finds f.
@@ -146,7 +146,7 @@ void enqueue_woken(FiberRecord* f) {
     return;
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  wake_if_needed(what);
+  wake_if_needed(may_wake_for);
 }
 
 void enqueue_round_robin(FiberRecord* f) {

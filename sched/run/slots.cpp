@@ -24,9 +24,10 @@ std::atomic<uint32_t> free_slot_count{0};
 // it in use a moment ago puts a fiber into its inbox. Thieves and balance_queues() find that fiber.
 std::atomic<uint32_t> circulating{0}, wanted{0};
 
-// The reserve: slots beside those, while fibers that run for long hold all of these. A fiber that is woken then would wait for a tick. With the
-// reserve, another worker is woken for it, and the kernel lets that go before the others, as it does a thread of NPTL that was asleep. Hogs get
-// no slot of the reserve, and who runs for long there gives way. Number of its slots held or free, wanted, and free. Under the idle lock.
+// The reserve: further slots, while fibers that run for long hold all of those. Without them, a fiber that is woken then waits for a tick. With
+// them, another worker is woken for it, and the kernel lets that worker go before the others, as it does a thread of NPTL that was asleep. Hogs
+// get no slot of the reserve, and a fiber that runs for long there gives way. Number of its slots held or free, wanted, and free. These change
+// under the idle lock.
 std::atomic<uint32_t> reserve_count{0}, reserve_wanted{0}, free_reserve_count{0};
 
 namespace {
@@ -115,7 +116,7 @@ Slot* pop_free_slot() {  // idle lock
   return s;
 }
 
-// Another slot is free by now: the two change places.
+// If another slot is free by now, that one goes to the reserve in place of s.
 bool leave_reserve_if_possible(Slot* s) {
   if (free_slot_count.load(std::memory_order_relaxed) == 0) return false;
   SpinGuard guard(idle_lock);
@@ -159,7 +160,7 @@ void give_up_slot(Worker* w) {
     w->run.slot = nullptr;
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (Waiting waiting = who_waits(); waiting != Waiting::Nobody) wake_if_needed(waiting);
+  wake_for_queued();
 }
 
 uint32_t slots_wanted() { return wanted.load(std::memory_order_relaxed); }

@@ -10,7 +10,6 @@ need gcc
 cat >"$TMP/answers.c" <<'END'
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 enum { kHogs = 4, kAnswers = 20000 };
 static void* computes(void* p) {
@@ -44,7 +43,7 @@ int main(void) {
 }
 END
 
-# A thread that works under its mutex, beside seven that poll: each takes its own mutex, and that one when there is something to take.
+# A thread that works under its mutex, beside seven that poll: each of these takes its own mutex and then that one, without end.
 cat >"$TMP/poll.c" <<'END'
 #include <pthread.h>
 #include <stdatomic.h>
