@@ -180,25 +180,26 @@ Test(slots, who_wakes_beside_a_hog_has_the_reserve) {
   cr_assert_eq(circulating.load(), slots_wanted());
 }
 
-// Workers hold slots of the reserve while there shall be fewer. Those slots take the places of others, which are retired.
-Test(slots, a_slot_of_the_reserve_becomes_one_of_the_others) {
+// There shall be fewer slots, of either kind, while workers hold them: these give theirs up though they have more to run.
+Test(slots, slots_of_both_kinds_come_and_go_while_they_are_held) {
   use_workers(2);
-  static std::atomic<uint32_t> rounds{0};
+  static std::atomic<bool> over{false};
   auto work = [](void*) -> void* {
-    while (rounds.load() < 300) give_way();
+    while (!over) give_way();
     return nullptr;
   };
   Handle t[16];
   for (auto& x : t) x = spawn(work);
-  for (; rounds.load() < 300; rounds++) {
-    want_reserve(rounds % 4);
-    want_slots(1 + rounds / 2 % 3);
+  for (uint32_t i = 0; i < 300; i++) {
+    want_reserve(i % 4);
+    want_slots(1 + i / 2 % 3);
     nap(100);
   }
-  for (auto& x : t) join(x);
   want_reserve(0);
   want_slots(2);
   while (reserve_count.load() != 0 || circulating.load() != 2) nap(1000);
+  over = true;
+  for (auto& x : t) join(x);
   for (uint32_t i = 0, n = slot_count.load(); i < n; i++) cr_assert(!is_reserve(slots[i]));
 }
 

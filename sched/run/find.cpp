@@ -73,7 +73,7 @@ FiberRecord* find(Worker* w) {
   };
   for (;;) {
     FiberRecord* f;
-    if (__builtin_expect(too_many_slots(), 0) && w->run.slot) give_up_slot(w);
+    if (w->run.slot && __builtin_expect(too_many_like(w->run.slot), 0)) give_up_slot(w);
     if (!w->run.slot && !take_free_slot(w)) {
       // If all workers with slots are asleep in the kernel, no worker runs a timer that is due, and sysmon may not know of it.
       run_timers(now_ns());

@@ -32,11 +32,12 @@ constexpr uint32_t kMostLeft = 2;  // fibers in a local queue that one worker ma
 
 inline bool slot_has_work(const Slot* s) { return s->next.load(std::memory_order_relaxed) || !s->local.empty() || !s->inbox.empty(); }
 
-inline bool too_many_slots() {
-  return circulating.load(std::memory_order_relaxed) > wanted.load(std::memory_order_relaxed) ||
-         reserve_count.load(std::memory_order_relaxed) > reserve_wanted.load(std::memory_order_relaxed);
-}
 inline bool is_reserve(const Slot* s) { return s->reserve.load(std::memory_order_relaxed); }
+// Returns true if there are more slots of the kind of `s` than wanted.
+inline bool too_many_like(const Slot* s) {
+  return is_reserve(s) ? reserve_count.load(std::memory_order_relaxed) > reserve_wanted.load(std::memory_order_relaxed)
+                       : circulating.load(std::memory_order_relaxed) > wanted.load(std::memory_order_relaxed);
+}
 bool leave_reserve_if_possible(Slot* s);  // returns true if s, the caller's, is not of the reserve any more
 bool all_slots_free();                    // no worker holds a slot, nor one of the reserve
 

@@ -215,12 +215,12 @@ FiberRecord* pick(Worker* w, bool preempting) {
   if (!s) return w->run.cord ? pick_of_cord(w) : nullptr;
   if (__builtin_expect(exploring, 0)) return explored_pick();
   FiberRecord* f;
-  if (preempting && too_many_slots()) return nullptr;  // find() gives the slot up
+  if (preempting && too_many_like(s)) return nullptr;  // find() gives the slot up
   if (chaos(16)) return nullptr;
   if (chaos(16)) preempting = true;
   w->look.tick++;
   if (w->look.tick % kFairTick == 0) {
-    if (too_many_slots()) return nullptr;
+    if (too_many_like(s)) return nullptr;
     s->timers.run(now_ns());
     look_at_poller(w);
   }

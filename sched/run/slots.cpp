@@ -67,43 +67,22 @@ Slot* take(Slot*& list) {
   return s;
 }
 
-bool too_much_reserve() { return reserve_count.load(std::memory_order_relaxed) > reserve_wanted.load(std::memory_order_relaxed); }
-
+// A slot that is neither held nor free from now on.
 void retire(Slot* s) {
+  count(is_reserve(s) ? reserve_count : circulating, -1);
+  s->reserve.store(false, std::memory_order_relaxed);
   s->retired.store(true, std::memory_order_relaxed);
   put(retired_slots, s);
-}
-
-void leave_reserve(Slot* s) {
-  s->reserve.store(false, std::memory_order_relaxed);
-  count(reserve_count, -1);
 }
 
 }  // namespace
 
 void add_free_slot(Slot* s) {  // idle lock
   s->holder.store(nullptr, std::memory_order_relaxed);
-  if (is_reserve(s)) {
-    if (too_much_reserve()) {
-      leave_reserve(s);
-      return retire(s);
-    }
-    put(free_reserve, s);
-    return count(free_reserve_count, 1);
-  }
-  if (circulating.load(std::memory_order_relaxed) > wanted.load(std::memory_order_relaxed)) {
-    count(circulating, -1);
-    return retire(s);
-  }
-  if (too_much_reserve()) {  // a slot of the reserve, which is held, takes the place of this one
-    for (uint32_t i = 0; i < slot_count.load(std::memory_order_relaxed); i++)
-      if (is_reserve(slots[i])) {
-        leave_reserve(slots[i]);
-        return retire(s);
-      }
-  }
-  put(free_slots, s);
-  count(free_slot_count, 1);
+  bool of_reserve = is_reserve(s);
+  if (too_many_like(s)) return retire(s);
+  put(of_reserve ? free_reserve : free_slots, s);
+  count(of_reserve ? free_reserve_count : free_slot_count, 1);
 }
 
 Slot* pop_free_slot() {  // idle lock
@@ -195,22 +174,17 @@ void want_reserve(uint32_t n) {
   if (n == reserve_wanted.load(std::memory_order_relaxed)) return;
   SpinGuard guard(idle_lock);
   reserve_wanted.store(n, std::memory_order_relaxed);
-  while (too_much_reserve())
-    if (Slot* s = take(free_reserve)) {
-      count(free_reserve_count, -1);
-      leave_reserve(s);
-      retire(s);
-    } else {
-      return;
-    }
-  while (reserve_count.load(std::memory_order_relaxed) < n)
-    if (Slot* s = get_retired()) {
-      s->reserve.store(true, std::memory_order_relaxed);
-      count(reserve_count, 1);
-      add_free_slot(s);
-    } else {
-      return;
-    }
+  while (free_reserve && too_many_like(free_reserve)) {
+    retire(take(free_reserve));
+    count(free_reserve_count, -1);
+  }
+  while (reserve_count.load(std::memory_order_relaxed) < n) {
+    Slot* s = get_retired();
+    if (!s) return;
+    s->reserve.store(true, std::memory_order_relaxed);
+    count(reserve_count, 1);
+    add_free_slot(s);
+  }
 }
 
 bool want_slots(uint32_t n) {
