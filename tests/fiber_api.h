@@ -37,7 +37,7 @@ inline bool waits_for(FiberRef f, const char* what) {
 // Sets one worker and returns true, if its queues run fibers in order. Returns false under chaos and on NPTL.
 inline bool one_in_order() {
   if (chaos_seed || options.nptl || options.fail_self_check) return false;
-  run_on(1);
+  run_on(1, 0);
   return !on_nptl();
 }
 

@@ -169,10 +169,11 @@ class Threads {
   std::vector<One> threads_;
 };
 
-// Sets the number of workers. The test's frame may have started the scheduler already, and a surplus slot goes only when its worker next
-// checks. So this makes some fibers that sleep.
-inline void run_on(uint32_t workers) {
+// Sets the number of workers, and how many further slots there may be for fibers that wake up. The test's frame may have started the scheduler
+// already, and a surplus slot goes only when its worker next checks. So this makes some fibers that sleep.
+inline void run_on(uint32_t workers, uint32_t reserve = fiberthread::options.reserve) {
   fiberthread::options.workers = workers;
+  fiberthread::options.reserve = reserve;
   if (!fiberthread::sched_start()) return;
   fiberthread::sched_set_concurrency(workers);
   for (int i = 0; i < 20; i++) {
@@ -181,8 +182,8 @@ inline void run_on(uint32_t workers) {
   }
 }
 
-// held() returns true if there has been only one slot, and one worker has had it, since the object was made. Then fibers have run in turn.
-// If the kernel stops a worker, the worker may lose its slot, or sysmon may add another. Then fibers run at the same time.
+// After run_on(1, 0). held() returns true if there has been only one slot, and one worker has had it, since the object was made. Then fibers
+// have run in turn. If the kernel stops a worker, the worker may lose its slot, or sysmon may add another. Then fibers run at the same time.
 class InTurn {
  public:
   bool held() const { return alone_ && fiberthread::slots_wanted() == 1 && fiberthread::statistics.handovers == handovers_; }

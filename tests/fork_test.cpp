@@ -240,7 +240,7 @@ Test(fork, the_disk_is_free, .timeout = 120) {
     for (int round = 0; round < 10; round++) {
       std::atomic<bool> has_turn{false}, had_turn{false};
       {
-        run_on(1);
+        run_on(1, 0);
         Threads two;
         two.fiber([&] {
           take_disk_turn();

@@ -23,7 +23,7 @@ namespace {
 Test(job_queue_order, first_in_first_out_and_a_yield_goes_to_the_end) {
   chaos_seed = 0;
   options.preempt = false;
-  run_on(1);
+  run_on(1, 0);
   static std::vector<int> order;
   struct Job {
     int n;
@@ -93,7 +93,7 @@ Test(job_queue_order, tasks_may_wait_for_later_tasks) {
 Test(job_queue_order, preempted_task_goes_first, .timeout = 120) {
   options.preempt_us = 500;
   chaos_seed = 0;
-  run_on(1);
+  run_on(1, 0);
   static std::atomic<FiberRecord*> first;
   static std::atomic<bool> enough, other_begun;
   int told = 0;

@@ -133,7 +133,7 @@ Test(job_queue, keeps_no_more_fibers_than_asked_for) {
 }
 
 Test(job_queue, withdraws_what_has_not_begun) {
-  run_on(1);
+  run_on(1, 0);
   Threads t;
   t.fiber([] {
     for (bool done = false; !done;) {

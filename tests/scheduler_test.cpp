@@ -239,7 +239,7 @@ Test(scheduler, a_waker_that_goes_on_has_another_worker_woken, .timeout = 120) {
 // another thread wakes the fiber as soon as it waits.
 Test(scheduler, a_search_that_does_not_pay_is_halved, .timeout = 120) {
   chaos_seed = 0;
-  run_on(1);
+  run_on(1, 0);
   static std::atomic<FiberRecord*> near{nullptr};
   static std::atomic<bool> over{false};
   static std::atomic<uint32_t> never{0};
@@ -279,7 +279,7 @@ namespace {
 uint32_t turns_until_all_ran(void (*put)(FiberRecord*)) {
   constexpr uint32_t kOthers = 20, kCrowd = 100;
   chaos_seed = 0;
-  run_on(1);
+  run_on(1, 0);
   std::atomic<uint32_t> never{0}, ran{0}, turns{0}, before{0}, after{0};
   std::atomic<FiberRecord*> crowd[kCrowd]{};
   Threads t;
@@ -341,7 +341,7 @@ class NoMemory {
 
 // A fiber that costs its worker the slot again and again is bound there. If that were the last worker, no other could run fibers.
 Test(scheduler, the_last_worker_is_bound_to_no_fiber, .timeout = 60) {
-  run_on(1);
+  run_on(1, 0);
   static std::atomic<uint32_t> go{0}, over{0};
   Threads t;
   t.fiber([] {
@@ -365,7 +365,7 @@ Test(scheduler, the_last_worker_is_bound_to_no_fiber, .timeout = 60) {
 
 // A fiber sleeps in the kernel, unknown to the scheduler, until another has run. There is no memory for a worker to run that one.
 Test(scheduler, sleepers_give_way_if_no_worker_can_be_made, .timeout = 60) {
-  run_on(1);
+  run_on(1, 0);
   static std::atomic<uint32_t> go{0};
   static int pipe_ends[2];
   cr_assert_eq(pipe(pipe_ends), 0);

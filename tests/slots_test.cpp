@@ -180,6 +180,37 @@ Test(slots, who_wakes_beside_a_hog_has_the_reserve) {
   cr_assert_eq(circulating.load(), slots_wanted());
 }
 
+// Of eight hogs on one worker, one that is found to be a hog while it has a slot of the reserve soon gives that up.
+Test(slots, hogs_get_no_slot_of_the_reserve) {
+  use_workers(1);
+  static std::atomic<bool> over{false};
+  auto compute = [](void*) -> void* {
+    uint32_t x = 1;
+    while (!over) x = x * 1664525 + 1013904223;
+    return reinterpret_cast<void*>(static_cast<uintptr_t>(x | 1));
+  };
+  auto look = [](void*) -> void* {
+    int looks = 0, with_hogs = 0;
+    while (looks < 200) {
+      nap(2000);
+      if (!reserve_is_wanted()) continue;
+      int here = 0;
+      for (Worker* w = all_workers(); w; w = w->thread.all_next) {
+        FiberRecord* f = w->run.running.load();
+        here += f && is_hog(f) && has_reserve(w);
+      }
+      if (looks++ >= 100) with_hogs += here != 0;  // before, they are not found yet
+    }
+    over = true;
+    cr_assert_lt(with_hogs, 50, "in %d looks of 100", with_hogs);
+    return nullptr;
+  };
+  Handle computing[8];
+  for (auto& x : computing) x = spawn(compute);
+  join(spawn(look));
+  for (auto& x : computing) join(x);
+}
+
 // There shall be fewer slots, of either kind, while workers hold them: these give theirs up though they have more to run.
 Test(slots, slots_of_both_kinds_come_and_go_while_they_are_held) {
   use_workers(2);
