@@ -7,7 +7,7 @@
 // Mirrors enqueue_woken(), enqueue_local(), wake_if_needed(), stop_searching(), go_idle(), retire(), find(), pick(), steal(),
 // post_yield(), Inbox::pop() and hand_slot_to_spare() of sched/, and of sysmon its look, sysmon_poke() and how it falls
 // asleep. There are two workers and SLOTS slots. A fiber queues other fibers, yields, ends, or blocks in the kernel. A foreign thread
-// queues some fibers as well. There is no preemption: a fiber runs until it does one of these.
+// queues some fibers as well. But for RESERVE there is no preemption: a fiber runs until it does one of these.
 //
 // The model fails where nothing can happen any more although work is queued. (Only one worker can be blocked.) When sysmon is awake, it
 // looks again only after something has changed, because it would see the same. So the model also finds what sysmon overlooks for ever.
@@ -15,10 +15,12 @@
 // With ENDS, a worker that sleeps may end at any time if the other has not, and is started anew where no idle worker is found. Otherwise
 // workers are not started anew, as if there were no memory for them.
 //
-// Left out: how a slot is taken (handover.pml; one step here), timers, deadlines, the order in queues, fair ticks, hogs, the reserve (its slots are
-// further free ones, but only for fibers that are no hogs). Each of these is one step: a section under idle_lock, a look at one slot's queues, and
-// sysmon's first look at everything. A plain store to a queue stays in the worker's store buffer until the worker's next locked
-// instruction, a membarrier, or any time before (x86).
+// With RESERVE, slot 1 is the reserve's at first. Fibers are also preempted as hogs, and heavy ones woken, which only a slot of the other kind may
+// run. Then leave_reserve_if_possible() is mirrored too.
+//
+// Left out: how a slot is taken (handover.pml; one step here), timers, deadlines, the order in queues, fair ticks, how the reserve comes and
+// goes. Each of these is one step: a section under idle_lock, a look at one slot's queues, and sysmon's first look at everything. A plain store
+// to a queue stays in the worker's store buffer until the worker's next locked instruction, a membarrier, or any time before (x86).
 //
 // holds:
 // by hand, for its 7 million states: -DSLOTS=1 -DSPAWNS=1 -DFOREIGN=1
@@ -28,15 +30,20 @@
 // holds: -DBACK -DSLOTS=1
 // holds: -DENDS -DSPAWNS=1
 // holds: -DENDS -DBACK -DSLOTS=1 -DSPAWNS=1
+// holds: -DRESERVE -DSPAWNS=1 -DHOGS=1
+// holds: -DRESERVE -DSPAWNS=0 -DHOGS=2
 // fails: -DBROKEN_MEMBARRIER
 // fails: -DBROKEN_YIELD
 // fails: -DBROKEN_SEARCHING
 // fails: -DSPAWNS=0 -DWAITING=2 -DBROKEN_INBOX
 // fails: -DENDS -DSPAWNS=1 -DBROKEN_END
+// fails: -DRESERVE -DSPAWNS=0 -DHOGS=2 -DBROKEN_HEAVY
+// by hand, within 4 GB: fails: -DRESERVE -DSPAWNS=0 -DHOGS=1 -DFOREIGN=1 -DBROKEN_HOG (without BROKEN_HOG, no fault in 68 million states)
 // Mutations. BROKEN_MEMBARRIER: sysmon falls asleep without one. BROKEN_YIELD: a yielding fiber pokes no worker. BROKEN_SEARCHING:
 // go_idle() stops to count as searching when it is in the list already, where sysmon may have given it a slot and counted it
-// anew. BROKEN_INBOX: while a worker takes an inbox's list, no other worker can see the rest of the list. BROKEN_END: a worker ends without a look at whether
-// it is in the list still.
+// anew. BROKEN_INBOX: while a worker takes an inbox's list, no other worker can see the rest of the list. BROKEN_END: a worker ends without a
+// look at whether it is in the list still. BROKEN_HEAVY: who wakes a heavy fiber wakes no worker for it. BROKEN_HOG: the last worker to stop
+// searching does not look for hogs.
 
 #define W 2
 #ifndef SLOTS
@@ -53,6 +60,9 @@
 #endif
 #ifndef LOCAL
 #define LOCAL 0           // fibers in its local queue at first
+#endif
+#ifndef HOGS
+#define HOGS 0            // fibers that become hogs
 #endif
 #ifdef BACK               // a blocked worker comes back, without its slot
 #define comes_back slot[me] == none
@@ -77,12 +87,21 @@ byte buffer_slot[W];
 
 bit blocked[W];           // in the kernel; one at a time
 bit changed;              // something has changed since sysmon began to look
-byte spawns = SPAWNS;
+byte spawns = SPAWNS, new_hogs = HOGS;
 
 #if SLOTS == 2
 #define any_free (free[0] || free[1])
 #else
 #define any_free free[0]
+#endif
+#ifdef RESERVE
+byte hogs;                // in their line, or woken
+byte usual;               // the slot that is not the reserve's
+#define free_for_hogs free[usual]
+#else
+#define hogs 0
+#define usual 0
+#define free_for_hogs any_free
 #endif
 #define inbox_seen(s) (head[s] > 0 || has_front[s])
 #define seen(s) (next[s] > 0 || local_[s] > 0 || inbox_seen(s))
@@ -111,9 +130,9 @@ inline sysmon_poke() {
 // Under the idle lock. s becomes none if no slot is free.
 inline pop_free_slot(s) {
   if
-  :: free[0] -> s = 0; free[0] = 0
+  :: free[usual] -> s = usual; free[usual] = 0
 #if SLOTS == 2
-  :: !free[0] && free[1] -> s = 1; free[1] = 0
+  :: !free[usual] && free[1 - usual] -> s = 1 - usual; free[1 - usual] = 0
 #endif
   :: else -> s = none
   fi
@@ -130,9 +149,9 @@ inline pop_idle_worker(v) {
   fi
 }
 
-inline wake_if_needed() {
+inline wake_if_needed(for_hog) {
   if
-  :: !any_free -> sysmon_poke()
+  :: !(for_hog -> free_for_hogs : any_free) -> sysmon_poke()
   :: else ->
      atomic {
        if
@@ -176,7 +195,10 @@ inline work_queued() {
 #if SLOTS == 2
   queued = queued || seen(1);
 #endif
+  only_hogs = !queued && hogs > 0;
+  queued = queued || hogs > 0
 }
+#define can_run (only_hogs -> free_for_hogs : any_free)
 
 // ---- workers ----
 
@@ -203,7 +225,7 @@ inline enqueue_woken() {
        fi;
        changed = 1
      }
-     wake_if_needed()
+     wake_if_needed(0)
   fi
 }
 
@@ -250,6 +272,14 @@ inline pop(queue) {
 inline pick() {
   if
   :: mine != none ->
+#ifdef RESERVE
+     atomic {  // leave_reserve_if_possible()
+       if
+       :: mine != usual && free[usual] -> flushed; usual = mine; changed = 1
+       :: else
+       fi
+     }
+#endif
      // Only this worker adds to the first two queues, so it looks at both in one step.
      atomic {
        flushed;
@@ -260,7 +290,13 @@ inline pick() {
        fi
      }
      inbox_pop(mine);
-     pop(global_)
+     pop(global_);
+#ifdef RESERVE
+     if
+     :: mine == usual -> pop(hogs)
+     :: else
+     fi
+#endif
   :: else
   fi
 }
@@ -319,7 +355,7 @@ inline go_idle() {
   fi;
   work_queued();
   if
-  :: queued && !any_free -> sysmon_poke(); queued = 0
+  :: queued && !can_run -> sysmon_poke(); queued = 0
   :: else
   fi;
   if
@@ -336,12 +372,12 @@ end_sleep:
 #endif
 end_ended:
         !ended[me];
-        wake[me] = 0; queued = 0;
+        wake[me] = 0; queued = 0; only_hogs = 0;
         goto find
 #endif
      fi
   fi;
-  atomic { idle[me] = 0; wake[me] = 0; queued = 0; changed = 1 }
+  atomic { idle[me] = 0; wake[me] = 0; queued = 0; only_hogs = 0; changed = 1 }
   if
   :: mine == none -> take_free_slot()
   :: else
@@ -353,7 +389,7 @@ end_ended:
 }
 
 proctype worker(byte me) {
-  bit f, go, draining, queued, counted;
+  bit f, go, draining, queued, counted, only_hogs;
   byte s = none, v = none, list;
   if
   :: me == 0 -> goto fiber
@@ -398,9 +434,15 @@ found:
         go = 0;
         atomic { work_queued() }
         if
-        :: queued -> queued = 0; wake_if_needed()
+#ifdef BROKEN_HOG
+        :: queued && only_hogs -> queued = 0
+        :: queued && !only_hogs -> queued = 0; wake_if_needed(0)
+#else
+        :: queued -> queued = 0; wake_if_needed(only_hogs)
+#endif
         :: else
-        fi
+        fi;
+        only_hogs = 0
      :: else
      fi
   :: else
@@ -426,6 +468,21 @@ fiber:
      :: f -> goto fiber
      :: else -> goto find
      fi
+#ifdef RESERVE
+  :: atomic { new_hogs > 0 -> new_hogs--; flushed; hogs++; changed = 1 }  // it wakes a heavy one
+#ifndef BROKEN_HEAVY
+     wake_if_needed(1);
+#endif
+     goto fiber
+  :: atomic { new_hogs > 0 -> new_hogs-- }  // it is preempted, and is a hog
+     pick();
+     atomic { flushed; hogs++; changed = 1 }
+     wake_if_needed(1);
+     if
+     :: f -> goto fiber
+     :: else -> goto find
+     fi
+#endif
   :: true -> goto ends
   :: atomic { !blocked[0] && !blocked[1] -> blocked[me] = 1; changed = 1 }
 end_blocked:
@@ -452,13 +509,17 @@ proctype foreign() {
   byte s = none, v = none, left = FOREIGN;
   do
   :: atomic { left > 0 -> left--; head[left % SLOTS]++; changed = 1 }
-     wake_if_needed()
-  :: else -> break
+     wake_if_needed(0)
+#ifdef RESERVE
+  :: atomic { new_hogs > 0 -> new_hogs--; hogs++; changed = 1 }
+     wake_if_needed(1)
+#endif
+  :: left == 0 -> break
   od
 }
 
 proctype sysmon() {
-  bit queued, go;
+  bit queued, go, only_hogs;
   byte s = none, v = none;
 look:
   atomic {
@@ -492,7 +553,7 @@ look:
   :: else
   fi;
   if
-  :: queued && any_free -> wake_if_needed()
+  :: queued && can_run -> wake_if_needed(only_hogs)
   :: else
   fi;
   if
@@ -504,13 +565,13 @@ look:
 #endif
      work_queued();
      if
-     :: queued -> atomic { asleep = 0; queued = 0 }
+     :: queued -> atomic { asleep = 0; queued = 0; only_hogs = 0 }
      :: else ->
 end_deep:
         asleep == 0
      fi
   :: true ->
-     queued = 0;
+     queued = 0; only_hogs = 0;
 end_short:
      changed
   fi;
@@ -531,7 +592,7 @@ init {
     run foreign()
 #endif
   }
-  timeout -> assert(!(global_ || next[0] || local_[0] || head[0] || front[0]
+  timeout -> assert(!(global_ || hogs || next[0] || local_[0] || head[0] || front[0]
 #if SLOTS == 2
                       || next[1] || local_[1] || head[1] || front[1]
 #endif
