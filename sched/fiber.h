@@ -114,7 +114,7 @@ struct alignas(64) FiberRecord {
     // `until_timed` counts the wake-ups until the next timed one. `went_on` counts how often in a row the fiber went on, up to 2.
     uint64_t woke_at = 0;
     uint8_t until_timed = 0, went_on = 0;
-    bool heavy : 1 = false;    // was preempted before its last wait; written under Busy, so not while a tick writes its neighbour
+    bool heavy : 1 = false;    // ran for long before its last wait; written under Busy, so not while a tick writes its neighbour
     bool in_libc : 1 = false;  // preempted with its pc inside libc: goes to the front of the global queue
     uint8_t ticks = 0;         // that it went on beside hogs that wait, since it began to run
     uint8_t blocked = 0;       // blocking calls that cost its worker the slot

@@ -88,7 +88,8 @@ struct alignas(64) Worker {
     // The turn of the running fiber: the heartbeat at which end_turn() first saw it, and cycles() then.
     uint32_t turn = 0;
     uint64_t turn_began = 0;
-    bool depth_first = false;              // the last fiber to wait here was in a join: the fiber that was queued last comes first
+    uint64_t run_began = 0;    // cycles() when it went on to the running fiber; while kObserveRuns is set, else of an earlier one
+    bool depth_first = false;  // the last fiber to wait here was in a join: the fiber that was queued last comes first
     std::atomic<bool> oldest_due{false};   // set by sysmon: once, the oldest comes first all the same
     std::atomic<uint32_t> without_hog{0};  // sysmon's looks since a hog last left it; relaxed, as a lost count or reset does no harm
     std::atomic<uint32_t> own_hogs{0};     // hogs in the line that ran here last; relaxed, as a wrong count does no harm
@@ -316,7 +317,7 @@ bool free_slot_for(Waiting waiting);  // returns true if a free slot may run the
 void want_reserve(uint32_t n);        // sets the number of slots of the reserve (run/slots.cpp) to n; there may be fewer without memory
 bool reserve_is_wanted();
 bool has_reserve(const Worker* w);  // w holds a slot of it; from any thread, a hint
-void free_woken_hogs();             // moves them to the global queue, once there is no reserve
+void free_heavy_queue();            // moves its fibers to the global queue, once there is no reserve
 // Whether it pays to wake a worker for a fiber in a slot's `next`. A hint. Paid: a worker has stolen a fiber since the last such wake-up.
 // Try: sysmon wants to know. It tries the more rarely, the more wake-ups in a row were in vain.
 enum class WakePays : uint8_t { No, Try, Paid };

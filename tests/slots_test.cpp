@@ -211,9 +211,40 @@ Test(slots, hogs_get_no_slot_of_the_reserve) {
   for (auto& x : computing) join(x);
 }
 
+// Two hogs beside one that computes for a millisecond between its waits.
+Test(slots, who_runs_for_long_gets_no_slot_of_the_reserve) {
+  use_workers(1);
+  static std::atomic<bool> over{false};
+  auto compute = [](void*) -> void* {
+    uint32_t x = 1;
+    while (!over) x = x * 1664525 + 1013904223;
+    return reinterpret_cast<void*>(static_cast<uintptr_t>(x | 1));
+  };
+  auto compute_and_wait = [](void*) -> void* {
+    int turns = 0, on_reserve = 0;
+    while (turns < 200) {
+      {
+        Busy busy;
+        if (reserve_is_wanted() && turns++ >= 100) on_reserve += has_reserve(self()->run.worker);
+      }
+      for (uint64_t end = now_ns() + 1'000'000; now_ns() < end;) {
+      }
+      nap(200);
+    }
+    over = true;
+    cr_assert_lt(on_reserve, 50, "in %d turns of 100", on_reserve);
+    return nullptr;
+  };
+  Handle computing[2];
+  for (auto& x : computing) x = spawn(compute);
+  join(spawn(compute_and_wait));
+  for (auto& x : computing) join(x);
+}
+
 // There shall be fewer slots, of either kind, while workers hold them: these give theirs up though they have more to run.
 Test(slots, slots_of_both_kinds_come_and_go_while_they_are_held) {
   use_workers(2);
+  options.reserve = 0;  // sysmon wants none
   static std::atomic<bool> over{false};
   auto work = [](void*) -> void* {
     while (!over) give_way();

@@ -195,6 +195,7 @@ uint64_t queued_for(const FiberRecord* f) {
 }
 
 void observe_runs(Worker* w, FiberRecord* f) {
+  if (observed(kObserveRuns)) w->look.run_began = cycles();
   if (observed(kObserveNames)) name_worker(w, f);
   if (!observed(kObserveDelay)) return;
   ObservedWorker* of = observed_worker(w);

@@ -27,8 +27,10 @@ enum Observe : uint32_t {
   kObserveSignal = 1024,
   kObserveDelay = 2048,  // the time from when a fiber is queued until it runs
   kObserveNames = 4096,  // names.h
+  kObserveRuns = 8192,   // how long fibers run, for ran_for_long() of run/; while there is a reserve
 };
-// Bits are only added. As an exception, trace_start() clears kObserveTrace if it cannot write, before any worker runs.
+// Bits are only added. Two exceptions: trace_start() clears kObserveTrace if it cannot write, before any worker runs. want_reserve() adds and
+// clears kObserveRuns.
 alignas(64) extern std::atomic<uint32_t> observing;
 inline bool observed(uint32_t bits) { return __builtin_expect(observing.load(std::memory_order_relaxed) & bits, 0); }
 
@@ -45,7 +47,7 @@ void observe_spawned(FiberRecord* f);
 [[gnu::cold]] void observe_handed_over(Worker* w);  // w's slot goes to another worker, because w sleeps in the kernel
 [[gnu::cold]] void observe_came_back(Worker* w);    // w runs again
 
-// Called when `f` is about to be queued, and when w is about to run it: the latter for delays and names.
+// Called when `f` is about to be queued, and when w is about to run it: the latter for delays, names and runs.
 void observe_queued(FiberRecord* f);
 void observe_runs(Worker* w, FiberRecord* f);
 uint64_t queued_for(const FiberRecord* f);  // ns since it was queued, roughly; 0: it is in no queue

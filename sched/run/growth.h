@@ -86,7 +86,7 @@ struct Growth {
     } else if (some_short >= kKeepsReserve) {
       want_reserve(0);
     }
-    if (!reserve_is_wanted()) free_woken_hogs();
+    if (!reserve_is_wanted()) free_heavy_queue();
   }
 
   static bool is_stuck(Worker* w, Waiting waiting) {

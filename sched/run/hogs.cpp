@@ -6,7 +6,7 @@
 
 namespace fiberthread {
 
-GlobalQueue hogs, woken_hogs;
+GlobalQueue hogs, heavy_queue;
 
 namespace {
 
@@ -39,13 +39,13 @@ FiberRecord* pop_from_line(Worker* w) {
   return f;
 }
 
-// In the order in which they woke up, but for those that ran here last.
-FiberRecord* pop_woken(Worker* w) {
-  if (woken_hogs.empty()) return nullptr;
-  FiberRecord* f = ++w->look.hogs_taken % kMixed == 0 || woken_hogs.size() > kShortLine
+// In the order in which they came, but for those that ran here last.
+FiberRecord* pop_heavy(Worker* w) {
+  if (heavy_queue.empty()) return nullptr;
+  FiberRecord* f = ++w->look.hogs_taken % kMixed == 0 || heavy_queue.size() > kShortLine
                        ? nullptr
-                       : woken_hogs.take_if([w](const FiberRecord* hog) { return hog->run.worker == w; });
-  return f ? f : woken_hogs.pop();
+                       : heavy_queue.take_if([w](const FiberRecord* hog) { return hog->run.worker == w; });
+  return f ? f : heavy_queue.pop();
 }
 
 }  // namespace
@@ -56,12 +56,12 @@ void push_hog(Worker* w, FiberRecord* f) {
   hogs.push(f);
 }
 
-// Woken ones come first, but do not keep the line from its due.
+// Heavy ones come first, but do not keep the line from its due.
 FiberRecord* pop_hog(Worker* w, bool due) {
-  FiberRecord* f = due ? nullptr : pop_woken(w);
+  FiberRecord* f = due ? nullptr : pop_heavy(w);
   if (f) return f;
   f = pop_from_line(w);
-  if (!f && due) f = pop_woken(w);
+  if (!f && due) f = pop_heavy(w);
   if (f) w->look.ran_hog = true;
   return f;
 }
@@ -88,7 +88,7 @@ Waiting preempt_wanted_by(FiberRecord* f) {
   if (w->run.revoked.load(std::memory_order_relaxed) == kTaken || !w->run.slot || slot_has_work(w->run.slot) || !global_queue.empty())
     return Waiting::Others;
   if (is_reserve(w->run.slot)) return others(is_hog(f) || runs_long(w));
-  return !woken_hogs.empty() ? Waiting::Others : hogs.empty() ? Waiting::Nobody : Waiting::Hogs;
+  return !heavy_queue.empty() ? Waiting::Others : hogs.empty() ? Waiting::Nobody : Waiting::Hogs;
 }
 
 // What a hog computes with is in its CPU's caches. But some hogs wait for what another one computes.
@@ -99,7 +99,7 @@ uint8_t hog_turn(const Worker* w) {
 
 FIBERTHREAD_IN_FORK_CHILD(Slots, hogs, [](FiberRecord*) {
   hogs.reset();
-  woken_hogs.reset();
+  heavy_queue.reset();
 })
 
 }  // namespace fiberthread

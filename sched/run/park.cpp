@@ -25,6 +25,12 @@ namespace {
 constexpr uint32_t kTurnUs = 200;       // how long a fiber that finds data every time runs before it gives way
 constexpr uint32_t kLongTurnUs = 1000;  // the same in a crowd, where no fiber finds its data in the cache when its turn comes
 constexpr uint32_t kCrowd = 32;
+constexpr uint32_t kHeavyUs = 300;  // a run, after whose wait the reserve is not for the fiber; a worker of the reserve is woken in 10
+
+bool ran_for_long(const FiberRecord* me) {
+  if (me->turns.preempted.load(std::memory_order_relaxed)) return true;
+  return observed(kObserveRuns) && cycles() - me->run.worker->look.run_began > kHeavyUs * cycles_per_us;
+}
 
 bool park_in_kernel(FiberRecord* me, uint64_t deadline) {
   if (me->wait.called_by.load(std::memory_order_relaxed)) release_caller(me);
@@ -76,7 +82,8 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   me->wait.reason = reason;
   FIBERTHREAD_PROBE3("park", me, reason.what, reason.object);
   if (me->run.kernel) return park_in_kernel(me, deadline);
-  me->turns.heavy = me->turns.preempted.load(std::memory_order_relaxed) != 0;
+  // Who waits for an owner may be made that by its wake-up, and then keeps others waiting.
+  me->turns.heavy = !reason.owner && ran_for_long(me);
   me->turns.preempted.store(0, std::memory_order_relaxed);
   me->run.worker->look.depth_first = reason.what == kJoin;
   // Relaxed: who reads it knows how old the fiber's state must be.

@@ -60,9 +60,10 @@ void give_up_slot(Worker* w);        // gives up the worker's slot, as there are
 // ---- hogs.cpp ----
 
 extern GlobalQueue hogs;  // all in one line, since each would get more on a slot with few of them
-// While there is a reserve: fibers that were preempted before the wait that is over. They go before the hogs, but not to the reserve.
-extern GlobalQueue woken_hogs;
-inline bool hogs_wait() { return !hogs.empty() || !woken_hogs.empty(); }
+// While there is a reserve: fibers that ran for long before the wait that is over, and those that were preempted, but are no hogs yet. They go
+// before the hogs, but not to the reserve.
+extern GlobalQueue heavy_queue;
+inline bool hogs_wait() { return !hogs.empty() || !heavy_queue.empty(); }
 
 void push_hog(Worker* w, FiberRecord* f);   // f has just run on w
 FiberRecord* pop_hog(Worker* w, bool due);  // the next hog for w, or null

@@ -107,7 +107,7 @@ void enqueue_woken(FiberRecord* f) {
   Worker* w = this_worker();
   bool in_sched = w && w->run.in_sched.load(std::memory_order_relaxed);  // between two fibers, or in unpark_in_order()
   if (f->turns.heavy && reserve_is_wanted() && !in_sched) {
-    woken_hogs.push(f);
+    heavy_queue.push(f);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     return wake_if_needed(Waiting::Hogs);
   }
@@ -255,7 +255,7 @@ void prepare_run(Worker* w, FiberRecord* f) {
   w->run.running.store(f, std::memory_order_relaxed);
   w->run.heartbeat.store(w->run.heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   w->counts.switches++;
-  if (observed(kObserveDelay | kObserveNames)) observe_runs(w, f);
+  if (observed(kObserveDelay | kObserveNames | kObserveRuns)) observe_runs(w, f);
   FIBERTHREAD_PROBE2("switch", f, w);
   apply_mask(w, f->run.sigmask);
   entry_fence();  // pairs with interrupt_running(): it sees the state, or f sees its bits when it leaves Busy
@@ -400,7 +400,8 @@ void post_preempt(Worker* w, FiberRecord* f) {
   if (chaos(2) && enqueue_anywhere(w->run.slot, f)) return;
   if (f->turns.in_libc) global_queue.push_front(f);  // it may hold one of libc's locks
   else if (is_hog(f) && !exploring) push_hog(w, f);
-  else enqueue_local(w, f);  // its data are in this CPU's cache
+  else if (reserve_is_wanted()) heavy_queue.push(f);  // not where a worker of the reserve would find it
+  else enqueue_local(w, f);                           // its data are in this CPU's cache
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_if_needed(Waiting::Hogs);
 }

@@ -67,6 +67,12 @@ Slot* take(Slot*& list) {
   return s;
 }
 
+void set_reserve_wanted(uint32_t n) {
+  reserve_wanted.store(n, std::memory_order_relaxed);
+  if (n) observing.fetch_or(kObserveRuns, std::memory_order_relaxed);
+  else observing.fetch_and(~uint32_t{kObserveRuns}, std::memory_order_relaxed);
+}
+
 // A slot that is neither held nor free from now on.
 void retire(Slot* s) {
   count(is_reserve(s) ? reserve_count : circulating, -1);
@@ -166,14 +172,14 @@ Slot* get_retired() {
 
 bool reserve_is_wanted() { return reserve_wanted.load(std::memory_order_relaxed) != 0; }
 
-void free_woken_hogs() {
-  while (FiberRecord* f = woken_hogs.pop()) global_queue.push(f);
+void free_heavy_queue() {
+  while (FiberRecord* f = heavy_queue.pop()) global_queue.push(f);
 }
 
 void want_reserve(uint32_t n) {
   if (n == reserve_wanted.load(std::memory_order_relaxed)) return;
   SpinGuard guard(idle_lock);
-  reserve_wanted.store(n, std::memory_order_relaxed);
+  set_reserve_wanted(n);
   while (free_reserve && too_many_like(free_reserve)) {
     retire(take(free_reserve));
     count(free_reserve_count, -1);
@@ -253,7 +259,7 @@ bool work_neglected() {
 bool work_queued() { return who_waits() != Waiting::Nobody; }
 
 uint32_t queued_count() {
-  uint32_t total = global_queue.size() + hogs.size() + woken_hogs.size();
+  uint32_t total = global_queue.size() + hogs.size() + heavy_queue.size();
   uint32_t n = slot_count.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < n; i++)
     total += slots[i]->local.size() + !slots[i]->inbox.empty() + (slots[i]->next.load(std::memory_order_relaxed) != nullptr);
@@ -305,7 +311,7 @@ FIBERTHREAD_IN_FORK_CHILD(Slots, slots, [](FiberRecord*) {
   wanted.store(0);
   free_reserve = nullptr;
   reserve_count.store(0);
-  reserve_wanted.store(0);
+  set_reserve_wanted(0);
   free_reserve_count.store(0);
   uint32_t n = slot_count.load();
   for (uint32_t i = 0; i < n; i++) {
