@@ -200,7 +200,8 @@ bool keeps_others_waiting() {
   return !w->run.slot || slot_has_work(w->run.slot);
 }
 
-constexpr uint32_t kManyYields = 1024;  // 40 us of nothing but yields
+constexpr uint32_t kManyYields = 1024,
+                   kManyOfHeavy = 128;  // 40 us of nothing but yields, or 20 where they go through the queue of heavy ones
 
 bool give_way() {
   FiberRecord* me = self();
@@ -213,13 +214,15 @@ bool give_way() {
       others = w->run.cord && !in_cord_callback() && !w->run.cord->ready.empty();
     } else if (!others) {
       Entry entry(w);
-      others = !w->run.slot || slot_has_work(w->run.slot) || !global_queue.empty() || (hogs_wait() && !is_reserve(w->run.slot));
+      others = !w->run.slot || slot_has_work(w->run.slot) || !global_queue.empty() || hogs_wait() || is_reserve(w->run.slot);
     }
     if (others) {
       w->look.depth_first = false;
       // Fibers that only yield to each other wait for something: for what a hog computes, or for another kernel thread that wants this CPU.
-      if (own != w && w->run.heartbeat.load(std::memory_order_relaxed) % kManyYields == 0) {
-        if (!hogs.empty() && w->run.slot && !is_reserve(w->run.slot)) next_is_hog(w);
+      uint32_t many = me->turns.heavy ? kManyOfHeavy : kManyYields;
+      if (own != w && w->run.heartbeat.load(std::memory_order_relaxed) % many == 0) {
+        if (w->run.slot && is_reserve(w->run.slot)) me->turns.heavy = true;  // beside a hog, it would keep that from its CPU
+        else if (!hogs.empty() && w->run.slot) next_is_hog(w);
         else raw_syscall(SYS_sched_yield);
       }
       suspend(me, post_yield);

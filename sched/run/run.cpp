@@ -100,17 +100,19 @@ bool handed_to_bound(FiberRecord* f, Worker* here) {
   wake_if_needed();
 }
 
+static void enqueue_heavy(FiberRecord* f) {
+  heavy_queue.push(f);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake_if_needed(Waiting::Hogs);
+}
+
 void enqueue_woken(FiberRecord* f) {
   if (observed(kObserveDelay)) observe_queued(f);
   if (handed_to_bound(f, nullptr)) return;
   if (__builtin_expect(exploring, 0)) return enqueue_global(f);
   Worker* w = this_worker();
   bool in_sched = w && w->run.in_sched.load(std::memory_order_relaxed);  // between two fibers, or in unpark_in_order()
-  if (f->turns.heavy && reserve_is_wanted() && !in_sched) {
-    heavy_queue.push(f);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    return wake_if_needed(Waiting::Hogs);
-  }
+  if (f->turns.heavy && reserve_is_wanted() && !in_sched) return enqueue_heavy(f);
   if (!w) {
     Slot* s = slot_in_use(f->identity.id);
     if (observed(kObserveInbox))
@@ -385,6 +387,7 @@ void post_yield(Worker* w, FiberRecord* f) {
   f->run.state.store(State::Queued, std::memory_order_release);
   if (handed_to_bound(f, nullptr)) return;
   if (chaos(2) && enqueue_anywhere(w->run.slot, f)) return;
+  if (f->turns.heavy && reserve_is_wanted()) return enqueue_heavy(f);
   enqueue_local(w, f);
   // The fiber that runs next is in no queue any more. Sysmon may have looked just before this push, and gone to sleep.
   entry_fence();
