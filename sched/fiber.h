@@ -89,11 +89,13 @@ struct alignas(64) FiberRecord {
     // From the fiber's OwnWait::begin() to its end(), or to its next begin() if it has left the call by a jump. Relaxed, between the fences of
     // begin() and wake_own_wait().
     std::atomic<bool> in_own_call{false};
+    std::atomic<bool> heavy{false};  // ran for long before its last wait that was not for an owner; relaxed: sysmon takes a hint
 
     void reset() {
       pending_unpark.store(0, std::memory_order_relaxed);
       interrupts.store(0, std::memory_order_relaxed);
       in_own_call.store(false, std::memory_order_relaxed);
+      heavy.store(false, std::memory_order_relaxed);
       kernel = false;
     }
     void in_child() {  // the caller is the child's only kernel thread
@@ -114,20 +116,19 @@ struct alignas(64) FiberRecord {
     // `until_timed` counts the wake-ups until the next timed one. `went_on` counts how often in a row the fiber went on, up to 2.
     uint64_t woke_at = 0;
     uint8_t until_timed = 0, went_on = 0;
-    bool heavy : 1 = false;    // ran for long before its last wait; written under Busy, so not while a tick writes its neighbour
-    bool in_libc : 1 = false;  // preempted with its pc inside libc: goes to the front of the global queue
-    uint8_t ticks = 0;         // that it went on beside hogs that wait, since it began to run
-    uint8_t blocked = 0;       // blocking calls that cost its worker the slot
-    uint8_t habits = 0;        // bonds by habit that have ended
-    uint8_t slept = 0;         // waits in a row for which a worker had to sleep in the kernel: see OwnWait
-    uint8_t own_waits = 0;     // calls of OwnWait::begin() after that
+    bool in_libc = false;   // preempted with its pc inside libc: goes to the front of the global queue
+    uint8_t ticks = 0;      // that it went on beside hogs that wait, since it began to run
+    uint8_t blocked = 0;    // blocking calls that cost its worker the slot
+    uint8_t habits = 0;     // bonds by habit that have ended
+    uint8_t slept = 0;      // waits in a row for which a worker had to sleep in the kernel: see OwnWait
+    uint8_t own_waits = 0;  // calls of OwnWait::begin() after that
 
     void reset() {
       place.waits.store(0, std::memory_order_relaxed);
       preempted.store(0, std::memory_order_relaxed);
       woke_at = 0;
       until_timed = went_on = ticks = blocked = habits = slept = own_waits = 0;
-      in_libc = heavy = false;
+      in_libc = false;
     }
   } turns;
 

@@ -22,14 +22,14 @@ struct Growth {
   // next tick, or after kLongestTurn if only hogs wait, and four ticks later where it is in libc's code then.
   static constexpr uint32_t kStuckLooks = 20;
   static constexpr uint64_t kStuckNs = 10 * kTickNs, kStuckBesideHogsNs = (kLongestTurn + 8) * kTickNs;
-  static constexpr uint32_t kShrinkLooks = 100;  // looks with fewer spinners than slots, before there is one less
-  static constexpr uint32_t kMostGrowth = 4;     // times the base
-  static constexpr uint32_t kNeedsReserve = 3;  // looks in a row that find fibers that run for long in all other slots, before there is one
-  static constexpr uint32_t kKeepsReserve = 16;  // looks in a row that do not, before it goes
+  static constexpr uint32_t kShrinkLooks = 100;                  // looks with fewer spinners than slots, before there is one less
+  static constexpr uint32_t kMostGrowth = 4;                     // times the base
+  static constexpr uint32_t kNeedsReserve = 20, kMostLong = 30;  // of long_looks: before there is a reserve, and at most
 
-  uint32_t spinners = 0, last_spinners = 0;   // with a slot, in this look and the one before
-  uint32_t run_long = 0;                      // fibers that run for long, with a slot that is not of the reserve, in this look
-  uint32_t all_run_long = 0, some_short = 0;  // looks in a row that found these in all slots, and that did not
+  uint32_t spinners = 0, last_spinners = 0;  // with a slot, in this look and the one before
+  uint32_t run_long = 0;                     // fibers that run for long, with a slot that is not of the reserve, in this look
+  uint32_t long_looks = 0;  // that found these in all such slots, less the looks that did not; never below 0, at which the reserve goes
+  bool some_short = false;  // the last look did not
   uint32_t spare_looks = 0;
   Waiting last_waiting = Waiting::Nobody;
 
@@ -43,7 +43,7 @@ struct Growth {
     else if (w->notes.stuck_looks++ == 0) w->notes.stuck_cpu = cpu_time_of_thread(w->thread.tid);
     if (f && has_slot && (is_spinner(f) || is_stuck(w, waiting))) spinners++;
     if (f && has_slot && !has_reserve(w) &&
-        (is_hog(f) || w->ticks.long_run.load(std::memory_order_relaxed) == w->run.heartbeat.load(std::memory_order_relaxed)))
+        (is_hog(f) || is_heavy(f) || w->ticks.long_run.load(std::memory_order_relaxed) == w->run.heartbeat.load(std::memory_order_relaxed)))
       run_long++;
   }
 
@@ -71,19 +71,22 @@ struct Growth {
   // Before a long sleep. While there is a spinner, the slots stay: a program whose spinners hand work on is quiet between two looks.
   void settle() {
     if (last_spinners == 0 && slots_now() < slots_wanted()) want_slots(slots_now());
-    if (some_short) want_reserve(0);
+    if (!some_short) return;
+    long_looks = 0;
+    want_reserve(0);
   }
 
  private:
   void decide_reserve() {
     bool all = run_long && run_long >= slots_wanted();
     run_long = 0;
-    all_run_long = all ? all_run_long + 1 : 0;
-    some_short = all ? 0 : some_short + 1;
-    if (all_run_long >= kNeedsReserve && !reserve_is_wanted() && options.reserve) {
+    some_short = !all;
+    if (all) long_looks += long_looks < kMostLong;
+    else long_looks -= long_looks > 0;
+    if (long_looks >= kNeedsReserve && !reserve_is_wanted() && options.reserve) {
       if (observed(kObserveSysmon)) debug_line("sysmon", nullptr, "fibers that run for long have all slots; there is a reserve");
       want_reserve(options.reserve);
-    } else if (some_short >= kKeepsReserve) {
+    } else if (long_looks == 0) {
       want_reserve(0);
     }
     if (!reserve_is_wanted()) free_heavy_queue();

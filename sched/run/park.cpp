@@ -82,8 +82,8 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   me->wait.reason = reason;
   FIBERTHREAD_PROBE3("park", me, reason.what, reason.object);
   if (me->run.kernel) return park_in_kernel(me, deadline);
-  // Who waits for an owner may be made that by its wake-up, and then keeps others waiting.
-  me->turns.heavy = !reason.owner && ran_for_long(me);
+  bool still_heavy = reason.owner && is_heavy(me);
+  me->run.heavy.store(still_heavy || ran_for_long(me), std::memory_order_relaxed);
   me->turns.preempted.store(0, std::memory_order_relaxed);
   me->run.worker->look.depth_first = reason.what == kJoin;
   // Relaxed: who reads it knows how old the fiber's state must be.
@@ -219,9 +219,10 @@ bool give_way() {
     if (others) {
       w->look.depth_first = false;
       // Fibers that only yield to each other wait for something: for what a hog computes, or for another kernel thread that wants this CPU.
-      uint32_t many = me->turns.heavy ? kManyOfHeavy : kManyYields;
+      uint32_t many = is_heavy(me) ? kManyOfHeavy : kManyYields;
       if (own != w && w->run.heartbeat.load(std::memory_order_relaxed) % many == 0) {
-        if (w->run.slot && is_reserve(w->run.slot)) me->turns.heavy = true;  // beside a hog, it would keep that from its CPU
+        if (w->run.slot && is_reserve(w->run.slot))
+          me->run.heavy.store(true, std::memory_order_relaxed);  // beside a hog, it would keep that from its CPU
         else if (!hogs.empty() && w->run.slot) next_is_hog(w);
         else raw_syscall(SYS_sched_yield);
       }

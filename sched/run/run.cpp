@@ -112,7 +112,8 @@ void enqueue_woken(FiberRecord* f) {
   if (__builtin_expect(exploring, 0)) return enqueue_global(f);
   Worker* w = this_worker();
   bool in_sched = w && w->run.in_sched.load(std::memory_order_relaxed);  // between two fibers, or in unpark_in_order()
-  if (f->turns.heavy && reserve_is_wanted() && !in_sched) return enqueue_heavy(f);
+  // Who has waited for an owner may be made that now, and then keeps others waiting.
+  if (is_heavy(f) && !f->wait.reason.owner && reserve_is_wanted() && !in_sched) return enqueue_heavy(f);
   if (!w) {
     Slot* s = slot_in_use(f->identity.id);
     if (observed(kObserveInbox))
@@ -387,7 +388,7 @@ void post_yield(Worker* w, FiberRecord* f) {
   f->run.state.store(State::Queued, std::memory_order_release);
   if (handed_to_bound(f, nullptr)) return;
   if (chaos(2) && enqueue_anywhere(w->run.slot, f)) return;
-  if (f->turns.heavy && reserve_is_wanted()) return enqueue_heavy(f);
+  if (is_heavy(f) && reserve_is_wanted()) return enqueue_heavy(f);
   enqueue_local(w, f);
   // The fiber that runs next is in no queue any more. Sysmon may have looked just before this push, and gone to sleep.
   entry_fence();
