@@ -276,6 +276,7 @@ inline Worker* this_worker() {
 // ---- between the files of sched ----
 // Returns true if f was preempted so often in a row, without a wait in between, that it probably computes or spins.
 inline bool is_hog(const FiberRecord* f) { return f->turns.preempted.load(std::memory_order_relaxed) >= 3; }
+// Returns true if f ran for long before its last wait. A reserve is not for such fibers (run/slots.cpp).
 inline bool is_heavy(const FiberRecord* f) { return f->run.heavy.load(std::memory_order_relaxed); }
 // In the handler of a tick. Returns true if the fiber has had the worker for about a millisecond, or since the tick before.
 inline bool runs_long(const Worker* w) {

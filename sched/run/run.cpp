@@ -112,7 +112,7 @@ void enqueue_woken(FiberRecord* f) {
   if (__builtin_expect(exploring, 0)) return enqueue_global(f);
   Worker* w = this_worker();
   bool in_sched = w && w->run.in_sched.load(std::memory_order_relaxed);  // between two fibers, or in unpark_in_order()
-  // Who has waited for an owner may be made that now, and then keeps others waiting.
+  // A fiber that has waited for a mutex may own it from its wake-up on. In that queue it would keep other fibers from the mutex.
   if (is_heavy(f) && !f->wait.reason.owner && reserve_is_wanted() && !in_sched) return enqueue_heavy(f);
   if (!w) {
     Slot* s = slot_in_use(f->identity.id);

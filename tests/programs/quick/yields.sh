@@ -14,6 +14,6 @@ env LD_PRELOAD="$LIBRARY" FIBERTHREAD_WORKERS=1 FIBERTHREAD_STATS=1 timeout -k 5
 switches=$(sed -n 's/.* switches=\([0-9]*\) .*/\1/p' "$TMP/stats")
 preemptions=$(sed -n 's/.* preemptions=\([0-9]*\) .*/\1/p' "$TMP/stats")
 [ "$switches" -le $((2 * 1024 * (preemptions + 10))) ] || fail "too many yields: $(cat "$TMP/stats")"
-# They do not go on beside it on the reserve.
+# The threads that yield take turns with main. They do not go on beside it on slots of the reserve.
 [ "$preemptions" -ge 10 ] || fail "they take no turns: $(cat "$TMP/stats")"
 exit 0
