@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which fibers count as spinners, for which slots grow. The worker and its fiber are made up, and nothing runs.
+// Which fibers count as spinners, for which slots grow, and when there is a reserve. The worker and its fiber are made up, and nothing runs.
 // alone: sched
 #include "sched/run/growth.h"
 
@@ -99,4 +99,26 @@ Test(growth, a_hog_in_one_loop_counts_at_once) {
   m.worker.run.revoked.store(kKept);
   m.worker.run.slot = nullptr;
   cr_assert_eq(m.look(1), 0u);
+}
+
+// Twenty looks more that find a long run in the only slot than looks that do not; then it stays until as many do not.
+Test(growth, a_reserve_comes_where_long_runs_hold_the_slots_most_of_the_time) {
+  static Machine m;
+  options.reserve = 2;
+  want_slots(1);
+  auto looks = [](uint32_t times, bool long_run) {
+    m.fiber.run.heavy.store(long_run);
+    for (uint32_t i = 0; i < times; i++) {
+      m.look(1);
+      m.growth.decide(m.waiting);
+    }
+    return reserve_is_wanted();
+  };
+  cr_assert_not(looks(Growth::kNeedsReserve - 1, true));
+  cr_assert_not(looks(5, false));
+  cr_assert_not(looks(5, true));
+  cr_assert(looks(1, true));
+  cr_assert(looks(1000, true));
+  cr_assert(looks(Growth::kMostLong - 1, false));
+  cr_assert_not(looks(1, false));
 }

@@ -232,6 +232,33 @@ Test(slots, hogs_get_no_slot_of_the_reserve, .timeout = 120) {
   if (looks < 200) cr_skip_test("there was no reserve");
 }
 
+// A fiber that computes for a millisecond at a time wakes by its own timer, which a worker of the reserve finds. It runs on another one even so.
+Test(slots, who_runs_for_long_gets_no_slot_of_the_reserve, .timeout = 120) {
+  use_workers(1);
+  static std::atomic<bool> over{false};
+  auto compute = [](void*) -> void* { return computed_until(over); };
+  static int turns = 0;
+  auto compute_and_wait = [](void*) -> void* {
+    int on_reserve = 0;
+    for (Patience patience; turns < 200 && !patience.over(); nap(200)) {
+      {
+        Busy busy;
+        if (reserve_is_wanted() && turns++ >= 100) on_reserve += has_reserve(self()->run.worker);  // before, it is not known yet
+      }
+      for (uint64_t end = now_ns() + 1'000'000; now_ns() < end;) {
+      }
+    }
+    over = true;
+    cr_assert_lt(on_reserve, 50, "in %d turns of 100", on_reserve);
+    return nullptr;
+  };
+  Handle computing[2];
+  for (auto& x : computing) x = spawn(compute);
+  join(spawn(compute_and_wait));
+  for (auto& x : computing) join(x);
+  if (turns < 200) cr_skip_test("there was no reserve");
+}
+
 // There shall be fewer slots, of either kind, while workers hold them: these give theirs up though they have more to run.
 Test(slots, slots_of_both_kinds_come_and_go_while_they_are_held) {
   use_workers(2);

@@ -72,7 +72,7 @@ bool hogs_are_next_slow(Worker* w) {
     w->look.without_hog.store(0, std::memory_order_relaxed);
     return false;
   }
-  return w->look.without_hog.load(std::memory_order_relaxed) * (1 + hogs.size() / kFewHogs) >= kMostWithoutHog;
+  return hogs_wait() && w->look.without_hog.load(std::memory_order_relaxed) * (1 + hogs.size() / kFewHogs) >= kMostWithoutHog;
 }
 
 void next_is_hog(Worker* w) {

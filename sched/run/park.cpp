@@ -150,6 +150,7 @@ void unpark_in_order(FiberRecord* f) {
     return;
   }
   Entry entry(w);
+  f->run.heavy.store(false, std::memory_order_relaxed);  // those that are heavy have a queue of their own
   // f will stand in the queue behind the fiber in `next`. So pick() must not pass over `next`, as it does after a long streak.
   if (w->run.slot && w->run.slot->next.load(std::memory_order_relaxed)) w->look.next_streak = 0;
   unpark(f);
@@ -200,8 +201,8 @@ bool keeps_others_waiting() {
   return !w->run.slot || slot_has_work(w->run.slot);
 }
 
-constexpr uint32_t kManyYields = 1024,
-                   kManyOfHeavy = 128;  // 40 us of nothing but yields, or 20 where they go through the queue of heavy ones
+// Powers of two, since one is divided by at each yield: 40 us of nothing but yields, or 20 where they go through the queue of heavy ones.
+constexpr uint32_t kManyYields = 1024, kManyOfHeavy = 128;
 
 bool give_way() {
   FiberRecord* me = self();
@@ -220,7 +221,7 @@ bool give_way() {
       w->look.depth_first = false;
       // Fibers that only yield to each other wait for something: for what a hog computes, or for another kernel thread that wants this CPU.
       uint32_t many = is_heavy(me) ? kManyOfHeavy : kManyYields;
-      if (own != w && w->run.heartbeat.load(std::memory_order_relaxed) % many == 0) {
+      if (own != w && (w->run.heartbeat.load(std::memory_order_relaxed) & (many - 1)) == 0) {
         if (w->run.slot && is_reserve(w->run.slot))
           me->run.heavy.store(true, std::memory_order_relaxed);  // beside a hog, it would keep that from its CPU
         else if (!hogs.empty() && w->run.slot) next_is_hog(w);

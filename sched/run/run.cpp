@@ -111,9 +111,8 @@ void enqueue_woken(FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
   if (__builtin_expect(exploring, 0)) return enqueue_global(f);
   Worker* w = this_worker();
-  bool in_sched = w && w->run.in_sched.load(std::memory_order_relaxed);  // between two fibers, or in unpark_in_order()
   // A fiber that has waited for a mutex may own it from its wake-up on. In that queue it would keep other fibers from the mutex.
-  if (is_heavy(f) && !f->wait.reason.owner && reserve_is_wanted() && !in_sched) return enqueue_heavy(f);
+  if (is_heavy(f) && !f->wait.reason.owner && reserve_is_wanted()) return enqueue_heavy(f);
   if (!w) {
     Slot* s = slot_in_use(f->identity.id);
     if (observed(kObserveInbox))
@@ -124,7 +123,8 @@ void enqueue_woken(FiberRecord* f) {
     wake_if_needed();
     return;
   }
-  FiberRecord* waker = in_sched ? nullptr : tls_current;
+  bool between_fibers = w->run.in_sched.load(std::memory_order_relaxed);  // or in unpark_in_order()
+  FiberRecord* waker = between_fibers ? nullptr : tls_current;
   Entry entry(w);
   Slot* s = w->run.slot;
   if (chaos(2) && enqueue_anywhere(s, f)) return;
