@@ -91,8 +91,8 @@ Waiting preempt_wanted_by(FiberRecord* f);
 // Returns after how many ticks a hog of this worker gives way to other hogs. Called in the handler.
 uint8_t hog_turn(const Worker* w);
 constexpr uint8_t kLongestTurn = 16;  // the most that hog_turn() returns
-// Queues `f`, the caller, and switches away. f goes to the front of the global queue if turns.in_libc is set, to the hogs if it is one, and
-// otherwise to its slot's own queue. Returns when f runs again. Called under Busy, on the fiber's stack.
+// Queues `f`, the caller, and switches away. f goes to the front of the global queue if turns.in_libc is set, to the hogs if it is one, to
+// the heavy ones while there is a reserve, and otherwise to its slot's own queue. Returns when f runs again. Called under Busy, on the fiber's stack.
 void preempt_switch_out(FiberRecord* f);
 
 }  // namespace fiberthread

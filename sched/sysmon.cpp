@@ -161,8 +161,10 @@ void look_at(Worker* w, uint64_t now, Findings& look) {
     w->notes.rotated_at = now;
     preempt_sleeper(w);
   }
-  // A worker without a slot to lose may sleep as it likes, and so may others while a slot is free for the next fiber.
-  if (!(look.queued() || !any_free_slot()) || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) ||
+  // A worker without a slot to lose may sleep as it likes, and so may others while a slot is free for the next fiber. For hogs, a slot of the
+  // reserve is of no use.
+  bool needed = has_reserve(w) ? look.waiting == Waiting::Others : look.queued();
+  if (!(needed || !any_free_slot()) || !__atomic_load_n(&w->run.slot, __ATOMIC_RELAXED) ||
       !w->run.running.load(std::memory_order_relaxed) || w->run.revoked.load(std::memory_order_relaxed) == kTaken) {
     w->notes.at = 0;
     return;
@@ -483,6 +485,7 @@ void sysmon_prepare() { own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc
       asleep.exchange(kShort | in_poll, std::memory_order_seq_cst);
       std::atomic_thread_fence(std::memory_order_seq_cst);
       if (!on_poller && poll_left_to_sysmon()) until = now;
+      if (until > now + kTick && next_due() < until) until = now + kTick;  // its fiber may have found the former time in wake_at
     }
     uint32_t s = asleep.load(std::memory_order_acquire);
     if (s && !called.load(std::memory_order_seq_cst) && main_mask_version() == mask_done.load(std::memory_order_relaxed)) {

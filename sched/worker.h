@@ -88,13 +88,15 @@ struct alignas(64) Worker {
     // The turn of the running fiber: the heartbeat at which end_turn() first saw it, and cycles() then.
     uint32_t turn = 0;
     uint64_t turn_began = 0;
-    uint64_t run_began = 0;    // cycles() when it went on to the running fiber; while kObserveRuns is set, else of an earlier one
-    bool depth_first = false;  // the last fiber to wait here was in a join: the fiber that was queued last comes first
+    // cycles() when it went on to the running fiber, or that came back from a wait in the kernel; while kObserveRuns is set, else an older time
+    uint64_t run_began = 0;
+    bool depth_first = false;              // the last fiber to wait here was in a join: the fiber that was queued last comes first
     std::atomic<bool> oldest_due{false};   // set by sysmon: once, the oldest comes first all the same
     std::atomic<uint32_t> without_hog{0};  // sysmon's looks since a hog last left it; relaxed, as a lost count or reset does no harm
     std::atomic<uint32_t> own_hogs{0};     // hogs in the line that ran here last; relaxed, as a wrong count does no harm
     uint32_t hogs_taken = 0;               // wraps
     bool ran_hog = false;                  // a hog has run, and without_hog is yet to be reset
+    bool due_is_heavy = false;             // the last fiber that ran as a due hog was to be one of heavy_queue
     bool timer_added = false;              // a fiber has added a timer since the worker last went on to another fiber
     bool searching = false;                // counted in `searching`, run/idle.cpp
     bool own_wait = false;                 // counted in `own_waits`, run/blocking.cpp

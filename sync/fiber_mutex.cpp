@@ -93,6 +93,7 @@ void FiberMutex::unlock_slow() {
       head->token = more ? kMore : 0;
       word_.store(0, std::memory_order_release);
     }
+    if (head->token && head->requeued) awaited_by_others(head->fiber);
     list.add(q, *head);
   }
   list.wake_all();

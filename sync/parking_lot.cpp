@@ -189,7 +189,10 @@ size_t requeue_waiters(const void* from, const void* to, bool (*may_move)(void*)
       if (move) {
         w->requeued = true;
         q.move(*w);
-        if (stand_in) stand_in->token = 1;
+        if (stand_in) {
+          stand_in->token = 1;
+          awaited_by_others(stand_in->fiber);
+        }
       } else {
         list.add(q, *w);
       }

@@ -259,6 +259,61 @@ Test(slots, who_runs_for_long_gets_no_slot_of_the_reserve, .timeout = 120) {
   if (turns < 200) cr_skip_test("there was no reserve");
 }
 
+// The same fiber after a wait that may have made it the owner of a lock: whoever wakes it lets it run, also on the reserve.
+Test(slots, who_may_own_a_lock_has_the_reserve, .timeout = 120) {
+  use_workers(1);
+  static std::atomic<bool> over{false};
+  static std::atomic<uint32_t> turn{0};
+  auto compute = [](void*) -> void* { return computed_until(over); };
+  static int turns = 0;
+  auto compute_and_wait = [](void*) -> void* {
+    int on_reserve = 0;
+    for (Patience patience; turns < 200 && !patience.over();) {
+      {
+        Busy busy;
+        if (reserve_is_wanted() && turns++ >= 100) on_reserve += has_reserve(self()->run.worker);
+      }
+      for (uint64_t end = now_ns() + 1'000'000; now_ns() < end;) {
+      }
+      waiter = self();
+      uint32_t seen = turn.load();
+      while (turn.load() == seen) park_if(&turn, seen, {"lock"});
+    }
+    over = true;
+    if (turns >= 200) cr_assert_gt(on_reserve, 50, "in %d turns of 100", on_reserve);
+    return nullptr;
+  };
+  auto wake = [](void*) -> void* {
+    while (!over) {
+      nap(200);
+      turn++;
+      if (FiberRecord* f = waiter) unpark(f);
+    }
+    return nullptr;
+  };
+  Handle t[3] = {spawn(compute), spawn(wake), spawn(compute_and_wait)};
+  for (auto& x : t) join(x);
+  if (turns < 200) cr_skip_test("there was no reserve");
+}
+
+// Where other fibers always wait, a worker's hogs come from the line and from the heavy ones in turn.
+Test(slots, hogs_and_heavy_ones_have_their_due_in_turn) {
+  static Worker w;
+  static FiberRecord fibers[8];
+  for (FiberRecord& f : fibers) f.run.worker = &w;
+  for (int i = 0; i < 4; i++) {
+    push_hog(&w, &fibers[i]);
+    heavy_queue.push(&fibers[4 + i]);
+  }
+  for (int i = 0; i < 2; i++) {
+    FiberRecord *a = pop_hog(&w, true), *b = pop_hog(&w, true);
+    cr_assert_neq(a < &fibers[4], b < &fibers[4]);
+  }
+  for (int i = 0; i < 2; i++) cr_assert_geq(pop_hog(&w, false), &fibers[4]);  // otherwise heavy ones come first
+  for (int i = 0; i < 2; i++) cr_assert_not_null(pop_hog(&w, true));
+  cr_assert_null(pop_hog(&w, true));
+}
+
 // There shall be fewer slots, of either kind, while workers hold them: these give theirs up though they have more to run.
 Test(slots, slots_of_both_kinds_come_and_go_while_they_are_held) {
   use_workers(2);

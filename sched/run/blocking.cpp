@@ -62,6 +62,7 @@ void Blocking::end() {
   // Without a slot the fiber goes on all the same, until it next waits or is preempted, because it may hold what others wait for. The entry
   // may just have bound it for its habit.
   if (!w->run.slot && !me->run.bound.load(std::memory_order_relaxed)) take_free_slot(w);
+  if (observed(kObserveRuns)) w->look.run_began = cycles();
 }
 
 // ---- waits of event loops ----
@@ -146,6 +147,7 @@ void OwnWait::end() {
   if (observed(kObserveTrace)) observe_came_back(w);
   recent_ns.store(now_ns(), std::memory_order_relaxed);
   // A new turn, which sysmon measures from now on.
+  if (observed(kObserveRuns)) w->look.run_began = cycles();
   w->run.heartbeat.store(w->run.heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   // Without a slot the fiber goes on all the same, as after other waits in the kernel.
   if (!w->run.slot && !w->bond.fiber) take_free_slot(w);

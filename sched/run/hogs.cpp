@@ -56,12 +56,13 @@ void push_hog(Worker* w, FiberRecord* f) {
   hogs.push(f);
 }
 
-// Heavy ones come first, but do not keep the line from its due.
+// Heavy ones come first. But where others always wait, they and the line have their due in turn.
 FiberRecord* pop_hog(Worker* w, bool due) {
-  FiberRecord* f = due ? nullptr : pop_heavy(w);
-  if (f) return f;
-  f = pop_from_line(w);
-  if (!f && due) f = pop_heavy(w);
+  bool heavy_first = !due || (w->look.due_is_heavy = !w->look.due_is_heavy);
+  FiberRecord* f = heavy_first ? pop_heavy(w) : nullptr;
+  if (f && !due) return f;
+  if (!f) f = pop_from_line(w);
+  if (!f && !heavy_first) f = pop_heavy(w);
   if (f) w->look.ran_hog = true;
   return f;
 }

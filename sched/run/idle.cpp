@@ -198,8 +198,10 @@ void go_idle(Worker* w) {
 
 bool poll_needs_no_sysmon(Worker* w) {
   if (!poll_active() || poll_watcher.load(std::memory_order_relaxed)) return true;
-  uint32_t free = free_slot_count.load(std::memory_order_relaxed) + (w->run.slot != nullptr);
-  if (!free || (free != circulating.load(std::memory_order_relaxed) && attended_without(w))) return true;
+  // As in go_idle().
+  uint32_t free = free_slot_count.load(std::memory_order_relaxed) + (w->run.slot && !is_reserve(w->run.slot));
+  if (!w->run.slot && !any_free_slot()) return true;
+  if (free && free != circulating.load(std::memory_order_relaxed) && attended_without(w)) return true;
   if (!idle_workers) return false;
   get_up(idle_workers);  // it watches when it falls asleep again
   return true;

@@ -82,7 +82,7 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
   me->wait.reason = reason;
   FIBERTHREAD_PROBE3("park", me, reason.what, reason.object);
   if (me->run.kernel) return park_in_kernel(me, deadline);
-  bool still_heavy = reason.owner && is_heavy(me);
+  bool still_heavy = reason.owner && !reason.plain && is_heavy(me);
   me->run.heavy.store(still_heavy || ran_for_long(me), std::memory_order_relaxed);
   me->turns.preempted.store(0, std::memory_order_relaxed);
   me->run.worker->look.depth_first = reason.what == kJoin;
@@ -150,7 +150,7 @@ void unpark_in_order(FiberRecord* f) {
     return;
   }
   Entry entry(w);
-  f->run.heavy.store(false, std::memory_order_relaxed);  // those that are heavy have a queue of their own
+  awaited_by_others(f);  // those that are heavy have a queue of their own
   // f will stand in the queue behind the fiber in `next`. So pick() must not pass over `next`, as it does after a long streak.
   if (w->run.slot && w->run.slot->next.load(std::memory_order_relaxed)) w->look.next_streak = 0;
   unpark(f);
@@ -220,7 +220,7 @@ bool give_way() {
     if (others) {
       w->look.depth_first = false;
       // Fibers that only yield to each other wait for something: for what a hog computes, or for another kernel thread that wants this CPU.
-      uint32_t many = is_heavy(me) ? kManyOfHeavy : kManyYields;
+      uint32_t many = is_heavy(me) && reserve_is_wanted() ? kManyOfHeavy : kManyYields;
       if (own != w && (w->run.heartbeat.load(std::memory_order_relaxed) & (many - 1)) == 0) {
         if (w->run.slot && is_reserve(w->run.slot))
           me->run.heavy.store(true, std::memory_order_relaxed);  // beside a hog, it would keep that from its CPU

@@ -111,8 +111,8 @@ void enqueue_woken(FiberRecord* f) {
   if (handed_to_bound(f, nullptr)) return;
   if (__builtin_expect(exploring, 0)) return enqueue_global(f);
   Worker* w = this_worker();
-  // A fiber that has waited for a mutex may own it from its wake-up on. In that queue it would keep other fibers from the mutex.
-  if (is_heavy(f) && !f->wait.reason.owner && reserve_is_wanted()) return enqueue_heavy(f);
+  // A fiber that has waited for a lock may own it from its wake-up on. In that queue it would keep other fibers from the lock.
+  if (is_heavy(f) && f->wait.reason.plain && reserve_is_wanted()) return enqueue_heavy(f);
   if (!w) {
     Slot* s = slot_in_use(f->identity.id);
     if (observed(kObserveInbox))

@@ -107,10 +107,10 @@ bool leave_reserve_if_possible(Slot* s) {
   SpinGuard guard(idle_lock);
   Slot* other = is_reserve(s) ? take(free_slots) : nullptr;
   if (!other) return !is_reserve(s);
-  count(free_slot_count, -1);
   s->reserve.store(false, std::memory_order_relaxed);
   other->reserve.store(true, std::memory_order_relaxed);
   add_free_slot(other);
+  count(free_slot_count, -1);  // after that: a thread that looks without the lock, to wake a worker, finds one free all the time
   return true;
 }
 
@@ -130,8 +130,8 @@ bool take_free_slot(Worker* w) {
 
 // Moves the slot's fibers to the global queue. Called by the slot's holder, or under the idle lock if it has none.
 void empty_slot(Slot* s) {
+  if (FiberRecord* f = take_next(s)) global_queue.push(f);  // first, see unpark_in_order()
   while (FiberRecord* f = s->local.pop()) global_queue.push(f);
-  if (FiberRecord* f = take_next(s)) global_queue.push(f);
   while (FiberRecord* f = s->inbox.pop()) global_queue.push(f);
 }
 
@@ -173,7 +173,11 @@ Slot* get_retired() {
 bool reserve_is_wanted() { return reserve_wanted.load(std::memory_order_relaxed) != 0; }
 
 void free_heavy_queue() {
+  if (heavy_queue.empty()) return;
   while (FiberRecord* f = heavy_queue.pop()) global_queue.push(f);
+  // A worker that fell asleep meanwhile may have seen them in neither.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake_for_queued();
 }
 
 void want_reserve(uint32_t n) {
@@ -186,7 +190,7 @@ void want_reserve(uint32_t n) {
   }
   while (reserve_count.load(std::memory_order_relaxed) < n) {
     Slot* s = get_retired();
-    if (!s) return;
+    if (!s) return set_reserve_wanted(reserve_count.load(std::memory_order_relaxed));
     s->reserve.store(true, std::memory_order_relaxed);
     count(reserve_count, 1);
     add_free_slot(s);
