@@ -43,7 +43,8 @@ struct ParkReason {
   const char* what;                    // "mutex", "cond", "join", "sleep", …
   const void* object = nullptr;        // address of the thing waited on
   const FiberRecord* owner = nullptr;  // the fiber that holds it, where known
-  // Its end gives the fiber nothing that others may wait for, and no duty to wake them. So the fiber may stand behind others when it is woken.
+  // The end of the wait gives the fiber nothing that others may wait for, and no duty to wake them. So the woken fiber may stand in a queue behind
+  // fibers that run for long.
   bool plain = false;
   int line = __builtin_LINE();
   const char* file = __builtin_FILE();
@@ -377,7 +378,8 @@ bool park_if(const std::atomic<uint32_t>* flag, uint32_t expected, const ParkRea
 // Makes `f` runnable, or sets its latch, so that its next park returns at once. Returns true if this call has made it runnable. Never
 // blocks, never runs `f`. From any thread, in any context.
 bool unpark(FiberRecord* f);
-// Called before an unpark of a fiber in a plain wait (see ParkReason) that others will wait for all the same.
+// A waker calls this before it unparks a fiber that is in a plain wait (see ParkReason), and that others will wait for even so. Relaxed: the
+// unpark that follows publishes it.
 inline void awaited_by_others(FiberRecord* f) { f->run.heavy.store(false, std::memory_order_relaxed); }
 
 // Forgets an unpark that came for an earlier wait. Called only by the fiber itself, before it publishes a new wait and before it looks at

@@ -312,7 +312,7 @@ PollEnd poll_wait_any(PollItem* items, size_t n, uint64_t deadline, uint32_t int
     if (!poll_watched()) sysmon_wake();
     auto over = [&] { return group.fired.load(std::memory_order_acquire) != 0; };
     auto withdraw = [] { return true; };  // the items are unlinked below
-    ParkReason reason{"descriptor", reinterpret_cast<void*>(static_cast<intptr_t>(n ? items[0].fd : -1)), nullptr, true};
+    ParkReason reason{.what = "descriptor", .object = reinterpret_cast<void*>(static_cast<intptr_t>(n ? items[0].fd : -1)), .plain = true};
     switch (wait_until(me, group.fired, 0, over, withdraw, reason, deadline, interrupt_mask)) {
       case WaitEnd::Interrupted: end = PollEnd::Interrupted; break;
       case WaitEnd::TimedOut: end = PollEnd::TimedOut; break;

@@ -485,7 +485,7 @@ void sysmon_prepare() { own_fd_take(raw_syscall(SYS_openat, AT_FDCWD, arg("/proc
       asleep.exchange(kShort | in_poll, std::memory_order_seq_cst);
       std::atomic_thread_fence(std::memory_order_seq_cst);
       if (!on_poller && poll_left_to_sysmon()) until = now;
-      if (until > now + kTick && next_due() < until) until = now + kTick;  // its fiber may have found the former time in wake_at
+      if (until > now + kTick && next_due() < until) until = now + kTick;  // who added that timer may have seen the former wake_at
     }
     uint32_t s = asleep.load(std::memory_order_acquire);
     if (s && !called.load(std::memory_order_seq_cst) && main_mask_version() == mask_done.load(std::memory_order_relaxed)) {

@@ -72,7 +72,8 @@ int wait_on(pthread_cond_t* c, pthread_mutex_t* mutex, clockid_t clock, const ti
   if (whole) me->wait.pins++;
   if (__builtin_expect(end_pending(me), 0) && !end_may_end_wait(me)) interrupts &= ~uint32_t{kInterruptEnd};
   WakeReason r = park(
-      c, w, enqueue, [mutex] { mutex_unlock_to_wait(mutex); }, {what, &w, nullptr, true}, deadline_from(clock, t), interrupts);
+      c, w, enqueue, [mutex] { mutex_unlock_to_wait(mutex); }, {.what = what, .object = &w, .plain = true}, deadline_from(clock, t),
+      interrupts);
   // From here on the object may be gone.
   if (shared) shared_waits.fetch_sub(1, std::memory_order_relaxed);
   bool cancelled = r == WakeReason::Interrupted && cancel_pending(me);

@@ -32,7 +32,7 @@ int sleep_until(uint64_t deadline) {
     uint32_t i = me->run.interrupts.load(std::memory_order_seq_cst);
     if (i & kInterruptSafePoint) return EINTR;
     if (i & wait_interrupts(me)) return ECANCELED;
-    park_if(&never, 0, {"sleep", nullptr, nullptr, true}, deadline);
+    park_if(&never, 0, {.what = "sleep", .plain = true}, deadline);
   }
   return 0;
 }

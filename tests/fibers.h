@@ -121,7 +121,7 @@ inline void detach(Handle t) { pthread_detach(t); }
 inline void nap(uint64_t us) {
   static const std::atomic<uint32_t> never{0};
   uint64_t deadline = fiberthread::now_ns() + us * 1000;
-  while (fiberthread::park_if(&never, 0, {"sleep", nullptr, nullptr, true}, deadline)) {
+  while (fiberthread::park_if(&never, 0, {.what = "sleep", .plain = true}, deadline)) {
   }
 }
 

@@ -16,7 +16,7 @@ int sched_call(FiberRecord* f, uint32_t mask) {
   f->wait.called_by.store(&wait, std::memory_order_relaxed);  // published with f
   me->wait.pins++;
   me->wait.calling = true;
-  ParkReason reason{"call", f, f, true};
+  ParkReason reason{.what = "call", .object = f, .owner = f, .plain = true};
   if (f->run.kernel) {
     kernel_record_start(f);
   } else if (me->run.kernel) {

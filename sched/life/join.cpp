@@ -44,7 +44,9 @@ bool join_wait(FiberRecord* f, void** result, uint64_t deadline, uint32_t interr
   FiberRecord* me = self();
   // The latch stays as it is. The caller is registered, and an interrupt may have come since it looked for one.
   auto over = [f] { return f->join.done.load(std::memory_order_acquire) != 0; };
-  WaitEnd end = wait_until(me, f->join.done, 0, over, [f] { return join_withdraw(f); }, {kJoin, f, f, true}, deadline, interrupt_mask);
+  WaitEnd end = wait_until(
+      me, f->join.done, 0, over, [f] { return join_withdraw(f); }, {.what = kJoin, .object = f, .owner = f, .plain = true}, deadline,
+      interrupt_mask);
   if (end != WaitEnd::Over) {
     if (observed(kObserveJoin)) debug_line("join", me, "waits no longer for the end of ", uint64_t{f->identity.id});
     if (end != WaitEnd::Ends) return false;

@@ -20,6 +20,11 @@ Slot* leave_slot(Worker* w) {
   return s;
 }
 
+// The time that the fiber has slept in the kernel is no part of its run.
+void run_begins(Worker* w) {
+  if (observed(kObserveRuns)) w->look.run_began = cycles();
+}
+
 }  // namespace
 
 void hand_own_slot(Worker* w) { hand_slot_to_spare(leave_slot(w)); }
@@ -62,7 +67,7 @@ void Blocking::end() {
   // Without a slot the fiber goes on all the same, until it next waits or is preempted, because it may hold what others wait for. The entry
   // may just have bound it for its habit.
   if (!w->run.slot && !me->run.bound.load(std::memory_order_relaxed)) take_free_slot(w);
-  if (observed(kObserveRuns)) w->look.run_began = cycles();
+  run_begins(w);
 }
 
 // ---- waits of event loops ----
@@ -146,8 +151,8 @@ void OwnWait::end() {
   leave_own_wait(w);
   if (observed(kObserveTrace)) observe_came_back(w);
   recent_ns.store(now_ns(), std::memory_order_relaxed);
+  run_begins(w);
   // A new turn, which sysmon measures from now on.
-  if (observed(kObserveRuns)) w->look.run_began = cycles();
   w->run.heartbeat.store(w->run.heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   // Without a slot the fiber goes on all the same, as after other waits in the kernel.
   if (!w->run.slot && !w->bond.fiber) take_free_slot(w);

@@ -201,7 +201,7 @@ bool keeps_others_waiting() {
   return !w->run.slot || slot_has_work(w->run.slot);
 }
 
-// Powers of two, since one is divided by at each yield: 40 us of nothing but yields, or 20 where they go through the queue of heavy ones.
+// So many yields take 40 us, or 20 where they go through the queue of heavy ones. Powers of two, as each yield computes a remainder.
 constexpr uint32_t kManyYields = 1024, kManyOfHeavy = 128;
 
 bool give_way() {

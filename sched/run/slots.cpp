@@ -110,7 +110,7 @@ bool leave_reserve_if_possible(Slot* s) {
   s->reserve.store(false, std::memory_order_relaxed);
   other->reserve.store(true, std::memory_order_relaxed);
   add_free_slot(other);
-  count(free_slot_count, -1);  // after that: a thread that looks without the lock, to wake a worker, finds one free all the time
+  count(free_slot_count, -1);  // only now: a thread that looks without the lock finds a free slot all the time
   return true;
 }
 

@@ -106,7 +106,7 @@ FIBERTHREAD_API int fiberthread_sleep(uint64_t timeout_ns) {
   for (;;) {
     if (ended_by_cancel(me)) return ECANCELED;
     if (passed(me, deadline)) return 0;
-    park_if(&never, 0, {"sleep", nullptr, nullptr, true}, deadline);
+    park_if(&never, 0, {.what = "sleep", .plain = true}, deadline);
   }
 }
 
