@@ -466,4 +466,7 @@ class OwnWait {
   static void parked();
 };
 
+// In run/rivals.cpp. Called with what a wait for descriptors returns: how many are ready, or less than 1.
+void count_events(long n);
+
 }  // namespace fiberthread

@@ -218,6 +218,7 @@ struct alignas(64) Worker {
     uint64_t switches = 0, parks = 0, steals = 0;
     std::atomic<uint64_t> preemptions{0};
     uint64_t polls = 0;
+    uint64_t events = 0;  // that waits for descriptors have returned
   } counts;
 
   // For preemption.

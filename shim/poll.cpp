@@ -169,6 +169,7 @@ long wait_parked(Items& items, uint64_t deadline, const uint64_t* mask, Ask ask,
       Busy busy;
       r = ask_and_wait(me, items, deadline, ask, closed);
     }
+    count_events(r);
     if (r != -EINTR) return r;
     test_cancel();
     if (!handlers.none_since()) return r;
@@ -331,6 +332,7 @@ int epoll_served(ServedBy by, int fd, epoll_event* events, int n, uint64_t deadl
   int got = despite_others(call);
   if (!own) return got;
   OwnWait::end();  // keeps errno
+  count_events(got);
   if (got < 0 && errno == EINTR && end_pending(tls_current)) errno = ECANCELED;
   return got;
 }

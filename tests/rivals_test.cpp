@@ -4,6 +4,12 @@
 #include "sched/run/rivals.h"
 
 #include "tests/test.h"
+#ifndef ALONE
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "sched/worker.h"
+#endif
 
 using namespace fiberthread;
 
@@ -14,7 +20,7 @@ constexpr uint32_t kNone = 99;
 
 // What a process with that many slots does in a second.
 struct Load {
-  uint64_t switches, taken, used;
+  uint64_t done, taken, used;
 };
 
 struct Machine {
@@ -36,7 +42,7 @@ struct Machine {
     for (uint64_t i = 0; i < ms; i++) {
       Load l = load(slots - held);
       done.at += kMs;
-      done.switches += l.switches / 1000;
+      done.done += l.done / 1000;
       done.taken += l.taken / 1000;
       done.used += l.used / 1000;
       if (decision.wants_sample(done.at, hogs)) held = decision.take(done, slots);
@@ -75,9 +81,36 @@ Test(rivals, a_try_that_loses_is_taken_back_soon_and_made_ever_more_seldom) {
 }
 
 Test(rivals, a_small_gain_is_not_enough) {
-  Machine m(2, [](uint32_t n) { return Load{n == 1 ? 105'000u : 100'000u, 20'000, 1300 * kMs}; });
+  Machine m(2, [](uint32_t n) { return n == 1 ? Load{105'000, 20'000, 700 * kMs} : Load{100'000, 20'000, 1300 * kMs}; });
   m.run(20'000);
   cr_assert(m.most == 1 && m.held == 0);
+}
+
+Test(rivals, one_slot_fewer_is_kept_if_it_does_as_much_and_has_its_cpu) {
+  Machine in_peace(2, [](uint32_t n) { return n == 1 ? Load{100'000, 1700, 990 * kMs} : Load{101'000, 2000, 1050 * kMs}; });
+  in_peace.run(2000);
+  cr_assert_eq(in_peace.held, 1u);
+  in_peace.run(60'000);
+  cr_assert(in_peace.held_ms > 58'000, "two slots for %lu ms of 60 s", 60'000 - static_cast<unsigned long>(in_peace.held_ms));
+
+  Machine stopped(2, [](uint32_t n) { return n == 1 ? Load{100'000, 1700, 600 * kMs} : Load{101'000, 2000, 1050 * kMs}; });
+  stopped.run(20'000);
+  cr_assert(stopped.most == 1 && stopped.held == 0);
+
+  Machine loses(2, [](uint32_t n) { return n == 1 ? Load{95'000, 10, 990 * kMs} : Load{101'000, 2000, 1050 * kMs}; });
+  loses.run(20'000);
+  cr_assert(loses.most == 1 && loses.held == 0);
+}
+
+Test(rivals, loops_that_are_hogs_now_and_then_do_not_compute) {
+  Machine m(2, better_with_one);
+  for (int i = 0; i < 1500; i += 20) {
+    m.hogs = true;
+    m.run(1);
+    m.hogs = false;
+    m.run(19);
+  }
+  cr_assert_eq(m.held, 1u);
 }
 
 Test(rivals, nobody_takes_the_cpus) {
@@ -124,7 +157,7 @@ Test(rivals, a_rest_gives_the_slot_back) {
   m.run(1500);
   cr_assert_eq(m.held, 1u);
   m.done.at += kSecond;  // sysmon has slept, until work came
-  m.done.switches += 200'000;
+  m.done.done += 200'000;
   m.run(1);
   cr_assert_eq(m.held, 0u);
 }
@@ -139,15 +172,33 @@ Test(rivals, one_slot_at_a_time_and_one_stays) {
 }
 
 Test(rivals, windows_that_differ_by_a_third_change_nothing) {
-  Machine m(2, [](uint32_t) {
+  Machine m(2, [](uint32_t n) {
     static unsigned seed = 1;
     static uint64_t calls, part = 100;
     if (calls++ % 50 == 0) {
       seed = seed * 1103515245 + 12345;
       part = 85 + (seed >> 16) % 31;
     }
-    return Load{100'000 * part / 100, 20'000, 1300 * kMs};
+    return Load{100'000 * part / 100, 20'000, (n == 1 ? 700 : 1300) * kMs};
   });
   m.run(120'000);
   cr_assert(m.held_ms < 12'000, "one slot for %lu ms of 120 s, for nothing", static_cast<unsigned long>(m.held_ms));
 }
+
+#ifndef ALONE
+Test(rivals, events_of_waits_are_counted) {
+  auto events = [] {
+    uint64_t n = 0;
+    for (Worker* w = all_workers(); w; w = w->thread.all_next) n += __atomic_load_n(&w->counts.events, __ATOMIC_RELAXED);
+    return n;
+  };
+  int ends[2], ep = epoll_create1(EPOLL_CLOEXEC);
+  epoll_event ready[2] = {{.events = EPOLLIN, .data = {}}, {.events = EPOLLOUT, .data = {}}};
+  cr_assert(pipe(ends) == 0 && write(ends[1], "", 1) == 1);
+  for (int i = 0; i < 2; i++) cr_assert_eq(epoll_ctl(ep, EPOLL_CTL_ADD, ends[i], &ready[i]), 0);
+  uint64_t before = events();
+  for (int i = 0; i < 100; i++) cr_assert_eq(epoll_wait(ep, ready, 2, -1), 2);
+  cr_assert(events() - before >= 200, "%lu", static_cast<unsigned long>(events() - before));
+  for (int fd : {ends[0], ends[1], ep}) close(fd);
+}
+#endif

@@ -3,8 +3,8 @@
 //
 // The clients of a server may run on the same machine. Each worker then takes the CPU from them, and loses its own with a queue full of fibers.
 // One worker fewer may serve more requests, and each sooner. Or not, if the rival only computes. So sysmon tries it, and keeps what makes
-// fibers go on more often. Only where the kernel takes the CPU from workers that switch often; only if the program and its user have not said
-// how many workers they want.
+// fibers go on more often, or as often on CPUs that nobody takes away. Only where the kernel takes the CPU from workers that switch often, or
+// whose event loops get many events; only if the program and its user have not said how many workers they want.
 #include "sched/run/rivals.h"
 
 #include <sys/resource.h>
@@ -20,16 +20,19 @@ namespace {
 constexpr uint64_t kWindow = 50'000'000;  // ns of one measurement
 constexpr uint64_t kSettle = 10'000'000;  // ns from a change to the measurement
 constexpr uint32_t kWindows = 4;          // of a try: single ones differ by a third
-constexpr uint64_t kBusy = 20'000;        // switches in a second; those who make fewer compute
-constexpr uint64_t kRivals = 100;         // times in a second that the kernel takes the CPU away
-constexpr uint64_t kUnused = 15;          // percent of the time of the CPUs for its slots that the process lacks then; sysmon takes less
+constexpr uint64_t kBusy = 20'000;        // switches and events in a second; those who make fewer compute
+// Those who compute have hogs in the queue at one look of so many. Event loops that always find events are such hogs now and then.
+constexpr uint32_t kHogLooks = 8;
+constexpr uint64_t kRivals = 100;  // times in a second that the kernel takes the CPU away
+constexpr uint64_t kUnused = 15;   // percent of the time of the CPUs for its slots that the process lacks then; sysmon takes less
 
 uint64_t mean(uint64_t old, uint64_t now, uint32_t weight) { return (old * (weight - 1) + now) / weight; }
 
 }  // namespace
 
 bool SlotsHeldBack::wants_sample(uint64_t now, bool hogs) {
-  computes_ |= hogs;
+  looks_++;
+  hog_looks_ += hogs;
   return now >= settles_at_ && (settles_at_ || now >= begun_.at + kWindow);
 }
 
@@ -38,7 +41,7 @@ void SlotsHeldBack::give_back() {
   trying_ = Try::None;
   begun_ = {};
   settles_at_ = 0;
-  computes_ = false;
+  looks_ = hog_looks_ = 0;
   windows_ = 0;
 }
 
@@ -63,13 +66,15 @@ uint32_t SlotsHeldBack::take(const Sample& s, uint32_t slots) {
     return held_;
   }
   auto in_a_second = [&](uint64_t n) { return n * 1'000'000'000 / ns; };
-  decide(s.at, slots, in_a_second(s.switches - b.switches), in_a_second(s.taken - b.taken), in_a_second(s.used - b.used));
+  decide(s.at, slots, in_a_second(s.done - b.done), in_a_second(s.taken - b.taken), in_a_second(s.used - b.used));
   return held_;
 }
 
-// Called once a window is over, with how often fibers went on, how often the CPU was taken away, and the CPU time, for each second.
+// Called once a window is over. For each second: how often fibers went on or got events, how often the CPU was taken away, the CPU time.
 void SlotsHeldBack::decide(uint64_t now, uint32_t slots, uint64_t rate, uint64_t taken, uint64_t used) {
-  if (rate < kBusy || computes_) return give_back();
+  bool computes = hog_looks_ * kHogLooks > looks_;
+  looks_ = hog_looks_ = 0;
+  if (rate < kBusy || computes) return give_back();
   windows_++;
   uint32_t weight = windows_ < 8 ? windows_ : 8;
   rate_ = mean(rate_, rate, weight);
@@ -81,8 +86,11 @@ void SlotsHeldBack::decide(uint64_t now, uint32_t slots, uint64_t rate, uint64_t
     bool fewer = trying_ == Try::Fewer;
     trying_ = Try::None;
     uint64_t& pause = fewer ? pause_fewer_ : pause_more_;
-    // Fewer workers must gain much, more workers little.
-    if (rate_ > rate_before_ + rate_before_ / (fewer ? 8 : 16)) {
+    // Fewer workers must gain much; or do as much and always have their CPUs, since then nobody waits for one that is stopped. More workers
+    // must gain little.
+    uint64_t all = (slots - held_) * uint64_t{1'000'000'000};
+    bool in_peace = fewer && used_ > all / 100 * (100 - kUnused) && rate_ > rate_before_ - rate_before_ / 32;
+    if (in_peace || rate_ > rate_before_ + rate_before_ / (fewer ? 8 : 16)) {
       pause = kFirstPause;
       next_try_ = now + kFirstPause;
       return;
@@ -111,7 +119,8 @@ std::atomic<uint32_t> held{0};
 
 SlotsHeldBack::Sample sample(uint64_t now) {
   SlotsHeldBack::Sample s{now};
-  for (Worker* w = all_workers(); w; w = w->thread.all_next) s.switches += __atomic_load_n(&w->counts.switches, __ATOMIC_RELAXED);
+  for (Worker* w = all_workers(); w; w = w->thread.all_next)
+    s.done += __atomic_load_n(&w->counts.switches, __ATOMIC_RELAXED) + __atomic_load_n(&w->counts.events, __ATOMIC_RELAXED);
   rusage usage{};
   raw_syscall(SYS_getrusage, RUSAGE_SELF, arg(&usage));
   s.taken = static_cast<uint64_t>(usage.ru_nivcsw);
@@ -127,6 +136,14 @@ void hold_back(uint32_t n) {
 }
 
 }  // namespace
+
+void count_events(long n) {
+  FiberRecord* me = tls_current;
+  if (n < 1 || !me || me->run.kernel) return;
+  // Not under Busy: a preemption in between moves us to another worker, and both may lose some of their counts.
+  Worker* w = me->run.worker;
+  __atomic_store_n(&w->counts.events, __atomic_load_n(&w->counts.events, __ATOMIC_RELAXED) + static_cast<uint64_t>(n), __ATOMIC_RELAXED);
+}
 
 uint32_t slots_now() {
   uint32_t base = base_slots(), n = held.load(std::memory_order_relaxed);

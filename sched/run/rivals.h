@@ -10,10 +10,10 @@ class SlotsHeldBack {
  public:
   // What all workers did since the process began.
   struct Sample {
-    uint64_t at = 0;        // ns
-    uint64_t switches = 0;  // of fibers
-    uint64_t taken = 0;     // times that the kernel took the CPU from one of them
-    uint64_t used = 0;      // CPU time, ns
+    uint64_t at = 0;     // ns
+    uint64_t done = 0;   // switches of fibers, and events that their waits for descriptors returned
+    uint64_t taken = 0;  // times that the kernel took the CPU from one of them
+    uint64_t used = 0;   // CPU time, ns
   };
 
   // Called at each look, with whether hogs are queued. Returns true if a sample is wanted now.
@@ -33,10 +33,10 @@ class SlotsHeldBack {
 
   uint32_t held_ = 0;
   Try trying_ = Try::None;
-  bool computes_ = false;    // hogs were queued in this window
-  uint32_t windows_ = 0;     // since the last change
-  uint64_t settles_at_ = 0;  // 0: it has settled since the last change
-  Sample begun_;             // the window's beginning; at 0: none has begun
+  uint32_t looks_ = 0, hog_looks_ = 0;  // in this window: all, and those that found hogs queued
+  uint32_t windows_ = 0;                // since the last change
+  uint64_t settles_at_ = 0;             // 0: it has settled since the last change
+  Sample begun_;                        // the window's beginning; at 0: none has begun
   uint64_t next_try_ = 0;
   // For each second. Of the windows since the last change, the newest with a weight of 1/8.
   uint64_t rate_ = 0, taken_ = 0, used_ = 0;
