@@ -465,8 +465,8 @@ int poll_descriptor() { return epoll_fd.load(std::memory_order_acquire); }
 
 bool poll_dispatch(const PollEvents& events) {
   bool any = false;
-  for (int k = 0; k < events.n; k++) {
-    const epoll_event& e = events.all[k];
+  for (int k = 0, at = events.first; k < events.n; k++, at++) {
+    const epoll_event& e = events.all[at < events.n ? at : at - events.n];
     if (e.data.u64 == kWakeCookie) {
       poll_wake_again();
       continue;

@@ -26,6 +26,14 @@ long look_at_epoll(int ep, PollEvents& events, int ms) {
 #endif
   return n;
 }
+
+// Epolls that watch one listening socket are ready at the same time, always in the same order, and the fiber that comes first takes all
+// connections. So they have turns to be the first.
+void set_events(PollEvents& events, long n) {
+  static std::atomic<uint32_t> turn{0};  // relaxed: any order will do
+  events.n = n > 0 ? static_cast<int>(n) : 0;
+  events.first = n > 1 ? static_cast<int>(turn.fetch_add(1, std::memory_order_relaxed) % static_cast<uint32_t>(n)) : 0;
+}
 }  // namespace
 
 bool poll_look() {
@@ -35,7 +43,7 @@ bool poll_look() {
   if (Worker* w = this_worker()) w->counts.polls++;
   else statistics.polls.fetch_add(1, std::memory_order_relaxed);
   long n = look_at_epoll(ep, events, 0);
-  events.n = n > 0 ? static_cast<int>(n) : 0;
+  set_events(events, n);
   return events.n && poll_dispatch(events);
 }
 
@@ -56,7 +64,7 @@ void poll_sleep(PollEvents& events, uint64_t deadline, uint64_t slack) {
       if (n > 0) n = look_at_epoll(ep, events, 0);
     }
   }
-  events.n = n > 0 ? static_cast<int>(n) : 0;
+  set_events(events, n);
 }
 
 }  // namespace fiberthread
