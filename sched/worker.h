@@ -88,8 +88,10 @@ struct alignas(64) Worker {
     // The turn of the running fiber: the heartbeat at which end_turn() first saw it, and cycles() then.
     uint32_t turn = 0;
     uint64_t turn_began = 0;
-    // cycles() when it went on to the running fiber, or that came back from a wait in the kernel; while kObserveRuns is set, else an older time
+    // cycles() when it went on to the running fiber, or that came back from its OwnWait, plus the time in Blocking; while kObserveRuns is set,
+    // else an older time
     uint64_t run_began = 0;
+    uint64_t slept_at = 0;                 // cycles() at its last Blocking::begin() while kObserveRuns was set
     bool depth_first = false;              // the last fiber to wait here was in a join: the fiber that was queued last comes first
     std::atomic<bool> oldest_due{false};   // set by sysmon: once, the oldest comes first all the same
     std::atomic<uint32_t> without_hog{0};  // sysmon's looks since a hog last left it; relaxed, as a lost count or reset does no harm

@@ -236,7 +236,9 @@ Test(slots, hogs_get_no_slot_of_the_reserve, .timeout = 120) {
 // to 200 it had a slot of the reserve; by then the scheduler knows it. Returns -1 if there was no reserve.
 int turns_on_reserve(void (*wait)()) {
   int turns = 0, on_reserve = 0;
-  for (Patience patience; turns < 200 && !patience.over(); wait()) {
+  Patience patience;
+  while (!reserve_is_wanted() && !patience.over()) nap(2000);  // the turns take so much of the slot that there might never be one
+  for (; turns < 200 && !patience.over(); wait()) {
     {
       Busy busy;
       if (reserve_is_wanted() && turns++ >= 100) on_reserve += has_reserve(self()->run.worker);
@@ -247,14 +249,22 @@ int turns_on_reserve(void (*wait)()) {
   return turns < 200 ? -1 : on_reserve;
 }
 
-// The fiber wakes by its own timer, which a worker of the reserve finds. Another worker runs it even so.
+// The fiber wakes by its own timer, which a worker of the reserve finds. Another worker runs it even so. A call that sleeps in the kernel does not
+// end its run.
 Test(slots, who_runs_for_long_gets_no_slot_of_the_reserve, .timeout = 120) {
   use_workers(1);
   static std::atomic<bool> over{false};
   static int on_reserve;
   auto compute = [](void*) -> void* { return computed_until(over); };
   auto compute_and_wait = [](void*) -> void* {
-    on_reserve = turns_on_reserve([] { nap(200); });
+    on_reserve = turns_on_reserve([] {
+      {
+        Blocking writes;
+        timespec t{0, 50'000};
+        raw_syscall(SYS_nanosleep, arg(&t), 0);
+      }
+      nap(200);
+    });
     over = true;
     return nullptr;
   };
@@ -282,7 +292,7 @@ Test(slots, who_may_own_a_lock_has_the_reserve, .timeout = 120) {
   };
   auto wake = [](void*) -> void* {
     while (!over) {
-      nap(200);
+      nap(reserve_is_wanted() ? 200 : 2000);
       turn++;
       if (FiberRecord* f = waiter) unpark(f);
     }

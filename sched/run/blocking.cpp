@@ -20,9 +20,14 @@ Slot* leave_slot(Worker* w) {
   return s;
 }
 
-// The time that the fiber has slept in the kernel is no part of its run.
-void run_begins(Worker* w) {
-  if (observed(kObserveRuns)) w->look.run_began = cycles();
+// The time that the fiber sleeps in the kernel is no part of its run.
+void run_pauses(Worker* w) {
+  if (observed(kObserveRuns)) w->look.slept_at = cycles();
+}
+void run_goes_on(Worker* w) {
+  if (!observed(kObserveRuns)) return;
+  uint64_t now = cycles(), began = w->look.run_began + (now - w->look.slept_at);
+  w->look.run_began = began < now ? began : now;  // slept_at is old if kObserveRuns was not set at the begin
 }
 
 }  // namespace
@@ -46,6 +51,7 @@ void Blocking::begin(Sleep sleep) {
   Busy busy;
   Worker* w = me->run.worker;
   Entry entry(w);
+  run_pauses(w);
   if (!w->run.slot || !((is_reserve(w->run.slot) ? who_waits() == Waiting::Others : work_queued()) || chaos(2))) return;
   // When the call returns is not ours to say. As long as no other fiber runs, it makes no difference.
   if (exploring) return;
@@ -67,7 +73,7 @@ void Blocking::end() {
   // Without a slot the fiber goes on all the same, until it next waits or is preempted, because it may hold what others wait for. The entry
   // may just have bound it for its habit.
   if (!w->run.slot && !me->run.bound.load(std::memory_order_relaxed)) take_free_slot(w);
-  run_begins(w);
+  run_goes_on(w);
 }
 
 // ---- waits of event loops ----
@@ -151,8 +157,8 @@ void OwnWait::end() {
   leave_own_wait(w);
   if (observed(kObserveTrace)) observe_came_back(w);
   recent_ns.store(now_ns(), std::memory_order_relaxed);
-  run_begins(w);
   // A new turn, which sysmon measures from now on.
+  if (observed(kObserveRuns)) w->look.run_began = cycles();
   w->run.heartbeat.store(w->run.heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   // Without a slot the fiber goes on all the same, as after other waits in the kernel.
   if (!w->run.slot && !w->bond.fiber) take_free_slot(w);
