@@ -35,7 +35,8 @@ int main(void) {
   struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t size = sizeof to;
   listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-  assert(bind(listener, (struct sockaddr*)&to, size) == 0 && listen(listener, 16) == 0 && getsockname(listener, (struct sockaddr*)&to, &size) == 0);
+  assert(bind(listener, (struct sockaddr*)&to, size) == 0 && listen(listener, 16) == 0 &&
+         getsockname(listener, (struct sockaddr*)&to, &size) == 0);
   pthread_t t[kLoops];
   for (long i = 0; i < kLoops; i++) assert(pthread_create(&t[i], NULL, loop, (void*)i) == 0);
   usleep(20000);
