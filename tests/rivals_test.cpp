@@ -199,6 +199,8 @@ Test(rivals, events_of_waits_are_counted) {
   uint64_t before = events();
   for (int i = 0; i < 100; i++) cr_assert_eq(epoll_wait(ep, ready, 2, -1), 2);
   cr_assert(events() - before >= 200, "%lu", static_cast<unsigned long>(events() - before));
-  for (int fd : {ends[0], ends[1], ep}) close(fd);
+  close(ends[0]);
+  close(ends[1]);
+  close(ep);
 }
 #endif
