@@ -466,7 +466,8 @@ class OwnWait {
   static void parked();
 };
 
-// In run/rivals.cpp. Called with what a wait for descriptors returns: how many are ready, or less than 1.
+// In run/rivals.cpp. Called with what a call that asks for descriptors returns: how many are ready, or less than 1. If the caller has parked for
+// it, that is counted already, and it is one less.
 void count_events(long n);
 
 }  // namespace fiberthread

@@ -129,7 +129,7 @@ void poll_memory_shared();
 // ---- for the scheduler ----
 constexpr int kPollEvents = 32;
 struct PollEvents {
-  int n = 0, first = 0;  // `first` is dispatched first, and then those from there on, around
+  int n = 0, first = 0;  // dispatched are all from `first` on, and then those from 0 on
   epoll_event all[kPollEvents];
 };
 uint32_t poll_descriptors();  // number of descriptors that are registered; only while metrics are wanted

@@ -32,7 +32,9 @@ long look_at_epoll(int ep, PollEvents& events, int ms) {
 void set_events(PollEvents& events, long n) {
   static std::atomic<uint32_t> turn{0};  // relaxed: any order will do
   events.n = n > 0 ? static_cast<int>(n) : 0;
-  events.first = n > 1 ? static_cast<int>(turn.fetch_add(1, std::memory_order_relaxed) % static_cast<uint32_t>(n)) : 0;
+  // Mixed: were every second look one of losers that go on waiting, only every second epoll would have its turns.
+  events.first = n > 1 ? static_cast<int>((turn.fetch_add(1, std::memory_order_relaxed) * 2654435761u >> 16) % static_cast<uint32_t>(n))
+                       : 0;
 }
 }  // namespace
 

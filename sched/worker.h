@@ -88,8 +88,8 @@ struct alignas(64) Worker {
     // The turn of the running fiber: the heartbeat at which end_turn() first saw it, and cycles() then.
     uint32_t turn = 0;
     uint64_t turn_began = 0;
-    // cycles() when it went on to the running fiber, or that came back from its OwnWait, plus the time in Blocking; while kObserveRuns is set,
-    // else an older time
+    // When the running fiber's run began, in cycles(): when the worker went on to it, or it came back from its OwnWait; later by the time of each
+    // Blocking. A hint: nested calls and changes of the worker make it wrong. Old unless kObserveRuns is set.
     uint64_t run_began = 0;
     uint64_t slept_at = 0;                 // cycles() at its last Blocking::begin() while kObserveRuns was set
     bool depth_first = false;              // the last fiber to wait here was in a join: the fiber that was queued last comes first
@@ -220,7 +220,7 @@ struct alignas(64) Worker {
     uint64_t switches = 0, parks = 0, steals = 0;
     std::atomic<uint64_t> preemptions{0};
     uint64_t polls = 0;
-    uint64_t events = 0;  // that waits for descriptors have returned
+    uint64_t events = 0;  // see count_events()
   } counts;
 
   // For preemption.

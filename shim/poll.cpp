@@ -122,9 +122,10 @@ bool known_empty(const Items& items) {
   return i.fd >= 0 && i.events && !(i.events & ~uint32_t{POLLIN | POLLRDNORM}) && poll_is_empty(i.number(), i.seen);
 }
 
-// Waits under Busy. `ask` returns what the system call returns; 0 means not yet. `closed` gives the result when a descriptor is gone.
+// Waits under Busy. `ask` returns what the system call returns; 0 means not yet. `closed` gives the result when a descriptor is gone. Sets
+// `parked` if the fiber has waited.
 template <class Ask, class Closed>
-long ask_and_wait(FiberRecord* me, Items& items, uint64_t deadline, Ask ask, Closed closed) {
+long ask_and_wait(FiberRecord* me, Items& items, uint64_t deadline, bool& parked, Ask ask, Closed closed) {
   for (;;) {
     for (PollItem& i : items)
       if (i.fd >= 0) i.seen = poll_seen(i.number());
@@ -133,6 +134,7 @@ long ask_and_wait(FiberRecord* me, Items& items, uint64_t deadline, Ask ask, Clo
     if (r == 0) {
       end = poll_wait_any(items.begin(), items.size(), deadline, kInterruptSafePoint | wait_interrupts(me));
       OwnWait::parked();
+      parked = true;
     }
     if (end == PollEnd::Refused) return kInKernel;
     if (end == PollEnd::Closed || (r == 0 && end == PollEnd::Ready && gone(items))) return closed(items);
@@ -160,16 +162,17 @@ long wait_parked(Items& items, uint64_t deadline, const uint64_t* mask, Ask ask,
   FiberRecord* me = self();
   for (;;) {
     HandlersBefore handlers;
+    bool parked = false;
     long r;
     if (mask) {
       uint64_t old = signal_begin_mask(me, *mask, MaskedWait::Parks);
-      r = ask_and_wait(me, items, deadline, ask, closed);
+      r = ask_and_wait(me, items, deadline, parked, ask, closed);
       signal_end_mask(me, old, r == -EINTR);
     } else {
       Busy busy;
-      r = ask_and_wait(me, items, deadline, ask, closed);
+      r = ask_and_wait(me, items, deadline, parked, ask, closed);
     }
-    count_events(r);
+    count_events(r - parked);  // a park is counted as a switch
     if (r != -EINTR) return r;
     test_cancel();
     if (!handlers.none_since()) return r;
@@ -213,6 +216,7 @@ long poll_parked(pollfd* fds, nfds_t n, uint64_t deadline, const uint64_t* mask)
   if (deadline == 0 || n > 1024) {  // more than there may be descriptors: the kernel says so
     test_cancel();
     long r = ask();
+    count_events(r);
     if (r != 0) return r;
     if (deadline == 0) return let_in(mask);
   }
@@ -292,6 +296,7 @@ long select_parked(int n, fd_set* const user[3], uint64_t deadline, const uint64
   if (deadline == 0) {
     test_cancel();
     r = ask();
+    count_events(r);
     if (r == 0) r = let_in(mask);
   } else {
     size_t count = 0;
@@ -318,7 +323,9 @@ long epoll_parked(int fd, epoll_event* events, int n, uint64_t deadline, const u
   };
   if (deadline == 0) {
     test_cancel();
-    return ask();
+    long r = ask();
+    count_events(r);
+    return r;
   }
   return wait_parked(items, deadline, mask, ask, [](Items&) -> long { return -EBADF; });
 }

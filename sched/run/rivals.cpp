@@ -21,7 +21,7 @@ constexpr uint64_t kWindow = 50'000'000;  // ns of one measurement
 constexpr uint64_t kSettle = 10'000'000;  // ns from a change to the measurement
 constexpr uint32_t kWindows = 4;          // of a try: single ones differ by a third
 constexpr uint64_t kBusy = 20'000;        // switches and events in a second; those who make fewer compute
-// Those who compute have hogs in the queue at one look of so many. Event loops that always find events are such hogs now and then.
+// Those who compute have hogs in the queue at more than one look of so many. Event loops that always find events are such hogs now and then.
 constexpr uint32_t kHogLooks = 8;
 constexpr uint64_t kRivals = 100;  // times in a second that the kernel takes the CPU away
 constexpr uint64_t kUnused = 15;   // percent of the time of the CPUs for its slots that the process lacks then; sysmon takes less
@@ -45,6 +45,11 @@ void SlotsHeldBack::give_back() {
   windows_ = 0;
 }
 
+void SlotsHeldBack::put_off(uint64_t now, uint64_t& pause) {
+  next_try_ = now + pause;
+  if (pause < kLongestPause) pause *= 2;
+}
+
 void SlotsHeldBack::hold(uint32_t n, uint64_t now) {
   held_ = n;
   settles_at_ = now + kSettle;
@@ -56,6 +61,7 @@ uint32_t SlotsHeldBack::take(const Sample& s, uint32_t slots) {
   begun_ = s;
   if (settles_at_) {
     settles_at_ = 0;
+    looks_ = hog_looks_ = 0;
     return held_;
   }
   uint64_t ns = s.at - b.at;
@@ -74,7 +80,10 @@ uint32_t SlotsHeldBack::take(const Sample& s, uint32_t slots) {
 void SlotsHeldBack::decide(uint64_t now, uint32_t slots, uint64_t rate, uint64_t taken, uint64_t used) {
   bool computes = hog_looks_ * kHogLooks > looks_;
   looks_ = hog_looks_ = 0;
-  if (rate < kBusy || computes) return give_back();
+  if (rate < kBusy || computes) {
+    if (trying_ == Try::Fewer) put_off(now, pause_fewer_);  // that may have come of the try
+    return give_back();
+  }
   windows_++;
   uint32_t weight = windows_ < 8 ? windows_ : 8;
   rate_ = mean(rate_, rate, weight);
@@ -86,21 +95,21 @@ void SlotsHeldBack::decide(uint64_t now, uint32_t slots, uint64_t rate, uint64_t
     bool fewer = trying_ == Try::Fewer;
     trying_ = Try::None;
     uint64_t& pause = fewer ? pause_fewer_ : pause_more_;
-    // Fewer workers must gain much; or do as much and always have their CPUs, since then nobody waits for one that is stopped. More workers
-    // must gain little.
+    // Fewer workers must gain much; or do as much as all did, and have their CPUs nearly always, since then nobody waits for one that is
+    // stopped. More workers must gain little.
     uint64_t all = (slots - held_) * uint64_t{1'000'000'000};
-    bool in_peace = fewer && used_ > all / 100 * (100 - kUnused) && rate_ > rate_before_ - rate_before_ / 32;
+    bool in_peace = fewer && used_ > all / 100 * (100 - kUnused) && rate_ > rate_of_all_ - rate_of_all_ / 32;
     if (in_peace || rate_ > rate_before_ + rate_before_ / (fewer ? 8 : 16)) {
       pause = kFirstPause;
       next_try_ = now + kFirstPause;
       return;
     }
-    next_try_ = now + pause;
-    if (pause < kLongestPause) pause *= 2;
+    put_off(now, pause);
     return hold(fewer ? held_ - 1 : held_ + 1, now);
   }
   if (now < next_try_ || windows_ < 2 * kWindows) return;
   rate_before_ = rate_;
+  if (held_ == 0) rate_of_all_ = rate_;
   uint64_t here = slots - held_, all = here * 1'000'000'000;
   bool crowded = taken_ >= kRivals && used_ < all * (100 - kUnused) / 100 && used_ > all / 3;  // with less, CPUs are idle
   if (held_ && (!crowded || here == 1)) {
@@ -132,7 +141,7 @@ SlotsHeldBack::Sample sample(uint64_t now) {
 void hold_back(uint32_t n) {
   if (held.exchange(n, std::memory_order_relaxed) == n) return;
   if (observed(kObserveSysmon)) debug_line("sysmon", nullptr, "other programs want the CPUs; slots held back: ", uint64_t{n});
-  want_slots(base_slots() - n);
+  want_slots(slots_now());
 }
 
 }  // namespace
@@ -140,9 +149,8 @@ void hold_back(uint32_t n) {
 void count_events(long n) {
   FiberRecord* me = tls_current;
   if (n < 1 || !me || me->run.kernel) return;
-  // Not under Busy: a preemption in between moves us to another worker, and both may lose some of their counts.
-  Worker* w = me->run.worker;
-  __atomic_store_n(&w->counts.events, __atomic_load_n(&w->counts.events, __ATOMIC_RELAXED) + static_cast<uint64_t>(n), __ATOMIC_RELAXED);
+  // Not under Busy: a handler of the program may wait in between, and we go on at another worker. So the addition is atomic.
+  __atomic_fetch_add(&me->run.worker->counts.events, static_cast<uint64_t>(n), __ATOMIC_RELAXED);
 }
 
 uint32_t slots_now() {

@@ -29,6 +29,7 @@ class SlotsHeldBack {
   static constexpr uint64_t kFirstPause = 2'000'000'000, kLongestPause = 16'000'000'000;  // ns from a try that has failed to the next
 
   void hold(uint32_t n, uint64_t now);
+  void put_off(uint64_t now, uint64_t& pause);  // the next try, after one that has failed
   void decide(uint64_t now, uint32_t slots, uint64_t rate, uint64_t taken, uint64_t used);
 
   uint32_t held_ = 0;
@@ -41,6 +42,7 @@ class SlotsHeldBack {
   // For each second. Of the windows since the last change, the newest with a weight of 1/8.
   uint64_t rate_ = 0, taken_ = 0, used_ = 0;
   uint64_t rate_before_ = 0;  // before the try
+  uint64_t rate_of_all_ = 0;  // before the last try that began with all slots
   uint64_t pause_fewer_ = kFirstPause, pause_more_ = kFirstPause;
 };
 

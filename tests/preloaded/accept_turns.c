@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Event loops that watch one listening socket all get connections. (With each, all of them are ready. The library may not let the same one be
+// Event loops that watch one listening socket all get connections. (With each, all of them are ready. The library must not let the same one be
 // the first each time.)
+// expect: preloaded only
+// workers: 1
 #include "waiting.h"
 
 #include <netinet/in.h>
