@@ -98,13 +98,13 @@ Test(rivals, one_slot_fewer_is_kept_if_it_does_as_much_and_has_its_cpu) {
   stopped.run(20'000);
   cr_assert(stopped.most == 1 && stopped.held == 0);
 
-  Machine loses(2, [](uint32_t n) { return n == 1 ? Load{95'000, 10, 990 * kMs} : Load{101'000, 2000, 1050 * kMs}; });
+  Machine loses(2, [](uint32_t n) { return n == 1 ? Load{90'000, 10, 990 * kMs} : Load{101'000, 2000, 1050 * kMs}; });
   loses.run(20'000);
   cr_assert(loses.most == 1 && loses.held == 0);
 }
 
 Test(rivals, many_small_losses_are_not_kept) {
-  Machine m(8, [](uint32_t n) { return Load{100'000 - (8 - n) * 2'500, 2000, n * 830 * kMs + (n < 8) * n * 60 * kMs}; });
+  Machine m(8, [](uint32_t n) { return Load{100'000 - (8 - n) * 3'500, 2000, n * 830 * kMs + (n < 8) * n * 60 * kMs}; });
   m.run(60'000);
   cr_assert_leq(m.most, 2u, "%u", m.most);
 }

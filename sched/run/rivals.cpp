@@ -98,7 +98,7 @@ void SlotsHeldBack::decide(uint64_t now, uint32_t slots, uint64_t rate, uint64_t
     // Fewer workers must gain much; or do as much as all did, and have their CPUs nearly always, since then nobody waits for one that is
     // stopped. More workers must gain little.
     uint64_t all = (slots - held_) * uint64_t{1'000'000'000};
-    bool in_peace = fewer && used_ > all / 100 * (100 - kUnused) && rate_ > rate_of_all_ - rate_of_all_ / 32;
+    bool in_peace = fewer && used_ > all / 100 * (100 - kUnused) && rate_ > rate_of_all_ - rate_of_all_ / 16;
     if (in_peace || rate_ > rate_before_ + rate_before_ / (fewer ? 8 : 16)) {
       pause = kFirstPause;
       next_try_ = now + kFirstPause;
